@@ -1,0 +1,171 @@
+"""How one training step is spread over the accelerators, and the rules that a layout must obey.
+
+world_size        = dp * cp * tp * pp              (expert parallel reuses dp, cp and tp ranks)
+num_micro_batches = global_batch_size / (dp * micro_batch_size)
+ep * etp          divides dp * cp * tp
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodels.model import Model
+from costmodels.training import Training
+
+Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
+RecomputeModule = Literal["core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe"]
+
+
+class InvalidLayout(ValueError):
+    """A layout that breaks a rule; the text gives the value, the rule and a fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The layers of one (virtual) pipeline stage, and how many of them recompute what."""
+
+    layers: int
+    selective_layers: int = 0
+    full_layers: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.selective_layers, self.full_layers) < 0:
+            raise InvalidLayout(f"stage {self}: a count is negative; every count is at least 0")
+        if self.selective_layers + self.full_layers > self.layers:
+            raise InvalidLayout(f"stage {self}: it recomputes more layers than it holds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The parallel degrees, the sharding, the schedule and the stages.
+
+    stages            one per virtual stage in model order, pipeline_parallel * virtual_stages of them;
+                      the embedding belongs to the first and the head to the last
+    shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
+    selective_modules what a selectively recomputed layer replays
+    """
+
+    data_parallel: int = 1
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    virtual_stages: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    zero_stage: int = 0
+    shard_group: int = 0
+    micro_batch_size: int = 1
+    schedule: Schedule = "1f1b"
+    stages: tuple[Stage, ...]
+    selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
+    optimizer_offload: bool = False
+    activation_offload: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """Accelerators."""
+        return (
+            self.data_parallel
+            * self.context_parallel
+            * self.tensor_parallel
+            * self.pipeline_parallel
+        )
+
+    @property
+    def recompute(self) -> Literal["none", "selective", "full", "mixed"]:
+        """What the stages recompute, in one word ("mixed" when layers differ)."""
+        layers = sum(stage.layers for stage in self.stages)
+        selective = sum(stage.selective_layers for stage in self.stages)
+        full = sum(stage.full_layers for stage in self.stages)
+        if selective == full == 0:
+            return "none"
+        if selective == layers:
+            return "selective"
+        return "full" if full == layers else "mixed"
+
+    def num_micro_batches(self, training: Training) -> int:
+        """Micro-batches per replica and step."""
+        return training.global_batch_size // (self.data_parallel * self.micro_batch_size)
+
+    @property
+    def label(self) -> str:
+        """The compact name, such as `dp8 tp4 pp2 zero1 mbs2`; degrees of 1 are left out."""
+        parts = [
+            f"{short}{degree}"
+            for short, degree in (
+                ("dp", self.data_parallel),
+                ("tp", self.tensor_parallel),
+                ("pp", self.pipeline_parallel),
+                ("vpp", self.virtual_stages),
+                ("cp", self.context_parallel),
+                ("ep", self.expert_parallel),
+                ("etp", self.expert_tensor_parallel),
+            )
+            if degree > 1
+        ]
+        parts += [f"zero{self.zero_stage}", f"mbs{self.micro_batch_size}"]
+        if self.recompute != "none":
+            parts.append(f"recompute-{self.recompute}")
+        return " ".join(parts)
+
+
+def even_stages(
+    num_layers: int, num_stages: int, recompute: Literal["none", "selective", "full"] = "none"
+) -> tuple[Stage, ...]:
+    """`num_layers` over `num_stages` as evenly as they divide, the longer stages first."""
+    base, longer = divmod(num_layers, num_stages)
+    counts = [base + (stage < longer) for stage in range(num_stages)]
+    return tuple(
+        Stage(n, n if recompute == "selective" else 0, n if recompute == "full" else 0)
+        for n in counts
+    )
+
+
+def check_layout(layout: Layout, model: Model, training: Training) -> None:
+    """Raise `InvalidLayout` unless `layout` can hold `model` and reach the batch of `training`.
+
+    These are the rules of the mathematics; an engine's own come from `hardware_profiles.schema.Engine`.
+    """
+    la, kinds = layout, model.kinds
+    if len(la.stages) != la.pipeline_parallel * la.virtual_stages:
+        raise InvalidLayout(
+            f"{len(la.stages)} stages, but pipeline_parallel {la.pipeline_parallel} x "
+            f"virtual_stages {la.virtual_stages} = {la.pipeline_parallel * la.virtual_stages}"
+        )
+    held = sum(stage.layers for stage in la.stages)
+    if held != model.num_layers:
+        raise InvalidLayout(f"the stages hold {held} layers; {model.name} has {model.num_layers}")
+    per_step = la.data_parallel * la.micro_batch_size
+    if training.global_batch_size % per_step:
+        raise InvalidLayout(
+            f"global batch {training.global_batch_size} is not a multiple of data_parallel "
+            f"{la.data_parallel} x micro_batch_size {la.micro_batch_size} = {per_step}"
+        )
+    for kind in kinds:
+        if kind.attention.heads % la.tensor_parallel:
+            raise InvalidLayout(
+                f"{kind.attention.heads} heads do not divide by tensor_parallel {la.tensor_parallel}"
+            )
+        if kind.ffn % la.tensor_parallel:
+            raise InvalidLayout(
+                f"ffn {kind.ffn} does not divide by tensor_parallel {la.tensor_parallel}"
+            )
+    if la.context_parallel > 1 and training.seq_len % (2 * la.context_parallel):
+        raise InvalidLayout(
+            f"sequence length {training.seq_len} does not divide by 2 x context_parallel "
+            f"{la.context_parallel}"
+        )
+    _check_experts(layout, model)
+
+
+def _check_experts(layout: Layout, model: Model) -> None:
+    ep, etp = layout.expert_parallel, layout.expert_tensor_parallel
+    ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
+    if ep * etp > 1 and not model.is_moe:
+        raise InvalidLayout(f"{model.name} has no experts: expert_parallel must be 1, not {ep}")
+    if ranks % (ep * etp):
+        raise InvalidLayout(
+            f"expert_parallel {ep} x expert_tensor_parallel {etp} does not divide dp x cp x tp = {ranks}"
+        )
+    if ep > 1 and model.num_experts % ep:
+        raise InvalidLayout(f"{model.num_experts} experts do not divide by expert_parallel {ep}")

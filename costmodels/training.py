@@ -1,0 +1,30 @@
+"""What the user wants trained, apart from the layout: sequence, batch, number formats, optimizer."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One training job.
+
+    seq_len            tokens of a sequence
+    global_batch_size  sequences per optimizer step
+    precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit under fp8
+    optimizer          what state it keeps is said in `memory`
+    expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced balance)
+    """
+
+    seq_len: int
+    global_batch_size: int
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adamw"
+    expert_imbalance: float = 1.0
+
+    @property
+    def global_batch_tokens(self) -> int:
+        """Tokens per optimizer step."""
+        return self.seq_len * self.global_batch_size

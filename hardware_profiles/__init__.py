@@ -1,0 +1,1 @@
+"""Data with a source per number: GPUs, clusters, engines, models, and what was measured on them."""

@@ -1,0 +1,97 @@
+"""What a training framework can run, and how it runs it: legality, bytes kept, overlap, kernels, floors.
+
+An engine file states habits, each with its source (repository file at a commit, paper section). What was
+learnt from measured runs instead ([fitted]) lives apart, in `fits/`, with its date, rows and residual.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from hardware_profiles.schema import Frozen
+
+Axis = Literal["tp", "cp", "ep", "dp", "pp"]
+
+
+class Legality(Frozen):
+    """What the engine accepts.
+
+    kv_heads_divide    tensor parallel must divide the key/value heads (no replication)
+    uneven_stages      "free": any layers per stage; "ends": first and last may differ;
+                       "even": all equal; "cost": the engine cuts by its own cost rule (nanotron)
+    layers_count_ends  the embedding and the head may take the place of a layer in the even split
+    zero_with_pipeline ZeRO stages that compose with pipeline parallelism
+    rank_order         inner to outer
+    """
+
+    zero_stages: tuple[int, ...]
+    zero_with_pipeline: tuple[int, ...]
+    schedules: tuple[str, ...]
+    recompute: tuple[Literal["none", "selective", "full"], ...]
+    recompute_per_layer: bool
+    sequence_parallel: Literal["always", "optional", "never"]
+    kv_heads_divide: bool
+    context_parallel: bool
+    expert_parallel: bool
+    expert_tensor_parallel: bool
+    hybrid_shard: bool
+    uneven_stages: Literal["free", "ends", "even", "cost"]
+    layers_count_ends: bool
+    micro_batches_at_least_pp: bool
+    interleaved_needs_multiple: bool
+    rank_order: tuple[Axis, ...]
+
+
+class State(Frozen):
+    """Bytes that the engine keeps per parameter, and how ZeRO shards them.
+
+    weight_bytes        the copy that computes
+    gradient_bytes      the buffer that gradients accumulate in
+    master_bytes        the high-precision copy of the weights that the optimizer updates, 0 if none
+    moment_bytes        both Adam moments
+    bucket_bytes        extra gradient copies in communication buckets with data_parallel > 1, per parameter
+    gather_bytes        extra per parameter while ZeRO-1/2 gathers updated weights
+    """
+
+    weight_bytes: float
+    gradient_bytes: float
+    master_bytes: float
+    moment_bytes: float
+    bucket_bytes: float = 0.0
+    gather_bytes: float = 0.0
+
+
+class Overlap(Frozen):
+    """Fraction of each communication that the engine can hide behind compute (1 = all that time allows)."""
+
+    data_reduce: float = Field(ge=0, le=1)
+    weight_gather: float = Field(ge=0, le=1)
+    tensor: float = Field(ge=0, le=1)
+    pipeline: float = Field(ge=0, le=1)
+    context: float = Field(ge=0, le=1)
+    expert: float = Field(ge=0, le=1)
+
+
+class KernelHabits(Frozen):
+    """Which kernels the engine fuses, and so what moves through memory and is saved for backward."""
+
+    flash_attention: bool
+    fused_norm: bool
+    fused_gated: bool
+    fused_rope: bool
+    fused_cross_entropy: bool
+    chunked_loss: bool
+    dropout: bool = False
+
+
+class Engine(Frozen):
+    """One training framework (or one configuration of it)."""
+
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    legality: Legality
+    state: State
+    overlap: Overlap
+    kernels: KernelHabits
+    sources: dict[str, str]

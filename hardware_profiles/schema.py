@@ -1,0 +1,174 @@
+"""What a hardware profile says: GPUs, links, clusters and what was measured on them.
+
+Every number is SI (bytes, seconds, FLOP/s) and has an entry in `sources`, keyed by its field name
+("peak_flops_per_s.bf16"), that says where it was read. A number nobody published is absent, not guessed.
+"""
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
+CollectiveKind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
+]
+
+
+class Frozen(BaseModel):
+    """Read from a file by people: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gpu(Frozen):
+    """The datasheet of one accelerator.
+
+    memory_bytes         what the device reports as total (an "80 GB" H100 reports 79.65 GiB)
+    peak_flops_per_s     dense matmul peak by number format, without sparsity
+    compute_units        SMs (NVIDIA), CUs (AMD) or cores (CPU): what a wave of tiles is quantised by
+    """
+
+    name: str
+    title: str
+    vendor: Literal["nvidia", "amd", "cpu"]
+    memory_bytes: float = Field(gt=0)
+    memory_bandwidth_bytes_per_s: float = Field(gt=0)
+    peak_flops_per_s: dict[Dtype, float]
+    compute_units: int = Field(gt=0)
+    power_w: float | None = None
+    sources: dict[str, str]
+
+
+class MatmulPoint(Frozen):
+    """One measured matrix product (m x k) @ (k x n), `groups` of them in one kernel if above 1.
+
+    layout  transposition of the operands as BLAS writes it: "TN" forward, "NN" dgrad, "NT" wgrad
+    """
+
+    dtype: Dtype
+    m: int
+    n: int
+    k: int
+    groups: int = 1
+    layout: Literal["NN", "NT", "TN", "TT"] = "TN"
+    flops_per_s: float = Field(gt=0)
+
+
+class AttentionPoint(Frozen):
+    """One measured attention kernel; `flops_per_s` counts the causal half only if `causal`."""
+
+    dtype: Dtype
+    direction: Literal["forward", "backward"]
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    seq_len: int
+    causal: bool
+    flops_per_s: float = Field(gt=0)
+
+
+class Kernels(Frozen):
+    """How close kernels come to the datasheet on one kind of GPU: fits, and the points behind them.
+
+    matmul_efficiency      large-matmul fraction of `peak_flops_per_s`, sustained, by number format
+    grouped_efficiency     the same for a grouped matmul with many rows per group
+    attention_forward, attention_backward
+                           fraction of the 16-bit peak at head_dim 128 and long sequences, causal FLOPs
+    memory_efficiency      fraction of the memory bandwidth that pointwise kernels reach
+    launch_s               host-visible time of the shortest kernel
+    matmul_points, attention_points
+                           measured shapes; the interpolated surface wins over the numbers above
+    conditions             date, device, driver, versions, command, or the publication
+    """
+
+    gpu: str
+    matmul_efficiency: dict[Dtype, float]
+    grouped_efficiency: dict[Dtype, float] = {}
+    attention_forward: float
+    attention_backward: float
+    memory_efficiency: float
+    launch_s: float
+    context_bytes: float | None = None
+    matmul_points: tuple[MatmulPoint, ...] = ()
+    attention_points: tuple[AttentionPoint, ...] = ()
+    conditions: dict[str, str]
+    sources: dict[str, str]
+
+
+class BusBandwidth(Frozen):
+    """Bus bandwidth in bytes per second and rank, as nccl-tests defines it, by collective."""
+
+    all_reduce: float = Field(gt=0)
+    all_gather: float = Field(gt=0)
+    reduce_scatter: float = Field(gt=0)
+    all_to_all: float = Field(gt=0)
+    send: float = Field(gt=0)
+
+
+class Link(Frozen):
+    """One tier of the network as large collectives see it.
+
+    latency_s      the fixed part of one hop
+    bus_bandwidth  with every accelerator of the tier's domain taking part: inside a node that is what
+                   one rank moves; across nodes it is what a whole node moves divided by nothing, so a
+                   group with r of a node's g ranks gets r/g of it
+    """
+
+    latency_s: float = Field(ge=0)
+    bus_bandwidth: BusBandwidth
+
+
+class CurvePoint(Frozen):
+    """One measured collective. `size_bytes` is the whole array (after all_gather, before reduce_scatter)."""
+
+    kind: CollectiveKind
+    ranks_per_node: int
+    nodes: int
+    size_bytes: float
+    seconds: float
+
+
+class CurveFit(Frozen):
+    """seconds = max over the regimes of latency_s + size_bytes / bandwidth_bytes_per_s, for one group shape."""
+
+    kind: CollectiveKind
+    ranks_per_node: int
+    nodes: int
+    latency_s: tuple[float, ...]
+    bandwidth_bytes_per_s: tuple[float, ...]
+    residual: float
+
+
+class Cluster(Frozen):
+    """Nodes of one kind of GPU, the links in and between them, and measured collective curves.
+
+    gpus_per_node  accelerators that share the fast link: 8 in a DGX, 72 in an NVL72 rack
+    max_gpus       accelerators of the whole cluster, None when it is only a kind of machine
+    bandwidth_by_nodes  fraction of the network's bandwidth left at so many nodes, where measured
+    """
+
+    name: str
+    title: str
+    gpu: Gpu
+    gpus_per_node: int = Field(gt=0)
+    max_gpus: int | None = None
+    node: Link
+    network: Link
+    bandwidth_by_nodes: dict[int, float] = {}
+    kernels: Kernels | None = None
+    collective_points: tuple[CurvePoint, ...] = ()
+    collective_fits: tuple[CurveFit, ...] = ()
+    usable_memory_bytes: float | None = None
+    host_memory_bytes: float | None = None
+    host_link_bytes_per_s: float | None = None
+    gpu_hour_price: float | None = None
+    conditions: dict[str, str] = {}
+    sources: dict[str, str]
+
+    @model_validator(mode="after")
+    def _kernels_match(self) -> Self:
+        if self.kernels and self.kernels.gpu != self.gpu.name:
+            raise ValueError(f"kernels measured on {self.kernels.gpu}, cluster has {self.gpu.name}")
+        return self
