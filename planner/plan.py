@@ -144,7 +144,7 @@ class SearchReport(Frozen):
 class Plan(Frozen):
     """One answered question."""
 
-    meshplan: Literal[1] = VERSION
+    meshplan: Literal[1] = 1
     model: PlanModel
     cluster: PlanCluster
     training: PlanTraining
