@@ -1,1 +1,3 @@
-"""Pure cost models: a model, a layout and a cluster in; seconds and bytes out. No torch, no files, no printing."""
+"""Pure cost models: a model, a layout and a cluster in; seconds and bytes out. No torch, no files,
+no printing.
+"""

@@ -38,7 +38,8 @@ class Stage:
 class Layout:
     """The parallel degrees, the sharding, the schedule and the stages.
 
-    stages            one per virtual stage in model order, pipeline_parallel * virtual_stages of them;
+    stages            one per virtual stage in model order, pipeline_parallel * virtual_stages of
+                      them;
                       the embedding belongs to the first and the head to the last
     shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
     selective_modules what a selectively recomputed layer replays

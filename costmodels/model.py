@@ -69,7 +69,9 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of layer: its attention, and either a dense feed-forward of width `ffn` or `experts`."""
+    """One kind of layer: its attention, and either a dense feed-forward of width `ffn` or
+    `experts`.
+    """
 
     attention: Attention
     ffn: int = 0
@@ -83,7 +85,8 @@ class Model:
     kinds, pattern      the distinct layers, and for each layer in model order the index of its kind
     gated               SwiGLU/GeGLU (three feed-forward matrices) instead of two
     norm                "rmsnorm" (h weights) or "layernorm" (2h), or "none" (no weights)
-    norms_per_layer     hidden-wide norms in each layer: 2, or 4 where outputs are normalised too (Gemma)
+    norms_per_layer     hidden-wide norms in each layer: 2, or 4 where outputs are normalised too
+                        (Gemma)
     parallel_blocks     attention and feed-forward read the same input (GPT-NeoX)
     bias                biases in the dense feed-forward
     learned_positions   rows of a learned position table, 0 for RoPE or ALiBi

@@ -21,12 +21,15 @@ class Prices:
                        tensor, context and expert communication, and the recomputation of mode r
     layer_saved_bytes  (N, K, R) kept for the backward of one layer and micro-batch
     layer_state_bytes  (N, K) weights, gradients and optimizer state of one layer
-    layer_step_s       (N, K) once per step: exposed gradient/weight communication and optimizer update
-    transient_bytes    (N, R) held only while some layer of mode r runs; a stage pays its largest mode once
+    layer_step_s       (N, K) once per step: exposed gradient/weight communication and optimizer
+                       update
+    transient_bytes    (N, R) held only while some layer of mode r runs; a stage pays its largest
+                       mode once
     embedding_*, head_* (N,) the same for the first and the last stage's ends (head: loss and MTP too)
     head_transient_bytes (N,) logits and their gradient, on the last stage only
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
-    fixed_bytes        (N,) of every rank: context, communicators, workspaces, buckets not tied to a layer
+    fixed_bytes        (N,) of every rank: context, communicators, workspaces, buckets not tied to a
+                       layer
     slack_fraction     reserved = allocated * (1 + slack_fraction)
     capacity_bytes     usable memory of the accelerator
     fixed_step_s       (N,) once per step whatever the stages hold

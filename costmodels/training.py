@@ -13,9 +13,11 @@ class Training:
 
     seq_len            tokens of a sequence
     global_batch_size  sequences per optimizer step
-    precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit under fp8
+    precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit
+                       under fp8
     optimizer          what state it keeps is said in `memory`
-    expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced balance)
+    expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced
+                       balance)
     """
 
     seq_len: int

@@ -49,7 +49,8 @@ class State(Frozen):
     gradient_bytes      the buffer that gradients accumulate in
     master_bytes        the high-precision copy of the weights that the optimizer updates, 0 if none
     moment_bytes        both Adam moments
-    bucket_bytes        extra gradient copies in communication buckets with data_parallel > 1, per parameter
+    bucket_bytes        extra gradient copies in communication buckets with data_parallel > 1, per
+                        parameter
     gather_bytes        extra per parameter while ZeRO-1/2 gathers updated weights
     """
 
@@ -62,7 +63,9 @@ class State(Frozen):
 
 
 class Overlap(Frozen):
-    """Fraction of each communication that the engine can hide behind compute (1 = all that time allows)."""
+    """Fraction of each communication that the engine can hide behind compute (1 = all that time
+    allows).
+    """
 
     data_reduce: float = Field(ge=0, le=1)
     weight_gather: float = Field(ge=0, le=1)

@@ -25,7 +25,8 @@ class Gpu(Frozen):
 
     memory_bytes         what the device reports as total (an "80 GB" H100 reports 79.65 GiB)
     peak_flops_per_s     dense matmul peak by number format, without sparsity
-    compute_units        SMs (NVIDIA), CUs (AMD) or cores (CPU): what a wave of tiles is quantised by
+    compute_units        SMs (NVIDIA), CUs (AMD) or cores (CPU): what a wave of tiles is quantised
+                         by
     """
 
     name: str
@@ -111,7 +112,8 @@ class Link(Frozen):
     """One tier of the network as large collectives see it.
 
     latency_s      the fixed part of one hop
-    bus_bandwidth  with every accelerator of the tier's domain taking part: inside a node that is what
+    bus_bandwidth  with every accelerator of the tier's domain taking part: inside a node that is
+                   what
                    one rank moves; across nodes it is what a whole node moves divided by nothing, so a
                    group with r of a node's g ranks gets r/g of it
     """
@@ -121,7 +123,9 @@ class Link(Frozen):
 
 
 class CurvePoint(Frozen):
-    """One measured collective. `size_bytes` is the whole array (after all_gather, before reduce_scatter)."""
+    """One measured collective. `size_bytes` is the whole array (after all_gather, before
+    reduce_scatter).
+    """
 
     kind: CollectiveKind
     ranks_per_node: int
@@ -131,7 +135,9 @@ class CurvePoint(Frozen):
 
 
 class CurveFit(Frozen):
-    """seconds = max over the regimes of latency_s + size_bytes / bandwidth_bytes_per_s, for one group shape."""
+    """seconds = max over the regimes of latency_s + size_bytes / bandwidth_bytes_per_s, for one
+    group shape.
+    """
 
     kind: CollectiveKind
     ranks_per_node: int
