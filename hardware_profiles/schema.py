@@ -44,6 +44,7 @@ class MatmulPoint(Frozen):
     """One measured matrix product (m x k) @ (k x n), `groups` of them in one kernel if above 1.
 
     layout  transposition of the operands as BLAS writes it: "TN" forward, "NN" dgrad, "NT" wgrad
+    spread  interquartile range over median of the repeats, None where not published
     """
 
     dtype: Dtype
@@ -53,6 +54,7 @@ class MatmulPoint(Frozen):
     groups: int = 1
     layout: Literal["NN", "NT", "TN", "TT"] = "TN"
     flops_per_s: float = Field(gt=0)
+    spread: float | None = None
 
 
 class AttentionPoint(Frozen):
@@ -68,6 +70,7 @@ class AttentionPoint(Frozen):
     seq_len: int
     causal: bool
     flops_per_s: float = Field(gt=0)
+    spread: float | None = None
 
 
 class Kernels(Frozen):
@@ -79,6 +82,9 @@ class Kernels(Frozen):
                            fraction of the 16-bit peak at head_dim 128 and long sequences, causal FLOPs
     memory_efficiency      fraction of the memory bandwidth that pointwise kernels reach
     launch_s               host-visible time of the shortest kernel
+    burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
+    pointwise_bytes_per_s  bytes read and written per second, by operation ("copy", "rms_norm", ...)
+    optimizer_efficiency   fraction of the memory bandwidth that a fused AdamW step reaches
     matmul_points, attention_points
                            measured shapes; the interpolated surface wins over the numbers above
     conditions             date, device, driver, versions, command, or the publication
@@ -92,6 +98,9 @@ class Kernels(Frozen):
     memory_efficiency: float
     launch_s: float
     context_bytes: float | None = None
+    burst_flops_per_s: dict[Dtype, float] = {}
+    pointwise_bytes_per_s: dict[str, float] = {}
+    optimizer_efficiency: float | None = None
     matmul_points: tuple[MatmulPoint, ...] = ()
     attention_points: tuple[AttentionPoint, ...] = ()
     conditions: dict[str, str]
@@ -124,7 +133,8 @@ class Link(Frozen):
 
 class CurvePoint(Frozen):
     """One measured collective. `size_bytes` is the whole array (after all_gather, before
-    reduce_scatter).
+    reduce_scatter). Every group of the shape runs at once, as in a layout: groups of 2 ranks per
+    node share the network with the other groups of their nodes.
     """
 
     kind: CollectiveKind
@@ -132,6 +142,18 @@ class CurvePoint(Frozen):
     nodes: int
     size_bytes: float
     seconds: float
+    spread: float | None = None
+
+
+class Interference(Frozen):
+    """What overlapping costs: time under the other's load over time alone, both at least about 1.
+
+    compute        matmul slowed by a collective that runs at the same time
+    communication  collective slowed by matmuls that run at the same time
+    """
+
+    compute: float = Field(gt=0)
+    communication: float = Field(gt=0)
 
 
 class CurveFit(Frozen):
@@ -153,6 +175,8 @@ class Cluster(Frozen):
     gpus_per_node  accelerators that share the fast link: 8 in a DGX, 72 in an NVL72 rack
     max_gpus       accelerators of the whole cluster, None when it is only a kind of machine
     bandwidth_by_nodes  fraction of the network's bandwidth left at so many nodes, where measured
+    communicator_bytes  device memory that one process group of the whole job takes
+    interference        what computing and communicating at the same time costs
     """
 
     name: str
@@ -167,6 +191,8 @@ class Cluster(Frozen):
     collective_points: tuple[CurvePoint, ...] = ()
     collective_fits: tuple[CurveFit, ...] = ()
     usable_memory_bytes: float | None = None
+    communicator_bytes: float | None = None
+    interference: Interference | None = None
     host_memory_bytes: float | None = None
     host_link_bytes_per_s: float | None = None
     gpu_hour_price: float | None = None
