@@ -108,7 +108,7 @@ class Kernels(Frozen):
 
 
 class BusBandwidth(Frozen):
-    """Bus bandwidth in bytes per second and rank, as nccl-tests defines it, by collective."""
+    """Bus bandwidth in bytes per second, as nccl-tests prints it (busbw), by collective."""
 
     all_reduce: float = Field(gt=0)
     all_gather: float = Field(gt=0)
@@ -118,13 +118,18 @@ class BusBandwidth(Frozen):
 
 
 class Link(Frozen):
-    """One tier of the network as large collectives see it.
+    """One tier as large messages see it: inside a node, or between nodes.
 
-    latency_s      the fixed part of one hop
-    bus_bandwidth  with every accelerator of the tier's domain taking part: inside a node that is
-                   what
-                   one rank moves; across nodes it is what a whole node moves divided by nothing, so a
-                   group with r of a node's g ranks gets r/g of it
+    latency_s      one step of a ring through this tier (Simple protocol). All links of a ring step
+                   at once, so a ring of n ranks over several nodes makes n-1 steps (all_gather,
+                   reduce_scatter) or 2(n-1) (all_reduce), each as slow as its slowest link
+    bus_bandwidth  measured with all accelerators of the domain (node) or of full nodes (network).
+      in `node`    what one rank moves. all_reduce may be above the wire where the switch adds up
+                   (NVLS); a group of r of the node's ranks gets the same, without NVLS if r is small
+      in `network` all_reduce, all_gather, reduce_scatter: what one whole node moves through all its
+                   network cards (a ring crosses each node's boundary once), so a group with r of a
+                   node's g ranks gets r/g of it.
+                   all_to_all, send: what one rank moves through its own card, whatever r is
     """
 
     latency_s: float = Field(ge=0)
