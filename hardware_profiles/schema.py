@@ -1,7 +1,8 @@
 """What a hardware profile says: GPUs, links, clusters and what was measured on them.
 
 Every number is SI (bytes, seconds, FLOP/s) and has an entry in `sources`, keyed by its field name
-("peak_flops_per_s.bf16"), that says where it was read. A number nobody published is absent, not guessed.
+("peak_flops_per_s.bf16"), that says where it was read. A number nobody published is absent, not
+guessed.
 """
 
 from typing import Literal, Self
@@ -79,7 +80,8 @@ class Kernels(Frozen):
     matmul_efficiency      large-matmul fraction of `peak_flops_per_s`, sustained, by number format
     grouped_efficiency     the same for a grouped matmul with many rows per group
     attention_forward, attention_backward
-                           fraction of the 16-bit peak at head_dim 128 and long sequences, causal FLOPs
+                           fraction of the 16-bit peak at head_dim 128 and long sequences, FLOPs
+                           of the causal half
     memory_efficiency      fraction of the memory bandwidth that pointwise kernels reach
     launch_s               host-visible time of the shortest kernel
     burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
@@ -125,7 +127,7 @@ class Link(Frozen):
                    reduce_scatter) or 2(n-1) (all_reduce), each as slow as its slowest link
     bus_bandwidth  measured with all accelerators of the domain (node) or of full nodes (network).
       in `node`    what one rank moves. all_reduce may be above the wire where the switch adds up
-                   (NVLS); a group of r of the node's ranks gets the same, without NVLS if r is small
+                   (NVLS); a group of r of its ranks gets the same, without NVLS if r is small
       in `network` all_reduce, all_gather, reduce_scatter: what one whole node moves through all its
                    network cards (a ring crosses each node's boundary once), so a group with r of a
                    node's g ranks gets r/g of it.

@@ -1,0 +1,225 @@
+"""Profiles by name: exact, or an error that lists what is close; never a guess.
+
+    gpus/NAME.toml      the datasheet of one accelerator            Gpu
+    measured/NAME.toml  how close kernels come to it                Kernels
+    clusters/NAME.toml  the links of one kind of machine            Cluster, its `gpu` by name
+    index.toml          other names, and whose node a GPU sits in
+
+A measured file may say `based_on = "h100-sxm"`: everything it does not state itself is taken over
+from that part, rates scaled by the ratio of the datasheet peaks.
+"""
+
+import hashlib
+import json
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from hardware_profiles.local_cpu import LOCAL_CPU, detect_cpu, local_cluster, num_cores
+from hardware_profiles.schema import BusBandwidth, Cluster, Gpu, Kernels, Link
+from hardware_profiles.toml_io import read_toml, write_toml
+
+HERE = Path(__file__).parent
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class UnknownProfile(ValueError):
+    """No profile of that name, or no readable profile file: one line that says what to do."""
+
+
+@cache
+def _index() -> dict[str, dict[str, str]]:
+    return read_toml(HERE / "index.toml")
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (HERE / folder).glob("*.toml")))
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names that `load_gpu` knows, without their aliases."""
+    return tuple(sorted({*_names("gpus"), "cpu"}))
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Names that `load_cluster` knows, without their aliases."""
+    return _names("clusters")
+
+
+def gpu_aliases() -> dict[str, str]:
+    """Other names of GPUs (those of published runs among them), each with ours."""
+    return dict(_index()["gpu_alias"])
+
+
+def _resolve(name: str, known: tuple[str, ...], aliases: dict[str, str], what: str) -> str:
+    if name in known:
+        return name
+    if name in aliases:
+        return aliases[name]
+    close = get_close_matches(name, [*known, *aliases], n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    raise UnknownProfile(f"no {what} called {name!r}; {hint} (`meshplan profiles` lists all)")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_toml(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise UnknownProfile(f"{path}: cannot be read as a profile: {reason}") from error
+
+
+def _validate(model: type[Model], document: dict[str, Any], where: str) -> Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or model.__name__
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise UnknownProfile(f"{where}: {field}: {first['msg']}{more}") from error
+
+
+def load_gpu(name: str) -> Gpu:
+    """The datasheet of `name` or of what it is an alias of; "cpu" is the machine this runs on.
+
+    Raises `UnknownProfile`.
+    """
+    name = _resolve(name, gpu_names(), _index()["gpu_alias"], "GPU")
+    if name == "cpu":
+        return detect_cpu(processes=num_cores())
+    return _validate(Gpu, _read(HERE / "gpus" / f"{name}.toml"), f"gpus/{name}.toml")
+
+
+def load_kernels(gpu_name: str) -> Kernels:
+    """What was measured (or published) about kernels on `gpu_name`. Raises `UnknownProfile`."""
+    gpu_name = _resolve(gpu_name, gpu_names(), _index()["gpu_alias"], "GPU")
+    where = f"measured/{gpu_name}.toml"
+    return _validate(Kernels, _kernels_document(gpu_name), where)
+
+
+def _kernels_document(gpu_name: str) -> dict[str, Any]:
+    path = HERE / "measured" / f"{gpu_name}.toml"
+    if not path.exists():
+        known = ", ".join(_names("measured"))
+        raise UnknownProfile(f"nothing measured for {gpu_name!r}; measured: {known}")
+    own = _read(path)
+    base_name = own.pop("based_on", None)
+    if base_name is None:
+        return own
+    base = _scaled(_kernels_document(base_name), load_gpu(base_name), load_gpu(gpu_name))
+    sources = {key: f"as {base_name}: {text}" for key, text in base["sources"].items()}
+    conditions = {key: f"as {base_name}: {text}" for key, text in base["conditions"].items()}
+    return {
+        **base,
+        **own,
+        "sources": {**sources, **own.get("sources", {})},
+        "conditions": {**conditions, **own.get("conditions", {})},
+    }
+
+
+def _scaled(document: dict[str, Any], base: Gpu, target: Gpu) -> dict[str, Any]:
+    """`document` with rates scaled from the peaks of `base` to those of `target`; fractions stay."""
+
+    def scaled(point: dict[str, Any]) -> dict[str, Any]:
+        ratio = target.peak_flops_per_s[point["dtype"]] / base.peak_flops_per_s[point["dtype"]]
+        return {**point, "flops_per_s": float(point["flops_per_s"]) * ratio}
+
+    points = {
+        key: [scaled(p) for p in document.get(key, []) if p["dtype"] in target.peak_flops_per_s]
+        for key in ("matmul_points", "attention_points")
+    }
+    known = {
+        key: {d: v for d, v in document.get(key, {}).items() if d in target.peak_flops_per_s}
+        for key in ("matmul_efficiency", "grouped_efficiency")
+    }
+    absolute = ("burst_flops_per_s", "pointwise_bytes_per_s")
+    kept = {key: value for key, value in document.items() if key not in absolute}
+    return {**kept, **points, **known, "gpu": target.name}
+
+
+def load_cluster(name_or_path: str | Path) -> Cluster:
+    """A built-in cluster by name, a profile file by path, or this machine: `local-cpu[:PROCESSES]`.
+
+    A file that names its GPU (`gpu = "h100-sxm"`) gets our datasheet, and our kernels if it has
+    none. Raises `UnknownProfile`.
+    """
+    text = str(name_or_path)
+    if text.endswith(".toml") or "/" in text or isinstance(name_or_path, Path):
+        return _cluster(_read(Path(text)), text)
+    if text.split(":")[0] == LOCAL_CPU:
+        return _local(text)
+    name = _resolve(text, cluster_names(), _index()["cluster_alias"], "cluster")
+    return _cluster(_read(HERE / "clusters" / f"{name}.toml"), f"clusters/{name}.toml")
+
+
+def _local(text: str) -> Cluster:
+    _, _, count = text.partition(":")
+    if count and not (count.isdigit() and int(count) > 0):
+        raise UnknownProfile(f"{text!r}: processes must be a positive number, as in {LOCAL_CPU}:4")
+    document = _read(HERE / "clusters" / f"{LOCAL_CPU}.toml")
+    document["kernels"] = load_kernels("cpu")
+    return _validate(Cluster, local_cluster(document, int(count) if count else num_cores()), text)
+
+
+def _cluster(document: dict[str, Any], where: str) -> Cluster:
+    gpu = document.get("gpu")
+    if isinstance(gpu, str):
+        document["gpu"] = load_gpu(gpu)
+        document.setdefault("kernels", load_kernels(gpu))
+    return _validate(Cluster, document, where)
+
+
+def compose_cluster(
+    gpu: str,
+    gpus_per_node: int,
+    network_bytes_per_s: float,
+    *,
+    network_efficiency: float = 0.85,
+    network_latency_s: float = 14e-6,
+    max_gpus: int | None = None,
+) -> Cluster:
+    """A cluster that nobody described: `gpu` in the usual node of its kind, with a network card of
+    `network_bytes_per_s` (one direction) for each GPU.
+
+    network_efficiency  busbw over card rate; 0.85 is what well-kept fabrics reach (nccl-tests:
+                        335/400 on AWS p5, 385/400 on NDR with SHARP, 382/400 on p6-b200)
+    network_latency_s   one ring step over the network, NCCL's own model (src/graph/tuning.cc,
+                        hwLat, ring, Simple)
+
+    Raises `UnknownProfile`.
+    """
+    gpu_name = _resolve(gpu, gpu_names(), _index()["gpu_alias"], "GPU")
+    donor = load_cluster(_index()["node_of"][gpu_name])
+    card = network_bytes_per_s * network_efficiency
+    whole = card * gpus_per_node
+    bandwidth = BusBandwidth(
+        all_reduce=whole, all_gather=whole, reduce_scatter=whole, all_to_all=card, send=card
+    )
+    given = f"given: {network_bytes_per_s:g} bytes/s per GPU x {network_efficiency:g} reached"
+    return Cluster(
+        name=f"{gpu_name}-x{gpus_per_node}-{network_bytes_per_s * 8e-9:g}gbit",
+        title=f"{gpus_per_node} x {donor.gpu.title} per node, composed",
+        gpu=donor.gpu,
+        gpus_per_node=gpus_per_node,
+        max_gpus=max_gpus,
+        node=donor.node,
+        network=Link(latency_s=network_latency_s, bus_bandwidth=bandwidth),
+        kernels=donor.kernels,
+        host_memory_bytes=donor.host_memory_bytes,
+        host_link_bytes_per_s=donor.host_link_bytes_per_s,
+        sources={"node": f"as {donor.name}", "network": given},
+    )
+
+
+def cluster_hash(cluster: Cluster) -> str:
+    """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it."""
+    content = json.dumps(cluster.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def save_cluster(cluster: Cluster, path: Path) -> None:
+    """Write `cluster` as a file that `load_cluster(path)` reads back equal. Raises `OSError`."""
+    write_toml(cluster.model_dump(exclude_defaults=True), path)

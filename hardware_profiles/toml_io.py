@@ -1,0 +1,131 @@
+"""Profile files: TOML in and out, with long tables of measurements as CSV text inside it.
+
+    matmul_points = \"\"\"
+    dtype,m,n,k,flops_per_s
+    bf16,4096,8192,10240,1451.6e12
+    \"\"\"
+
+A table of records reads like a table, diffs by line and parses much faster than an array of TOML
+tables. Cells become numbers or booleans by the schema, an empty cell is the schema's default, and a
+cell with several numbers ("1e-5 2e-5") is a tuple.
+"""
+
+import csv
+import io
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+TABLES = frozenset({"matmul_points", "attention_points", "collective_points", "collective_fits"})
+TUPLES = frozenset({"latency_s", "bandwidth_bytes_per_s"})
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The document at `path`, its CSV tables (at any depth) as lists of dicts.
+
+    Raises `OSError` when it cannot be read and `ValueError` when it is not TOML or not UTF-8.
+    """
+    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return _expand(document)
+
+
+def _expand(document: dict[str, Any]) -> dict[str, Any]:
+    for key, value in document.items():
+        if key in TABLES and isinstance(value, str):
+            document[key] = _rows(value)
+        elif isinstance(value, dict):
+            _expand(value)
+    return document
+
+
+def _rows(text: str) -> list[dict[str, Any]]:
+    header, *lines = csv.reader(line.strip() for line in text.strip().splitlines())
+    return [
+        {
+            name: tuple(cell.split()) if name in TUPLES else cell
+            for name, cell in zip(header, cells, strict=True)
+            if cell
+        }
+        for cells in lines
+        if cells
+    ]
+
+
+def write_toml(document: Mapping[str, Any], path: Path) -> None:
+    """Write `document` (plain values, dicts and lists of records) to `path`, all or nothing.
+
+    `None` is left out: TOML has no null, and every optional field of a profile defaults to it.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write("\n".join(_lines(document, ())) + "\n")
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _lines(document: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterable[str]:
+    tables = {key: value for key, value in document.items() if isinstance(value, Mapping)}
+    if prefix:
+        yield ""
+        yield f"[{'.'.join(map(_key, prefix))}]"
+    for key, value in document.items():
+        if key in tables or value is None:
+            continue
+        if key in TABLES:
+            if value:
+                yield f'{key} = """'
+                yield from _csv(value)
+                yield '"""'
+        else:
+            yield f"{_key(key)} = {_value(value)}"
+    for key, table in tables.items():
+        yield from _lines(table, (*prefix, key))
+
+
+def _key(key: object) -> str:
+    text = str(key)
+    bare = text.isascii() and text.replace("_", "").replace("-", "").isalnum()
+    return text if bare else _value(text)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") + '"'
+
+
+def _number(value: float) -> str:
+    text = repr(value)
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else text
+
+
+def _csv(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    rows = [dict(record) for record in records]
+    # A column in which every record has nothing to say is left out.
+    names = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+    return out.getvalue().splitlines()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (list, tuple)):
+        return " ".join(_cell(item) for item in value)
+    return _value(value) if isinstance(value, (bool, int, float)) else str(value)
