@@ -1,0 +1,224 @@
+"""The operations of one layer on one rank: attention, then a dense or a mixture-of-experts feed-forward.
+
+    t      tokens of a micro-batch on this rank          micro_batch * seq_len / cp
+    t_sp   the part of them outside the matmuls          t / tp with sequence parallel, else t
+    h      hidden        a, a_kv   query, key/value heads on this rank
+    d, d_v width of a query/key head, of a value head
+    f      feed-forward width on this rank               ffn / tp
+
+For a GPT block in 16 bit with dropout this list saves s b h (10 + 24 / t) bytes under tensor parallel and
+34 s b h / t with sequence parallel, plus 5 a s^2 b / t without FlashAttention: Korthikanti et al. 2022
+(arXiv 2205.05198), equations 1 to 4, which the tests hold it to.
+
+Leaves out: RoPE tables, position ids, random number state.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from costmodels.experts import expert_operations
+from costmodels.feed_forward import (
+    HALF,
+    Site,
+    dense_feed_forward,
+    gather_tokens,
+    scatter_tokens,
+)
+from costmodels.model import Attention, Layer
+from costmodels.operations import (
+    AttentionCore,
+    Communication,
+    Matmul,
+    Module,
+    Number,
+    Operation,
+    Pointwise,
+)
+from costmodels.shard import Shard
+
+
+def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
+    """The operations of one layer of `kind`, in forward order."""
+    return (*_attention_half(site, kind.attention), *_feed_forward_half(site, kind))
+
+
+def input_bytes(site: Site) -> Number:
+    """The layer's input: all that a fully recomputed layer keeps."""
+    return HALF * site.shard.tokens_outside * site.model.hidden
+
+
+def _attention_half(site: Site, attention: Attention) -> Iterator[Operation]:
+    shard, h = site.shard, site.model.hidden
+    yield norm(site, "attention_norm")
+    yield gather_tokens(site, "attention_input")
+    if attention.is_mla:
+        yield from _latent_projections(site, attention)
+    else:
+        yield from _grouped_projections(site, attention)
+    yield from _context_exchange(site, attention)
+    yield _core(site, attention)
+    yield Matmul(
+        name="attention_out",
+        m=shard.tokens,
+        n=h,
+        k=attention.heads / shard.tp * attention.v_head_dim,
+    )
+    yield scatter_tokens(site, "attention_output")
+    yield _residual(site, "attention_residual")
+
+
+def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation]:
+    t, a, a_kv = site.shard.tokens, attention.heads / site.shard.tp, kv_heads(site.shard, attention)
+    d, d_v = attention.head_dim, attention.v_head_dim
+    yield Matmul(
+        name="qkv",
+        m=t,
+        n=a * d + a_kv * (d + d_v),
+        k=site.model.hidden,
+        saved_bytes=HALF * t * a_kv * d_v,
+    )
+    if attention.qk_norm != "none":
+        width = HALF * t * (a + a_kv) * d
+        yield Pointwise(
+            name="qk_norm",
+            forward_bytes=2 * width,
+            backward_bytes=3 * width,
+            kernels=2,
+            saved_bytes=width,
+            modules=("norm", "pointwise"),
+        )
+    yield _rotary(site, t * (a + a_kv) * d)
+
+
+def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]:
+    shard, h = site.shard, site.model.hidden
+    t, a = shard.tokens, attention.heads / shard.tp
+    d, d_v, rope = attention.head_dim, attention.v_head_dim, attention.rope_head_dim
+    q_rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
+    up: tuple[Module, ...] = ("mla_up_proj",)
+    yield Matmul(
+        name="kv_down", m=t, n=kv_rank + rope, k=h, saved_bytes=HALF * t * (kv_rank + rope)
+    )
+    if q_rank:
+        yield Matmul(name="q_down", m=t, n=q_rank, k=h, saved_bytes=HALF * t * q_rank)
+    ranks = HALF * t * (q_rank + kv_rank)
+    yield Pointwise(
+        name="latent_norm",
+        forward_bytes=2 * ranks,
+        backward_bytes=3 * ranks,
+        kernels=2,
+        saved_bytes=ranks,
+        modules=("norm", "pointwise"),
+    )
+    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up if q_rank else ("linear",))
+    yield Matmul(
+        name="kv_up",
+        m=t,
+        n=a * (d - rope + d_v),
+        k=kv_rank,
+        saved_bytes=HALF * t * a * d_v,
+        modules=up,
+    )
+    yield _rotary(site, 2 * t * a * d, up)
+
+
+def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:
+    """RoPE, or for positions that are not rotated the copy out of the fused projection."""
+    passes = 1 if site.kernels.fused_rope else 3
+    move = 2 * HALF * elements
+    return Pointwise(
+        name="rotary",
+        forward_bytes=passes * move,
+        backward_bytes=passes * move,
+        kernels=1 if site.kernels.fused_rope else 8,
+        saved_bytes=HALF * elements,
+        modules=("pointwise", *also),
+    )
+
+
+def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
+    """Keys and values reach every rank of the context-parallel group, and their gradients return.
+    """
+    width = attention.head_dim + attention.v_head_dim
+    size = HALF * site.shard.tokens * site.shard.cp * kv_heads(site.shard, attention) * width
+    yield Communication(
+        name="key_value",
+        axis="cp",
+        forward="all_gather",
+        backward="all_gather",
+        size_bytes=size,
+        backward_size_bytes=2 * size,
+        hidden_by="attention",
+        modules=("core_attention",),
+    )
+
+
+def _core(site: Site, attention: Attention) -> AttentionCore:
+    shard, a = site.shard, attention.heads / site.shard.tp
+    seq_len, t = shard.seq_len, shard.tokens
+    window = min(attention.window or seq_len, seq_len)
+    keys = window - window * window / (2 * seq_len)
+    logsumexp = 4.0 * t * a
+    scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
+    saved = HALF * t * a * attention.v_head_dim
+    return AttentionCore(
+        name="core_attention",
+        queries=t,
+        keys=keys,
+        all_keys=float(window),
+        heads=a,
+        head_dim=attention.head_dim,
+        v_head_dim=attention.v_head_dim,
+        fused=site.kernels.flash_attention,
+        saved_bytes=saved + (logsumexp if site.kernels.flash_attention else scores),
+    )
+
+
+def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
+    if not site.model.parallel_blocks:
+        yield norm(site, "feed_forward_norm")
+    if kind.experts:
+        yield from expert_operations(site, kind.experts)
+    else:
+        yield gather_tokens(site, "feed_forward_input")
+        yield from dense_feed_forward(site, kind.ffn / site.shard.tp)
+        yield scatter_tokens(site, "feed_forward_output")
+    yield _residual(site, "feed_forward_residual")
+
+
+def norm(site: Site, name: str) -> Pointwise:
+    """RMSNorm or LayerNorm over the tokens outside the matmuls; its output feeds the next matmul.
+    """
+    width = HALF * site.shard.tokens_outside * site.model.hidden
+    passes = 1.0 if site.kernels.fused_norm else 4.0
+    outputs = site.model.norms_per_layer / 2  # Gemma normalises the outputs too
+    return Pointwise(
+        name=name,
+        forward_bytes=2 * width * passes * outputs,
+        backward_bytes=3 * width * passes * outputs,
+        kernels=round((1 if site.kernels.fused_norm else 6) * outputs),
+        saved_bytes=width * (1.0 if site.kernels.fused_norm else 3.0) * outputs,
+        modules=("norm", "pointwise"),
+    )
+
+
+def _residual(site: Site, name: str) -> Pointwise:
+    """The add after each half; its output is the next half's input, kept for the norm's backward.
+    """
+    width = HALF * site.shard.tokens_outside * site.model.hidden
+    mask = width / HALF if site.kernels.dropout else 0.0
+    return Pointwise(
+        name=name,
+        forward_bytes=3 * width + mask,
+        backward_bytes=3 * width + mask,
+        saved_bytes=width + mask,
+        modules=("input",),
+    )
+
+
+def kv_heads(shard: Shard, attention: Attention) -> Number:
+    """Key/value heads on one rank; with fewer than `tp` of them they are replicated."""
+    if attention.is_mla:
+        return attention.heads / shard.tp
+    return np.maximum(attention.kv_heads / shard.tp, 1.0)

@@ -1,0 +1,104 @@
+"""The operations of a mixture-of-experts feed-forward on one rank.
+
+    t      tokens that this rank routes       micro_batch * seq_len / (cp * tp)
+    k      experts that each token visits     top_k
+    rows   token copies that this rank's experts compute, balanced: t * k * etp, times the imbalance
+    e      experts on this rank               experts / ep
+    f      width of one expert on this rank   ffn / etp
+
+Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over ep).
+Tensor-parallel ranks hold different tokens (sequence parallel), so ep may run through tp, cp and dp.
+
+Leaves out: dropping at a capacity, and the auxiliary loss.
+"""
+
+from collections.abc import Iterator
+
+from costmodels.feed_forward import (
+    HALF,
+    Site,
+    activation,
+    dense_feed_forward,
+    gather_tokens,
+    scatter_tokens,
+)
+from costmodels.model import Experts
+from costmodels.operations import Communication, Matmul, Number, Operation, Pointwise
+
+
+def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
+    """Router, dispatch, routed experts, combine, and the shared experts beside them."""
+    shard, h, up = site.shard, site.model.hidden, 2 if site.model.gated else 1
+    t = shard.tokens / shard.tp
+    copies = t * experts.top_k
+    rows = copies * shard.etp * shard.imbalance
+    f = experts.ffn / shard.etp
+    yield Matmul(
+        name="router",
+        m=t,
+        n=experts.experts,
+        k=h,
+        recipe=False,
+        saved_bytes=4.0 * t * experts.experts,
+        modules=("moe",),
+    )
+    yield Pointwise(
+        name="top_k",
+        forward_bytes=12.0 * t * experts.experts,
+        kernels=10,
+        backward_bytes=8.0 * t * experts.experts,
+        modules=("moe",),
+    )
+    yield _permute("permute", HALF * copies * h)
+    yield _exchange("dispatch", HALF * copies * h)
+    yield _permute("sort_by_expert", HALF * rows * h, saved=HALF * rows * h)
+    yield Matmul(
+        name="experts_up",
+        m=rows * shard.ep / experts.experts,
+        n=up * f,
+        k=h,
+        groups=experts.experts / shard.ep,
+        saved_bytes=HALF * rows * up * f,
+        modules=("moe",),
+    )
+    yield activation(site, rows * f)
+    yield Matmul(
+        name="experts_down",
+        m=rows * shard.ep / experts.experts,
+        n=h,
+        k=f,
+        groups=experts.experts / shard.ep,
+        saved_bytes=0.0,
+        modules=("moe",),
+    )
+    yield _permute("unsort", HALF * rows * h)
+    yield _exchange("combine", HALF * copies * h)
+    yield _permute("unpermute", HALF * copies * h, saved=HALF * copies * h)
+    if experts.shared_ffn:
+        yield gather_tokens(site, "shared_input")
+        yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)
+        yield scatter_tokens(site, "shared_output")
+
+
+def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
+    return Pointwise(
+        name=name,
+        forward_bytes=2 * size_bytes,
+        backward_bytes=2 * size_bytes,
+        kernels=2,
+        saved_bytes=saved,
+        modules=("moe",),
+    )
+
+
+def _exchange(name: str, size_bytes: Number) -> Communication:
+    return Communication(
+        name=name,
+        axis="ep",
+        forward="all_to_all",
+        backward="all_to_all",
+        size_bytes=size_bytes,
+        backward_size_bytes=size_bytes,
+        hidden_by="expert",
+        modules=("moe",),
+    )

@@ -1,0 +1,90 @@
+"""The dense feed-forward of a layer on one rank, and the communication around the matmuls.
+
+    t      tokens of a micro-batch on this rank
+    h      hidden
+    f      feed-forward columns on this rank
+    size   2 t h, the bytes of the gathered activation that tensor parallel communicates
+
+Each half of a layer enters its matmuls once and leaves them once. With sequence parallel that is an
+all-gather and a reduce-scatter forward and, backward, a reduce-scatter, an all-gather, and a second
+all-gather of the input for the weight gradient (Korthikanti et al. 2022, section 4.2.2); without it, one
+all-reduce per direction, written here as the reduce-scatter and all-gather that it is made of.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.model import Model
+from costmodels.operations import Communication, Matmul, Number, Operation, Pointwise
+from costmodels.shard import Shard
+from hardware_profiles.engine_schema import KernelHabits
+
+HALF = 2.0  # bytes of a 16-bit number
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where operations are listed for: the model, one rank's share of it, the engine's kernels."""
+
+    model: Model
+    shard: Shard
+    kernels: KernelHabits
+
+
+def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
+    """Up (and gate), activation, down, for `f` columns on this rank."""
+    t, h, up = site.shard.tokens, site.model.hidden, 2 if site.model.gated else 1
+    yield Matmul(
+        name="up", m=t, n=up * f, k=h, saved_bytes=HALF * t * up * f, modules=("linear", "mlp")
+    )
+    yield activation(site, t * f)
+    yield Matmul(name="down", m=t, n=h, k=f, modules=("linear", "mlp"))
+
+
+def activation(site: Site, elements: Number) -> Pointwise:
+    """SwiGLU (reads gate and up) or GELU over `elements` outputs."""
+    inputs = 2 if site.model.gated else 1
+    fused = site.kernels.fused_gated
+    extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
+    return Pointwise(
+        name="activation",
+        forward_bytes=HALF * elements * (inputs + 1 + 2 * extra),
+        backward_bytes=HALF * elements * (2 * inputs + 1 + 3 * extra),
+        kernels=1 if fused else 3,
+        saved_bytes=HALF * elements * (1 + extra),
+        modules=("mlp", "moe_act", "pointwise"),
+    )
+
+
+def gather_tokens(site: Site, name: str) -> Communication:
+    """Into the matmuls: all-gather with sequence parallel, else nothing forward, all-reduce
+    backward.
+    """
+    return _tensor_communication(site, name, entering=True)
+
+
+def scatter_tokens(site: Site, name: str) -> Communication:
+    """Out of the matmuls: reduce-scatter with sequence parallel, else all-reduce."""
+    return _tensor_communication(site, name, entering=False)
+
+
+def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communication:
+    """Without sequence parallel one all-reduce, here as the reduce-scatter and all-gather it is
+    made of.
+    """
+    size = HALF * site.shard.tokens * site.model.hidden
+    sharded = site.shard.sequence_parallel
+    forward = size * np.where(sharded, 1.0, 0.0 if entering else 2.0)
+    # with sequence parallel the backward of entering gathers its input again for the weight gradient
+    backward = size * np.where(sharded, 2.0 if entering else 1.0, 2.0 if entering else 0.0)
+    return Communication(
+        name=name,
+        axis="tp",
+        forward="all_gather" if entering else "reduce_scatter",
+        backward="reduce_scatter" if entering else "all_gather",
+        size_bytes=forward,
+        backward_size_bytes=backward,
+        hidden_by="linear",
+    )

@@ -1,0 +1,260 @@
+"""Seconds, FLOPs and saved bytes of a list of operations on one rank, for each recompute mode.
+
+    forward      every operation once
+    input_grad   the backward but for weight gradients (I of the zero-bubble papers)
+    weight_grad  the weight gradients (W)
+    replay       the operations that the recompute mode runs again before the backward
+
+A pass takes device time, or the host's time to issue its kernels if that is longer, plus the
+communication that the engine cannot hide:
+
+    hidden  = min(overlap * communication, what it may run under)
+    exposed = communication - hidden + interference * hidden
+
+Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, Self
+
+import numpy as np
+
+from costmodels.collectives import collective_s
+from costmodels.compute import Device, attention_s, matmul_s, pointwise_s
+from costmodels.layout import RecomputeModule
+from costmodels.operations import (
+    AttentionCore,
+    Communication,
+    Matmul,
+    Number,
+    Operation,
+    Pointwise,
+)
+from costmodels.placement import Group
+from hardware_profiles.engine_schema import Overlap
+from hardware_profiles.schema import Cluster
+
+Direction = Literal["forward", "input_grad", "weight_grad"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Seconds of one direction, by cause; adds, and `total_s` is their sum.
+
+    host_s  what the host adds because it cannot issue kernels fast enough
+    """
+
+    matmul_s: Number = 0.0
+    attention_s: Number = 0.0
+    pointwise_s: Number = 0.0
+    tensor_s: Number = 0.0
+    context_s: Number = 0.0
+    expert_s: Number = 0.0
+    data_s: Number = 0.0
+    host_s: Number = 0.0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, count: Number) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+    @property
+    def compute_s(self) -> Number:
+        """Seconds that the device computes or waits for its host."""
+        return self.matmul_s + self.attention_s + self.pointwise_s + self.host_s
+
+    @property
+    def exposed_s(self) -> Number:
+        """Seconds that the device waits for communication."""
+        return self.tensor_s + self.context_s + self.expert_s + self.data_s
+
+    @property
+    def total_s(self) -> Number:
+        """All of it."""
+        return self.compute_s + self.exposed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a list of operations costs one rank and micro-batch; adds.
+
+    model_flops       forward and backward without replay, causal attention
+    full_model_flops  the same with attention counted without the causal mask
+    replay_flops      executed on top by recompute
+    saved_bytes       kept until the backward
+    """
+
+    forward: Pass
+    input_grad: Pass
+    weight_grad: Pass
+    replay: Pass
+    model_flops: Number
+    full_model_flops: Number
+    replay_flops: Number
+    saved_bytes: Number
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, count: Number) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+    @property
+    def backward_s(self) -> Number:
+        """Replay, input and weight gradients."""
+        return self.replay.total_s + self.input_grad.total_s + self.weight_grad.total_s
+
+    @property
+    def total_s(self) -> Number:
+        """Forward and backward of one micro-batch."""
+        return self.forward.total_s + self.backward_s
+
+
+NOTHING = Cost(
+    forward=Pass(), input_grad=Pass(), weight_grad=Pass(), replay=Pass(),
+    model_flops=0.0, full_model_flops=0.0, replay_flops=0.0, saved_bytes=0.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pricer:
+    """Turns operations into costs: the device, the cluster, the engine's overlap, the groups' places."""
+
+    device: Device
+    cluster: Cluster
+    overlap: Overlap
+    groups: dict[str, Group]
+
+    def cost(
+        self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
+    ) -> Cost:
+        """The cost of `operations` when those of the `replayed` modules run again in the backward."""
+        again = [op for op in operations if _is_replayed(op, replayed)]
+        kept = [op for op in operations if not _is_replayed(op, replayed)]
+        return self._cost(operations, again, sum(self._saved(op) for op in kept))
+
+    def full_cost(self, operations: Sequence[Operation], input_bytes: Number) -> Cost:
+        """The cost when the whole forward runs again and only the input is kept."""
+        return self._cost(operations, operations, input_bytes)
+
+    def _cost(
+        self, operations: Sequence[Operation], again: Sequence[Operation], saved_bytes: Number
+    ) -> Cost:
+        forward_flops = sum(_forward_flops(op) for op in operations)
+        return Cost(
+            forward=self._pass(operations, "forward"),
+            input_grad=self._pass(operations, "input_grad"),
+            weight_grad=self._pass(operations, "weight_grad"),
+            replay=self._pass(again, "forward"),
+            model_flops=3 * forward_flops,
+            full_model_flops=3 * sum(_forward_flops(op, full=True) for op in operations),
+            replay_flops=sum(_forward_flops(op) for op in again),
+            saved_bytes=saved_bytes + 0.0 * forward_flops,
+        )
+
+    def _saved(self, op: Operation) -> Number:
+        feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
+        return op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
+
+    def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:
+        device, tuning = self.device, self.device.tuning
+        matmul = sum(_matmul_s(device, op, direction) for op in operations)
+        attention = sum(_attention_s(device, op, direction) for op in operations)
+        pointwise = sum(_pointwise_s(device, op, direction) for op in operations)
+        launches = sum(_launches(op, direction) for op in operations)
+        compute = matmul + attention + pointwise
+        host = np.maximum(launches * tuning.launch_s - compute, 0.0)
+        exposed = {
+            axis: sum(self._exposed_s(op, direction, matmul, attention)
+                      for op in operations if isinstance(op, Communication) and op.axis == axis)
+            for axis in ("tp", "cp", "ep")
+        }  # fmt: skip
+        return Pass(
+            matmul_s=matmul, attention_s=attention, pointwise_s=pointwise, host_s=host,
+            tensor_s=exposed["tp"], context_s=exposed["cp"], expert_s=exposed["ep"],
+        )  # fmt: skip
+
+    def _exposed_s(
+        self, op: Communication, direction: Direction, matmul: Number, attention: Number
+    ) -> Number:
+        if direction == "weight_grad":
+            return 0.0
+        forward = direction == "forward"
+        kind = op.forward if forward else op.backward
+        size = op.size_bytes if forward else op.backward_size_bytes
+        whole = collective_s(self.cluster, kind, size, self.groups[op.axis])
+        whole = whole * self.device.tuning.collective_scale
+        room = attention if op.hidden_by == "attention" else matmul / 2
+        return exposed_s(whole, room, _overlap(self.overlap, op), self.device.tuning.interference)
+
+
+def exposed_s(whole_s: Number, room_s: Number, overlap: float, interference: float) -> Number:
+    """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
+    hidden = np.minimum(overlap * whole_s, room_s)
+    return whole_s - hidden + interference * hidden
+
+
+def _overlap(overlap: Overlap, op: Communication) -> float:
+    by = {"linear": overlap.tensor, "attention": overlap.context, "expert": overlap.expert}
+    return by.get(op.hidden_by, 0.0)
+
+
+def _is_replayed(op: Operation, replayed: Iterable[RecomputeModule]) -> bool:
+    return any(module in op.modules for module in replayed)
+
+
+def _forward_flops(op: Operation, *, full: bool = False) -> Number:
+    if isinstance(op, Matmul):
+        return op.forward_flops
+    if isinstance(op, AttentionCore):
+        return op.full_forward_flops if full else op.forward_flops
+    return 0.0
+
+
+def _matmul_s(device: Device, op: Operation, direction: Direction) -> Number:
+    if not isinstance(op, Matmul):
+        return 0.0
+    if direction == "forward":
+        return matmul_s(device, op, op.m, op.n, op.k)
+    if direction == "input_grad":
+        return matmul_s(device, op, op.m, op.k, op.n)
+    return matmul_s(device, op, op.k, op.n, op.m)
+
+
+def _attention_s(device: Device, op: Operation, direction: Direction) -> Number:
+    if not isinstance(op, AttentionCore) or direction == "weight_grad":
+        return 0.0
+    return attention_s(device, op, backward=direction == "input_grad")
+
+
+def _pointwise_s(device: Device, op: Operation, direction: Direction) -> Number:
+    if isinstance(op, Matmul) and op.recipe and device.recipe.cast_bytes:
+        return _cast_s(device, op, direction)
+    if not isinstance(op, Pointwise) or direction == "weight_grad":
+        return 0.0
+    moved = op.forward_bytes if direction == "forward" else op.backward_bytes
+    return pointwise_s(device, moved, op.kernels)
+
+
+def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
+    """Casting the input of a linear layer forward, and the gradient of its output backward."""
+    if direction == "weight_grad":
+        return 0.0
+    elements = op.m * op.groups * (op.k if direction == "forward" else op.n)
+    return pointwise_s(device, elements * device.recipe.cast_bytes, 1)
+
+
+def _launches(op: Operation, direction: Direction) -> int:
+    if isinstance(op, Pointwise):
+        return 0 if direction == "weight_grad" else op.kernels
+    if isinstance(op, Matmul):
+        return 1
+    if isinstance(op, AttentionCore):
+        return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
+    return 0 if direction == "weight_grad" or op.forward == "none" else 1

@@ -1,0 +1,115 @@
+"""The operations of a training step: shapes and bytes, from which FLOPs, memory and seconds follow.
+
+A matrix product of m x k by k x n costs 2 m n k FLOPs forward and twice that backward: once for the
+gradient of its input (m x n by n x k) and once for that of its weight (k x m by m x n).
+
+    m, n, k        rows, columns and inner size on one rank; rows are tokens
+    forward_bytes  what a pointwise kernel reads and writes, forward
+    saved_bytes    bytes of the operation's *output* that stay until the backward of the micro-batch
+
+`saved_bytes` is charged to the operation that produced the tensor, so replaying an operation in the
+backward (recompute) drops exactly its own bytes and costs exactly its own forward.
+
+Every number may be a numpy array over many layouts: see `costmodels.grid`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Number = float | NDArray[np.floating[Any]]
+
+Module = Literal[
+    "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "input", "linear"
+]
+Axis = Literal["tp", "cp", "ep", "etp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """A linear layer on one rank: `groups` independent (m x k) @ (k x n) products.
+
+    recipe   whether the number format of the training applies (else 16 bit: head, router,
+             embeddings)
+    """
+
+    name: str
+    m: Number
+    n: Number
+    k: Number
+    groups: Number = 1
+    recipe: bool = True
+    saved_bytes: Number = 0.0
+    modules: tuple[Module, ...] = ("linear",)
+
+    @property
+    def forward_flops(self) -> Number:
+        """2 m n k for each group."""
+        return 2.0 * self.m * self.n * self.k * self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCore:
+    """softmax(q k^T) v on one rank.
+
+    keys        average number of keys that one query meets (causal and window already applied)
+    all_keys    the same without the causal mask, for FLOP conventions that ignore it
+    fused       FlashAttention: nothing of size queries x keys is stored
+    """
+
+    name: str
+    queries: Number
+    keys: Number
+    all_keys: Number
+    heads: Number
+    head_dim: int
+    v_head_dim: int
+    fused: bool
+    saved_bytes: Number = 0.0
+    modules: tuple[Module, ...] = ("core_attention",)
+
+    @property
+    def forward_flops(self) -> Number:
+        """2 x queries x keys x heads x (head_dim + v_head_dim)."""
+        return 2.0 * self.queries * self.keys * self.heads * (self.head_dim + self.v_head_dim)
+
+    @property
+    def full_forward_flops(self) -> Number:
+        """The same, counting keys behind the causal mask too."""
+        return 2.0 * self.queries * self.all_keys * self.heads * (self.head_dim + self.v_head_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointwise:
+    """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward."""
+
+    name: str
+    forward_bytes: Number
+    backward_bytes: Number
+    kernels: int = 1
+    saved_bytes: Number = 0.0
+    modules: tuple[Module, ...] = ("pointwise",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """A collective on the critical path of a layer; `size_bytes` is the whole array (see `collectives`).
+
+    hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
+               core attention (ring); "expert": under the experts; "nothing"
+    """
+
+    name: str
+    axis: Axis
+    forward: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "none"]
+    backward: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "none"]
+    size_bytes: Number
+    backward_size_bytes: Number
+    hidden_by: Literal["linear", "attention", "expert", "nothing"]
+    modules: tuple[Module, ...] = ("linear",)
+    saved_bytes: Number = 0.0
+
+
+Operation = Matmul | AttentionCore | Pointwise | Communication

@@ -1,0 +1,72 @@
+"""Where the ranks of a process group sit: how many of them on one node, on how many nodes.
+
+Ranks are numbered with the engine's innermost axis fastest, and nodes hold consecutive ranks. A group of
+`size` ranks that are `stride` apart therefore has r = min(size, max(1, g // stride)) of them on each node
+of g accelerators, and the g / r groups of a node share its network.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.grid import Grid
+from costmodels.layout import Layout
+from costmodels.operations import Number
+from hardware_profiles.engine_schema import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that communicate; the numbers may be arrays over many layouts."""
+
+    size: Number
+    ranks_per_node: Number
+
+    @property
+    def nodes(self) -> Number:
+        """Nodes that the group touches."""
+        return np.ceil(self.size / self.ranks_per_node)
+
+
+def place(size: Number, stride: Number, gpus_per_node: int) -> Group:
+    """The group of `size` ranks that are `stride` apart, on nodes of `gpus_per_node`."""
+    on_node = np.maximum(1.0, np.floor(gpus_per_node / stride))
+    return Group(size, np.minimum(size, on_node))
+
+
+def axis_group(
+    layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...], gpus_per_node: int
+) -> Group:
+    """The group of `axis`. Experts and their data parallel run through the dp, cp and tp ranks."""
+    degrees: dict[Axis, Number] = {
+        "tp": layout.tensor_parallel * 1.0,
+        "cp": layout.context_parallel * 1.0,
+        "dp": layout.data_parallel * 1.0,
+        "pp": layout.pipeline_parallel * 1.0,
+        "ep": layout.expert_parallel * 1.0,
+    }
+    if axis == "ep":
+        return place(degrees["ep"], layout.expert_tensor_parallel * 1.0, gpus_per_node)
+    stride: Number = 1.0
+    for inner in order:
+        if inner == axis:
+            break
+        if inner != "ep":
+            stride = stride * degrees[inner]
+    return place(degrees[axis], stride, gpus_per_node)
+
+
+def shard_group(layout: Layout | Grid, order: tuple[Axis, ...], gpus_per_node: int) -> Group:
+    """Ranks with the same weights: dp and cp together, over which gradients are reduced."""
+    cp, dp = layout.context_parallel * 1.0, layout.data_parallel * 1.0
+    inner = layout.tensor_parallel * 1.0
+    if order.index("pp") < order.index("dp"):
+        inner = inner * layout.pipeline_parallel
+    return place(cp * dp, inner, gpus_per_node)
+
+
+def expert_data_group(layout: Layout | Grid, gpus_per_node: int) -> Group:
+    """Ranks with the same experts, ep * etp apart."""
+    experts = layout.expert_parallel * layout.expert_tensor_parallel * 1.0
+    ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
+    return place(ranks / experts, experts, gpus_per_node)

@@ -1,0 +1,44 @@
+"""What a training precision means: the matmuls' number format, and the casts that it costs.
+
+Under fp8 and below only the linear layers of the blocks change format; attention, norms, the router, the
+embedding and the head stay 16 bit, as Transformer Engine and torchao run them by default. Each linear
+layer then casts its input and the gradient of its output, and keeps the cast input for the backward.
+"""
+
+from dataclasses import dataclass
+
+from costmodels.training import Precision
+from hardware_profiles.schema import Dtype, Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Number formats of one training precision.
+
+    base_dtype       attention, head and everything that is not a linear layer of a block
+    linear_dtypes    formats of the linear layers, the first that the GPU has a peak for wins
+    cast_bytes       moved to cast one element of a matmul input: read 2, write the copies
+    saved_fraction   bytes kept of a 16-bit matmul input
+    """
+
+    base_dtype: Dtype
+    linear_dtypes: tuple[Dtype, ...]
+    cast_bytes: float = 0.0
+    saved_fraction: float = 1.0
+
+    def matmul_dtype(self, gpu: Gpu) -> Dtype:
+        """The format in which the linear layers run on `gpu`."""
+        for dtype in self.linear_dtypes:
+            if dtype in gpu.peak_flops_per_s:
+                return dtype
+        return self.base_dtype
+
+
+RECIPES: dict[Precision, Recipe] = {
+    "fp32": Recipe("fp32", ("tf32", "fp32")),
+    "bf16": Recipe("bf16", ("bf16",)),
+    "fp16": Recipe("fp16", ("fp16", "bf16")),
+    "fp8": Recipe("bf16", ("fp8",), cast_bytes=4.0, saved_fraction=0.5),
+    "mxfp8": Recipe("bf16", ("mxfp8", "fp8"), cast_bytes=4.0, saved_fraction=0.5),
+    "nvfp4": Recipe("bf16", ("nvfp4", "fp8"), cast_bytes=4.0, saved_fraction=0.5),
+}
