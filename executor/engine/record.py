@@ -1,0 +1,37 @@
+"""What one rank writes per step, one JSON line each, so that a killed run leaves what it measured.
+
+step_time_s       wall time of the whole step on this rank, device synchronised
+forward_s, backward_s, optimizer_s
+                  sums over the micro-batches of the step of the time the device spent in the phase;
+                  collectives inside a phase count in it; waiting for another stage counts in none
+exposed_comm_s    time in collectives that nothing hid, None where it cannot be told apart (CUDA)
+allocated_peak_bytes, reserved_peak_bytes
+                  CUDA: the caching allocator's peaks of the step; CPU: the process's resident-set
+                  peak so far, in both
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TextIO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step of one rank; the module's docstring says what each figure is."""
+
+    step: int
+    warmup: bool
+    loss: float
+    grad_norm: float
+    step_time_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    exposed_comm_s: float | None
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+
+    def write(self, file: TextIO) -> None:
+        """Append one JSON line and flush it."""
+        file.write(json.dumps(asdict(self)) + "\n")
+        file.flush()

@@ -1,0 +1,84 @@
+"""The program of one rank: run a plan for some steps and write what each took.
+
+    python -m torch.distributed.run --nproc-per-node N -m executor.engine.train plan.yaml \\
+        --steps 10 --warmup 3 --out DIR [--device cpu|cuda] [--data FILE] [--seed S]
+
+Each rank writes DIR/rank{r}.jsonl, one `record.StepRecord` per line, warm-up steps included.
+Exit 0 done, 2 the plan or the data cannot be used (one line on stderr).
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from costmodels.hf_config import model_from_config
+from costmodels.layout import InvalidLayout
+from executor.engine.data import Sequences, UnreadableData
+from executor.engine.engine import Engine, Job
+from planner.plan import UnreadablePlan, layout_of, read_plan, training_of
+
+
+def main() -> None:
+    """Run as the module's docstring says."""
+    options = _parse()
+    try:
+        _train(options)
+    except (InvalidLayout, UnreadableData, UnreadablePlan) as error:
+        print(f"rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="executor.engine.train", description=__doc__)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--steps", type=int, default=10, help="timed steps")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--device", choices=("cpu", "cuda"))
+    parser.add_argument("--data", type=Path, help="flat token file; without it, synthetic tokens")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    return parser.parse_args()
+
+
+def _train(options: argparse.Namespace) -> None:
+    plan = read_plan(options.plan)
+    model = model_from_config(plan.model.config, plan.model.name)
+    device = _init_process_group(options.device)
+    job = Job(
+        model=model,
+        layout=layout_of(plan.layout),
+        training=training_of(plan.training),
+        seed=options.seed,
+        learning_rate=options.learning_rate,
+    )
+    sequences = Sequences(job.training, model.vocab, options.seed, options.data)
+    engine = Engine(job, device)
+    engine.init_weights()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / f"rank{dist.get_rank()}.jsonl").open("w", encoding="utf-8") as file:
+        for step in range(options.warmup + options.steps):
+            engine.step(step, sequences, warmup=step < options.warmup).write(file)
+    dist.destroy_process_group()
+
+
+def _init_process_group(device_type: str | None) -> torch.device:
+    """Join the processes that torchrun started; the device is this rank's own."""
+    if device_type is None:
+        device_type = "cuda" if torch.cuda.is_available() else "cpu"
+    if device_type == "cpu":
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return device
+
+
+if __name__ == "__main__":
+    record(main)()
