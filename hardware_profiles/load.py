@@ -121,7 +121,7 @@ def _kernels_document(gpu_name: str) -> dict[str, Any]:
 
 
 def _scaled(document: dict[str, Any], base: Gpu, target: Gpu) -> dict[str, Any]:
-    """`document` with rates scaled from the peaks of `base` to those of `target`; fractions stay."""
+    """`document` with rates scaled from the peaks of `base` to those of `target`."""
 
     def scaled(point: dict[str, Any]) -> dict[str, Any]:
         ratio = target.peak_flops_per_s[point["dtype"]] / base.peak_flops_per_s[point["dtype"]]

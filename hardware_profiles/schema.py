@@ -164,8 +164,10 @@ class Interference(Frozen):
 
 
 class CurveFit(Frozen):
-    """seconds = max over the regimes of latency_s + size_bytes / bandwidth_bytes_per_s, for one
-    group shape.
+    """seconds = latency_s[i] + size_bytes / bandwidth_bytes_per_s[i] in regime i, small sizes first,
+    for one group shape; regimes meet where their lines cross. `curves.curve_seconds` evaluates it.
+
+    residual  median of |fit / measured - 1| over the points behind it
     """
 
     kind: CollectiveKind
