@@ -19,6 +19,7 @@ class Attention:
     head_dim           query/key width of one head (MLA: nope + rope)
     v_head_dim         value width of one head
     window             tokens each query sees (sliding window), None for all
+    chunked            the window does not slide: a query sees its own chunk only (Llama 4)
     q_lora_rank        MLA: rank of the compressed query, 0 when the query is not compressed
     kv_lora_rank       MLA: rank of the compressed key/value, 0 for grouped-query attention
     rope_head_dim      MLA: the width of the shared rotary key
@@ -32,6 +33,7 @@ class Attention:
     head_dim: int
     v_head_dim: int
     window: int | None = None
+    chunked: bool = False
     q_lora_rank: int = 0
     kv_lora_rank: int = 0
     rope_head_dim: int = 0

@@ -1,0 +1,121 @@
+"""Reading the fields of a model description by type, with one clear line for whatever is wrong."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAX_LAYERS = 10_000
+MAX_COUNT = 2**31 - 1
+
+
+class UnsupportedModel(ValueError):
+    """A model that cannot be priced, or a description that does not say enough to price it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of one model description; `name` opens every message.
+
+    Each reader takes the names that different families give to one field, in order of preference.
+    A field that is null counts as absent.
+    """
+
+    config: Mapping[str, object]
+    name: str
+
+    def refuse(self, reason: str) -> UnsupportedModel:
+        """The error to raise when this model cannot be priced because of `reason`."""
+        return UnsupportedModel(f"{self.name}: {reason}")
+
+    def present(self, *keys: str) -> tuple[str, object] | None:
+        """The first of `keys` that the description has, with its value."""
+        for key in keys:
+            value = self.config.get(key)
+            if value is not None:
+                return key, value
+        return None
+
+    def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number of at least `least`; `default` when absent, if there is one."""
+        found = self.present(*keys)
+        if found is None:
+            if default is None:
+                raise self.refuse(f"the field {' or '.join(map(repr, keys))} is missing")
+            return default
+        key, value = found
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.refuse(f"{key} is {_shown(value)}, not a whole number")
+        if not least <= value <= MAX_COUNT:
+            raise self.refuse(f"{key} is {_shown(value)}, not between {least} and {MAX_COUNT}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false; `default` when absent."""
+        found = self.present(key)
+        if found is None:
+            return default
+        if not isinstance(found[1], bool):
+            raise self.refuse(f"{key} is {_shown(found[1])}, not true or false")
+        return found[1]
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of words, None when absent."""
+        found = self.present(key)
+        if found is None:
+            return None
+        value = found[1]
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise self.refuse(f"{key} is {_shown(value)}, not a list of words")
+        return tuple(value)
+
+    def counts(self, key: str) -> tuple[int, ...] | None:
+        """A list of whole numbers, None when absent."""
+        found = self.present(key)
+        if found is None:
+            return None
+        value = found[1]
+        if not isinstance(value, list) or not all(type(number) is int for number in value):
+            raise self.refuse(f"{key} is {_shown(value)}, not a list of whole numbers")
+        return tuple(value)
+
+    def section(self, key: str) -> "Fields | None":
+        """A nested object, None when absent."""
+        found = self.present(key)
+        if found is None:
+            return None
+        if not isinstance(found[1], dict):
+            raise self.refuse(f"{key} is {_shown(found[1])}, not an object")
+        return Fields(found[1], self.name)
+
+    @property
+    def hidden(self) -> int:
+        """The width of the residual stream (`n_embd` GPT-2, `d_model` MPT, `n_embed` BLOOM)."""
+        return self.count("hidden_size", "n_embd", "d_model", "n_embed")
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.count("num_attention_heads", "n_head", "n_heads")
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the stack, at most `MAX_LAYERS`."""
+        layers = self.count("num_hidden_layers", "n_layer", "n_layers")
+        if layers > MAX_LAYERS:
+            raise self.refuse(f"{layers} layers; at most {MAX_LAYERS} are priced")
+        return layers
+
+    def divide(self, whole: int, parts: int, what: str) -> int:
+        """`whole` / `parts`, which must come out even."""
+        if whole % parts:
+            raise self.refuse(f"{what}: {whole} does not divide by {parts}")
+        return whole // parts
+
+
+def _shown(value: object) -> str:
+    """`value` as a message shows it: one line, never long."""
+    if isinstance(value, list | dict):
+        return f"a {'list' if isinstance(value, list) else 'section'} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

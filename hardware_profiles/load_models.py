@@ -1,0 +1,75 @@
+"""Models by name: the built-in catalogue, or any Hugging Face `config.json`.
+
+The catalogue is `hardware_profiles/models/<name>.json`, each file the fields of that model's public
+`config.json` that say how large it is, and `_source`, which says where they were read. What a
+configuration means is decided in `costmodels.hf_config`.
+"""
+
+import difflib
+import json
+from pathlib import Path
+
+MODELS = Path(__file__).parent / "models"
+MAX_CONFIG_BYTES = (
+    4 * 2**20
+)  # the largest public config.json (with quantisation maps) is under 1 MiB
+
+
+class UnknownModel(ValueError):
+    """A name that is not in the catalogue, or a file that is not a readable `config.json`."""
+
+
+def model_names() -> list[str]:
+    """The names of the catalogue, in alphabetical order."""
+    return sorted(path.stem for path in MODELS.glob("*.json"))
+
+
+def load_model_config(name_or_path: str | Path) -> dict[str, object]:
+    """The parsed `config.json` of a catalogue name, of a file, or of the folder that holds one.
+
+    A catalogue name wins over a file of the same name in the working folder; write `./name` for the
+    file. Raises `UnknownModel` with one line that says what was looked for.
+    """
+    text = str(name_or_path)
+    if text in model_names():
+        return _read_config(MODELS / f"{text}.json")
+    path = Path(text)
+    if not _exists(path):
+        raise UnknownModel(_not_found(text))
+    return _read_config(path / "config.json" if path.is_dir() else path)
+
+
+def _exists(path: Path) -> bool:
+    """Whether the path is there; a text that cannot be a path (too long, a null byte) is not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _not_found(text: str) -> str:
+    close = difflib.get_close_matches(text.lower(), model_names(), n=3, cutoff=0.5)
+    hint = f"close names: {', '.join(close)}" if close else "`meshplan models` lists the names"
+    return f"no model {_shown(text)} in the catalogue, and no such file or folder; {hint}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def _read_config(path: Path) -> dict[str, object]:
+    try:
+        size_bytes = path.stat().st_size
+        raw = path.read_bytes() if size_bytes <= MAX_CONFIG_BYTES else None
+    except OSError as error:
+        raise UnknownModel(f"cannot read {path}: {error.strerror}") from error
+    if raw is None:
+        limit = f"a config.json has at most {MAX_CONFIG_BYTES}"
+        raise UnknownModel(f"{path} has {size_bytes} bytes; {limit}")
+    try:
+        config = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise UnknownModel(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(config, dict):
+        raise UnknownModel(f"{path} is JSON, but not an object with the fields of a model")
+    return config
