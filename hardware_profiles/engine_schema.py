@@ -52,6 +52,8 @@ class State(Frozen):
     bucket_bytes        extra gradient copies in communication buckets with data_parallel > 1, per
                         parameter
     gather_bytes        extra per parameter while ZeRO-1/2 gathers updated weights
+    reduce_bytes        bytes per parameter that gradients are communicated in
+    master_computes     under ZeRO-3 the master copy is the only resident one; what computes is gathered
     """
 
     weight_bytes: float
@@ -60,6 +62,8 @@ class State(Frozen):
     moment_bytes: float
     bucket_bytes: float = 0.0
     gather_bytes: float = 0.0
+    reduce_bytes: float = 4.0
+    master_computes: bool = False
 
 
 class Overlap(Frozen):
@@ -76,7 +80,15 @@ class Overlap(Frozen):
 
 
 class KernelHabits(Frozen):
-    """Which kernels the engine fuses, and so what moves through memory and is saved for backward."""
+    """Which kernels the engine fuses, and so what moves through memory and is saved for backward.
+
+    attention       the attention kernel: FlashAttention-2 does not use the matrix units that came
+                    with Hopper fully, cuDNN and FlashAttention-3 do
+    logits_bytes    held per logit at the peak of the loss, all copies and gradients together
+    """
+
+    attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
+    logits_bytes: float = 10.0
 
     flash_attention: bool
     fused_norm: bool

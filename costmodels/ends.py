@@ -1,0 +1,66 @@
+"""The operations at the two ends of the stack: embedding, and head with its loss.
+
+    t  tokens of a micro-batch on this rank     V  padded vocabulary     h  hidden
+
+The head is a t x h by h x V/tp product in 16 bit whatever the precision; its loss reads and writes the
+logits several times unless one kernel does it. Multi-token-prediction modules (DeepSeek-V3, 2412.19437
+section 2.2) each add a projection 2h -> h, a layer, and the head again.
+
+Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per step).
+"""
+
+import numpy as np
+
+from costmodels.blocks import layer_operations, norm
+from costmodels.feed_forward import HALF, Site, gather_tokens, scatter_tokens
+from costmodels.operations import Matmul, Operation, Pointwise
+from costmodels.params import padded_vocab
+
+
+def embedding_operations(site: Site) -> tuple[Operation, ...]:
+    """The lookup, and under tensor parallel the sum over the ranks that hold other rows."""
+    shard = site.shard
+    width = HALF * shard.tokens * site.model.hidden
+    kept = HALF * shard.tokens_outside * site.model.hidden
+    lookup = Pointwise(
+        name="embedding", forward_bytes=2 * width, backward_bytes=3 * width, kernels=2,
+        modules=("input",),
+    )  # fmt: skip
+    mask = Pointwise(
+        name="embedding_dropout", forward_bytes=2 * kept, backward_bytes=2 * kept,
+        saved_bytes=kept / HALF, modules=("input",),
+    )  # fmt: skip
+    exchange = scatter_tokens(site, "embedding_output")
+    return (lookup, exchange, mask) if site.kernels.dropout else (lookup, exchange)
+
+
+def head_operations(site: Site) -> tuple[Operation, ...]:
+    """Final norm, projection on the vocabulary, cross-entropy; and the same for each MTP module."""
+    once = _head_once(site)
+    if not site.model.mtp_layers:
+        return once
+    h = site.model.hidden
+    projection = Matmul(name="mtp_projection", m=site.shard.tokens, n=h / site.shard.tp, k=2 * h)
+    module = (projection, *layer_operations(site, site.model.kinds[site.model.pattern[-1]]))
+    return once + site.model.mtp_layers * (*module, *once)
+
+
+def _head_once(site: Site) -> tuple[Operation, ...]:
+    shard, h = site.shard, site.model.hidden
+    columns = padded_vocab(site.model.vocab, shard.tp, 1) / shard.tp
+    logits = shard.tokens * columns
+    final = (norm(site, "final_norm"),) if site.model.final_norm else ()
+    passes = 1.0 if site.kernels.fused_cross_entropy else 3.0
+    loss = Pointwise(
+        name="cross_entropy", forward_bytes=HALF * 2 * logits * passes,
+        backward_bytes=HALF * 2 * logits * passes,
+        kernels=2 if site.kernels.fused_cross_entropy else 8,
+    )  # fmt: skip
+    head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False)
+    return (*final, gather_tokens(site, "head_input"), head, loss)
+
+
+def logits_bytes(site: Site) -> np.float64 | float:
+    """What the loss holds at its peak beside the layers' activations, on the last stage."""
+    columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    return site.kernels.logits_bytes * site.shard.tokens * columns

@@ -1,0 +1,108 @@
+"""Device memory of one pipeline rank at its peak.
+
+    weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is sharded)
+    gradients    g P             (/ n from ZeRO-2, or from ZeRO-3 under a pipeline)
+    optimizer    (master + moments) P / n from ZeRO-1
+    activations  sum over chunks of micro-batches in flight x what their layers save
+    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed layer,
+                 communication buckets, weights gathered after the optimizer step
+    slack        reserved by the caching allocator and not in use: a fraction of the above [fitted]
+
+    P  parameters of the rank; dense and expert parts shard over different numbers of ranks n
+
+The peak is the larger of the backward of the fullest micro-batch and the optimizer step.
+
+Source: ZeRO (1910.02054, section 3) for the division; the bytes per parameter are habits of each engine,
+`hardware_profiles/engines`. Leaves out: fragmentation beyond the slack, kernels' own workspaces.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+
+from costmodels.operations import Number
+from costmodels.params import RankParameters
+from hardware_profiles.engine_schema import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes by category; adds. `allocated` is what the framework's tensors take at the peak."""
+
+    weights: Number = 0.0
+    gradients: Number = 0.0
+    optimizer: Number = 0.0
+    activations: Number = 0.0
+    transient: Number = 0.0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, count: Number) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+    @property
+    def allocated(self) -> Number:
+        """All of it."""
+        return self.states + self.activations + self.transient
+
+    @property
+    def states(self) -> Number:
+        """Weights, gradients and optimizer state."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How ZeRO divides: the stage, and the ranks that share dense and expert weights."""
+
+    zero_stage: Number
+    dense_ranks: Number
+    expert_ranks: Number
+    pipelined: Number
+
+
+def state_memory(state: State, parameters: RankParameters, sharding: Sharding) -> Memory:
+    """Weights, gradients and optimizer state of `parameters` on one rank."""
+    dense = _states(state, parameters.dense, sharding, sharding.dense_ranks)
+    return dense + _states(state, parameters.expert, sharding, sharding.expert_ranks)
+
+
+def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number) -> Memory:
+    zero = sharding.zero_stage
+    over = np.where(zero >= 1, ranks, 1.0)
+    over_3 = np.where(zero >= 3, ranks, 1.0)
+    shards_gradients = (zero >= 3) | ((zero == 2) & np.logical_not(sharding.pipelined))
+    over_gradients = np.where(shards_gradients, ranks, 1.0)
+    gone = state.master_computes and state.master_bytes > 0
+    weights = np.where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
+    buckets = state.bucket_bytes * ((ranks > 1) & (zero < 2))
+    return Memory(
+        weights=weights * parameters,
+        gradients=(state.gradient_bytes / over_gradients + buckets) * parameters,
+        optimizer=(state.master_bytes + state.moment_bytes) / over * parameters,
+    )
+
+
+def gathered_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
+    """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward its gradients."""
+    whole = state.weight_bytes + min(state.gradient_bytes, 4.0)
+    return np.where(sharding.zero_stage >= 3, whole * parameters, 0.0)
+
+
+def update_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
+    """Scratch of the optimizer step: updated weights gathered under ZeRO-1 and 2."""
+    sharded = (sharding.zero_stage >= 1) & (sharding.zero_stage < 3) & (sharding.dense_ranks > 1)
+    return np.where(sharded, state.gather_bytes * parameters, 0.0)
+
+
+def activation_peak(vectors: Sequence[Sequence[int]], chunk_bytes: Sequence[float]) -> float:
+    """The fullest moment of a rank: `vectors` of micro-batches held per chunk, bytes per chunk."""
+    return max(
+        sum(held * size for held, size in zip(vector, chunk_bytes, strict=True))
+        for vector in vectors
+    )

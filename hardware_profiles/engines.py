@@ -1,0 +1,29 @@
+"""Engines by name, and the fitted constants that belong to an engine on a GPU."""
+
+import tomllib
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from hardware_profiles.engine_schema import Engine
+
+HERE = Path(__file__).parent / "engines"
+
+
+class UnknownEngine(ValueError):
+    """No engine of that name; the text lists the known ones."""
+
+
+def engine_names() -> tuple[str, ...]:
+    """The engines that `load_engine` knows."""
+    return tuple(sorted(path.stem for path in HERE.glob("*.toml")))
+
+
+@cache
+def load_engine(name: str) -> Engine:
+    """The habits of the engine called `name`; raises `UnknownEngine`."""
+    if name not in engine_names():
+        close = get_close_matches(name, engine_names(), n=2)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(engine_names())}")
+    return Engine.model_validate(tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8")))
