@@ -1,0 +1,245 @@
+"""Megatron-Bridge overrides (and NeMo's YAML, which names the same things in other sections).
+
+    ours                 theirs
+    tensor_parallel      model.tensor_model_parallel_size
+    virtual_stages       model.virtual_pipeline_model_parallel_size
+    uneven stages        model.pipeline_model_parallel_layout "Et*3|t*4|t*3L"
+    zero_stage 1         ddp.use_distributed_optimizer (and the same under optimizer)
+    zero_stage 2, 3      ddp.use_megatron_fsdp, dist.use_megatron_fsdp, ddp.data_parallel_sharding_strategy
+    batch                train.micro_batch_size, train.global_batch_size
+    seq_len              dataset.seq_length, model.seq_length
+    precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...
+
+A recipe states the model and every default; the overrides state the layout. Written as YAML (for
+`--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a script,
+and so is NeMo's `trainer.devices`, `trainer.num_nodes`, `trainer.strategy.*` and `exp_manager` YAML.
+
+Source: NVIDIA-NeMo/Megatron-Bridge@067f987d `src/megatron/bridge/training/config.py`,
+`training/mixed_precision.py`, `scripts/training/run_recipe.py`,
+`tutorials/recipes/llama/conf/llama32_1b_pretrain.yaml`.
+"""
+
+import re
+from collections.abc import Mapping
+
+import yaml
+
+from costmodels.training import Precision
+from executor.frameworks.documents import read_yaml
+from executor.frameworks.megatron_model import model_config_of
+from executor.frameworks.megatron_settings import (
+    COUNTS,
+    layout_facts,
+    layout_settings,
+    training_facts,
+    training_settings,
+)
+from executor.frameworks.saying import GPUS_PER_NODE, answer_of
+from executor.frameworks.values import Values, put
+from planner.plan import Plan
+from planner.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+
+RECIPES = {
+    "llama-3-8b": "llama3_8b",
+    "llama-3-70b": "llama3_70b",
+    "llama-3.1-8b": "llama31_8b",
+    "llama-3.1-70b": "llama31_70b",
+    "llama-3.1-405b": "llama31_405b",
+    "llama-3.2-1b": "llama32_1b",
+    "llama-3.2-3b": "llama32_3b",
+    "qwen3-8b": "qwen3_8b",
+    "qwen3-14b": "qwen3_14b",
+    "qwen3-32b": "qwen3_32b",
+    "qwen3-30b-a3b": "qwen3_30b_a3b",
+    "qwen3-235b-a22b": "qwen3_235b_a22b",
+    "deepseek-v2-lite": "deepseek_v2_lite",
+    "deepseek-v2": "deepseek_v2",
+    "deepseek-v3": "deepseek_v3",
+    "gpt-oss-20b": "gpt_oss_20b",
+    "gpt-oss-120b": "gpt_oss_120b",
+}
+MIXED: dict[str, Precision] = {
+    "bf16_mixed": "bf16",
+    "fp16_mixed": "fp16",
+    "bf16_with_fp8_current_scaling_mixed": "fp8",
+    "bf16_with_fp8_delayed_scaling_mixed": "fp8",
+    "bf16_with_fp8_subchannel_scaling_mixed": "fp8",
+    "bf16_with_mxfp8_mixed": "mxfp8",
+    "bf16_with_nvfp4_mixed": "nvfp4",
+    "bf16-mixed": "bf16",
+    "16-mixed": "fp16",
+    "fp16-mixed": "fp16",
+    "32": "fp32",
+    "bf16": "bf16",
+    "16": "fp16",
+}
+_SECTIONS = {
+    "micro_batch_size": "train",
+    "global_batch_size": "train",
+    "seq_length": "dataset",
+    "use_distributed_optimizer": "ddp",
+    "use_megatron_fsdp": "ddp",
+    "data_parallel_sharding_strategy": "ddp",
+    "num_distributed_optimizer_instances": "ddp",
+    "optimizer": "optimizer",
+    "optimizer_cpu_offload": "optimizer",
+}
+_ALSO = {
+    "seq_length": "model",
+    "use_distributed_optimizer": "optimizer",
+    "use_megatron_fsdp": "dist",
+}
+_OWN = ("bf16", "fp16", "fp8", "fp4", "fp8_recipe", "fp4_recipe")
+_ROOTS = (
+    "model",
+    "train",
+    "trainer",
+    "ddp",
+    "dist",
+    "dataset",
+    "data",
+    "optimizer",
+    "recipe",
+    "cfg",
+)
+_KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like Megatron-Bridge or NeMo overrides."""
+    return bool(re.search(r"\btensor_model_parallel_size\s*[:=]", text)) or (
+        bool(re.search(r"^(train|ddp):\s*$", text, re.M)) and "micro_batch_size:" in text
+    )
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as overrides of the recipe that builds its model."""
+    answer = answer_of(plan, gpus_per_node)
+    layout, unsaid = layout_settings(answer)
+    training, more = training_settings(answer.training)
+    flat = _flat({**layout, **training})
+    mixed = next((name for name, ours in MIXED.items() if ours == answer.training.precision), None)
+    if mixed is not None and answer.training.precision != "fp32":
+        flat["mixed_precision"] = mixed
+    elif answer.training.precision == "fp32":
+        more.append(CannotSay("training.precision", "fp32", "a recipe's mixed_precision is 16 bit"))
+    recipe = RECIPES.get(plan.model.name)
+    if recipe is None:
+        why = "no recipe of this name; replace RECIPE in the command by one that builds it"
+        more.append(CannotSay("model", plan.model.name, why))
+    words = [f"{name}={_word(value)}" for name, value in flat.items()]
+    command = (
+        f"torchrun --nproc-per-node {answer.gpus_per_node} --nnodes {answer.nodes} "
+        f"scripts/training/run_recipe.py --recipe {recipe or 'RECIPE'}_pretrain_config "
+        "--mode pretrain --dataset mock $(cat overrides.txt)"
+    )
+    return Exported(
+        framework="bridge",
+        files={"overrides.yaml": _yaml(flat), "overrides.txt": "\n".join(words) + "\n"},
+        launch=command,
+        cannot_say=(*unsaid, *more),
+    )
+
+
+def _flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings under their sections; precision goes by `mixed_precision` instead."""
+    flat: dict[str, object] = {}
+    for name, value in settings.items():
+        if name in _OWN:
+            continue
+        field = "virtual_pipeline_model_parallel_size" if name == "virtual_pipeline" else name
+        flat[f"{_SECTIONS.get(name, 'model')}.{field}"] = value
+        if name in _ALSO:
+            flat[f"{_ALSO[name]}.{field}"] = value
+    if settings.get("sequence_parallel") is None:
+        flat["model.sequence_parallel"] = False
+    return flat
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(map(str, value)) + "]"
+    return f"'{value}'" if re.search(r"[^\w.-]", str(value)) else str(value)
+
+
+def _yaml(flat: Mapping[str, object]) -> str:
+    nested: dict[str, object] = {}
+    for name, value in flat.items():
+        section, _, field = name.rpartition(".")
+        if not section:
+            nested[field] = value
+            continue
+        inner = nested.setdefault(section, {})
+        assert isinstance(inner, dict)
+        inner[field] = value
+    return yaml.safe_dump(nested, sort_keys=False)
+
+
+def read(text: str, path: str) -> Reading:
+    """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
+    found = _words(text) if _is_words(text) else read_yaml(text)
+    values = Values(_plain(found))
+    facts, placement, recompute, notes = layout_facts(values)
+    facts |= training_facts(values)
+    put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
+    put(facts, gpus=_gpus(values))
+    if not facts.keys() - {"schedule"}:
+        raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
+    return Reading(
+        framework="bridge",
+        engine="megatron",
+        path=path,
+        facts=facts,
+        placement=placement,
+        recompute=recompute,
+        model_config=model_config_of(values),
+        expert_tensor_follows=True,
+        ignored=values.ignored(),
+        notes=(*notes, *values.suspects(COUNTS.values())),
+    )
+
+
+def _is_words(text: str) -> bool:
+    return bool(re.search(r"(^|\s)\+{0,2}(\w+\.)+\w+=", text)) and not re.search(
+        r"^\w+:", text, re.M
+    )
+
+
+def _words(text: str) -> dict[str, Fact]:
+    """Every KEY=VALUE word of a list of overrides or of a script, the last of a name winning."""
+    found: dict[str, Fact] = {}
+    for at, line in enumerate(text.splitlines(), start=1):
+        for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
+            match = _KEY.match(word.strip("\\"))
+            if match and not line.lstrip().startswith("#") and "." in match[1]:
+                found[match[1]] = Fact(_value(match[2]), at)
+    return found
+
+
+def _value(text: str) -> object:
+    text = text.strip("'\"")
+    if text in ("null", "None"):
+        return None
+    if text.startswith("[") and text.endswith("]"):
+        return [part.strip(" '\"") for part in text[1:-1].split(",") if part.strip()]
+    return text
+
+
+def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Facts by their last name; of the same name in several sections, the deepest under `model`."""
+    plain: dict[str, Fact] = {}
+    for name, fact in found.items():
+        root, _, _ = name.partition(".")
+        last = name.rpartition(".")[2]
+        known = root in _ROOTS or "." not in name
+        if known and fact.value is not None and (last not in plain or root == "model"):
+            plain[last] = fact
+    return plain
+
+
+def _gpus(values: Values) -> Fact | None:
+    each = values.count("devices", "num_gpus_per_node")
+    nodes = values.count("num_nodes")
+    return Fact(each.value * (nodes.value if nodes else 1), each.line) if each else None

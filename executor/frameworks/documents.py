@@ -1,0 +1,159 @@
+"""YAML, JSON and TOML as flat facts: `parallelism.tp` -> its value and its line.
+
+YAML goes through its node tree rather than through `safe_load`, because only nodes know their lines and
+because the loader's constructors fail in ways that are not YAML errors (a date with month 99). Lists stay
+values. A document that is not a mapping, nests too deep or expands too far is refused in one line.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from planner.reading import Fact, UnreadableConfig
+
+MAX_ENTRIES = (
+    100_000  # a training config has hundreds; YAML aliases can multiply a few lines beyond this
+)
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_TRUE, _FALSE = frozenset(("true", "yes", "on")), frozenset(("false", "no", "off"))
+
+
+def read_yaml(text: str) -> dict[str, Fact]:
+    """The facts of a YAML mapping; raises `UnreadableConfig`."""
+    try:
+        node = yaml.compose(text, Loader=_YAML_LOADER)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UnreadableConfig(f"not YAML: {error.problem or error.context}", line) from None
+    except yaml.YAMLError as error:
+        raise UnreadableConfig(f"not YAML: {' '.join(str(error).split())}") from None
+    except (RecursionError, MemoryError):
+        raise UnreadableConfig("not YAML that a config needs: it nests too deep") from None
+    if not isinstance(node, yaml.MappingNode):
+        raise UnreadableConfig("not a mapping of keys to values; a config starts with `key: value`")
+    found: dict[str, Fact] = {}
+    try:
+        _flatten_yaml(node, "", found)
+    except RecursionError:
+        raise UnreadableConfig("an alias contains itself, or nests too deep") from None
+    return found
+
+
+def _flatten_yaml(node: yaml.MappingNode, prefix: str, found: dict[str, Fact]) -> None:
+    for key, value in node.value:
+        name = prefix + str(key.value)
+        if len(found) > MAX_ENTRIES:
+            raise UnreadableConfig(f"more than {MAX_ENTRIES} entries; not a training config")
+        found[name] = Fact(_yaml_value(value, [0]), key.start_mark.line + 1)
+        if isinstance(value, yaml.MappingNode):
+            _flatten_yaml(value, name + ".", found)
+
+
+def _yaml_value(node: yaml.Node, seen: list[int]) -> Any:
+    """A node as a value; mappings become None because their entries are facts of their own."""
+    seen[0] += 1
+    if seen[0] > MAX_ENTRIES:
+        raise UnreadableConfig(f"more than {MAX_ENTRIES} entries; not a training config")
+    if isinstance(node, yaml.SequenceNode):
+        return [_yaml_value(item, seen) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        return None
+    return _scalar(node.value) if node.tag != _TAG + "str" or node.style is None else node.value
+
+
+def _scalar(text: str) -> Any:
+    """A plain scalar by YAML 1.2's core schema (`1e9` is a number there), other text as it is."""
+    low = text.lower()
+    if low in ("", "~", "null"):
+        return None
+    if low in _TRUE | _FALSE:
+        return low in _TRUE
+    return number(text)
+
+
+def number(text: str) -> Any:
+    """`text` as int or float if it is one (underscores allowed, as in TOML and YAML), else itself."""
+    if re.fullmatch(r"[-+]?[0-9][0-9_]{0,300}", text):
+        return int(text.replace("_", ""))
+    if re.fullmatch(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", text):
+        return float(text.replace("_", ""))
+    return text
+
+
+def read_json(text: str) -> dict[str, Fact]:
+    """The facts of a JSON object; raises `UnreadableConfig`."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnreadableConfig(f"not JSON: {error.msg}", error.lineno) from None
+    except (RecursionError, ValueError) as error:
+        raise UnreadableConfig(f"not JSON that a config needs: {error}") from None
+    if not isinstance(data, dict):
+        raise UnreadableConfig("not a JSON object; a config starts with `{`")
+    return _flatten(data, _json_lines(text))
+
+
+def _json_lines(text: str) -> dict[str, int]:
+    """Line of each key by dotted path, by walking the text's strings, braces and colons."""
+    lines: dict[str, int] = {}
+    stack: list[str] = []
+    key, line = "", 1
+    for match in re.finditer(r'"((?:\\.|[^"\\])*)"(\s*:)?|[{}\[\]]|\n', text):
+        token = match.group(0)
+        if token == "\n":
+            line += 1
+        elif token in "{[":
+            stack.append(key)
+            key = ""
+        elif token in "}]":
+            stack.pop()
+            key = ""
+        elif match.group(2):
+            key = match.group(1)
+            lines.setdefault(".".join(part for part in (*stack, key) if part), line)
+            line += token.count("\n")
+    return lines
+
+
+def read_toml(text: str) -> dict[str, Fact]:
+    """The facts of a TOML document; raises `UnreadableConfig`."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        raise UnreadableConfig(f"not TOML: {error}", int(at[1]) if at else 1) from None
+    except (RecursionError, ValueError) as error:
+        raise UnreadableConfig(f"not TOML that a config needs: {error}") from None
+    return _flatten(data, _toml_lines(text))
+
+
+def _toml_lines(text: str) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    table = ""
+    for at, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line):
+            table = header[1].replace('"', "") + "."
+            lines.setdefault(table[:-1], at)
+        elif entry := re.match(r"\s*([A-Za-z0-9_.\"-]+)\s*=", line):
+            lines.setdefault(table + entry[1].replace('"', ""), at)
+    return lines
+
+
+def _flatten(data: Mapping[str, Any], lines: Mapping[str, int]) -> dict[str, Fact]:
+    """Facts of nested mappings; a key whose line is unknown gets its parent's."""
+    found: dict[str, Fact] = {}
+    stack: list[tuple[str, int, Mapping[str, Any]]] = [("", 1, data)]
+    while stack:
+        prefix, parent_line, mapping = stack.pop()
+        for key, value in mapping.items():
+            line = lines.get(prefix + key, parent_line)
+            nested = isinstance(value, dict)
+            found[prefix + key] = Fact(None if nested else value, line)
+            if nested:
+                stack.append((f"{prefix}{key}.", line, value))
+    return found

@@ -1,0 +1,273 @@
+"""The model's shape in Megatron's names, and back as a Hugging Face configuration.
+
+Megatron builds a GPT from sizes and switches; a configuration names a family that has them. Reading
+picks the family whose shape those switches give: latent attention -> deepseek_v3, experts -> qwen3_moe,
+qwen2_moe or mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox or gpt2.
+
+Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, moe, mla) and
+`megatron/core/transformer/transformer_config.py`.
+Leaves out: initialisation, dropout and rotary details beyond the base; they change no sizes.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from costmodels.model import Experts, Layer, Model
+from executor.frameworks.saying import Answer
+from executor.frameworks.values import Values
+from planner.reading import CannotSay, Fact, UnreadableConfig
+
+ROTARY_BASE = (
+    10000  # Megatron's default, and that of the configurations when `rope_theta` is absent
+)
+
+
+def model_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
+    """Megatron's settings for the model, and what of it they cannot say."""
+    model, attention = answer.model, answer.model.kinds[0].attention
+    dense = next((kind.ffn for kind in model.kinds if kind.ffn), 0)
+    experts = next((kind.experts for kind in model.kinds if kind.experts), None)
+    settings: dict[str, object] = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden,
+        "ffn_hidden_size": dense or (experts.ffn if experts else 0),
+        "num_attention_heads": attention.heads,
+        "max_position_embeddings": max(model.learned_positions, answer.training.seq_len),
+        "vocab_size": model.vocab,
+        "normalization": "LayerNorm" if model.norm == "layernorm" else "RMSNorm",
+        "swiglu": model.gated,
+        "untie_embeddings_and_output_weights": not model.tied,
+        "add_bias_linear": model.bias,
+        "add_qkv_bias": attention.qkv_bias and not model.bias,
+        "qk_layernorm": attention.qk_norm != "none",
+    }
+    settings |= _position_settings(answer)
+    settings |= _latent_settings(model) if attention.is_mla else _grouped_settings(model)
+    if experts:
+        settings |= _expert_settings(model, experts)
+    if model.mtp_layers:
+        settings["mtp_num_layers"] = model.mtp_layers
+    return {name: value for name, value in settings.items() if value is not False}, _unsaid(model)
+
+
+def _position_settings(answer: Answer) -> dict[str, object]:
+    if answer.model.learned_positions:
+        return {"position_embedding_type": "learned_absolute"}
+    if answer.config.get("model_type") in ("bloom", "mpt"):
+        return {"position_embedding_type": "none"}
+    base = answer.config.get("rope_theta")
+    known = isinstance(base, int | float)
+    return {
+        "position_embedding_type": "rope",
+        "rotary_base": int(base) if known else ROTARY_BASE,
+    }
+
+
+def _latent_settings(model: Model) -> dict[str, object]:
+    attention = model.kinds[0].attention
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": attention.q_lora_rank or False,
+        "kv_lora_rank": attention.kv_lora_rank,
+        "qk_head_dim": attention.head_dim - attention.rope_head_dim,
+        "qk_pos_emb_head_dim": attention.rope_head_dim,
+        "v_head_dim": attention.v_head_dim,
+    }
+
+
+def _grouped_settings(model: Model) -> dict[str, object]:
+    attention = model.kinds[0].attention
+    settings: dict[str, object] = {"kv_channels": attention.head_dim}
+    if attention.kv_heads != attention.heads:
+        settings |= {"group_query_attention": True, "num_query_groups": attention.kv_heads}
+    return settings
+
+
+def _expert_settings(model: Model, experts: Experts) -> dict[str, object]:
+    routed = [int(model.kinds[kind].experts is not None) for kind in model.pattern]
+    return {
+        "num_experts": experts.experts,
+        "moe_router_topk": experts.top_k,
+        "moe_ffn_hidden_size": experts.ffn,
+        "moe_shared_expert_intermediate_size": experts.shared_ffn or False,
+        "moe_shared_expert_gate": experts.shared_gate,
+        "moe_router_enable_expert_bias": experts.router_bias and not experts.bias,
+        "moe_layer_freq": False if all(routed) else _pattern(routed),
+        "moe_grouped_gemm": True,
+        "moe_token_dispatcher_type": "alltoall",
+    }
+
+
+def _pattern(routed: list[int]) -> str:
+    """A list of 0 and 1 as the expression that Megatron evaluates: `[0]*3+[1]*58`."""
+    runs: list[list[int]] = []
+    for each in routed:
+        if runs and runs[-1][0] == each:
+            runs[-1][1] += 1
+        else:
+            runs.append([each, 1])
+    return "+".join(f"[{each}]*{count}" for each, count in runs)
+
+
+def _unsaid(model: Model) -> list[CannotSay]:
+    found = {
+        "model.window": any(kind.attention.window for kind in model.kinds),
+        "model.norms_per_layer": model.norms_per_layer != 2,
+        "model.parallel_blocks": model.parallel_blocks,
+        "model.embedding_norm": model.embedding_norm,
+        "model.sinks": any(kind.attention.sinks for kind in model.kinds),
+    }
+    why = "the arguments written here build plain pre-norm blocks with full attention"
+    return [CannotSay(name, value, why) for name, value in found.items() if value]
+
+
+def model_config_of(values: Values) -> dict[str, Any] | None:
+    """The model's shape as a Hugging Face configuration, None when the file does not state it.
+
+    `vocab_size` is often absent: Megatron takes it from the tokenizer.
+    """
+    layers, hidden, heads = (
+        values.count(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
+    )
+    if layers is None or hidden is None or heads is None:
+        return None
+    gated = values.on("swiglu") or values.on("quick_geglu")
+    ffn = values.count("ffn_hidden_size")
+    config: dict[str, Any] = {
+        "num_hidden_layers": layers.value,
+        "hidden_size": hidden.value,
+        "num_attention_heads": heads.value,
+        "intermediate_size": ffn.value if ffn else default_ffn(hidden.value, gated=gated),
+        "tie_word_embeddings": not values.on("untie_embeddings_and_output_weights"),
+    }
+    for ours, theirs in (("vocab_size", "vocab_size"), ("rope_theta", "rotary_base")):
+        if (fact := values.count(theirs)) is not None:
+            config[ours] = fact.value
+    if values.on("multi_latent_attention"):
+        return config | _latent_config(values)
+    head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")
+    config["head_dim"] = head_dim.value if head_dim else hidden.value // heads.value
+    grouped = groups is not None and values.on("group_query_attention")
+    config["num_key_value_heads"] = groups.value if groups and grouped else heads.value
+    return config | (_expert_config(values) or _dense_config(values, gated=gated))
+
+
+def default_ffn(hidden: int, *, gated: bool) -> int:
+    """Megatron's feed-forward width when none is given: 4h, or 8h/3 in multiples of 64 if gated."""
+    return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+
+
+def _dense_config(values: Values, *, gated: bool) -> dict[str, Any]:
+    biased = not values.on("disable_bias_linear") and values.flag("add_bias_linear") is None
+    biased = biased or values.on("add_bias_linear")
+    if gated:
+        family = "qwen2" if values.on("add_qkv_bias") else "llama"
+        family = "qwen3" if values.on("qk_layernorm") else family
+        return {"model_type": family, "mlp_bias": biased, "attention_bias": biased}
+    position = values.get("position_embedding_type")
+    learned = position is None or position.value == "learned_absolute"
+    if not biased:
+        return {"model_type": "nemotron"}
+    if not learned:
+        return {"model_type": "gpt_neox", "use_parallel_residual": False, "attention_bias": True}
+    positions, ffn = values.count("max_position_embeddings"), values.count("ffn_hidden_size")
+    hidden, heads, layers = (
+        values.found[name].value for name in ("hidden_size", "num_attention_heads", "num_layers")
+    )
+    return {
+        "model_type": "gpt2",
+        "n_embd": int(hidden),
+        "n_head": int(heads),
+        "n_layer": int(layers),
+        "n_inner": ffn.value if ffn else 4 * int(hidden),
+        "n_positions": positions.value if positions else 1024,
+    }
+
+
+def _routed(values: Values, names: Mapping[str, str]) -> dict[str, Any]:
+    found = {ours: values.count(theirs) for ours, theirs in names.items()}
+    return {ours: fact.value for ours, fact in found.items() if fact is not None}
+
+
+def _expert_config(values: Values) -> dict[str, Any] | None:
+    experts = values.count("num_experts", "num_moe_experts")
+    if experts is None:
+        return None
+    width = values.count("moe_ffn_hidden_size", "ffn_hidden_size")
+    common = {"num_experts_per_tok": 2} | _routed(
+        values, {"num_experts_per_tok": "moe_router_topk"}
+    )
+    shared = values.count("moe_shared_expert_intermediate_size")
+    routed = layer_pattern(values.get("moe_layer_freq"), int(values.found["num_layers"].value))
+    if shared is None and not values.on("qk_layernorm") and all(routed):
+        config = {"model_type": "mixtral", "num_local_experts": experts.value, **common}
+        return config | ({"intermediate_size": width.value} if width else {})
+    family = {"model_type": "qwen3_moe"}
+    if shared is not None:
+        family = {
+            "model_type": "qwen2_moe",
+            "shared_expert_intermediate_size": shared.value,
+            "qkv_bias": values.on("add_qkv_bias"),
+        }
+    dense = [layer for layer, moe in enumerate(routed) if not moe]
+    inner = {"moe_intermediate_size": width.value} if width else {}
+    return {**family, **common, **inner, "num_experts": experts.value, "mlp_only_layers": dense}
+
+
+def _latent_config(values: Values) -> dict[str, Any]:
+    names = {
+        "q_lora_rank": "q_lora_rank",
+        "kv_lora_rank": "kv_lora_rank",
+        "qk_nope_head_dim": "qk_head_dim",
+        "qk_rope_head_dim": "qk_pos_emb_head_dim",
+        "v_head_dim": "v_head_dim",
+        "num_nextn_predict_layers": "mtp_num_layers",
+        "n_routed_experts": "num_experts",
+        "num_experts_per_tok": "moe_router_topk",
+        "moe_intermediate_size": "moe_ffn_hidden_size",
+    }
+    defaults = {
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    config = {"model_type": "deepseek_v3", **defaults} | _routed(values, names)
+    if "n_routed_experts" not in config:
+        return config
+    shared = values.count("moe_shared_expert_intermediate_size")
+    width = config.setdefault("moe_intermediate_size", int(values.found["hidden_size"].value) * 4)
+    config["n_shared_experts"] = shared.value // width if shared else 0
+    routed = layer_pattern(values.get("moe_layer_freq"), int(values.found["num_layers"].value))
+    config["first_k_dense_replace"] = routed.index(1) if 1 in routed else len(routed)
+    if values.on("moe_router_enable_expert_bias"):
+        config["topk_method"] = "noaux_tc"
+    return config
+
+
+def layer_pattern(frequency: Fact | None, num_layers: int) -> list[int]:
+    """1 for each routed layer: a whole number N is every N-th, else `[0]*3+[1]*58` and the like.
+
+    Read term by term instead of evaluated, because it comes from a file.
+    """
+    if frequency is None:
+        return [1] * min(num_layers, 100_000)
+    text = str(frequency.value).replace(" ", "").strip("\"'")
+    if text.isdigit():
+        every = max(1, int(text))
+        return [int(layer % every == 0) for layer in range(min(num_layers, 100_000))]
+    pattern: list[int] = []
+    for part in re.split(r"\+(?=[\[(])", text.strip("()")):
+        term = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,5}))?", part)
+        if term is None:
+            raise UnreadableConfig(
+                "moe_layer_freq must be a number or a sum of lists such as [0]*3+[1]*58",
+                frequency.line,
+            )
+        pattern += [int(each) for each in term[1].split(",")] * int(term[2] or 1)
+    if len(pattern) != num_layers:
+        raise UnreadableConfig(
+            f"moe_layer_freq names {len(pattern)} layers of {num_layers}", frequency.line
+        )
+    return pattern

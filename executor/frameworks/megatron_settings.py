@@ -1,0 +1,299 @@
+"""The layout in Megatron's names, which Megatron-LM (flags) and Megatron-Bridge (fields) share.
+
+A flag `--tensor-model-parallel-size` is here `tensor_model_parallel_size`, as the dataclasses have
+it. The data-parallel degree is not a setting: it is what is left of the world.
+
+Sources: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, distributed and
+validate_args), `megatron/core/transformer/transformer_config.py` (recompute, fp8, pipeline layout),
+`megatron/core/transformer/pipeline_parallel_layer_layout.py` (the layout string).
+"""
+
+import re
+
+from costmodels.layout import Layout, RecomputeModule
+from costmodels.model import Model
+from costmodels.training import Optimizer, Precision, Training
+from executor.frameworks.saying import Answer, imbalance_unsaid, uniform_recompute, unless
+from executor.frameworks.values import Values, put, shown
+from planner.reading import (
+    CannotSay,
+    Fact,
+    IllegalConfig,
+    Placement,
+    Recompute,
+    UnreadableConfig,
+)
+
+COUNTS = {
+    "tensor_parallel": "tensor_model_parallel_size",
+    "pipeline_parallel": "pipeline_model_parallel_size",
+    "context_parallel": "context_parallel_size",
+    "expert_parallel": "expert_model_parallel_size",
+    "expert_tensor_parallel": "expert_tensor_parallel_size",
+    "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+    "seq_len": "seq_length",
+}
+MODULES: dict[str, RecomputeModule] = {
+    "core_attn": "core_attention",
+    "layernorm": "norm",
+    "mlp": "mlp",
+    "moe_act": "moe_act",
+    "mla_up_proj": "mla_up_proj",
+    "moe": "moe",
+}
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+OPTIMIZERS: dict[str, Optimizer] = {
+    "adam": "adamw",
+    "sgd": "sgd",
+    "muon": "muon",
+    "dist_muon": "muon",
+}
+PRECISIONS: dict[Precision, dict[str, object]] = {
+    "fp32": {},
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp8": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+
+
+def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
+    """Megatron's settings for the layout and the batch of `answer`, and what they leave out."""
+    la, training = answer.layout, answer.training
+    settings: dict[str, object] = {
+        "tensor_model_parallel_size": la.tensor_parallel,
+        "pipeline_model_parallel_size": la.pipeline_parallel,
+        "context_parallel_size": la.context_parallel,
+        "micro_batch_size": la.micro_batch_size,
+        "global_batch_size": training.global_batch_size,
+        "seq_length": training.seq_len,
+    }
+    if la.tensor_parallel > 1 and la.sequence_parallel:
+        settings["sequence_parallel"] = True
+    if answer.model.is_moe:
+        settings["expert_model_parallel_size"] = la.expert_parallel
+        settings["expert_tensor_parallel_size"] = la.expert_tensor_parallel
+    settings |= _stage_settings(la, answer.model)
+    sharding, unsaid = _sharding_settings(answer)
+    recompute, more = _recompute_settings(la)
+    if la.optimizer_offload:
+        settings["optimizer_cpu_offload"] = True
+    return settings | sharding | recompute, [
+        *unsaid,
+        *more,
+        *_unsaid(la),
+        *imbalance_unsaid(training),
+    ]
+
+
+def _unsaid(la: Layout) -> list[CannotSay]:
+    schedule = "interleaved_1f1b" if la.virtual_stages > 1 else "1f1b"
+    unsaid = unless(la, "Megatron runs 1F1B, interleaved when there are chunks", schedule=schedule)
+    if la.tensor_parallel == 1:
+        unsaid += unless(la, "it splits along the tensor group of one", sequence_parallel=False)
+    why = "Megatron offloads whole layers or named modules, not all that is saved"
+    return unsaid + unless(la, why, activation_offload=False)
+
+
+def _stage_settings(la: Layout, model: Model) -> dict[str, object]:
+    counts = [stage.layers for stage in la.stages]
+    if len(set(counts)) == 1 and not model.mtp_layers:
+        return {"virtual_pipeline": la.virtual_stages} if la.virtual_stages > 1 else {}
+    if len(counts) == 1:
+        return {}
+    parts = ["t" * count for count in counts]
+    parts[0] = "E" + parts[0]
+    parts[-1] += "m" * model.mtp_layers + "L"
+    return {"pipeline_model_parallel_layout": "|".join(_short(part) for part in parts)}
+
+
+def _short(part: str) -> str:
+    return re.sub(r"(t{2,}|m{2,})", lambda run: f"{run[0][0]}*{len(run[0])}", part)
+
+
+def _sharding_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
+    la = answer.layout
+    if la.zero_stage == 0:
+        return {}, unless(la, "nothing is sharded at zero_stage 0", shard_group=0)
+    settings: dict[str, object] = {"use_distributed_optimizer": True}
+    if la.zero_stage > 1:
+        name = next(name for name, stage in SHARDING.items() if stage == la.zero_stage)
+        settings |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": name}
+    if la.shard_group:
+        copies, rest = divmod(answer.sharding_ranks, la.shard_group)
+        if rest or copies == 1:
+            why = "a group that leaves several whole copies is what Megatron can say"
+            return settings, [CannotSay("layout.shard_group", la.shard_group, why)]
+        settings["num_distributed_optimizer_instances"] = copies
+    return settings, []
+
+
+def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]:
+    rule = uniform_recompute(la.stages)
+    if rule is None:
+        why = "Megatron recomputes all layers, or the first k of each stage"
+        return {}, [CannotSay("layout.stages.recompute", la.recompute, why)]
+    if rule.mode == "none":
+        return {}, []
+    if rule.mode == "selective":
+        theirs = {ours: name for name, ours in MODULES.items()}
+        modules = [theirs[module] for module in la.selective_modules]
+        return {"recompute_granularity": "selective", "recompute_modules": modules}, []
+    method, count = ("uniform", 1) if rule.first is None else ("block", rule.first)
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": method,
+        "recompute_num_layers": count,
+    }, []
+
+
+def layout_facts(values: Values) -> tuple[dict[str, Fact], Placement, Recompute, list[str]]:
+    """Our facts from Megatron's settings; notes for what a layout cannot hold."""
+    facts: dict[str, Fact] = {}
+    put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
+    sequence = values.flag("sequence_parallel")
+    if sequence and facts.get("tensor_parallel", Fact(1, 1)).value == 1:
+        sequence = Fact(False, sequence.line)  # validate_args switches it off
+    put(facts, sequence_parallel=sequence, optimizer_offload=values.flag("optimizer_cpu_offload"))
+    _sharding_facts(values, facts)
+    placement = _placement(values, facts)
+    chunks = facts.get("virtual_stages")
+    interleaved = (chunks.value > 1) if chunks else placement.layers_per_stage is not None
+    if not interleaved and placement.layers_per_stage is None:
+        put(facts, schedule=Fact("1f1b", placement.line))
+    elif chunks:
+        put(facts, schedule=Fact("interleaved_1f1b", chunks.line))
+    recompute, notes = _recompute(values, facts)
+    return facts, placement, recompute, notes
+
+
+def _sharding_facts(values: Values, facts: dict[str, Fact]) -> None:
+    fsdp, distributed = values.flag("use_megatron_fsdp"), values.flag("use_distributed_optimizer")
+    torch_fsdp = values.flag("use_torch_fsdp2")
+    if torch_fsdp and torch_fsdp.value:
+        stage = 3 if (values.flag("torch_fsdp2_reshard_after_forward") or torch_fsdp).value else 2
+        put(facts, zero_stage=Fact(stage, torch_fsdp.line))
+    elif fsdp and fsdp.value:
+        strategy = values.word(SHARDING, "data_parallel_sharding_strategy")
+        put(facts, zero_stage=strategy or Fact(3, fsdp.line))
+    elif distributed:
+        put(facts, zero_stage=Fact(int(distributed.value), distributed.line))
+    put(facts, shard_replicas=values.count("num_distributed_optimizer_instances"))
+
+
+def _placement(values: Values, facts: dict[str, Fact]) -> Placement:
+    layout = values.get("pipeline_model_parallel_layout")
+    if layout is not None:
+        return _layout_placement(layout, facts)
+    per_stage = values.count("num_layers_per_virtual_pipeline_stage")
+    first = values.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
+    last = values.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
+    chunks = values.count(
+        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"
+    )
+    put(facts, virtual_stages=chunks)
+    pipeline = facts.get("pipeline_parallel", Fact(1, 1))
+    return Placement(
+        rule="ends",
+        first=first.value if first else None,
+        last=last.value if last else None,
+        embedding=int(values.on("account_for_embedding_in_pipeline_split")),
+        head=int(values.on("account_for_loss_in_pipeline_split")),
+        layers_per_stage=per_stage.value if per_stage else None,
+        line=(per_stage or first or last or pipeline).line,
+    )
+
+
+def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
+    """The stages of a layout string such as `Et*3|(tt|)*29,mL`, or of Bridge's list of lists."""
+    if isinstance(layout.value, list):
+        try:
+            counts = tuple(sum(str(x) in ("decoder", "t") for x in stage) for stage in layout.value)
+        except TypeError:
+            raise UnreadableConfig("pipeline layout must be a list of lists", layout.line) from None
+    else:
+        counts = tuple(part.count("t") for part in _unrolled(layout).split("|"))
+    pp = facts.get("pipeline_parallel", Fact(1, 1)).value
+    if len(counts) % pp:
+        raise IllegalConfig(
+            f"the pipeline layout has {len(counts)} stages, not a multiple of pipeline_parallel {pp}",
+            layout.line,
+        )
+    put(facts, virtual_stages=Fact(len(counts) // pp, layout.line))
+    return Placement(rule="given", layers=counts, line=layout.line)
+
+
+def _unrolled(layout: Fact) -> str:
+    text = str(layout.value).replace(",", "")
+    for pattern in (r"\(([^()]+)\)\*(\d{1,4})", r"([A-Za-z|])\*(\d{1,4})"):
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+        if len(text) > 100_000:
+            raise IllegalConfig("the pipeline layout describes over 100,000 layers", layout.line)
+    if unknown := re.search(r"[^ELtm|]", text):
+        raise IllegalConfig(
+            f"the pipeline layout has {shown(unknown[0])}; it is made of E, t, m, L and |",
+            layout.line,
+        )
+    return text
+
+
+def _recompute(values: Values, facts: dict[str, Fact]) -> tuple[Recompute, list[str]]:
+    modes = {"full": "full", "selective": "selective"}
+    mode = values.word(modes, "recompute_granularity")
+    if values.on("recompute_activations"):
+        mode = Fact("selective", values.found["recompute_activations"].line)
+    method = values.word({"uniform": "uniform", "block": "block"}, "recompute_method")
+    count = values.count("recompute_num_layers", least=0)
+    named = values.get("recompute_modules")
+    if mode is None:
+        return Recompute(), []
+    if mode.value == "selective":
+        return Recompute("selective"), _modules(named, facts) if named else []
+    if method and method.value == "block":
+        return Recompute("full", first=count.value if count else 1), []
+    notes = []
+    if count and count.value > 1:
+        notes.append(f"line {count.line}: units of {count.value} recomputed layers, priced as of 1")
+    return Recompute("full"), notes
+
+
+def _modules(named: Fact, facts: dict[str, Fact]) -> list[str]:
+    words = named.value if isinstance(named.value, list) else str(named.value).split()
+    known = [MODULES[word] for word in map(str, words) if word in MODULES]
+    unknown = [str(word) for word in words if str(word) not in MODULES]
+    if not known:
+        raise IllegalConfig(
+            f"recompute_modules {shown(unknown)}; known are {', '.join(MODULES)}", named.line
+        )
+    put(facts, selective_modules=Fact(tuple(known), named.line))
+    return [f"line {named.line}: recompute of {shown(word)} is not priced" for word in unknown]
+
+
+def training_facts(values: Values) -> dict[str, Fact]:
+    """Precision and optimizer; absent ones are Megatron's defaults (fp32, Adam)."""
+    facts: dict[str, Fact] = {}
+    fp4, fp8 = values.get("fp4", "fp4_format"), values.get("fp8", "fp8_format")
+    recipe = values.get("fp8_recipe")
+    if fp4:
+        put(facts, precision=Fact("nvfp4", fp4.line))
+    elif fp8:
+        kind = "mxfp8" if recipe and recipe.value == "mxfp8" else "fp8"
+        put(facts, precision=Fact(kind, fp8.line))
+    else:
+        for name in ("bf16", "fp16"):
+            if values.on(name):
+                put(facts, precision=Fact(name, values.found[name].line))
+    put(facts, optimizer=values.word(OPTIMIZERS, "optimizer"))
+    return facts
+
+
+def training_settings(training: Training) -> tuple[dict[str, object], list[CannotSay]]:
+    """Precision and optimizer in Megatron's words."""
+    settings = dict(PRECISIONS[training.precision])
+    theirs = {ours: name for name, ours in reversed(OPTIMIZERS.items())}
+    if training.optimizer not in theirs:
+        why = f"Megatron has {', '.join(OPTIMIZERS)}"
+        return settings, [CannotSay("training.optimizer", training.optimizer, why)]
+    return settings | {"optimizer": theirs[training.optimizer]}, []

@@ -1,0 +1,97 @@
+"""How each framework cuts layers into pipeline stages when its config does not list them.
+
+even      n / stages each                                             (Megatron-LM without more)
+ends      each rank holds (n + ends - first - last) / (pp - 2), or its stated number, cut into vpp equal
+          chunks; the first chunk of all has `embedding` layers less and the last `head` less
+weighted  n + embedding + head over the stages, the longer ones first; the ends pay for their weight
+cost      a stage closes after the block whose cumulative cost passes its share of the total; a layer
+          costs 4 h a d + 3 h f and the head v h
+
+Sources: ends, Megatron-LM@d98e8a64 `core/transformer/transformer_block.py` get_num_layers_to_build;
+weighted, torchtitan v0.2.2 `distributed/pipeline_parallel.py` generate_llm_fqn_per_model_part;
+cost, nanotron@2411b022 `models/base.py` build_model and `models/qwen.py` get_block_compute_costs
+(its head width is hidden / heads, whatever the model's own head_dim).
+"""
+
+from collections.abc import Callable
+
+from costmodels.layout import InvalidLayout
+from costmodels.model import Model
+from planner.reading import Placement
+
+
+def stage_layers(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[int, ...]:
+    """Layers of each of the pp * vpp virtual stages; raises `InvalidLayout` where the rule refuses."""
+    return RULES[placement.rule](placement, model, pp, vpp)
+
+
+def _given(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[int, ...]:
+    return placement.layers
+
+
+def _ends(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[int, ...]:
+    place, total = placement, model.num_layers + placement.embedding + placement.head
+    ranks: list[int | None] = [None] * pp
+    if place.first is not None:
+        ranks[0] = place.first
+    if place.last is not None:
+        ranks[-1] = place.last
+    stated = sum(count for count in ranks if count is not None)
+    open_ranks = ranks.count(None)
+    share, left_over = divmod(total - stated, open_ranks) if open_ranks else (0, total - stated)
+    if left_over or share < 0:
+        raise InvalidLayout(
+            f"{total} layers do not split evenly over pipeline_parallel {pp}; choose a divisor of "
+            f"{total}, or say how many layers the first and last stage hold"
+        )
+    counts = [share if count is None else count for count in ranks]
+    for count in counts:
+        if count % vpp:
+            raise InvalidLayout(
+                f"{count} layers of a pipeline rank do not split into virtual_stages {vpp}"
+            )
+    stages = [counts[rank] // vpp for _ in range(vpp) for rank in range(pp)]
+    stages[0] -= place.embedding
+    stages[-1] -= place.head
+    return tuple(stages)
+
+
+def _weighted(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[int, ...]:
+    stages = pp * vpp
+    if stages == 1:
+        return (model.num_layers,)
+    total = model.num_layers + placement.embedding + placement.head
+    base, longer = divmod(total, stages)
+    if base == 0 or max(placement.embedding, placement.head) > base:
+        raise InvalidLayout(
+            f"{model.num_layers} layers are too few for {stages} stages whose ends weigh "
+            f"{placement.embedding} and {placement.head}; use fewer stages"
+        )
+    counts = [base + (stage < longer) for stage in range(stages)]
+    counts[0] -= placement.embedding
+    counts[-1] -= placement.head
+    return tuple(counts)
+
+
+def _cost(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[int, ...]:
+    attention, hidden = model.kinds[0].attention, model.hidden
+    ffn = max(kind.ffn or (kind.experts.ffn if kind.experts else 0) for kind in model.kinds)
+    heads_width = attention.heads * (hidden // attention.heads)
+    layer, head = 4 * heads_width * hidden + 3 * ffn * hidden, model.vocab * hidden
+    total = model.num_layers * layer + head
+    counts, stage, passed = [0] * pp, 0, 0
+    for _ in range(model.num_layers):
+        counts[stage] += 1
+        passed += layer
+        if passed > total * ((stage + 1) / pp) and stage < pp - 1:
+            stage += 1
+    return tuple(counts)
+
+
+RULES: dict[str, Callable[[Placement, Model, int, int], tuple[int, ...]]] = {
+    "given": _given,
+    "even": _ends,
+    "ends": _ends,
+    "weighted": _weighted,
+    "cost": _cost,
+}
