@@ -24,7 +24,9 @@ from costmodels.placement import Group
 from hardware_profiles.schema import Cluster, CollectiveKind, Link
 
 
-def collective_s(cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group) -> Number:
+def collective_s(
+    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group
+) -> Number:
     """Seconds until every rank of `group` has its result; 0 for a group of one."""
     n = group.size
     moved = size_bytes * np.where(n > 1, 1.0, 0.0)

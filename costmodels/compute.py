@@ -23,7 +23,7 @@ import numpy as np
 
 from costmodels.operations import AttentionCore, Matmul, Number
 from costmodels.precision import Recipe
-from costmodels.tuning import Tuning
+from hardware_profiles.tunings import Tuning
 from hardware_profiles.schema import Dtype, Gpu, Kernels
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))

@@ -47,11 +47,12 @@ from costmodels.precision import RECIPES
 from costmodels.schedule import Work, end_s
 from costmodels.shard import shard_of
 from costmodels.training import Training
-from costmodels.tuning import Tuning
+from hardware_profiles.tunings import Tuning
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
 
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
+CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 MODES = ("none", "selective", "full")
 
 
@@ -334,6 +335,26 @@ class StepModel:
         )
         overlap, tuning = self.setting.engine.overlap.weight_gather, self.setting.tuning
         return float(update + exposed_s(gather, forward, overlap, tuning.interference))
+
+    @cached_property
+    def total_cost(self) -> Cost:
+        """All layers and both ends on all ranks, for the whole step (its seconds add up over ranks)."""
+        la, total = self.layout, NOTHING
+        for cost in self.stage_costs:
+            total = total + cost
+        return total * (self.m * la.data_parallel * la.context_parallel * la.tensor_parallel)
+
+    @property
+    def context_bytes(self) -> float:
+        """Device memory outside the framework's allocator: CUDA context, libraries, communicators."""
+        kernels = self.setting.cluster.kernels
+        assert kernels is not None
+        return kernels.context_bytes or CONTEXT_BYTES
+
+    def slack_bytes(self, memory: Memory) -> float:
+        """What the caching allocator reserves beyond `memory` [fitted]."""
+        tuning = self.setting.tuning
+        return float(memory.allocated) * tuning.memory_slack_fraction + tuning.memory_bytes
 
     @cached_property
     def sharding(self) -> Sharding:

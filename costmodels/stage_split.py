@@ -1,0 +1,55 @@
+"""How an engine puts layers on pipeline stages when the user does not say.
+
+    even   layers over stages as evenly as they divide; where the embedding and the head count as a layer
+           each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less
+    cost   nanotron: blocks in model order go to a rank until its share of the cumulative cost is passed,
+           with layer = 4 heads d h + 3 h f, head = V h, embedding = 0
+
+Source: cost rule, huggingface/nanotron@2411b022 src/nanotron/models/base.py and models/llama.py
+`get_block_compute_costs`; the playbook's stages (11 of 16, 18 of 32, 41 of 80 layers first) are the tests.
+"""
+
+from costmodels.layout import Stage
+from costmodels.model import Model
+
+
+def split_by_cost(model: Model, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage under nanotron's rule."""
+    costs = [0.0, *(_layer_cost(model, kind) for kind in model.pattern)]
+    total = sum(costs) + model.vocab * model.hidden
+    counts, rank, passed = [0] * num_stages, 0, 0.0
+    for position, cost in enumerate(costs):
+        counts[rank] += position > 0
+        passed += cost
+        if passed > total * (rank + 1) / num_stages:
+            rank += 1
+    return tuple(counts)
+
+
+def split_evenly(num_layers: int, num_stages: int, *, ends_count: bool) -> tuple[int, ...]:
+    """Layers of each stage; what does not divide goes to the middle, away from embedding and head."""
+    if num_stages == 1:
+        return (num_layers,)
+    short = 2 if ends_count and num_layers % num_stages and num_layers + 2 >= num_stages else 0
+    base, longer = divmod(num_layers + short, num_stages)
+    middle_first = sorted(range(num_stages), key=lambda s: abs(s - (num_stages - 1) / 2))
+    extra = set(middle_first[:longer])
+    counts = [base + (s in extra) for s in range(num_stages)]
+    if short:
+        counts[0], counts[-1] = counts[0] - 1, counts[-1] - 1
+    return tuple(counts)
+
+
+def stages_with(counts: tuple[int, ...], recompute: str) -> tuple[Stage, ...]:
+    """Stages of so many layers, all recomputing the same way."""
+    return tuple(
+        Stage(n, n if recompute == "selective" else 0, n if recompute == "full" else 0)
+        for n in counts
+    )
+
+
+def _layer_cost(model: Model, kind: int) -> float:
+    layer, h = model.kinds[kind], model.hidden
+    attention = 4 * layer.attention.heads * layer.attention.head_dim * h
+    width = layer.ffn if layer.experts is None else layer.experts.ffn * layer.experts.top_k
+    return float(attention + 3 * h * width)

@@ -1,0 +1,96 @@
+"""The few constants that datasheets and microbenchmarks do not give, learnt from measured runs.
+
+`fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with its date,
+rows and residual. A family without a table takes the engine's table "any", an engine without a file takes
+`generic`'s: so a framework that nobody measured is priced as the average of those that were.
+"""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field
+
+from hardware_profiles.schema import Frozen
+
+HERE = Path(__file__).parent / "fits"
+
+FAMILIES = {
+    "v100": "volta", "a100": "ampere", "h100": "hopper", "h200": "hopper", "h800": "hopper",
+    "gh200": "hopper", "b200": "blackwell", "b300": "blackwell", "gb200": "blackwell",
+    "gb300": "blackwell", "mi300x": "cdna3", "mi325x": "cdna3", "mi355x": "cdna4", "cpu": "cpu",
+}  # fmt: skip
+"""GPU family by the first word of a GPU's name."""
+
+
+class Tuning(Frozen):
+    """Corrections of one engine on one GPU family [fitted].
+
+    matmul_scale, attention_scale, pointwise_scale
+                           seconds of these kernels over what the hardware profile says
+    launch_s               host time to issue one kernel: the floor of small kernels
+    micro_batch_s          host and synchronisation time of each micro-batch on each pipeline rank
+    boundary_s             the same for each crossing of a pipeline boundary
+    step_s                 fixed time of a step: data, logging, optimizer launch
+    collective_scale       seconds of collectives over what the cluster's links say
+    interference           slowdown of compute while communication runs beside it, as a fraction
+    memory_bytes           held by the framework beside what the cost model counts
+    memory_slack_fraction  reserved over allocated, minus one
+    """
+
+    matmul_scale: float = Field(default=1.0, gt=0)
+    attention_scale: float = Field(default=1.0, gt=0)
+    pointwise_scale: float = Field(default=1.0, gt=0)
+    launch_s: float = Field(default=0.0, ge=0)
+    micro_batch_s: float = Field(default=0.0, ge=0)
+    boundary_s: float = Field(default=0.0, ge=0)
+    step_s: float = Field(default=0.0, ge=0)
+    collective_scale: float = Field(default=1.0, gt=0)
+    interference: float = Field(default=0.1, ge=0)
+    memory_bytes: float = Field(default=0.0, ge=0)
+    memory_slack_fraction: float = Field(default=0.05, ge=0)
+
+
+class Fit(Frozen):
+    """A tuning with where it came from.
+
+    error_fraction  median |predicted / measured - 1| of the step time over held-out groups
+    """
+
+    tuning: Tuning
+    date: str
+    rows: int
+    groups: int
+    error_fraction: float
+    source: str
+
+
+UNFITTED = Fit(
+    tuning=Tuning(), date="", rows=0, groups=0, error_fraction=0.25,
+    source="no measured runs: hardware profile as it is",
+)  # fmt: skip
+
+
+def gpu_family(gpu: str) -> str:
+    """The family of a GPU's name, "any" for one that has none."""
+    return FAMILIES.get(gpu.split("-")[0], "any")
+
+
+@cache
+def load_fit(engine: str, gpu: str) -> Fit:
+    """What was learnt about `engine` on the family of `gpu`, or the nearest thing to it."""
+    for name in (engine, "generic"):
+        tables = _tables(name)
+        for family in (gpu_family(gpu), "any"):
+            if family in tables:
+                return tables[family]
+    return UNFITTED
+
+
+@cache
+def _tables(engine: str) -> dict[str, Fit]:
+    path = HERE / f"{engine}.toml"
+    if not path.exists():
+        return {}
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {family: Fit.model_validate(table) for family, table in document.items()}

@@ -1,0 +1,49 @@
+"""One layout priced in full, as the plan file states it."""
+
+from costmodels.layout import Layout
+from costmodels.memory import Memory
+from costmodels.model import Model
+from costmodels.step import Setting, StepModel
+from costmodels.training import Training
+from hardware_profiles.engine_schema import Engine
+from hardware_profiles.schema import Cluster
+from hardware_profiles.tunings import load_fit
+from planner.plan import Prediction, StageMemory
+
+
+def predict(
+    model: Model, layout: Layout, training: Training, cluster: Cluster, engine: Engine
+) -> Prediction:
+    """Step time with its parts, and the memory of each pipeline rank."""
+    fit = load_fit(engine.name, cluster.gpu.name)
+    step_model = StepModel(Setting(model, training, cluster, engine, fit.tuning), layout)
+    time = step_model.time()
+    cost = step_model.total_cost
+    gpus_per_step = time.step_time_s * layout.world_size
+    peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.base_dtype]
+    mixed = step_model.pricer.device.recipe.cast_bytes > 0
+    return Prediction(
+        step_time_s=time.step_time_s,
+        compute_s=float(time.compute_s),
+        exposed_comm_s=float(time.exposed_comm_s),
+        bubble_s=float(time.bubble_s),
+        optimizer_s=float(time.optimizer_s + time.fixed_s),
+        error_fraction=fit.error_fraction,
+        tokens_per_s_per_gpu=training.global_batch_tokens / gpus_per_step,
+        mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),
+        hfu=None if mixed else float((cost.model_flops + cost.replay_flops) / gpus_per_step / peak),
+        memory=tuple(_stage(memory, step_model) for memory in step_model.memory()),
+        gpu_memory_bytes=cluster.gpu.memory_bytes,
+    )
+
+
+def _stage(memory: Memory, step_model: StepModel) -> StageMemory:
+    slack = float(step_model.slack_bytes(memory))
+    context = step_model.context_bytes
+    allocated = float(memory.allocated)
+    return StageMemory(
+        weights=float(memory.weights), gradients=float(memory.gradients),
+        optimizer=float(memory.optimizer), activations=float(memory.activations),
+        transient=float(memory.transient), context=context, slack=slack, allocated=allocated,
+        reserved=allocated + slack,
+    )  # fmt: skip

@@ -1,0 +1,276 @@
+"""Measured training runs: rows of a CSV file as settings and layouts that the cost model can price.
+
+The columns are those of `docs/accuracy.md`. A row that cannot be priced is skipped with the reason, never a
+crash. What a row leaves empty is filled in as its framework would run it, and `assumed` says so.
+"""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from costmodels.layout import InvalidLayout, Layout, RecomputeModule, Schedule
+from costmodels.model import Model
+from costmodels.config_fields import UnsupportedModel
+from costmodels.shape import model_from_shape
+from costmodels.stage_split import split_by_cost, split_evenly, stages_with
+from costmodels.training import Precision, Training
+from hardware_profiles.engine_schema import Engine
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import UnknownProfile, compose_cluster, load_cluster
+from hardware_profiles.schema import BusBandwidth, Cluster, Link
+
+GB = 1e9
+
+
+class SkippedRow(ValueError):
+    """A row that says too little, or nothing that can be priced; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the row says happened; None where it does not."""
+
+    step_time_s: float | None
+    allocated_gib: float | None
+    reserved_gib: float | None
+    oom: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One row, ready to be priced."""
+
+    id: str
+    suite: str
+    grade: str
+    model: Model
+    training: Training
+    layout: Layout
+    cluster: Cluster
+    engine: Engine
+    measured: Measured
+    assumed: tuple[str, ...]
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Runs that differ in nothing but the layout."""
+        t = self.training
+        return (
+            self.suite, self.model.name, self.cluster.gpu.name, self.layout.world_size, t.seq_len,
+            t.global_batch_size, t.precision, self.engine.name,
+        )  # fmt: skip
+
+
+ENGINES = (
+    ("nanotron", "nanotron"), ("picotron", "nanotron"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
+    ("interne", "internevo"), ("internlm", "internevo"), ("megatron", "megatron"), ("nemo", "megatron"),
+    ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
+    ("fsdp", "torchtitan"),
+)  # fmt: skip
+"""Substring of a framework's name, and the engine that runs it; the first that fits wins."""
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": "gpipe", "afab": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b",
+    "zb": "zb_h1", "zb-h1": "zb_h1", "zb-v": "zb_v", "zbv": "zb_v", "v-half": "zb_v",
+    "v-min": "zb_v", "dualpipe": "dualpipe_v",
+}  # fmt: skip
+
+
+def read_runs(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of the file as they are; raises `OSError`, or `ValueError` without an `id` column."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if "id" not in (reader.fieldnames or ()):
+            raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
+        yield from reader
+
+
+def run_of(row: dict[str, str]) -> Run:
+    """The row as a run; raises `SkippedRow`."""
+    engine = load_engine(engine_name(row.get("framework") or ""))
+    try:
+        model = model_from_shape(row, row.get("model") or row["id"])
+        cluster = _cluster(row)
+        training = _training(row)
+        layout, assumed = _layout(row, model, training, engine)
+    except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
+        raise SkippedRow(str(error)) from None
+    return Run(
+        id=row["id"], suite=row.get("suite") or "", grade=row.get("grade") or "", model=model,
+        training=training, layout=layout, cluster=cluster, engine=engine, measured=_measured(row),
+        assumed=assumed,
+    )  # fmt: skip
+
+
+def engine_name(framework: str) -> str:
+    """The engine that stands for a framework's name, `generic` for one that is not known."""
+    text = framework.lower()
+    return next((engine for part, engine in ENGINES if part in text), "generic")
+
+
+def _number(row: dict[str, str], key: str) -> float | None:
+    text = (row.get(key) or "").strip()
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise SkippedRow(f"{key} is {text!r}, not a number") from None
+
+
+def _count(row: dict[str, str], key: str, default: int | None = None) -> int:
+    value = _number(row, key)
+    if value is None:
+        if default is None:
+            raise SkippedRow(f"{key} is not stated")
+        return default
+    if value != int(value) or value < 0:
+        raise SkippedRow(f"{key} is {value}, not a whole number")
+    return int(value)
+
+
+def _training(row: dict[str, str]) -> Training:
+    precision = (row.get("precision") or "bf16").strip().lower()
+    known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+    if precision not in known:
+        raise SkippedRow(f"precision {precision!r} is not priced; known: {', '.join(known)}")
+    return Training(
+        seq_len=_count(row, "seq_len"), global_batch_size=_count(row, "global_batch"),
+        precision=known[known.index(precision)],
+    )  # fmt: skip
+
+
+def _layout(
+    row: dict[str, str], model: Model, training: Training, engine: Engine
+) -> tuple[Layout, tuple[str, ...]]:
+    tp, pp, cp = (_count(row, key, 1) or 1 for key in ("tp", "pp", "cp"))
+    gpus = _count(row, "gpus")
+    dp = _count(row, "dp", gpus // (tp * pp * cp))
+    if dp * tp * pp * cp != gpus:
+        raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {gpus} GPUs")
+    vpp = _count(row, "vpp", 1) or 1
+    mbs = _count(row, "micro_batch", 1) or 1
+    ep = _count(row, "ep", 1) or 1
+    assumed = [key for key in ("zero", "recompute", "micro_batch", "sp") if not row.get(key)]
+    recompute, modules = _recompute(row.get("recompute") or "", row)
+    counts = _stage_counts(row, model, pp * vpp, engine)
+    layout = Layout(
+        data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
+        virtual_stages=vpp if pp > 1 else 1, expert_parallel=ep,
+        expert_tensor_parallel=_count(row, "etp", 1) or 1,
+        sequence_parallel=_sequence_parallel(row, tp, engine),
+        zero_stage=_count(row, "zero", _default_zero(engine, dp * cp)), micro_batch_size=mbs,
+        schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
+        selective_modules=modules,
+    )  # fmt: skip
+    if layout.num_micro_batches(training) < 1:
+        raise SkippedRow(
+            f"global batch {training.global_batch_size} is less than dp {dp} x micro batch {mbs}"
+        )
+    return layout, tuple(assumed)
+
+
+def _stage_counts(
+    row: dict[str, str], model: Model, num_stages: int, engine: Engine
+) -> tuple[int, ...]:
+    if num_stages > model.num_layers:
+        raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
+    if engine.legality.uneven_stages == "cost":
+        return split_by_cost(model, num_stages)
+    ends = engine.legality.layers_count_ends or row.get("suite") == "zb"
+    return split_evenly(model.num_layers, num_stages, ends_count=ends)
+
+
+def _schedule(row: dict[str, str], pp: int, vpp: int) -> Schedule:
+    words = (row.get("schedule") or "").lower().split()
+    if pp == 1:
+        return "1f1b"
+    if not words:
+        return "interleaved_1f1b" if vpp > 1 else "1f1b"
+    if words[0] not in SCHEDULES:
+        raise SkippedRow(f"schedule {words[0]!r} is not priced; known: {', '.join(SCHEDULES)}")
+    return SCHEDULES[words[0]]
+
+
+def _sequence_parallel(row: dict[str, str], tp: int, engine: Engine) -> bool:
+    if row.get("sp"):
+        return row["sp"] == "1" and tp > 1
+    return tp > 1 and engine.legality.sequence_parallel == "always"
+
+
+def _default_zero(engine: Engine, ranks: int) -> int:
+    if ranks == 1:
+        return 0
+    return max(z for z in engine.legality.zero_stages if z <= 1 or 1 not in engine.legality.zero_stages)
+
+
+MODULES: dict[str, tuple[RecomputeModule, ...]] = {
+    "layernorm": ("norm",), "norm": ("norm",), "mla_up_proj": ("mla_up_proj",), "mlp": ("mlp",),
+    "moe_act": ("moe_act",), "act": ("moe_act",), "moe": ("moe",), "moe_expert": ("moe",),
+    "attn": ("core_attention",), "core_attn": ("core_attention",), "shared_expert": ("mlp",),
+}  # fmt: skip
+
+
+def _recompute(text: str, row: dict[str, str]) -> tuple[str, tuple[RecomputeModule, ...]]:
+    """The mode and the modules that a row's words name."""
+    words = text.lower()
+    if words in ("", "none"):
+        return "none", ("core_attention",)
+    if words == "full":
+        return "full", ("core_attention",)
+    if "per-op" in words or "graph sac" in words or "default policy" in words:
+        return "selective", ("pointwise", "norm")
+    found = tuple(
+        module for name, modules in MODULES.items()
+        if name in words.replace("+", " ").replace(",", " ").replace("(", " ").split()
+        for module in modules
+    )  # fmt: skip
+    return "selective", found or ("core_attention",)
+
+
+def _measured(row: dict[str, str]) -> Measured:
+    kind = (row.get("mem_kind") or row.get("note") or "").lower()
+    memory = _number(row, "mem_gb")
+    reserved = memory if "reserved" in kind else None
+    allocated = memory if "allocated" in kind and "reserved" not in kind else None
+    return Measured(
+        step_time_s=_number(row, "step_time_s"), allocated_gib=allocated, reserved_gib=reserved,
+        oom=(row.get("oom") or "0") not in ("0", ""),
+    )  # fmt: skip
+
+
+def _cluster(row: dict[str, str]) -> Cluster:
+    per_node = _count(row, "gpus_per_node", 8) or 8
+    name = CLUSTERS.get(((row.get("gpu") or "").strip()), "")
+    if not name:
+        raise SkippedRow(f"gpu {row.get('gpu')!r} has no profile")
+    cluster = load_cluster(name)
+    if "NVL72" in (row.get("interconnect") or ""):
+        per_node = 72
+    return _with_measured_links(cluster.model_copy(update={"gpus_per_node": per_node}), row)
+
+
+CLUSTERS: dict[str, str] = {
+    "h100-sxm": "dgx-h100", "a100-80gb-sxm": "dgx-a100", "a100": "dgx-a100", "hopper-80gb": "dgx-h100",
+}  # fmt: skip
+"""The cluster that stands for a GPU when a row names no more than that."""
+
+
+def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
+    """The row's own bus bandwidths in place of the cluster's."""
+    node = _measured_link(cluster.node, row, "node")
+    network = _measured_link(cluster.network, row, "world")
+    return cluster.model_copy(update={"node": node, "network": network})
+
+
+def _measured_link(link: Link, row: dict[str, str], scope: str) -> Link:
+    found = {
+        kind: value * GB
+        for kind, column in (
+            ("all_reduce", "allreduce"), ("all_gather", "allgather"), ("reduce_scatter", "reducescatter"),
+        )
+        if (value := _number(row, f"{scope}_{column}_gbs"))
+    }  # fmt: skip
+    rates = link.bus_bandwidth.model_dump() | found
+    return link.model_copy(update={"bus_bandwidth": BusBandwidth(**rates)})

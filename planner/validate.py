@@ -1,0 +1,92 @@
+"""How good the cost model is on measured runs: a prediction per row, and the errors by suite.
+
+    step error    predicted / measured - 1
+    memory error  the same for the allocated and for the reserved peak, each against its own kind
+    fits          a row that ran out of memory should not fit, one that ran should: balanced accuracy
+    regret        measured time of the layout that we rank first over the measured best, minus 1, over
+                  groups of at least four layouts of one model, GPUs, batch and engine
+    simple model  6 N D / (peak x 0.42): one constant MFU for everything
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from costmodels.params import active_parameters
+from costmodels.step import Setting, StepModel, StepTime
+from costmodels.units import GIB
+from hardware_profiles.tunings import Tuning, load_fit
+from planner.runs import Run, SkippedRow, run_of
+
+SIMPLE_MFU = 0.42
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the cost model says of one run."""
+
+    run: Run
+    time: StepTime
+    allocated_gib: float
+    reserved_gib: float
+    fits: bool
+    simple_step_time_s: float
+
+    @property
+    def step_error(self) -> float | None:
+        """Predicted over measured step time, minus one."""
+        measured = self.run.measured.step_time_s
+        return self.time.step_time_s / measured - 1 if measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that was not priced, and why."""
+
+    id: str
+    reason: str
+
+
+def predict_rows(rows: Iterable[dict[str, str]]) -> Iterator[Predicted | Skipped]:
+    """A prediction, or the reason why there is none, for each row in turn."""
+    for row in rows:
+        try:
+            run = run_of(row)
+        except SkippedRow as reason:
+            yield Skipped(row.get("id") or "", str(reason))
+            continue
+        yield predict_run(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning)
+
+
+def predict_run(run: Run, tuning: Tuning) -> Predicted:
+    """Time and memory of one run under `tuning`."""
+    model = StepModel(Setting(run.model, run.training, run.cluster, run.engine, tuning), run.layout)
+    memory = [(float(m.allocated), float(m.allocated) + model.slack_bytes(m)) for m in model.memory()]
+    reserved = max(reserved for _, reserved in memory)
+    return Predicted(
+        run=run, time=model.time(), allocated_gib=max(a for a, _ in memory) / GIB,
+        reserved_gib=reserved / GIB,
+        fits=reserved + model.context_bytes <= run.cluster.gpu.memory_bytes,
+        simple_step_time_s=_simple_s(run),
+    )  # fmt: skip
+
+
+def _simple_s(run: Run) -> float:
+    peaks = run.cluster.gpu.peak_flops_per_s
+    flops = 6 * active_parameters(run.model).without_mtp * run.training.global_batch_tokens
+    return flops / (peaks["bf16"] * SIMPLE_MFU * run.layout.world_size)
+
+
+def json_row(row: Predicted | Skipped) -> dict[str, Any]:
+    """The row as the JSON output states it."""
+    if isinstance(row, Skipped):
+        keys = ("predicted_step_time_s", "predicted_allocated_gib", "predicted_reserved_gib", "fits")
+        return {"id": row.id, **dict.fromkeys(keys), "skipped": row.reason}
+    return {
+        "id": row.run.id,
+        "predicted_step_time_s": row.time.step_time_s,
+        "predicted_allocated_gib": row.allocated_gib,
+        "predicted_reserved_gib": row.reserved_gib,
+        "fits": row.fits,
+        "skipped": None,
+    }
