@@ -1,0 +1,149 @@
+"""Attention kernels, forward and backward, by head width, length, mask and query-to-key head ratio.
+
+    forward   2 products of q_len x kv_len by head_dim and v_head_dim: 2 b h s^2 (d + dv) FLOPs
+    backward  5 products (the scores again, dv, dp, dq, dk): 2 b h s^2 (3 d + 2 dv) FLOPs
+
+halved if causal: the masked half is not counted even where a kernel computes it.
+With d = dv the backward is 2.5 times the forward, as in FlashAttention-2 (arXiv 2307.08691, 4.1).
+`scaled_dot_product_attention` picks the kernel, as it does in training.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+from executor.profile.bench import Bench, Call
+from executor.profile.matmul import TORCH_DTYPE, dtypes_of
+from executor.profile.measurement import Measurement
+from executor.profile.record import Record
+from hardware_profiles.schema import AttentionPoint, Dtype
+
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """One attention call: `batch` sequences of `seq_len` tokens."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    seq_len: int
+    causal: bool
+
+    def flops(self, direction: Direction) -> float:
+        """FLOPs of one call, of the unmasked half only if causal."""
+        d, dv = self.head_dim, self.v_head_dim
+        width = d + dv if direction == "forward" else 3 * d + 2 * dv
+        full = 2.0 * self.batch * self.heads * self.seq_len**2 * width
+        return full / 2 if self.causal else full
+
+
+def shapes(*, is_cuda: bool, quick: bool) -> Iterator[Shape]:
+    """What to measure: every head width and length causal, then the exceptions once."""
+    lengths: tuple[int, ...]
+    if is_cuda:
+        lengths = (2048, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384, 32768)
+        widths, heads, tokens = ([128] if quick else [64, 128, 256]), 32, 16384
+    else:
+        lengths = (128, 512) if quick else (64, 128, 256, 512, 1024, 2048)
+        widths, heads, tokens = ([32, 64] if quick else [32, 64, 128]), 4, 1024
+    for width, length in product(widths, lengths):
+        yield _shape(heads, width, length, tokens)
+    longest, width = lengths[-1], widths[-1]
+    yield _shape(heads, width, longest, tokens, causal=False)
+    yield _shape(heads, width, longest, tokens, kv_heads=heads // 4)
+    if not quick and is_cuda:
+        yield _shape(128, 192, 4096, 4096, v_head_dim=128)  # latent attention as DeepSeek-V3 trains
+
+
+def _shape(
+    heads: int,
+    width: int,
+    length: int,
+    tokens: int,
+    *,
+    kv_heads: int = 0,
+    v_head_dim: int = 0,
+    causal: bool = True,
+) -> Shape:
+    return Shape(
+        batch=max(1, tokens // length),
+        heads=heads,
+        kv_heads=kv_heads or heads,
+        head_dim=width,
+        v_head_dim=v_head_dim or width,
+        seq_len=length,
+        causal=causal,
+    )
+
+
+def attention_call(shape: Shape, dtype: Dtype, direction: Direction, device: torch.device) -> Call:
+    """A call that does the forward, or only the backward, once."""
+    s, kind = shape, TORCH_DTYPE[dtype]
+    sizes = ((s.heads, s.head_dim), (s.kv_heads, s.head_dim), (s.kv_heads, s.v_head_dim))
+    q, k, v = (
+        torch.randn(s.batch, heads, s.seq_len, width, device=device).to(kind).requires_grad_()
+        for heads, width in sizes
+    )
+    grouped = s.heads != s.kv_heads
+
+    def forward() -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=s.causal, enable_gqa=grouped)
+
+    if direction == "forward":
+        return torch.no_grad()(forward)
+    out = forward()
+    upstream = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True)
+
+
+def measurements(device: torch.device, *, quick: bool) -> tuple[Measurement, ...]:
+    """Forward and backward of every shape in 16 bit, and on the CPU in fp32 too."""
+    offered = dtypes_of(device)
+    dtypes: tuple[Dtype, ...] = ("bf16",) if "bf16" in offered else ("fp16",)
+    if device.type == "cpu":
+        dtypes = ("fp32", "bf16")
+    found = tuple(shapes(is_cuda=device.type == "cuda", quick=quick))
+    directions: tuple[Direction, ...] = ("forward", "backward")
+    return tuple(_point(*item) for item in product(found, dtypes, directions))
+
+
+def _point(shape: Shape, dtype: Dtype, direction: Direction) -> Measurement:
+    s = shape
+    mask = "causal" if s.causal else "full"
+    name = f"{s.batch}x{s.seq_len} {s.heads}/{s.kv_heads}x{s.head_dim}/{s.v_head_dim} {mask}"
+    key = f"attention/{dtype}/{direction}/{name.replace(' ', '/')}"
+
+    def run(bench: Bench) -> tuple[Record, ...]:
+        timing = bench.measure(attention_call(s, dtype, direction, bench.device))
+        point = AttentionPoint(
+            dtype=dtype,
+            direction=direction,
+            batch=s.batch,
+            heads=s.heads,
+            kv_heads=s.kv_heads,
+            head_dim=s.head_dim,
+            v_head_dim=s.v_head_dim,
+            seq_len=s.seq_len,
+            causal=s.causal,
+            flops_per_s=s.flops(direction) / timing.seconds,
+            spread=timing.summary.spread,
+        )
+        return (
+            Record(
+                key=key,
+                result=point,
+                repeats=timing.summary.repeats,
+                outliers=timing.summary.outliers,
+                rank_seconds=timing.rank_seconds,
+            ),
+        )
+
+    return Measurement(key, f"attention {dtype} {direction} {name}", 1.0, run)

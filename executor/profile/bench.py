@@ -1,0 +1,134 @@
+"""Times calls on this rank's device, in step with the other ranks.
+
+Every rank runs the same measurements at the same time: GPUs of a node share power and cooling, CPU
+ranks share memory and cores, and a layout loads all of them too. After each batch of repeats the
+ranks exchange their samples, so that all see the same numbers and stop at the same one.
+CUDA (and ROCm, by the same calls) is timed by events on the stream, the CPU by its clock.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from executor.profile.statistics import Summary, confident, summarise
+
+SAMPLE_S = (
+    1e-3  # a sample repeats shorter calls up to this, so that the clock's grain is below 0.1 %
+)
+MAX_BATCH = 10
+
+Call = Callable[[], object]
+
+
+def stream_event() -> torch.cuda.Event:
+    """A mark on a GPU stream whose time can be read."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was measured: the repeats summed up, and the median of every rank."""
+
+    summary: Summary
+    rank_seconds: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return self.summary.median_s
+
+
+@dataclass(slots=True)
+class Bench:
+    """This rank and its device.
+
+    control      a gloo group of all ranks for exchanging samples, None for a single process
+    uncertainty  stop once the median is known to this fraction
+    budget_s     stop at the latest after so many seconds; the session sets it per measurement
+    """
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+    ranks_per_node: int = 1
+    control: "dist.ProcessGroup | None" = None
+    uncertainty: float = 0.02
+    budget_s: float = 1.0
+    samples: int = field(default=0, init=False)
+
+    @property
+    def nodes(self) -> int:
+        """Hosts taking part."""
+        return self.world_size // self.ranks_per_node
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a GPU (CUDA or ROCm)."""
+        return self.device.type == "cuda"
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def once_s(self, call: Call, iterations: int = 1) -> float:
+        """Seconds of one `call`, the mean of `iterations` back to back."""
+        if not self.is_cuda:
+            start = time.perf_counter()
+            for _ in range(iterations):
+                call()
+            return (time.perf_counter() - start) / iterations
+        begin, end = stream_event(), stream_event()
+        begin.record()
+        for _ in range(iterations):
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3 / iterations
+
+    def everywhere(self, values: Sequence[float]) -> list[list[float]]:
+        """`values` of every rank, in rank order; all ranks must pass as many."""
+        if self.control is None:
+            return [list(values)]
+        own = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(rows, own, group=self.control)
+        return [row.tolist() for row in rows]
+
+    def measure(self, call: Call, *, together: bool = False) -> Timing:
+        """Warm `call` up and repeat it until its median is known or the budget is spent.
+
+        together  the ranks work on one thing (a collective), which ends when the slowest does;
+                  otherwise each has its own, and the median rank is reported
+        """
+        iterations, batch = self._plan(call)
+        start = time.perf_counter()
+        rows: list[list[float]] = [[] for _ in range(self.world_size)]
+        while True:
+            own = [self.once_s(call, iterations) for _ in range(batch)]
+            gathered = self.everywhere([time.perf_counter() - start, *own])
+            for row, more in zip(rows, gathered, strict=True):
+                row.extend(more[1:])
+            judged = [[max(column) for column in zip(*rows, strict=True)]] if together else rows
+            if all(confident(row, self.uncertainty) for row in judged):
+                break
+            if max(more[0] for more in gathered) > self.budget_s:
+                break
+        self.samples += len(rows[0])
+        medians = tuple(summarise(row).median_s for row in rows)
+        middle = sorted(judged, key=lambda row: summarise(row).median_s)[(len(judged) - 1) // 2]
+        return Timing(summarise(middle), medians)
+
+    def _plan(self, call: Call) -> tuple[int, int]:
+        """Iterations per sample and samples per batch, the same on every rank."""
+        call()
+        call()
+        self.synchronise()
+        one_s = max(row[0] for row in self.everywhere([self.once_s(call)]))
+        iterations = max(1, math.ceil(SAMPLE_S / one_s))
+        batch = int(self.budget_s / 3 / (one_s * iterations))
+        return iterations, min(max(1, batch), MAX_BATCH)

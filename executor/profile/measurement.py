@@ -1,0 +1,23 @@
+"""What a session measures: a list of `Measurement`, each of which runs on every rank at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from executor.profile.bench import Bench
+from executor.profile.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One entry of the session's plan.
+
+    key     names it in the partial file; the same in every run of the same options
+    title   what the progress bar shows
+    weight  its share of the time, relative to the others
+    run     does it; all ranks call it together, and each returns the same records
+    """
+
+    key: str
+    title: str
+    weight: float
+    run: Callable[[Bench], tuple[Record, ...]]

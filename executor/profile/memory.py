@@ -1,0 +1,181 @@
+"""What moves bytes: copies, pointwise and norm kernels, the optimizer; and how many there are.
+
+bandwidth     bytes that must be read and written / seconds; arrays of 1 GiB on a GPU, on a CPU
+              of 16 MiB, as small models make them: a large cache may hold them, as in training
+launch        host-visible seconds of a kernel on one number, many of them back to back
+optimizer     fused AdamW on fp32: reads weight, gradient, 2 moments; writes weight, 2 moments
+context       device memory in use before this process allocates: driver, kernels, libraries
+              (CPU: resident bytes of the process)
+usable        the largest block that can really be allocated (CPU: free memory / ranks of the host)
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from costmodels.units import MIB
+from executor.profile.bench import Bench, Call
+from executor.profile.measurement import Measurement
+from executor.profile.record import Quantity, Record
+
+LAUNCHES = 1000
+ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
+
+
+def measurements(device: torch.device) -> tuple[Measurement, ...]:
+    """All of the above, once each."""
+    size_bytes = ARRAY_BYTES[device.type]
+    moved = tuple(_moved(name, make, size_bytes) for name, make in POINTWISE.items())
+    host = (_moved("host_to_device", _host_copy, size_bytes),) if device.type == "cuda" else ()
+    return (
+        Measurement("memory/launch", "kernel launch", 1.0, _launch),
+        *moved,
+        *host,
+        Measurement("memory/usable", "usable memory", 0.0, _usable),
+    )
+
+
+def _numbers(size_bytes: float, device: torch.device) -> torch.Tensor:
+    return torch.randn(int(size_bytes) // 4 // 1024, 1024, device=device)
+
+
+def _copy(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    source = _numbers(size_bytes, device)
+    target = torch.empty_like(source)
+    return (lambda: target.copy_(source)), 2 * source.nbytes
+
+
+def _add(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    a, b = (_numbers(size_bytes / 2, device) for _ in range(2))
+    out = torch.empty_like(a)
+    return (lambda: torch.add(a, b, out=out)), 3 * a.nbytes
+
+
+def _rms_norm(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    x, weight = _numbers(size_bytes, device), torch.ones(1024, device=device)
+    return (lambda: F.rms_norm(x, (1024,), weight)), 2 * x.nbytes
+
+
+def _layer_norm(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    x, weight = _numbers(size_bytes, device), torch.ones(1024, device=device)
+    return (lambda: F.layer_norm(x, (1024,), weight, weight)), 2 * x.nbytes
+
+
+def _silu(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    x = _numbers(size_bytes, device)
+    return (lambda: F.silu(x)), 2 * x.nbytes
+
+
+def _adamw(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    weight = torch.nn.Parameter(_numbers(size_bytes / 4, device))
+    weight.grad = torch.randn_like(weight)
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    return optimizer.step, 7 * weight.nbytes
+
+
+def _host_copy(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    source = torch.empty(int(size_bytes), dtype=torch.uint8, pin_memory=True)
+    target = torch.empty_like(source, device=device)
+    return (lambda: target.copy_(source, non_blocking=True)), source.nbytes
+
+
+POINTWISE: dict[str, Callable[[float, torch.device], tuple[Call, float]]] = {
+    "copy": _copy,
+    "add": _add,
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "silu": _silu,
+    "adamw": _adamw,
+}
+
+
+def _moved(
+    name: str, make: Callable[[float, torch.device], tuple[Call, float]], size_bytes: float
+) -> Measurement:
+    def run(bench: Bench) -> tuple[Record, ...]:
+        call, moved_bytes = make(size_bytes, bench.device)
+        timing = bench.measure(call)
+        rate = Quantity(
+            name=f"bandwidth.{name}",
+            value=moved_bytes / timing.seconds,
+            unit="bytes/s",
+            spread=timing.summary.spread,
+        )
+        return (
+            Record(
+                key=f"memory/{name}",
+                result=rate,
+                repeats=timing.summary.repeats,
+                outliers=timing.summary.outliers,
+                rank_seconds=timing.rank_seconds,
+            ),
+        )
+
+    return Measurement(f"memory/{name}", f"memory bandwidth, {name}", 2.0, run)
+
+
+def _launch(bench: Bench) -> tuple[Record, ...]:
+    number = torch.zeros(1, device=bench.device)
+
+    def many() -> None:
+        for _ in range(LAUNCHES):
+            number.add_(1)
+        bench.synchronise()
+
+    timing = bench.measure(many)
+    result = Quantity(
+        name="launch", value=timing.seconds / LAUNCHES, unit="s", spread=timing.summary.spread
+    )
+    return (
+        Record(
+            key="memory/launch",
+            result=result,
+            repeats=timing.summary.repeats,
+            outliers=timing.summary.outliers,
+            rank_seconds=timing.rank_seconds,
+        ),
+    )
+
+
+def context_bytes(device: torch.device) -> float:
+    """Bytes the process holds on `device` beyond its tensors, now."""
+    if device.type == "cpu":
+        return proc_bytes(Path("/proc/self/status"), "VmRSS")
+    free, total = torch.cuda.mem_get_info(device)
+    return float(total - free - torch.cuda.memory_reserved(device))
+
+
+def proc_bytes(path: Path, field: str) -> float:
+    """A field of a /proc file that counts in "kB" (1024 bytes)."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return float(value.split()[0]) * 1024
+    raise LookupError(f"{path} has no field {field}")
+
+
+def _usable(bench: Bench) -> tuple[Record, ...]:
+    own = usable_bytes(bench.device, bench.ranks_per_node)
+    least = min(row[0] for row in bench.everywhere([own]))
+    result = Quantity(name="usable_memory", value=least, unit="bytes")
+    return (Record(key="memory/usable", result=result),)
+
+
+def usable_bytes(device: torch.device, ranks_per_node: int) -> float:
+    """The largest block this rank can have, found by allocating it on a GPU."""
+    if device.type == "cpu":
+        return proc_bytes(Path("/proc/meminfo"), "MemAvailable") / ranks_per_node
+    torch.cuda.empty_cache()
+    low, high = 0, torch.cuda.mem_get_info(device)[0]
+    while high - low > 16 * MIB:
+        middle = (low + high) // 2
+        try:
+            torch.empty(middle, dtype=torch.uint8, device=device)
+        except torch.OutOfMemoryError:
+            high = middle
+        else:
+            low = middle
+        torch.cuda.empty_cache()
+    return float(low)

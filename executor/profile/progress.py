@@ -1,0 +1,68 @@
+"""What is being measured and the time left, for people: rank 0 draws it or tells its parent."""
+
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+
+
+class Bar:
+    """A bar on stderr: title, measurements done, time elapsed, time left. Silent if not a terminal,
+    save a line every ten seconds.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._console = Console(stderr=True)
+        self._last_line_s = 0.0
+        self._bar = RichProgress(
+            TextColumn("{task.description:<48.48}"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=total, left="")
+        self._bar.start()
+
+    def show(self, title: str, *, done: int, left_s: float) -> None:
+        """Draw the state; `left_s` is the most it can still take."""
+        left = f"at most {max(0.0, left_s):.0f} s left"
+        self._bar.update(self._task, description=title, completed=done, left=left)
+        if self._bar.disable and time.monotonic() - self._last_line_s > 10:
+            self._last_line_s = time.monotonic()
+            self._console.print(f"{done} measured, now {title}, {left}", markup=False)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+
+class Progress:
+    """Rank 0's side: draws a `Bar`, or leaves the state in a file for the starting process."""
+
+    def __init__(self, rank: int, path: Path | None, *, total: int, done: int) -> None:
+        self._path = path if rank == 0 else None
+        self._total = total
+        self._bar = Bar(total) if rank == 0 and path is None else None
+        self.show("starting", done=done, left_s=0.0)
+
+    def show(self, title: str, *, done: int, left_s: float) -> None:
+        """Say what is being measured."""
+        if self._bar:
+            self._bar.show(title, done=done, left_s=left_s)
+        if self._path:
+            state = {"title": title, "done": done, "total": self._total, "left_s": left_s}
+            fresh = self._path.with_name(self._path.name + ".new")
+            fresh.write_text(json.dumps(state), encoding="utf-8")
+            fresh.replace(self._path)
+
+    def close(self) -> None:
+        """Nothing more will be measured."""
+        if self._bar:
+            self._bar.close()

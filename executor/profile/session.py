@@ -1,0 +1,159 @@
+"""One profiling run, on every rank: plan, measure what is not yet measured, write.
+
+Started by `meshplan profile` through torchrun (or by srun, or alone) as `python -m
+executor.profile.session OPTIONS`, with OPTIONS as JSON. Rank 0 keeps the partial file and writes
+the profile; the others only measure.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record as report_error
+
+from executor.profile import attention, collectives, interference, matmul, memory
+from executor.profile.bench import Bench
+from executor.profile.collectives import Groups
+from executor.profile.device import found_gpu
+from executor.profile.environment import conditions, header
+from executor.profile.measurement import Measurement
+from executor.profile.options import Options
+from executor.profile.progress import Progress
+from executor.profile.record import (
+    Quantity,
+    Record,
+    append_partial,
+    partial_path,
+    read_partial,
+    start_partial,
+)
+from executor.profile.write import Job, Measured, build_cluster
+from hardware_profiles.load import save_cluster
+from hardware_profiles.local_cpu import num_cores
+
+Value = TypeVar("Value")
+RESERVE_S = 10.0  # of the time limit, for starting the processes and for writing
+MOST_S = {True: 0.6, False: 4.0}  # of one measurement of weight 1, by `quick`
+
+
+@contextmanager
+def distributed(device_kind: str) -> Iterator[Bench]:
+    """This rank's bench inside its job; a process that torchrun did not start is alone."""
+    world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    per_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if device_kind == "auto":
+        device_kind = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(device_kind, int(os.environ.get("LOCAL_RANK", "0")))
+    if device_kind == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(max(1, num_cores() // per_node))
+    control = None
+    if world_size > 1:
+        backend = "nccl" if device_kind == "cuda" else "gloo"
+        dist.init_process_group(backend, device_id=device if device_kind == "cuda" else None)
+        control = dist.new_group(backend="gloo")
+    try:
+        yield Bench(
+            device=device,
+            rank=rank,
+            world_size=world_size,
+            ranks_per_node=per_node,
+            control=control,
+        )
+    finally:
+        if world_size > 1:
+            dist.destroy_process_group()
+
+
+def plan(bench: Bench, groups: Groups, *, quick: bool) -> tuple[Measurement, ...]:
+    """Everything to measure, in order; the same on every rank."""
+    return (
+        *memory.measurements(bench.device),
+        *matmul.measurements(
+            bench.device,
+            quick=quick,
+            memory_bytes=memory.usable_bytes(bench.device, bench.ranks_per_node),
+        ),
+        *attention.measurements(bench.device, quick=quick),
+        *collectives.measurements(bench, groups, quick=quick),
+        *interference.measurements(bench, groups),
+    )
+
+
+def measure_all(bench: Bench, options: Options, start: float) -> tuple[Record, ...]:
+    """Measure what the partial file does not have, within the time limit; every rank gets all."""
+    groups, found = Groups(), header(bench, quick=options.quick)
+    path = partial_path(options.out)
+    done: dict[str, Record] = {}
+    if bench.rank == 0:
+        done = {} if options.restart else read_partial(path, found)
+        start_partial(path, found, done)
+    finished = _agreed(bench, tuple(done))
+    planned = plan(bench, groups, quick=options.quick)
+    waiting = [item for item in planned if not _has(finished, item.key)]
+    progress = Progress(
+        bench.rank, options.progress, total=len(planned), done=len(planned) - len(waiting)
+    )
+    for index, item in enumerate(waiting):
+        left_s = _agreed(bench, options.limit_s - RESERVE_S - (time.monotonic() - start))
+        progress.show(item.title, done=len(planned) - len(waiting) + index, left_s=left_s)
+        bench.budget_s = budget_s(waiting[index:], left_s, MOST_S[options.quick])
+        for entry in item.run(bench):
+            done[entry.key] = entry
+            if bench.rank == 0:
+                append_partial(path, entry)
+    groups.end()
+    progress.close()
+    return tuple(done.values())
+
+
+def budget_s(waiting: Sequence[Measurement], left_s: float, most_s: float) -> float:
+    """The time for the first of `waiting`: its share by weight of what is left, but no luxury."""
+    first = waiting[0].weight
+    share = first / max(1e-9, sum(item.weight for item in waiting))
+    return max(0.0, min(left_s * share, most_s * first))
+
+
+def _has(finished: Sequence[str], key: str) -> bool:
+    return any(name == key or name.startswith(f"{key}/") for name in finished)
+
+
+def _agreed(bench: Bench, value: Value) -> Value:
+    """Rank 0's `value`, on every rank."""
+    if bench.control is None:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0, group=bench.control)
+    return box[0]
+
+
+def profile_here(options: Options) -> None:
+    """Measure as a rank of the job that this process is in; rank 0 writes the profile."""
+    start = time.monotonic()
+    with distributed(options.device) as bench:
+        context = Quantity(name="context", value=memory.context_bytes(bench.device), unit="bytes")
+        records = measure_all(bench, options, start)
+        said = {**conditions(bench, header(bench, quick=options.quick)), "command": options.command}
+        if bench.rank == 0:
+            records = (*records, Record(key="memory/context", result=context))
+            gpu = found_gpu(bench.device, bench.ranks_per_node, Measured.of(records))
+            job = Job(bench.ranks_per_node, bench.nodes)
+            save_cluster(build_cluster(records, gpu, job, said, options.out.stem), options.out)
+            partial_path(options.out).unlink()
+
+
+@report_error
+def main() -> None:
+    """The program of one rank."""
+    profile_here(Options.model_validate_json(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

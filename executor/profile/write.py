@@ -1,0 +1,250 @@
+"""The measurements of a session as a `Cluster`.
+
+    GPU        the datasheet where the device is one we know, else what was measured
+    kernels    fractions of the datasheet, and the points behind them
+    links      large-message bus bandwidth and the latency of one step, from the curves
+
+Bus bandwidth at the largest message: size / seconds x f(n), with f = 2(n-1)/n for all_reduce,
+(n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for send (nccl-tests, doc/PERFORMANCE.md).
+The latency of one step is that of the smallest all_reduce / 2(n-1).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from executor.profile.health import slow_links, slow_ranks, told
+from executor.profile.record import Quantity, Record
+from hardware_profiles.curves import fit_curves
+from hardware_profiles.local_cpu import memory_bytes
+from hardware_profiles.schema import (
+    AttentionPoint,
+    BusBandwidth,
+    Cluster,
+    CurvePoint,
+    Dtype,
+    Gpu,
+    Interference,
+    Kernels,
+    Link,
+    MatmulPoint,
+)
+
+MEASURED = "measured, see conditions"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The ranks that measured."""
+
+    ranks_per_node: int
+    nodes: int
+
+    @property
+    def world_size(self) -> int:
+        """All ranks."""
+        return self.ranks_per_node * self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A session's records by what they are."""
+
+    quantities: dict[str, float]
+    matmuls: tuple[MatmulPoint, ...]
+    attentions: tuple[AttentionPoint, ...]
+    curves: tuple[CurvePoint, ...]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> "Measured":
+        """Sorted out; the order of the measurements is kept."""
+        results = [record.result for record in records]
+        return cls(
+            {r.name: r.value for r in results if isinstance(r, Quantity)},
+            tuple(r for r in results if isinstance(r, MatmulPoint)),
+            tuple(r for r in results if isinstance(r, AttentionPoint)),
+            tuple(r for r in results if isinstance(r, CurvePoint)),
+        )
+
+    @property
+    def bandwidths(self) -> dict[str, float]:
+        """Bytes per second of everything that moves bytes on the device."""
+        found = self.quantities.items()
+        return {
+            name.removeprefix("bandwidth."): value
+            for name, value in found
+            if name.startswith("bandwidth.") and name != "bandwidth.host_to_device"
+        }
+
+    def rates(self, name: str) -> dict[Dtype, float]:
+        """`burst` or `sustained` FLOP/s by number format."""
+        return {  # the formats come from MatmulPoint.dtype, so they are ours
+            point.dtype: self.quantities[f"{name}.{point.dtype}"] for point in self.matmuls
+        }
+
+
+def measured_gpu(gpu: Gpu, measured: Measured) -> Gpu:
+    """`gpu` with peaks and bandwidth as measured: for a device that no datasheet describes."""
+    best: dict[Dtype, float] = defaultdict(float)
+    for point in measured.matmuls:
+        best[point.dtype] = max(best[point.dtype], point.flops_per_s)
+    for dtype, rate in measured.rates("sustained").items():
+        best[dtype] = max(best[dtype], rate)
+    sources = {
+        "peak_flops_per_s": "measured: the fastest matmul of the format, sustained",
+        "memory_bandwidth_bytes_per_s": "measured: the fastest pointwise kernel",
+    }
+    return gpu.model_copy(
+        update={
+            "peak_flops_per_s": dict(best),
+            "memory_bandwidth_bytes_per_s": max(measured.bandwidths.values()),
+            "sources": {**gpu.sources, **sources},
+        }
+    )
+
+
+def build_cluster(
+    records: Sequence[Record], gpu: Gpu, job: Job, conditions: dict[str, str], name: str
+) -> Cluster:
+    """The profile: `gpu` is what the device is known to be, the rest is measured."""
+    measured = Measured.of(records)
+    quantities = measured.quantities
+    interference = None
+    if "interference.compute" in quantities:
+        interference = Interference(
+            compute=quantities["interference.compute"],
+            communication=quantities["interference.communication"],
+        )
+    conditions = {**conditions, **_health(records, job)}
+    links = _links(measured, job)
+    cluster = Cluster(
+        name=name,
+        title=f"{job.nodes} x {job.ranks_per_node} x {gpu.title}, measured",
+        gpu=gpu,
+        gpus_per_node=job.ranks_per_node,
+        max_gpus=job.world_size,
+        node=links[0],
+        network=links[1],
+        kernels=build_kernels(measured, gpu, conditions),
+        collective_points=measured.curves,
+        collective_fits=fit_curves(measured.curves),
+        usable_memory_bytes=quantities["usable_memory"],
+        communicator_bytes=quantities.get("communicator"),
+        interference=interference,
+        host_memory_bytes=memory_bytes(),
+        host_link_bytes_per_s=quantities.get("bandwidth.host_to_device"),
+        conditions=conditions,
+        sources={"node": _link_source(job, nodes=1), "network": _link_source(job, job.nodes)},
+    )
+    return Cluster.model_validate(rounded(cluster.model_dump()))
+
+
+def rounded(value: object) -> object:
+    """`value` with every float in it to six significant digits: more is noise, and hard to read."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(rounded(item) for item in value)
+    return value
+
+
+def build_kernels(measured: Measured, gpu: Gpu, conditions: dict[str, str]) -> Kernels:
+    """Fractions of the peaks of `gpu`, and the points."""
+    bandwidth, peak = gpu.memory_bandwidth_bytes_per_s, gpu.peak_flops_per_s
+    moved = measured.bandwidths
+    pointwise = [rate for name, rate in moved.items() if name != "adamw"]
+    grouped: dict[Dtype, float] = defaultdict(float)
+    for point in measured.matmuls:
+        if point.groups > 1:
+            grouped[point.dtype] = max(grouped[point.dtype], point.flops_per_s)
+    return Kernels(
+        gpu=gpu.name,
+        matmul_efficiency={d: rate / peak[d] for d, rate in measured.rates("sustained").items()},
+        grouped_efficiency={dtype: rate / peak[dtype] for dtype, rate in grouped.items()},
+        attention_forward=_attention(measured, "forward") / _peak_16_bit(gpu),
+        attention_backward=_attention(measured, "backward") / _peak_16_bit(gpu),
+        memory_efficiency=min(1.0, median(pointwise) / bandwidth),
+        launch_s=measured.quantities["launch"],
+        context_bytes=measured.quantities["context"],
+        burst_flops_per_s=measured.rates("burst"),
+        pointwise_bytes_per_s=moved,
+        optimizer_efficiency=moved["adamw"] / bandwidth,
+        matmul_points=measured.matmuls,
+        attention_points=measured.attentions,
+        conditions=conditions,
+        sources={"all": MEASURED},
+    )
+
+
+def _peak_16_bit(gpu: Gpu) -> float:
+    peaks = gpu.peak_flops_per_s
+    return peaks["bf16"] if "bf16" in peaks else peaks["fp16"]
+
+
+def _attention(measured: Measured, direction: str) -> float:
+    """FLOP/s of the longest causal 16-bit attention with the widest heads up to 128."""
+    usual = [
+        point
+        for point in measured.attentions
+        if point.direction == direction
+        and point.causal
+        and point.dtype in ("bf16", "fp16")
+        and point.head_dim == point.v_head_dim <= 128
+        and point.heads == point.kv_heads
+    ]
+    return max(usual, key=lambda point: (point.head_dim, point.seq_len)).flops_per_s
+
+
+def _links(measured: Measured, job: Job) -> tuple[Link, Link]:
+    """Inside a node, and between nodes; what this job cannot measure is the next nearest thing."""
+    if job.world_size == 1:
+        free = dict.fromkeys(BusBandwidth.model_fields, math.inf)
+        alone = Link(latency_s=0.0, bus_bandwidth=BusBandwidth(**free))
+        return alone, alone
+    across = _link(measured.curves, job.ranks_per_node, job.nodes)
+    inside = _link(measured.curves, job.ranks_per_node, 1) if job.ranks_per_node > 1 else across
+    return inside, across
+
+
+def _link(points: Sequence[CurvePoint], ranks_per_node: int, nodes: int) -> Link:
+    """From the smallest and the largest messages of the full shape, and of its pairs."""
+    n = ranks_per_node * nodes
+    full, pair = (ranks_per_node, nodes), ((2, 1) if nodes == 1 else (1, 2))
+    share = (n - 1) / n
+    factor = {"all_reduce": 2 * share, "send": 1.0}
+    rates: dict[str, float] = {}
+    for kind in BusBandwidth.model_fields:
+        largest = _curve(points, kind, pair if kind == "send" else full)[-1]
+        rates[kind] = largest.size_bytes / largest.seconds * factor.get(kind, share)
+    smallest = _curve(points, "all_reduce", full)[0]
+    return Link(latency_s=smallest.seconds / (2 * (n - 1)), bus_bandwidth=BusBandwidth(**rates))
+
+
+def _curve(points: Sequence[CurvePoint], kind: str, shape: tuple[int, int]) -> list[CurvePoint]:
+    """The points of one collective and group shape, smallest message first."""
+    curve = [p for p in points if p.kind == kind and (p.ranks_per_node, p.nodes) == shape]
+    return sorted(curve, key=lambda point: point.size_bytes)
+
+
+def _link_source(job: Job, nodes: int) -> str:
+    if job.world_size == 1:
+        return "one process: a group of one rank moves nothing, and max_gpus says that it is alone"
+    if nodes == 1 and job.nodes > 1 and job.ranks_per_node == 1:
+        return "one rank per node: as between nodes"
+    if nodes == job.nodes == 1:
+        return f"{MEASURED}; one node: between nodes nothing was measured, and max_gpus excludes it"
+    return MEASURED
+
+
+def _health(records: Sequence[Record], job: Job) -> dict[str, str]:
+    repeats = sum(record.repeats for record in records)
+    outliers = sum(record.outliers for record in records)
+    return {
+        "slow_ranks": told(slow_ranks(records, job.world_size)) if job.world_size > 1 else "none",
+        "slow_links": told(slow_links(records, job.ranks_per_node, job.nodes)),
+        "outliers": f"{outliers} of {repeats} samples, above third quartile + 3 x quartile range",
+    }
