@@ -66,12 +66,10 @@ def matmul_surface(
              `NEIGHBOURS` shapes have it, or by default, all of them
     grouped  only products of several groups, or (default) only single ones
 
-    bf16 and fp16 stand in for each other where only one was measured.
+    bf16 and fp16 count as one format: the tensor cores run both at one rate.
     """
     usable = [point for point in points if (point.groups > 1) == grouped]
-    chosen = [point for point in usable if point.dtype == dtype]
-    if not chosen and dtype in SAME_RATE:
-        chosen = [point for point in usable if point.dtype == SAME_RATE[dtype]]
+    chosen = [point for point in usable if point.dtype in (dtype, SAME_RATE.get(dtype))]
     of_layout = [point for point in chosen if point.layout == layout]
     if len(of_layout) >= NEIGHBOURS:
         chosen = of_layout

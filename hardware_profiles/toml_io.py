@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 TABLES = frozenset({"matmul_points", "attention_points", "collective_points", "collective_fits"})
+PROSE = frozenset({"sources", "conditions"})  # text about fields, under the fields' own names
 TUPLES = frozenset({"latency_s", "bandwidth_bytes_per_s"})
 
 
@@ -36,7 +37,7 @@ def _expand(document: dict[str, Any]) -> dict[str, Any]:
     for key, value in document.items():
         if key in TABLES and isinstance(value, str):
             document[key] = _rows(value)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and key not in PROSE:
             _expand(value)
     return document
 
@@ -76,7 +77,7 @@ def _lines(document: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterable[str
     for key, value in document.items():
         if key in tables or value is None:
             continue
-        if key in TABLES:
+        if key in TABLES and not isinstance(value, str):
             if value:
                 yield f'{key} = """'
                 yield from _csv(value)
@@ -107,9 +108,12 @@ def _value(value: object) -> str:
 
 
 def _number(value: float) -> str:
-    text = repr(value)
+    """The shortest text that reads back as `value`: 9.89e14 rather than 989000000000000.0."""
+    if not value or 1e-3 <= abs(value) < 1e6:
+        return repr(value)
+    text = next(t for t in (f"{value:.{n}e}" for n in range(18)) if float(t) == value)
     mantissa, _, exponent = text.partition("e")
-    return f"{mantissa}e{int(exponent)}" if exponent else text
+    return f"{mantissa}e{int(exponent)}"
 
 
 def _csv(records: Iterable[Mapping[str, Any]]) -> list[str]:
