@@ -62,9 +62,9 @@ def _text_part(outer: Fields) -> Fields:
     text = outer.section("text_config")
     if text is None:
         return outer
-    inherited = ("tie_word_embeddings", "model_type")
-    above = {key: outer.config[key] for key in inherited if outer.config.get(key) is not None}
-    return Fields({**above, **text.config}, outer.name)
+    inherited = {key: outer.config.get(key) for key in ("tie_word_embeddings", "model_type")}
+    given = {key: value for key, value in text.config.items() if value is not None}
+    return Fields({**inherited, **given}, outer.name)
 
 
 def _why_not(model_type: str) -> str:

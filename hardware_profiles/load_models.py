@@ -34,13 +34,13 @@ def load_model_config(name_or_path: str | Path) -> dict[str, object]:
     if text in model_names():
         return _read_config(MODELS / f"{text}.json")
     path = Path(text)
-    if not _exists(path):
+    if not text or not _exists(path):
         raise UnknownModel(_not_found(text))
     return _read_config(path / "config.json" if path.is_dir() else path)
 
 
 def _exists(path: Path) -> bool:
-    """Whether the path is there; a text that cannot be a path (too long, a null byte) is not."""
+    """Whether the path is there; a text that cannot be one (too long, a null byte) is not."""
     try:
         return path.exists()
     except (OSError, ValueError):

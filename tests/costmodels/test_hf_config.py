@@ -1,0 +1,285 @@
+"""Reading config.json: what each family becomes, and one clear line for all that is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.config_fields import MAX_COUNT, MAX_LAYERS, UnsupportedModel
+from costmodels.hf_config import FAMILIES, left_out, model_from_config
+from costmodels.model import Attention, Model
+from costmodels.params import model_parameters
+from hardware_profiles.load_models import load_model_config, model_names
+
+CONFIGS = {name: load_model_config(name) for name in model_names()}
+
+
+def model(name: str, **changes: Any) -> Model:
+    return model_from_config(CONFIGS[name] | changes, name)
+
+
+def windows(model: Model) -> list[int | None]:
+    return [model.kinds[kind].attention.window for kind in model.pattern]
+
+
+# What families become
+
+
+def test_every_family_is_in_the_catalogue_or_here() -> None:
+    """Each entry of the table is exercised by a catalogue model or by a nested configuration."""
+    nested_only = {"llama4", "gemma3"}
+    assert {str(config["model_type"]) for config in CONFIGS.values()} == set(FAMILIES) - nested_only
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("mistral-7b", [None] * 32, id="mistral v0.3: none"),
+        pytest.param("gpt-oss-20b", [128, None] * 12, id="gpt-oss: every other layer"),
+        pytest.param("gemma-2-2b", [4096, None] * 13, id="gemma 2: every other layer"),
+        pytest.param(
+            "gemma-3-1b", ([512] * 5 + [None]) * 4 + [512] * 2, id="gemma 3: five of six, 26 layers"
+        ),
+        pytest.param(
+            "llama-4-scout", ([8192] * 3 + [None]) * 12, id="llama 4: three of four, in chunks"
+        ),
+        pytest.param("phi-3-mini", [2047] * 32, id="phi 3: all"),
+    ],
+)
+def test_windows(name: str, expected: list[int | None]) -> None:
+    """Families differ in which of their layers see only a window of the sequence."""
+    assert windows(model(name)) == expected
+
+
+def test_qwen_slides_from_max_window_layers_on() -> None:
+    """Qwen has a sliding window only when told so, and only on its upper layers."""
+    on = model("qwen2.5-7b", use_sliding_window=True, sliding_window=1024, max_window_layers=20)
+    assert windows(on) == [None] * 20 + [1024] * 8
+    assert windows(model("qwen2.5-7b", sliding_window=1024)) == [None] * 28
+
+
+def test_layer_types_win_over_the_pattern() -> None:
+    """A configuration that lists its layers' attention is believed."""
+    types = ["full_attention"] * 25 + ["sliding_attention"]
+    assert windows(model("gemma-2-2b", layer_types=types)) == [None] * 25 + [4096]
+
+
+def test_llama_4_interleaves() -> None:
+    """Maverick routes every second layer, Scout all; a shared expert is as wide as a routed one."""
+    maverick = model("llama-4-maverick")
+    routed = [maverick.kinds[kind].experts is not None for kind in maverick.pattern]
+    assert routed == [False, True] * 24
+    assert {kind.ffn for kind in maverick.kinds} == {0, 16384}
+    scout = model("llama-4-scout")
+    assert all(kind.experts and kind.experts.shared_ffn == 8192 for kind in scout.kinds)
+    assert {kind.attention.chunked for kind in scout.kinds} == {True, False}
+
+
+def test_qwen_moe_dense_layers() -> None:
+    """Every `decoder_sparse_step`-th layer is routed, but for those listed as dense."""
+    moe = model("qwen3-30b-a3b", decoder_sparse_step=2, mlp_only_layers=[1, 3])
+    routed = [i for i, kind in enumerate(moe.pattern) if moe.kinds[kind].experts]
+    assert routed == list(range(5, 48, 2))
+
+
+def test_deepseek_v3_layers() -> None:
+    """Three dense layers lead, then 58 routed ones with one shared expert; one MTP module."""
+    v3 = model("deepseek-v3")
+    assert v3.runs == ((0, 3), (1, 58))
+    assert v3.kinds[0].ffn == 18432
+    experts = v3.kinds[1].experts
+    assert experts is not None
+    assert (experts.experts, experts.top_k, experts.shared_ffn) == (256, 8, 2048)
+    assert experts.router_bias
+    assert v3.mtp_layers == 1
+    assert v3.kinds[0].attention == Attention(
+        heads=128,
+        kv_heads=128,
+        head_dim=192,
+        v_head_dim=128,
+        q_lora_rank=1536,
+        kv_lora_rank=512,
+        rope_head_dim=64,
+    )
+
+
+def test_deepseek_without_experts_is_dense() -> None:
+    """A null `n_routed_experts` means dense layers throughout."""
+    assert not model("deepseek-v2", n_routed_experts=None).is_moe
+
+
+@pytest.mark.parametrize(
+    ("name", "traits"),
+    [
+        ("llama-3.1-8b", {"gated": True, "norm": "rmsnorm", "tied": False, "bias": False}),
+        ("llama-3.2-1b", {"tied": True}),
+        ("gemma-2-9b", {"norms_per_layer": 4, "tied": True}),
+        ("gpt3-175b", {"gated": False, "norm": "layernorm", "bias": True, "tied": True}),
+        ("gpt3-13b", {"learned_positions": 2048}),
+        ("gpt-neox-20b", {"parallel_blocks": True, "gated": False, "tied": False}),
+        ("mpt-7b", {"gated": False, "bias": False, "learned_positions": 0, "tied": True}),
+        ("bloom-176b", {"embedding_norm": True, "learned_positions": 0}),
+        ("nemotron-4-340b", {"gated": False, "bias": False, "norm": "layernorm"}),
+    ],
+)
+def test_traits(name: str, traits: dict[str, object]) -> None:
+    """Families differ in gates, norms, biases, positions and whether the head is tied."""
+    read = model(name)
+    assert {trait: getattr(read, trait) for trait in traits} == traits
+
+
+def test_qkv_and_qk_norm_traits() -> None:
+    """Qwen2 has query/key/value biases only; Qwen3 and OLMo 2 have norms instead."""
+    qwen2, qwen3 = model("qwen2.5-7b").kinds[0].attention, model("qwen3-8b").kinds[0].attention
+    assert (qwen2.qkv_bias, qwen2.out_bias, qwen2.qk_norm) == (True, False, "none")
+    assert (qwen3.qkv_bias, qwen3.head_dim, qwen3.qk_norm) == (False, 128, "head")
+    assert model("olmo-2-7b").kinds[0].attention.qk_norm == "full"
+    assert model("gpt-oss-20b").kinds[0].attention.sinks
+
+
+def test_mpt_variants() -> None:
+    """Without ALiBi MPT learns its positions; with biases it has them in the norms too."""
+    learned = model("mpt-7b", attn_config={"alibi": False}, no_bias=False)
+    assert learned.learned_positions == 2048
+    assert (learned.bias, learned.norm) == (True, "layernorm")
+    assert model("mpt-7b", attn_config={"kv_n_heads": 8}).kinds[0].attention.kv_heads == 8
+
+
+# Multimodal configurations
+
+
+def test_text_part_of_a_multimodal_configuration() -> None:
+    """The language model is read from `text_config`; the tower is named as left out."""
+    text = {key: CONFIGS["gemma-3-4b"][key] for key in ("hidden_size", "num_hidden_layers")}
+    text |= {"intermediate_size": 10240, "sliding_window": 1024, "model_type": "gemma3_text"}
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
+    assert model_from_config(config, "gemma-3-4b") == model("gemma-3-4b")
+    assert left_out(config) == ("vision tower",)
+    assert left_out(CONFIGS["gemma-3-4b"]) == ()
+
+
+def test_outer_tie_reaches_the_text_part() -> None:
+    """`tie_word_embeddings` beside `text_config` counts, unless the inner one says otherwise."""
+    text = CONFIGS["llama-3.1-8b"] | {"tie_word_embeddings": None}
+    config = {"model_type": "llava", "text_config": text, "tie_word_embeddings": True}
+    assert model_from_config(config, "x").tied
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ([1, 2], "an object, not a list"),
+        ({}, "'model_type' is missing"),
+        ({"model_type": 7}, "'model_type' is missing"),
+        ({"model_type": "t5"}, "'t5' is not priced: an encoder-decoder"),
+        ({"model_type": "mamba2"}, "state-space layers"),
+        ({"model_type": "qwen3_next"}, "hybrid of attention"),
+        ({"model_type": "llama", "is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "alien"}, "these are: bloom, deepseek_v2"),
+        ({"model_type": "gemma3", "text_config": 3}, "text_config is 3, not an object"),
+    ],
+)
+def test_refused_by_name(config: object, words: str) -> None:
+    """A family that is not priced is refused with its name and the reason."""
+    with pytest.raises(UnsupportedModel, match=words):
+        model_from_config(config, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("llama-3.1-8b", {"hidden_size": None}, "'hidden_size' or 'n_embd'.* is missing"),
+        ("llama-3.1-8b", {"hidden_size": "4096"}, "hidden_size is '4096', not a whole number"),
+        ("llama-3.1-8b", {"hidden_size": 4096.5}, "hidden_size is 4096.5, not a whole number"),
+        ("llama-3.1-8b", {"hidden_size": True}, "hidden_size is True, not a whole number"),
+        ("llama-3.1-8b", {"vocab_size": 0}, "vocab_size is 0, not between 1"),
+        ("llama-3.1-8b", {"vocab_size": MAX_COUNT + 1}, "vocab_size is 2147483648, not between"),
+        ("llama-3.1-8b", {"vocab_size": 10**5000}, "vocab_size is a number of 16610 bits"),
+        ("llama-3.1-8b", {"num_hidden_layers": MAX_LAYERS + 1}, "10001 layers; at most 10000"),
+        ("llama-3.1-8b", {"num_key_value_heads": 5}, "32 does not divide by 5"),
+        ("llama-3.1-8b", {"num_attention_heads": 24}, "4096 does not divide by 24"),
+        ("llama-3.1-8b", {"tie_word_embeddings": "yes"}, "'yes', not true or false"),
+        ("gpt-oss-20b", {"layer_types": ["full_attention"]}, "names 1 layers of 24"),
+        ("gpt-oss-20b", {"layer_types": ["linear_attention"] * 24}, "'linear_attention'"),
+        ("gpt-oss-20b", {"layer_types": 3}, "layer_types is 3, not a list of words"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": ["a"]}, "not a list of whole numbers"),
+        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "9 experts per token, but only 8"),
+        ("deepseek-v3", {"attention_bias": True}, "attention_bias with latent attention"),
+        ("mpt-7b", {"attn_config": {"qk_ln": True}}, "qk_ln"),
+    ],
+)
+def test_field_refused(name: str, changes: dict[str, object], words: str) -> None:
+    """A missing, ill-typed, out-of-range or contradictory field is named with its value."""
+    with pytest.raises(UnsupportedModel, match=words) as refusal:
+        model(name, **changes)
+    assert str(refusal.value).startswith(f"{name}: ")
+
+
+# Any JSON at all
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+FIELD_NAMES = sorted({key for config in CONFIGS.values() for key in config})
+
+
+def read_or_refuse(config: object) -> None:
+    """A configuration either becomes a model that can be counted or is refused in one line."""
+    outcome = model_or_refusal(config)
+    if isinstance(outcome, str):
+        assert "\n" not in outcome
+        assert len(outcome) < 500
+    else:
+        assert model_parameters(outcome).total > 0
+
+
+def model_or_refusal(config: object) -> Model | str:
+    try:
+        return model_from_config(config, "fuzz")
+    except UnsupportedModel as refusal:
+        return str(refusal)
+
+
+@given(JSON)
+def test_any_json_is_read_or_refused(config: object) -> None:
+    """No JSON document crashes the reader."""
+    read_or_refuse(config)
+
+
+@given(
+    st.sampled_from(sorted(FAMILIES)),
+    st.dictionaries(st.sampled_from(FIELD_NAMES), JSON | st.integers(1, 64), max_size=20),
+)
+def test_any_fields_of_a_family_are_read_or_refused(
+    model_type: str, fields: dict[str, object]
+) -> None:
+    """No mixture of known field names and arbitrary values crashes a family's reader."""
+    read_or_refuse(fields | {"model_type": model_type})
+
+
+@given(st.sampled_from(sorted(CONFIGS)), st.data())
+def test_a_damaged_config_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    """A real configuration with any one field lost or replaced is read or refused."""
+    config = dict(CONFIGS[name])
+    key = data.draw(st.sampled_from(sorted(config)))
+    if data.draw(st.booleans()):
+        del config[key]
+    else:
+        config[key] = data.draw(JSON)
+    read_or_refuse(config)
+
+
+def test_catalogue_is_json_that_stands_alone() -> None:
+    """Each file says where it is from, which family it is, and survives a round trip."""
+    for name, config in CONFIGS.items():
+        assert isinstance(config["_source"], str), name
+        assert isinstance(config["architectures"], list), name
+        assert json.loads(json.dumps(config)) == config

@@ -1,0 +1,398 @@
+"""Parameter counts: by hand, against published figures, and the laws of sharding."""
+
+import csv
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.hf_config import model_from_config
+from costmodels.model import Attention, Experts, Layer, Model
+from costmodels.params import (
+    ParameterCount,
+    active_parameters,
+    embedding_parameters_per_rank,
+    final_norm_parameters,
+    head_parameters_per_rank,
+    layer_parameters,
+    layer_parameters_per_rank,
+    model_parameters,
+    mtp_parameters_per_rank,
+    padded_vocab,
+)
+from costmodels.shape import model_from_shape
+from hardware_profiles.load_models import load_model_config, model_names
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "published_parameters.csv"
+ROWS = list(csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines()))
+
+
+def catalogue(name: str) -> Model:
+    return model_from_config(load_model_config(name), name)
+
+
+MODELS = {name: catalogue(name) for name in model_names()}
+
+
+def last_digit(text: str) -> float:
+    """One unit of the last digit that `text` prints: 1e7 for "29.95e9", 1 for a whole count."""
+    exponent = Decimal(text).as_tuple().exponent
+    assert isinstance(exponent, int)
+    return 10.0**exponent
+
+
+def attention(heads: int = 4, kv_heads: int = 2, head_dim: int = 8) -> Attention:
+    return Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim)
+
+
+def one_layer(kind: Layer, **traits: object) -> Model:
+    model = Model(name="one layer", hidden=32, vocab=100, kinds=(kind,), pattern=(0,))
+    return replace(model, **traits)  # type: ignore[arg-type]
+
+
+# By hand
+
+
+@pytest.mark.parametrize(
+    ("kind", "traits", "part", "expected"),
+    [
+        pytest.param(
+            Layer(attention=attention(), ffn=64),
+            {},
+            "attention",
+            3072,
+            id="GQA: q 32x32 + k 32x16 + v 32x16 + out 32x32",
+        ),
+        pytest.param(
+            Layer(attention=replace(attention(), qkv_bias=True, out_bias=True), ffn=64),
+            {},
+            "attention",
+            3168,
+            id="GQA with biases: 3072 + 32 + 16 + 16 + 32",
+        ),
+        pytest.param(
+            Layer(attention=replace(attention(), sinks=True), ffn=64),
+            {},
+            "attention",
+            3076,
+            id="sinks: 3072 + one per head, 4",
+        ),
+        pytest.param(
+            Layer(
+                attention=Attention(
+                    heads=4,
+                    kv_heads=4,
+                    head_dim=12,
+                    v_head_dim=8,
+                    q_lora_rank=16,
+                    kv_lora_rank=20,
+                    rope_head_dim=4,
+                ),
+                ffn=64,
+            ),
+            {},
+            "attention",
+            4352,
+            id="MLA: 32x16 + 16x4x12 + 32x(20+4) + 20x4x(8+8) + 4x8x32",
+        ),
+        pytest.param(
+            Layer(attention=attention(), ffn=64), {}, "dense_ffn", 6144, id="SwiGLU: 3 x 32 x 64"
+        ),
+        pytest.param(
+            Layer(attention=attention(), ffn=64),
+            {"gated": False, "bias": True},
+            "dense_ffn",
+            4192,
+            id="GELU with biases: 2 x 32 x 64 + 64 + 32",
+        ),
+        pytest.param(
+            Layer(attention=attention(), experts=Experts(experts=8, top_k=2, ffn=16)),
+            {},
+            "routed_experts",
+            12288,
+            id="8 experts x 3 x 32 x 16",
+        ),
+        pytest.param(
+            Layer(
+                attention=attention(),
+                experts=Experts(experts=8, top_k=2, ffn=16, bias=True, router_bias=True),
+            ),
+            {},
+            "routed_experts",
+            12800,
+            id="with biases: 8 x (3 x 32 x 16 + 16 + 16 + 32)",
+        ),
+        pytest.param(
+            Layer(
+                attention=attention(),
+                experts=Experts(experts=8, top_k=2, ffn=16, router_bias=True),
+            ),
+            {},
+            "router",
+            264,
+            id="router: 8 x 32 + 8",
+        ),
+        pytest.param(
+            Layer(
+                attention=attention(),
+                experts=Experts(experts=8, top_k=2, ffn=16, shared_ffn=48, shared_gate=True),
+            ),
+            {},
+            "shared_experts",
+            4640,
+            id="shared: 3 x 32 x 48 + gate 32",
+        ),
+        pytest.param(
+            Layer(attention=replace(attention(), qk_norm="head"), ffn=64),
+            {"norms_per_layer": 4},
+            "norms",
+            144,
+            id="4 RMSNorms x 32 + q and k norms of 8",
+        ),
+        pytest.param(
+            Layer(attention=replace(attention(), qk_norm="full"), ffn=64),
+            {"norm": "layernorm"},
+            "norms",
+            176,
+            id="2 LayerNorms x 2 x 32 + norms over (4 + 2) heads of 8",
+        ),
+    ],
+)
+def test_part_of_a_layer_by_hand(
+    kind: Layer, traits: dict[str, object], part: str, expected: int
+) -> None:
+    """Each part of a layer is the sum of its matrices, biases and norms."""
+    assert getattr(layer_parameters(one_layer(kind, **traits), kind), part) == expected
+
+
+def test_ends_by_hand() -> None:
+    """An untied model has two vocabulary matrices; positions, norms and MTP modules add up."""
+    kind = Layer(attention=attention(), ffn=64)
+    model = one_layer(kind, learned_positions=10, embedding_norm=True, mtp_layers=2)
+    count = model_parameters(model)
+    assert count.embedding == 100 * 32 + 10 * 32
+    assert count.head == 100 * 32
+    assert count.norms == 2 * 32 + 32 + 32  # the layer's, the embedding's, the final one
+    assert count.mtp == 2 * (3072 + 6144 + 64 + 2 * 32 * 32 + 3 * 32)
+    assert model_parameters(replace(model, tied=True)).head == 0
+
+
+# Published
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["model"] for row in ROWS])
+def test_published_total(row: dict[str, str]) -> None:
+    """A model has the published number of parameters, to the last digit that the source prints."""
+    count = model_parameters(MODELS[row["model"]])
+    ours = count.without_mtp + int(row["outside"])
+    if row["counts"] == "without embeddings":
+        ours -= count.embedding + count.head
+    published = float(row["published"])
+    print(f"{row['model']}: {ours:,} for {row['published']}: {ours / published - 1:+.4%}")
+    assert abs(ours - published) < last_digit(row["published"])
+
+
+MOE_ROWS = [row for row in ROWS if row["active"]]
+
+
+@pytest.mark.parametrize("row", MOE_ROWS, ids=[row["model"] for row in MOE_ROWS])
+def test_published_active(row: dict[str, str]) -> None:
+    """A token visits the published number of parameters, to the last digit that is printed."""
+    count = active_parameters(MODELS[row["model"]])
+    ours = count.without_mtp
+    if row["active_counts_embedding"] == "no":
+        ours -= count.embedding
+    print(f"{row['model']}: {ours:,} for {row['active']}: {ours / float(row['active']) - 1:+.2%}")
+    assert abs(ours - float(row["active"])) < last_digit(row["active"])
+
+
+def test_every_catalogue_model_has_a_published_total() -> None:
+    """No model is in the catalogue unchecked; the three made for this project have 5 to 20 M."""
+    made_here = {"tiny-llama", "tiny-moe", "tiny-mla"}
+    assert set(MODELS) - made_here == {row["model"] for row in ROWS}
+    for name in made_here:
+        assert 5e6 < model_parameters(MODELS[name]).total < 20e6
+
+
+def test_every_moe_model_has_a_published_active_count() -> None:
+    """Total alone does not check top_k, so each routed model has an active figure too."""
+    routed = {name for name, model in MODELS.items() if model.is_moe}
+    assert routed - {"tiny-moe", "tiny-mla"} == {row["model"] for row in MOE_ROWS}
+
+
+def test_deepseek_v3_checkpoint() -> None:
+    """Main model, MTP module and its two vocabulary copies are the tensors of the checkpoint.
+
+    Source: safetensors summary of deepseek-ai/DeepSeek-V3, BF16 3918786560 + FP8 680571043840; the
+    router's correction biases (one per expert in 59 layers) are stored in FP32 beside the scales.
+    """
+    model = MODELS["deepseek-v3"]
+    count = model_parameters(model)
+    copies = count.embedding + count.head
+    correction_biases = 59 * 256
+    assert count.total + copies - correction_biases == 3_918_786_560 + 680_571_043_840
+
+
+def test_deepseek_v3_split() -> None:
+    """Embedding and head have 0.9e9 each, the MTP module 11.5e9 besides its projection.
+
+    Source: README_WEIGHTS.md of deepseek-ai/DeepSeek-V3.
+    """
+    count = model_parameters(MODELS["deepseek-v3"])
+    assert count.embedding == count.head == pytest.approx(0.9e9, rel=0.05)
+    assert count.mtp - 2 * 7168**2 == pytest.approx(11.5e9, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "feed_forward", "attention_total", "vocabulary"),
+    [("gpt-oss-120b", 114.71e9, 0.96e9, 1.16e9), ("gpt-oss-20b", 19.12e9, 0.64e9, 1.16e9)],
+)
+def test_gpt_oss_split(
+    name: str, feed_forward: float, attention_total: float, vocabulary: float
+) -> None:
+    """Experts, attention and vocabulary are those of table 1 of the gpt-oss model card."""
+    count = model_parameters(MODELS[name])
+    assert abs(count.routed_experts + count.router - feed_forward) < 0.01e9
+    assert abs(count.attention - attention_total) < 0.01e9
+    assert abs(count.embedding + count.head - vocabulary) < 0.01e9
+
+
+@pytest.mark.parametrize(
+    ("label", "layers", "hidden", "heads", "billions"),
+    [
+        ("22B", 48, 6144, 64, 22),
+        ("175B", 96, 12288, 96, 175),
+        ("530B", 105, 20480, 128, 530),
+        ("1T", 128, 25600, 160, 1000),
+    ],
+)
+def test_korthikanti_sizes(label: str, layers: int, hidden: int, heads: int, billions: int) -> None:
+    """A GPT block has 12 h^2 + 13 h parameters, and the four models have the sizes of their names.
+
+    Source: formula, Narayanan et al. 2021, arXiv 2104.04473 equation 2; models, Korthikanti et al.
+    2022, arXiv 2205.05198 table 3 (vocabulary 51200, sequence 2048).
+    """
+    shape = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": 4 * hidden}
+    model = model_from_shape(shape | {"vocab": 51200, "seq_len": 2048, "gated": False}, label)
+    final_norm = 2 * hidden
+    expected = layers * (12 * hidden**2 + 13 * hidden) + (51200 + 2048) * hidden + final_norm
+    assert model_parameters(model).total == expected
+    assert expected == pytest.approx(billions * 1e9, rel=0.01)
+
+
+# Laws
+
+NAMES = st.sampled_from(sorted(MODELS))
+DEGREES = st.sampled_from([1, 2, 4, 8, 16, 32])
+
+
+@given(NAMES)
+def test_one_rank_holds_the_whole_layer(name: str) -> None:
+    """With every degree 1 a rank holds exactly the layer, its embedding, head and MTP modules."""
+    model = MODELS[name]
+    for kind in model.kinds:
+        rank = layer_parameters_per_rank(model, kind, 1, 1, 1)
+        count = layer_parameters(model, kind)
+        assert rank.dense + rank.expert == count.total
+        assert rank.expert == count.routed_experts
+    count = model_parameters(model)
+    mtp = mtp_parameters_per_rank(model, 1)
+    assert mtp.dense + mtp.expert == count.mtp
+    tied = model.vocab * model.hidden if model.tied else 0
+    ends = embedding_parameters_per_rank(model, 1) + head_parameters_per_rank(model, 1) - tied
+    layers = sum(layer_parameters(model, model.kinds[kind]).total for kind in model.pattern)
+    assert ends + layers + count.mtp == count.total
+
+
+@given(NAMES, DEGREES, DEGREES, st.sampled_from([1, 2]))
+def test_ranks_together_hold_at_least_the_layer(name: str, tp: int, ep: int, etp: int) -> None:
+    """Sharding never loses a parameter, never keeps more than the layer, and more never costs."""
+    model = MODELS[name]
+    for kind in model.kinds:
+        whole = layer_parameters(model, kind)
+        rank = layer_parameters_per_rank(model, kind, tp, ep, etp)
+        dense = whole.total - whole.routed_experts
+        assert dense / tp <= rank.dense * (1 + 1e-12)
+        assert rank.dense <= dense
+        assert whole.routed_experts / (ep * etp) <= rank.expert * (1 + 1e-12)
+        assert rank.expert <= whole.routed_experts
+        more = layer_parameters_per_rank(model, kind, 2 * tp, 2 * ep, etp)
+        assert more.dense <= rank.dense
+        assert more.expert <= rank.expert
+
+
+@given(NAMES, st.lists(st.tuples(DEGREES, DEGREES, DEGREES), min_size=1, max_size=8))
+def test_arrays_give_what_numbers_give(name: str, degrees: list[tuple[int, int, int]]) -> None:
+    """A column of layouts gets, element for element, what each layout alone gets."""
+    model = MODELS[name]
+    tp, ep, etp = (np.array(column) for column in zip(*degrees, strict=True))
+    for kind in model.kinds:
+        columns = layer_parameters_per_rank(model, kind, tp, ep, etp)
+        for row, (tp_1, ep_1, etp_1) in enumerate(degrees):
+            rank = layer_parameters_per_rank(model, kind, tp_1, ep_1, etp_1)
+            assert np.broadcast_to(columns.dense, tp.shape)[row] == rank.dense
+            assert np.broadcast_to(columns.expert, tp.shape)[row] == rank.expert
+    head = np.broadcast_to(head_parameters_per_rank(model, tp, 128), tp.shape)
+    assert head[0] == head_parameters_per_rank(model, degrees[0][0], 128)
+
+
+def test_key_value_heads_are_not_cut() -> None:
+    """Beyond 8 key/value heads, 16 tensor ranks each hold a whole one, so some hold the same."""
+    model = MODELS["llama-3.1-70b"]
+    at_8, at_16 = (layer_parameters_per_rank(model, model.kinds[0], tp).dense for tp in (8, 16))
+    one_head, norms = 2 * 8192 * 128, 2 * 8192
+    cut = 2 * 8192 * 8192 + 3 * 8192 * 28672
+    assert at_8 == cut / 8 + one_head + norms
+    assert at_16 == cut / 16 + one_head + norms
+
+
+def test_latent_down_projections_are_on_every_rank() -> None:
+    """Tensor parallelism cuts MLA by heads; the compressions to the latents stay whole."""
+    model = MODELS["deepseek-v3"]
+    dense_layer = model.kinds[0]
+    whole = 7168 * (1536 + 512 + 64) + 2 * 7168 + 1536 + 512
+    total = layer_parameters(model, dense_layer).total
+    assert layer_parameters_per_rank(model, dense_layer, 8).dense == (total - whole) / 8 + whole
+
+
+def test_final_norm_is_all_that_a_tied_head_adds_without_a_pipeline() -> None:
+    """The last stage of a pipeline holds its own copy of a tied matrix, a lone stage does not."""
+    model = MODELS["gemma-2-2b"]
+    copy = model.vocab * model.hidden
+    assert head_parameters_per_rank(model, 1) == copy + final_norm_parameters(model)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "tp", "multiple", "expected"),
+    [
+        pytest.param(50257, 1, 128, 50304, id="50257 -> 393 x 128"),
+        pytest.param(50257, 8, 128, 51200, id="50257 -> 50 x 128 x 8"),
+        pytest.param(128256, 8, 128, 129024, id="128256 -> 126 x 128 x 8"),
+        pytest.param(131072, 4, 128, 131072, id="131072 is 256 x 128 x 4 already"),
+        pytest.param(50257, 4, 1, 50260, id="made divisible by 4 only"),
+    ],
+)
+def test_padded_vocab_by_hand(vocab: int, tp: int, multiple: int, expected: int) -> None:
+    """Megatron fills the vocabulary up to the next multiple of 128 x tensor ranks."""
+    assert padded_vocab(vocab, tp, multiple) == expected
+
+
+@given(st.integers(1, 300_000), st.integers(1, 64), st.integers(1, 512))
+def test_padded_vocab_is_the_next_multiple(vocab: int, tp: int, multiple: int) -> None:
+    """The padded vocabulary divides evenly, holds every token, and wastes less than one step."""
+    padded = padded_vocab(vocab, tp, multiple)
+    assert padded % (multiple * tp) == 0
+    assert vocab <= padded < vocab + multiple * tp
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=9, max_size=9), st.integers(0, 200))
+def test_counts_add_and_scale(parts: list[int], layers: int) -> None:
+    """`total` is linear: of a sum it is the sum, of so many layers so many times the total."""
+    names = [f for f in ParameterCount.__dataclass_fields__]
+    count = ParameterCount(**dict(zip(names, parts, strict=True)))
+    assert count.total == sum(parts)
+    assert (count + count * layers).total == count.total * (layers + 1)
