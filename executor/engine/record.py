@@ -3,8 +3,9 @@
 step_time_s       wall time of the whole step on this rank, device synchronised
 forward_s, backward_s, optimizer_s
                   sums over the micro-batches of the step of the time the device spent in the phase;
-                  collectives inside a phase count in it; waiting for another stage counts in none
-exposed_comm_s    time in collectives that nothing hid, None where it cannot be told apart (CUDA)
+                  tensor, context and expert collectives inside a phase count in it
+waiting_s         waiting for another pipeline stage: bubble and exposed messages
+exposed_comm_s    gradient reductions still under way when the last backward pass ended
 allocated_peak_bytes, reserved_peak_bytes
                   CUDA: the caching allocator's peaks of the step; CPU: the process's resident-set
                   peak so far, in both
@@ -27,7 +28,8 @@ class StepRecord:
     forward_s: float
     backward_s: float
     optimizer_s: float
-    exposed_comm_s: float | None
+    waiting_s: float
+    exposed_comm_s: float
     allocated_peak_bytes: int
     reserved_peak_bytes: int
 

@@ -1,0 +1,194 @@
+"""One rank's part of a training job: built from the layout alone, then run step by step."""
+
+import hashlib
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from costmodels.layout import Layout, check_layout
+from costmodels.model import Model
+from costmodels.training import Training
+from executor.engine.clock import Clock, Observer
+from executor.engine.coordinates import Coordinates
+from executor.engine.data import Sequences
+from executor.engine.ends import Embed, Head
+from executor.engine.groups import make_groups
+from executor.engine.legality import check_engine_layout
+from executor.engine.local import Local
+from executor.engine.optimizer import Update
+from executor.engine.part import Part
+from executor.engine.pipeline import Batch, Pipeline
+from executor.engine.record import StepRecord
+from executor.engine.schedule import actions, stages_of
+from executor.engine.weights import Source, Unit, Weight
+
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to train and how."""
+
+    model: Model
+    layout: Layout
+    training: Training
+    seed: int = 0
+    learning_rate: float = 3e-4
+
+
+class Engine:
+    """The parts of the model that this rank holds, and their schedule. Needs a process group.
+
+    balanced  route every expert the same number of tokens, as a dry run must
+    observer  is told of the phases of each step; by default they are timed
+
+    Raises `InvalidLayout` for a layout that the engine cannot run.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        device: torch.device,
+        *,
+        balanced: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        check_layout(job.layout, job.model, job.training)
+        check_engine_layout(job.layout, job.model, job.training)
+        self.job, self.device = job, device
+        self.clock = Clock(device)
+        self.observer: Observer = observer or self.clock
+        at = Coordinates(job.layout, dist.get_rank())
+        self.local = Local(
+            model=job.model,
+            layout=job.layout,
+            training=job.training,
+            groups=make_groups(at, job.model.tied),
+            device=device,
+            balanced=balanced,
+        )
+        self.num_micro_batches = job.layout.num_micro_batches(job.training)
+        self.tables: dict[str, Unit] = {}
+        parts = [self._part(index) for index in stages_of(job.layout, at.pp_rank)]
+        self.units = list({id(u): u for part in parts for u in part.units}.values())
+        self.uses = {
+            id(unit): self.num_micro_batches * sum(part.units.count(unit) for part in parts)
+            for unit in self.units
+        }
+        orders = actions(job.layout, self.num_micro_batches)
+        self.pipeline = Pipeline(self.local, parts, orders, self.observer)
+        shared = list(self.tables.values()) if self.local.groups.ties is not None else []
+        self.update = Update(self.local, self.units, shared, job.learning_rate)
+
+    def _part(self, index: int) -> Part:
+        last = len(self.job.layout.stages) - 1
+        embed = Embed(self.local, self._table("embedding")) if index == 0 else None
+        head = None
+        if index == last:
+            head = Head(self.local, self._table("embedding" if self.job.model.tied else "head"))
+        return Part(self.local, index, embed, head)
+
+    def _table(self, name: str) -> Unit:
+        """The unit of a vocabulary table; tied ends on one rank share it."""
+        if name not in self.tables:
+            model = self.job.model
+            weight = self.local.matrix(name, model.vocab, model.hidden, 0)
+            if weight.replicated:
+                weight.replicated = False
+            self.tables[name] = self.local.unit(name, [weight])
+        return self.tables[name]
+
+    def init_weights(self) -> None:
+        """Normal matrices, constant vectors: each from its own name, whatever the layout."""
+        for unit in self.units:
+            for weight in unit.weights:
+                self._init(unit, weight)
+            unit.refresh()
+
+    def _init(self, unit: Unit, weight: Weight) -> None:
+        """Fill what this rank's master shard holds of `weight`."""
+        size = len(unit.master)
+        for number, source in enumerate(weight.sources):
+            length = int(torch.Size(source.shape).numel())
+            start = weight.offset + number * length - unit.index * size
+            first, stop = max(0, start), min(size, start + length)
+            if first >= stop:
+                continue
+            if weight.fill is not None:
+                unit.master[first:stop] = weight.fill
+            else:
+                piece = self._normal(source).flatten()
+                unit.master[first:stop] = piece[first - start : stop - start]
+
+    def _normal(self, source: Source) -> Tensor:
+        digest = hashlib.sha256(f"{self.job.seed}:{source.name}".encode()).digest()
+        generator = torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "big"))
+        whole = torch.empty(source.full_shape, dtype=torch.float32, device=self.device)
+        whole.normal_(0, INIT_STD, generator=generator)
+        return whole.narrow(source.dim, source.start, source.shape[source.dim])
+
+    def step(self, step: int, sequences: Sequences, warmup: bool = False) -> StepRecord:
+        """One optimizer step on the global batch of `step`."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        norm, loss = self.run(self._batches(step, sequences))
+        figures = torch.stack((norm, loss)).tolist()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = self.clock.take()
+        allocated, reserved = self._peaks()
+        return StepRecord(
+            step=step,
+            warmup=warmup,
+            loss=figures[1],
+            grad_norm=figures[0],
+            step_time_s=time.perf_counter() - began,
+            forward_s=seconds["forward"],
+            backward_s=seconds["backward"],
+            optimizer_s=seconds["optimizer"],
+            waiting_s=seconds["wait"],
+            exposed_comm_s=seconds["reduce"],
+            allocated_peak_bytes=allocated,
+            reserved_peak_bytes=reserved,
+        )
+
+    def run(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+        """Forward, backward and optimizer over micro-batches; gradient norm and loss, both global."""
+        for unit in self.units:
+            unit.start_step(self.uses[id(unit)])
+        loss = self.pipeline.run(batches.__getitem__)
+        with self.observer.phase("reduce"):
+            self.update.reduce()
+        with self.observer.phase("optimizer"):
+            norm, loss = self.update.norm_and_loss(loss)
+            self.update.apply(norm)
+        return norm, loss
+
+    def _batches(self, step: int, sequences: Sequences) -> list[Batch]:
+        """This replica's micro-batches: sequences are dealt to replicas in order, then cut by cp."""
+        layout, at = self.job.layout, self.local.groups.at
+        positions = self.local.positions
+        size = layout.micro_batch_size
+        batches = []
+        for number in range(self.num_micro_batches):
+            first = (number * layout.data_parallel + at.dp_rank) * size
+            rows = torch.stack(
+                [sequences.sequence(step, i) for i in range(first, first + size)], dim=1
+            )
+            tokens, targets = (rows[positions + ahead].to(self.device) for ahead in (0, 1))
+            batches.append(Batch(tokens, targets))
+        return batches
+
+    def _peaks(self) -> tuple[int, int]:
+        """Allocated and reserved peaks of the step (CUDA), or the resident-set peak twice."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return resident, resident

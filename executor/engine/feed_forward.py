@@ -1,0 +1,173 @@
+"""Feed-forward layers: dense, and mixtures of routed and shared experts.
+
+Routed experts are dropless: each rank routes its own tokens (its part of the sequence under tensor
+parallelism), sends each row to the rank that holds its expert, and gets the weighted result back.
+The router's weight of an expert multiplies inside the expert's activation, before its last matrix.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from costmodels.model import Experts
+from executor.engine.functions import (
+    AllToAll,
+    ColumnLinear,
+    GroupedLinear,
+    Projection,
+    RowLinear,
+    SwiGlu,
+)
+from executor.engine.groups import exchange_counts
+from executor.engine.local import Local
+from executor.engine.weights import Source, Weight
+
+
+class Dense:
+    """SwiGLU or GELU between matrices split over the tensor ranks."""
+
+    def __init__(self, local: Local, name: str, width: int, bias: bool) -> None:
+        self.local, hidden = local, local.model.hidden
+        names = ("gate", "up") if local.model.gated else ("up",)
+        self.into = tuple(local.column(f"{name}.{part}", width, hidden, bias) for part in names)
+        self.down = local.row(f"{name}.down", hidden, width, bias)
+
+    @property
+    def weights(self) -> list[Weight]:
+        """All weights of the layer."""
+        return [w for p in (*self.into, self.down) for w in (p.weight, p.bias) if w]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(local sequence, batch, hidden) to the same."""
+        wide = ColumnLinear.apply(x, self.local.tp, self.into)
+        y = SwiGlu.apply(*wide, None) if len(wide) == 2 else F.gelu(wide[0])
+        return RowLinear.apply(y, self.local.tp, self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Where rows go: this rank's by expert, and what it receives.
+
+    order          the (token, choice) pairs sorted by expert
+    send, receive  rows to and from each expert-parallel rank
+    rows           rows of each local expert, once `regroup` has put them together
+    regroup        the received rows' order by local expert, None if they arrive so
+    """
+
+    order: Tensor
+    send: list[int]
+    receive: list[int]
+    rows: list[int]
+    regroup: Tensor | None
+
+
+class Mixture:
+    """Routed experts, and a shared one that every token visits."""
+
+    def __init__(self, local: Local, name: str, shape: Experts) -> None:
+        assert local.model.gated, "experts without a gate"
+        self.local, self.shape, hidden = local, shape, local.model.hidden
+        self.router = local.whole(f"{name}.router", shape.experts, hidden, shape.router_bias)
+        self.shared = (
+            Dense(local, f"{name}.shared", shape.shared_ffn, bias=False)
+            if shape.shared_ffn
+            else None
+        )
+        self.shared_gate = (
+            local.whole(f"{name}.shared_gate", 1, hidden) if shape.shared_gate else None
+        )
+        self.gate = self._expert(f"{name}.gate", shape.ffn, hidden)
+        self.up = self._expert(f"{name}.up", shape.ffn, hidden)
+        self.down = self._expert(f"{name}.down", hidden, shape.ffn)
+
+    def _expert(self, name: str, rows: int, columns: int) -> Projection:
+        """The local experts' matrices, each seeded by its own global name."""
+        held = self.shape.experts // self.local.layout.expert_parallel
+        first = self.local.groups.at.ep_rank * held
+        numbers = range(first, first + held)
+        matrices = tuple(Source(f"{name}.{e}", (rows, columns)) for e in numbers)
+        bias = None
+        if self.shape.bias:
+            vectors = tuple(Source(f"{name}.{e}.bias", (rows,)) for e in numbers)
+            bias = Weight(vectors, True, 0.0, replicated=False)
+        return Projection(Weight(matrices, True, None, replicated=False), bias)
+
+    @property
+    def weights(self) -> list[Weight]:
+        """The weights that are sharded like dense ones."""
+        found = [w for w in (self.router.weight, self.router.bias) if w]
+        found += self.shared.weights if self.shared else []
+        return found + ([self.shared_gate.weight] if self.shared_gate else [])
+
+    @property
+    def expert_weights(self) -> list[Weight]:
+        """The routed experts' weights."""
+        return [w for p in (self.gate, self.up, self.down) for w in (p.weight, p.bias) if w]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(local sequence, batch, hidden) to the same."""
+        y = self._routed(x.flatten(0, 1)).view_as(x)
+        if self.shared is None:
+            return y
+        shared = self.shared(x)
+        if self.shared_gate is not None:
+            (gate,) = ColumnLinear.apply(x, None, (self.shared_gate,))
+            shared = shared * torch.sigmoid(gate)
+        return y + shared
+
+    def _routed(self, x: Tensor) -> Tensor:
+        """The routed experts' part for (tokens, hidden)."""
+        top_k, group = self.shape.top_k, self.local.groups.ep
+        (logits,) = ColumnLinear.apply(x, None, (self.router,))
+        scores, chosen = logits.float().topk(top_k, dim=-1)
+        routing = self._routing(chosen)
+        weight = scores.softmax(-1).flatten()[routing.order]
+        token = routing.order // top_k
+        rows = AllToAll.apply(x.index_select(0, token), routing.send, routing.receive, group)
+        weight = AllToAll.apply(weight, routing.send, routing.receive, group)
+        if routing.regroup is not None:
+            rows, weight = rows.index_select(0, routing.regroup), weight[routing.regroup]
+        gate = GroupedLinear.apply(rows, routing.rows, self.gate)
+        up = GroupedLinear.apply(rows, routing.rows, self.up)
+        y = GroupedLinear.apply(SwiGlu.apply(gate, up, weight), routing.rows, self.down)
+        if routing.regroup is not None:
+            y = y.index_select(0, routing.regroup.argsort())
+        y = AllToAll.apply(y, routing.receive, routing.send, group)
+        return torch.zeros_like(x).index_add(0, token, y)
+
+    def _routing(self, chosen: Tensor) -> Routing:
+        """Sort (tokens, top_k) choices by expert and agree with the other ranks on the counts."""
+        ep = self.local.layout.expert_parallel
+        order = chosen.flatten().argsort(stable=True)
+        if self.local.balanced:
+            sent = torch.tensor(_evenly(chosen.numel(), self.shape.experts)).view(ep, -1)
+            received = sent[:1].expand(ep, -1)
+        else:
+            counts = torch.bincount(chosen.flatten(), minlength=self.shape.experts)
+            received = exchange_counts(counts, self.local.groups.ep).cpu()
+            sent = counts.view(ep, -1).cpu()
+        regroup = None
+        if received.shape[0] > 1 and received.shape[1] > 1:
+            regroup = _by_expert(received, order)
+        return Routing(
+            order=order,
+            send=sent.sum(1).tolist(),
+            receive=received.sum(1).tolist(),
+            rows=received.sum(0).tolist(),
+            regroup=regroup,
+        )
+
+
+def _evenly(total: int, parts: int) -> list[int]:
+    """`total` in `parts` that differ by at most one."""
+    base, more = divmod(total, parts)
+    return [base + (part < more) for part in range(parts)]
+
+
+def _by_expert(received: Tensor, like: Tensor) -> Tensor:
+    """The order that brings rows received as (rank, expert) blocks to (expert, rank) blocks."""
+    experts = torch.arange(received.shape[1]).repeat(received.shape[0])
+    owner = experts.repeat_interleave(received.flatten())
+    return owner.argsort(stable=True).to(like.device)

@@ -1,0 +1,333 @@
+"""The engine's fused kernels as torch operators, so that a dry run sees what a GPU would run.
+
+Each is defined once by its result and has a CPU body (plain torch), a CUDA body (the vendor's fused
+kernel where there is one, else plain torch) and a shape-only body for fake tensors: temporaries inside
+a body are not seen by a dry run, as they are not there in a fused kernel.
+
+    rms_norm        y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps)             (Zhang & Sennrich 2019)
+    swiglu          y = silu(gate) * up * scale,  scale one number per row or absent
+    rope            rotate the halves of the last dimension by the row's angle       (Su et al. 2021)
+    attention       softmax(q k^T * scale) v and the row's log-sum-exp               (Dao 2022)
+    grouped_linear  rows in consecutive groups, each times its own matrix
+
+x, y of attention are (sequence, batch, heads, width); the log-sum-exp is (batch, heads, sequence) fp32.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EPS = 1e-6
+LIBRARY = torch.library.Library("meshplan", "DEF")
+Kernel = Callable[..., Any]
+
+
+def _define(schema: str, cpu: Kernel, cuda: Kernel, meta: Kernel) -> Kernel:
+    """Register one operator with its three bodies and return it."""
+    name = schema.partition("(")[0]
+    LIBRARY.define(schema)
+    for key, body in (("CPU", cpu), ("CUDA", cuda), ("Meta", meta)):
+        LIBRARY.impl(name, body, key)
+    overload: Kernel = getattr(torch.ops.meshplan, name).default
+    return overload
+
+
+def _rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    wide = x.float()
+    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+    return (wide * rstd).to(x.dtype) * weight, rstd
+
+
+def _rms_norm_cuda(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    y, rstd = torch.ops.aten._fused_rms_norm(x, [x.shape[-1]], weight, EPS)
+    return y, rstd
+
+
+def _rms_norm_meta(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+
+
+def _rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+    normed = x.float() * rstd
+    scaled = dy.float() * weight.float()
+    dx = rstd * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
+    dw = (dy.float() * normed).reshape(-1, x.shape[-1]).sum(0)
+    return dx.to(x.dtype), dw
+
+
+def _rms_norm_backward_cuda(
+    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor]:
+    dx, dw = torch.ops.aten._fused_rms_norm_backward(
+        dy, x, [x.shape[-1]], rstd, weight, [True, True]
+    )
+    return dx, dw.float()
+
+
+def _rms_norm_backward_meta(
+    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight, dtype=torch.float32)
+
+
+def _swiglu(gate: Tensor, up: Tensor, scale: Tensor | None) -> Tensor:
+    y = F.silu(gate) * up
+    return y if scale is None else (y * scale.unsqueeze(-1)).to(gate.dtype)
+
+
+def _swiglu_meta(gate: Tensor, up: Tensor, scale: Tensor | None) -> Tensor:
+    return torch.empty_like(gate)
+
+
+def _swiglu_backward(
+    dy: Tensor, gate: Tensor, up: Tensor, scale: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    sigmoid = torch.sigmoid(gate.float())
+    silu = gate.float() * sigmoid
+    wide = dy.float() if scale is None else dy.float() * scale.unsqueeze(-1)
+    dgate = wide * up.float() * (sigmoid + silu * (1 - sigmoid))
+    dscale = (
+        dy.new_empty(0, dtype=torch.float32)
+        if scale is None
+        else (dy.float() * silu * up.float()).sum(-1)
+    )
+    return dgate.to(gate.dtype), (wide * silu).to(up.dtype), dscale
+
+
+def _swiglu_backward_meta(
+    dy: Tensor, gate: Tensor, up: Tensor, scale: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    dscale = dy.new_empty(0 if scale is None else scale.shape, dtype=torch.float32)
+    return torch.empty_like(gate), torch.empty_like(up), dscale
+
+
+def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.float().chunk(2, dim=-1)
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return rotated.to(x.dtype)
+
+
+def _rope_meta(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None
+) -> tuple[Tensor, Tensor]:
+    width = v.shape[-1]
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        *_heads_first(q, k, _widen(v, q.shape[-1])),
+        0.0,
+        causal and window is None,
+        attn_mask=_window_mask(q, k, window),
+        scale=1 / math.sqrt(q.shape[-1]),
+    )
+    return out.permute(2, 0, 1, 3)[..., :width].contiguous(), lse
+
+
+def _attention_cuda(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None
+) -> tuple[Tensor, Tensor]:
+    width = v.shape[-1]
+    sides = _batch_first(q, k, _widen(v, q.shape[-1]))
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(
+        *sides,
+        None,
+        None,
+        q.shape[0],
+        k.shape[0],
+        0.0,
+        causal,
+        False,
+        scale=1 / math.sqrt(q.shape[-1]),
+        window_size_left=None if window is None else window - 1,
+        window_size_right=None if window is None else 0,
+    )
+    return out.transpose(0, 1)[..., :width].contiguous(), lse
+
+
+def _attention_meta(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None
+) -> tuple[Tensor, Tensor]:
+    length, batch, heads, _ = q.shape
+    lse = q.new_empty((batch, heads, length), dtype=torch.float32)
+    return q.new_empty((length, batch, heads, v.shape[-1])), lse
+
+
+def _attention_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    window: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    width, wide = v.shape[-1], q.shape[-1]
+    grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *_heads_first(_widen(dout, wide), q, k, _widen(v, wide), _widen(out, wide)),
+        lse,
+        0.0,
+        causal and window is None,
+        attn_mask=_window_mask(q, k, window),
+        scale=1 / math.sqrt(wide),
+    )
+    dq, dk, dv = (grad.permute(2, 0, 1, 3) for grad in grads)
+    return dq.contiguous(), dk.contiguous(), dv[..., :width].contiguous()
+
+
+def _attention_backward_cuda(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    window: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    width, wide = v.shape[-1], q.shape[-1]
+    nothing = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    grads = torch.ops.aten._flash_attention_backward(
+        *_batch_first(_widen(dout, wide), q, k, _widen(v, wide), _widen(out, wide)),
+        lse,
+        None,
+        None,
+        q.shape[0],
+        k.shape[0],
+        0.0,
+        causal,
+        nothing,
+        nothing,
+        scale=1 / math.sqrt(wide),
+        window_size_left=None if window is None else window - 1,
+        window_size_right=None if window is None else 0,
+    )
+    dq, dk, dv = (grad.transpose(0, 1) for grad in grads)
+    return dq.contiguous(), dk.contiguous(), dv[..., :width].contiguous()
+
+
+def _attention_backward_meta(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    window: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _heads_first(*tensors: Tensor) -> list[Tensor]:
+    """(sequence, batch, heads, width) as (batch, heads, sequence, width)."""
+    return [x.permute(1, 2, 0, 3) for x in tensors]
+
+
+def _batch_first(*tensors: Tensor) -> list[Tensor]:
+    """(sequence, batch, heads, width) as (batch, sequence, heads, width)."""
+    return [x.transpose(0, 1) for x in tensors]
+
+
+def _widen(x: Tensor, width: int) -> Tensor:
+    """`x` with zeros up to `width`: the flash kernels want values as wide as queries."""
+    return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))
+
+
+def _window_mask(q: Tensor, k: Tensor, window: int | None) -> Tensor | None:
+    """What a sliding window of `window` tokens hides, as the additive mask of the CPU kernel."""
+    if window is None:
+        return None
+    distance = torch.arange(q.shape[0]).unsqueeze(1) - torch.arange(k.shape[0])
+    hidden = (distance < 0) | (distance >= window)
+    return torch.zeros(hidden.shape, dtype=q.dtype).masked_fill_(hidden, -math.inf)
+
+
+def _grouped_linear(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tensor:
+    parts = [a @ w.t() for a, w in zip(x.split(list(rows)), weight, strict=True)]
+    return torch.cat(parts)
+
+
+def _grouped_linear_cuda(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tensor:
+    if x.dtype != torch.bfloat16:
+        return _grouped_linear(x, weight, rows)
+    return torch._grouped_mm(x, weight.transpose(-2, -1), offs=_offsets(rows, x))
+
+
+def _grouped_linear_meta(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tensor:
+    return x.new_empty((x.shape[0], weight.shape[1]))
+
+
+def _grouped_outer(dy: Tensor, x: Tensor, rows: Sequence[int]) -> Tensor:
+    pairs = zip(dy.split(list(rows)), x.split(list(rows)), strict=True)
+    return torch.stack([d.t() @ a for d, a in pairs])
+
+
+def _grouped_outer_cuda(dy: Tensor, x: Tensor, rows: Sequence[int]) -> Tensor:
+    if x.dtype != torch.bfloat16:
+        return _grouped_outer(dy, x, rows)
+    return torch._grouped_mm(dy.t(), x, offs=_offsets(rows, x))
+
+
+def _grouped_outer_meta(dy: Tensor, x: Tensor, rows: Sequence[int]) -> Tensor:
+    return x.new_empty((len(rows), dy.shape[1], x.shape[1]))
+
+
+def _offsets(rows: Sequence[int], like: Tensor) -> Tensor:
+    """Where each group of rows ends, as the grouped kernels want it."""
+    return torch.tensor(rows, device=like.device).cumsum(0).to(torch.int32)
+
+
+rms_norm = _define(
+    "rms_norm(Tensor x, Tensor weight) -> (Tensor, Tensor)",
+    _rms_norm,
+    _rms_norm_cuda,
+    _rms_norm_meta,
+)
+rms_norm_backward = _define(
+    "rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor rstd) -> (Tensor, Tensor)",
+    _rms_norm_backward,
+    _rms_norm_backward_cuda,
+    _rms_norm_backward_meta,
+)
+swiglu = _define(
+    "swiglu(Tensor gate, Tensor up, Tensor? scale) -> Tensor", _swiglu, _swiglu, _swiglu_meta
+)
+swiglu_backward = _define(
+    "swiglu_backward(Tensor dy, Tensor gate, Tensor up, Tensor? scale) -> (Tensor, Tensor, Tensor)",
+    _swiglu_backward,
+    _swiglu_backward,
+    _swiglu_backward_meta,
+)
+rope = _define("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rope, _rope, _rope_meta)
+attention = _define(
+    "attention(Tensor q, Tensor k, Tensor v, bool causal, int? window) -> (Tensor, Tensor)",
+    _attention,
+    _attention_cuda,
+    _attention_meta,
+)
+attention_backward = _define(
+    "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    "bool causal, int? window) -> (Tensor, Tensor, Tensor)",
+    _attention_backward,
+    _attention_backward_cuda,
+    _attention_backward_meta,
+)
+grouped_linear = _define(
+    "grouped_linear(Tensor x, Tensor weight, int[] rows) -> Tensor",
+    _grouped_linear,
+    _grouped_linear_cuda,
+    _grouped_linear_meta,
+)
+grouped_outer = _define(
+    "grouped_outer(Tensor dy, Tensor x, int[] rows) -> Tensor",
+    _grouped_outer,
+    _grouped_outer_cuda,
+    _grouped_outer_meta,
+)

@@ -1,0 +1,120 @@
+"""What the native engine cannot run, said before anything starts. Imports no torch.
+
+Beyond `costmodels.layout.check_layout`:
+
+    tensor parallel     sequence parallelism is on exactly when tensor_parallel > 1; key/value heads and
+                        the sequence divide by it; "full" query/key norms need tensor_parallel 1
+    context parallel    sliding windows need context_parallel 1
+    expert parallel     expert_tensor_parallel 1; the shard group's ranks divide into expert groups
+    ZeRO                shard_group divides dp x cp; ZeRO-0 has none
+    pipeline            gpipe, 1f1b, zb_h1: one virtual stage; zb_v, dualpipe_v: two; as many
+                        micro-batches as the schedule needs
+    recompute           core_attention, mlp and moe; full layers first, then selective ones
+    not built           offloading, number formats other than bf16 and fp32, optimizers other than
+                        AdamW, attention sinks, multi-token prediction, tables tied across more ranks
+"""
+
+from collections.abc import Iterator
+
+from costmodels.layout import InvalidLayout, Layout
+from costmodels.model import Model
+from costmodels.training import Training
+
+VIRTUAL_STAGES = {"gpipe": 1, "1f1b": 1, "zb_h1": 1, "zb_v": 2, "dualpipe_v": 2}
+RECOMPUTED = ("core_attention", "mlp", "moe")
+
+
+def check_engine_layout(layout: Layout, model: Model, training: Training) -> None:
+    """Raise `InvalidLayout`, in one line, unless the native engine can run the layout.
+
+    `costmodels.layout.check_layout` is assumed to have passed.
+    """
+    for broken in (
+        *_tensor(layout, model, training),
+        *_sharding(layout, model),
+        *_pipeline(layout, training),
+        *_unbuilt(layout, model, training),
+    ):
+        raise InvalidLayout(f"native engine: {broken}")
+
+
+def _tensor(layout: Layout, model: Model, training: Training) -> Iterator[str]:
+    tp, cp = layout.tensor_parallel, layout.context_parallel
+    if layout.sequence_parallel != (tp > 1):
+        wanted = "true" if tp > 1 else "false"
+        yield f"tensor_parallel {tp} runs with sequence_parallel {wanted} only; set it"
+    if training.seq_len % (tp * cp):
+        yield (
+            f"sequence length {training.seq_len} does not divide by tensor_parallel {tp} x "
+            f"context_parallel {cp}; lower one of them"
+        )
+    for kind in model.kinds:
+        attention = kind.attention
+        if not attention.is_mla and attention.kv_heads % tp:
+            yield (
+                f"{attention.kv_heads} key/value heads do not divide by tensor_parallel {tp}; "
+                f"use a divisor of {attention.kv_heads}"
+            )
+        if attention.qk_norm == "full":
+            yield "a norm over all query and key heads is not built"
+        if cp > 1 and attention.window is not None:
+            yield f"a sliding window needs context_parallel 1, not {cp}"
+        if kind.experts and kind.experts.shared_ffn % tp:
+            yield (
+                f"shared experts of width {kind.experts.shared_ffn} do not divide by "
+                f"tensor_parallel {tp}"
+            )
+
+
+def _sharding(layout: Layout, model: Model) -> Iterator[str]:
+    ranks = layout.data_parallel * layout.context_parallel
+    group, zero = layout.shard_group, layout.zero_stage
+    if layout.expert_tensor_parallel > 1:
+        yield f"expert_tensor_parallel {layout.expert_tensor_parallel} is not built; use 1"
+    if zero == 0 and group > 1:
+        yield f"shard_group {group} needs zero_stage 1, 2 or 3, not 0"
+    if group and ranks % group:
+        yield f"shard_group {group} does not divide data_parallel x context_parallel = {ranks}"
+    held = (group or ranks) * layout.tensor_parallel
+    if model.is_moe and zero and held % layout.expert_parallel:
+        yield (
+            f"expert_parallel {layout.expert_parallel} does not divide the shard group's "
+            f"{held} ranks; use a divisor, or a larger shard_group"
+        )
+
+
+def _pipeline(layout: Layout, training: Training) -> Iterator[str]:
+    pp, schedule = layout.pipeline_parallel, layout.schedule
+    virtual = VIRTUAL_STAGES.get(schedule, layout.virtual_stages)
+    if layout.virtual_stages != virtual:
+        yield f"schedule {schedule} has virtual_stages {virtual}, not {layout.virtual_stages}"
+    micro_batches = layout.num_micro_batches(training)
+    if schedule in ("zb_v", "dualpipe_v") and micro_batches < 2 * pp:
+        yield f"schedule {schedule} needs at least {2 * pp} micro-batches, not {micro_batches}"
+    if schedule in ("interleaved_1f1b", "zb_h1"):
+        rounds = max(1, micro_batches // pp)
+        if micro_batches % rounds:
+            yield (
+                f"schedule {schedule} runs {micro_batches} micro-batches in {rounds} rounds of "
+                f"pipeline_parallel {pp}, which does not divide; use a multiple of {pp}"
+            )
+
+
+def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
+    if layout.optimizer_offload or layout.activation_offload:
+        yield "offloading is not built; keep optimizer and activations on the device"
+    if training.precision not in ("fp32", "bf16"):
+        yield f"precision {training.precision} is not built; use bf16 or fp32"
+    if training.optimizer != "adamw":
+        yield f"optimizer {training.optimizer} is not built; use adamw"
+    selective = any(stage.selective_layers for stage in layout.stages)
+    for module in layout.selective_modules if selective else ():
+        if module not in RECOMPUTED:
+            yield f"selective recompute of {module} is not built; use {', '.join(RECOMPUTED)}"
+    if model.mtp_layers:
+        yield "multi-token-prediction layers are not built; set their number to 0"
+    for kind in model.kinds:
+        if kind.attention.sinks:
+            yield "attention sinks are not built"
+        if kind.experts and not model.gated:
+            yield "experts without a gate are not built"
