@@ -1,0 +1,121 @@
+"""`costmodels.price.Prices` in whole numbers, and the inner problem of one of its rows.
+
+Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity, without the
+allocator's slack, KiB rounded down: what fits here fits there. Coarser units move the optimum
+(ms and MiB by 0.3 to 1.5 %), finer ones overflow (docs/search.md).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.grid import Grid, Ints
+from costmodels.model import Model
+from costmodels.price import Prices
+from hardware_profiles.engine_schema import Legality
+from planner.space import Variant
+from planner.splits import splits
+from planner.stage_problem import End, StageProblem
+
+KIB = 1024
+NS_PER_S = 1e9
+ABSENT = 2**50  # a price that is not finite: the mode or layout cannot be run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """The columns of `Prices` as integers, named as there with `_ns` and `_kib`."""
+
+    layer_ns: Ints
+    layer_saved_kib: Ints
+    layer_state_kib: Ints
+    layer_step_ns: Ints
+    transient_kib: Ints
+    embedding_ns: Ints
+    embedding_saved_kib: Ints
+    embedding_state_kib: Ints
+    embedding_step_ns: Ints
+    head_ns: Ints
+    head_saved_kib: Ints
+    head_state_kib: Ints
+    head_step_ns: Ints
+    head_transient_kib: Ints
+    send_ns: Ints
+    fixed_kib: Ints
+    fixed_step_ns: Ints
+    cap_kib: int
+
+    @classmethod
+    def of(cls, prices: Prices) -> Self:
+        """Round `prices`."""
+        columns = {}
+        for field in fields(prices):
+            name, value = field.name, getattr(prices, field.name)
+            if name.endswith("_s"):
+                columns[name.removesuffix("_s") + "_ns"] = _rounded(np.rint(value * NS_PER_S))
+            elif name.endswith("_bytes") and name != "capacity_bytes":
+                columns[name.removesuffix("_bytes") + "_kib"] = _rounded(np.ceil(value / KIB))
+        usable = prices.capacity_bytes / (1 + prices.slack_fraction)
+        return cls(**columns, cap_kib=int(usable // KIB))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """The rows of all `parts`, one after the other."""
+        parts = list(parts)
+        columns = {
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(cls)
+            if field.name != "cap_kib"
+        }
+        return cls(**columns, cap_kib=parts[0].cap_kib)
+
+
+def _rounded(values: NDArray[np.float64]) -> Ints:
+    return np.where(np.isfinite(values), values, ABSENT).astype(np.int64)
+
+
+def stage_problem(
+    coefficients: Coefficients,
+    grid: Grid,
+    row: int,
+    variant: Variant,
+    model: Model,
+    legality: Legality,
+) -> StageProblem:
+    """The inner problem of `row` run as `variant`."""
+    c, pp = coefficients, int(grid.pipeline_parallel[row])
+    return StageProblem(
+        pattern=model.pattern,
+        schedule=variant.schedule,
+        pp=pp,
+        vpp=variant.virtual_stages,
+        m=int(grid.num_micro_batches[row]),
+        modes=variant.modes,
+        layer_ns=tuple(map(tuple, c.layer_ns[row].tolist())),
+        saved_kib=tuple(map(tuple, c.layer_saved_kib[row].tolist())),
+        state_kib=tuple(c.layer_state_kib[row].tolist()),
+        step_ns=tuple(c.layer_step_ns[row].tolist()),
+        transient_kib=tuple(c.transient_kib[row].tolist()),
+        embedding=End(
+            int(c.embedding_ns[row]),
+            int(c.embedding_saved_kib[row]),
+            int(c.embedding_state_kib[row]),
+            int(c.embedding_step_ns[row]),
+        ),
+        head=End(
+            int(c.head_ns[row]),
+            int(c.head_saved_kib[row]),
+            int(c.head_state_kib[row]),
+            int(c.head_step_ns[row]),
+            int(c.head_transient_kib[row]),
+        ),
+        send_ns=int(c.send_ns[row]),
+        fixed_kib=int(c.fixed_kib[row]),
+        cap_kib=c.cap_kib,
+        fixed_step_ns=int(c.fixed_step_ns[row]),
+        splits=splits(model, legality, pp, variant.virtual_stages),
+        empty_ends=legality.layers_count_ends,
+    )

@@ -1,0 +1,80 @@
+"""The ways in which an engine can cut a model's layers into virtual stages.
+
+"free" engines take any counts, and the solver chooses (`splits` is None). The others leave a short
+list:
+
+    even   L + e + h layers over all stages alike, where the embedding (e) and the head (h) may each
+           take the place of one layer if the engine allows it
+    ends   the same per pipeline rank, but the first and the last rank may hold another number
+           (Megatron-LM's decoder-first/last-pipeline-num-layers), each cut into vpp equal chunks
+    cost   the engine's own cut (`costmodels.stage_split.split_by_cost`)
+
+A stage holds at least one layer, but the first and the last may hold the embedding or the head
+alone where those count as layers.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from costmodels.model import Model
+from costmodels.stage_split import split_by_cost
+from hardware_profiles.engine_schema import Legality
+
+Counts = tuple[int, ...]
+
+
+def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts, ...] | None:
+    """The layers of each virtual stage in model order, every legal way; None for any counts."""
+    if legality.uneven_stages == "free" or pp == 1:
+        return None if vpp * pp <= _most_stages(model, legality, pp) else ()
+    if legality.uneven_stages == "cost":
+        if vpp > 1:
+            return ()
+        counts = split_by_cost(model, pp)
+        return (counts,) if min(counts[:-1]) > 0 else ()
+    ends = legality.layers_count_ends
+    even = legality.uneven_stages == "even"
+    return _regular(model.num_layers, pp, vpp, ends, even)
+
+
+def can_split(model: Model, legality: Legality, pp: int, vpp: int) -> bool:
+    """Whether there is any way."""
+    ways = splits(model, legality, pp, vpp)
+    return ways is None or len(ways) > 0
+
+
+def _most_stages(model: Model, legality: Legality, pp: int) -> int:
+    return model.num_layers + (2 if legality.layers_count_ends and pp > 1 else 0)
+
+
+@cache
+def _regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> tuple[Counts, ...]:
+    found = set()
+    for embedding in range(2 if ends else 1):
+        for head in range(2 if ends else 1):
+            for ranks in _ranks(layers + embedding + head, pp, vpp, even):
+                counts = [ranks[s] for _ in range(vpp) for s in range(pp)]
+                counts[0] -= embedding
+                counts[-1] -= head
+                empty = 0 if ends else 1
+                if min(counts[1:-1], default=1) >= 1 and min(counts[0], counts[-1]) >= empty:
+                    found.add(tuple(counts))
+    return tuple(sorted(found))
+
+
+def _ranks(total: int, pp: int, vpp: int, even: bool) -> Iterator[Counts]:
+    """Layers of each chunk of each rank, so that vpp chunks of all ranks hold `total`."""
+    if total % vpp:
+        return
+    per_round = total // vpp
+    if even:
+        if per_round % pp == 0:
+            yield (per_round // pp,) * pp
+        return
+    for first in range(per_round + 1):
+        for last in range(per_round - first + 1):
+            middle = per_round - first - last
+            if pp == 2 and middle == 0:
+                yield first, last
+            elif pp > 2 and middle % (pp - 2) == 0:
+                yield first, *[middle // (pp - 2)] * (pp - 2), last

@@ -1,0 +1,337 @@
+"""Several chunks per rank: counts of layers by chunk and recompute mode, as one CP-SAT model.
+
+    variables    x[j, r] layers of chunk j in mode r (full first, then selective, then none)
+                 X, E_F, E_L, D as in `planner.stage_problem`
+    _Chunks      the cut points, n[j, k, r] layers by kind as differences of prefix counts at them
+    _add_times   X >= c_j of the body, E_F >= c_0 - X, E_L >= c_last - X, D >= each rank's sum
+    _add_memory  one row per rank and in-flight vector: exact for uneven chunks, one number is not
+    _tidy        among plans with the found split and objective, the one that recomputes least
+
+`first_counts` is the plan that a rule of thumb gives: even chunks, the ends shorter by what the
+embedding and the head weigh, recomputation where most micro-batches are held.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from costmodels.layout import Stage
+from planner.cpsat import Outcome, Solved, solve_model
+from planner.stage_problem import StagePlan, StageProblem, evaluate, peak_kib
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+Expr = Any  # a CP-SAT linear expression or an int
+
+
+class Limits(NamedTuple):
+    """What an objective below the cutoff leaves: the most of X, of an end chunk's c_j, and of D."""
+
+    slowest_ns: int
+    end_ns: int
+    least_slowest_ns: int
+
+
+def limits_below(problem: StageProblem, below: int) -> Limits:
+    """Necessary conditions for an objective below `below`."""
+    budget = below - 1 - 3 * problem.least_end_ns
+    slowest = budget // problem.weight
+    # (S V) X + E >= all work and weight X + 3 m E <= budget together keep X from being small.
+    work, m, weight = problem.least_work_ns, problem.m, problem.weight
+    slope = 3 * m * problem.chunks - weight
+    least = max(0, -(-(3 * m * work - budget) // slope)) if slope > 0 else 0
+    return Limits(slowest, slowest + max(0, (budget - weight * least)) // (3 * m), least)
+
+
+def most_layers(problem: StageProblem, limits: Limits | None) -> list[int]:
+    """The most layers of each chunk within `limits`."""
+    layers = len(problem.pattern)
+    if limits is None:
+        return [layers] * problem.chunks
+    fastest = min(min(times[mode] for mode in problem.modes) for times in problem.layer_ns)
+    most = []
+    for j in range(problem.chunks):
+        fixed = problem.send_ns
+        fixed += problem.embedding.ns if j == 0 else 0
+        fixed += problem.head.ns if j == problem.chunks - 1 else 0
+        longest = limits.end_ns if j in (0, problem.chunks - 1) else limits.slowest_ns
+        most.append(min(layers, (longest - fixed) // max(1, fastest)))
+    return most
+
+
+class _Chunks:
+    """The layers of each chunk in each mode, by kind, as expressions over cut points."""
+
+    def __init__(self, model: "cp_model.CpModel", problem: StageProblem, most: list[int]) -> None:
+        self.model, self.problem, self.layers = model, problem, len(problem.pattern)
+        self.count: list[dict[int, Expr]] = []
+        self.of_kind: list[dict[tuple[int, int], Expr]] = []
+        self._prefixes = [
+            [sum(kind == k for kind in problem.pattern[:x]) for x in range(self.layers + 1)]
+            for k in range(len(problem.state_kib))
+        ]
+        position: Expr = 0
+        at: list[Expr] = [0] * len(problem.state_kib)
+        for j, most_of_chunk in enumerate(most):
+            position, at = self._add_chunk(j, most_of_chunk, position, at)
+        model.add(position == self.layers)
+
+    def _add_chunk(
+        self, j: int, most: int, position: Expr, at: list[Expr]
+    ) -> tuple[Expr, list[Expr]]:
+        counts, kinds = {}, {}
+        for mode in sorted(self.problem.modes, reverse=True):
+            counts[mode] = self.model.new_int_var(0, most, f"x{j},{mode}")
+            position = position + counts[mode]
+            after = self._prefix_counts(position, counts[mode])
+            for k, (before_k, after_k) in enumerate(zip(at, after, strict=True)):
+                uniform = self.problem.uniform
+                kinds[k, mode] = counts[mode] if uniform and after_k is None else (
+                    after_k - before_k
+                )  # fmt: skip
+            at = after if not self.problem.uniform else at
+        total = sum(counts.values())
+        self.model.add_linear_constraint(total, self.problem.fewest_layers(j), most)
+        self.count.append(counts)
+        self.of_kind.append(kinds)
+        return position, at
+
+    def _prefix_counts(self, position: Expr, count: Expr) -> list[Expr]:
+        """Layers of each kind before `position`: a table look-up; the last kind is the rest."""
+        if self.problem.uniform:
+            return [None] * len(self._prefixes)
+        index = self.model.new_int_var(0, self.layers, "")
+        self.model.add(index == position)
+        found = []
+        for table in self._prefixes[:-1]:
+            target = self.model.new_int_var(0, table[-1], "")
+            self.model.add_element(index, table, target)
+            found.append(target)
+        return [*found, index - sum(found)]
+
+    def sum_of(self, j: int, coefficient: Any) -> Expr:
+        """Sum over the layers of chunk j of `coefficient(kind, mode)`."""
+        return sum(coefficient(k, r) * n for (k, r), n in self.of_kind[j].items())
+
+
+def solve_counts(problem: StageProblem, below: int | None, seconds: float) -> Outcome:
+    """The best plan with an objective below `below`, by CP-SAT within deterministic `seconds`."""
+    from ortools.sat.python import cp_model
+
+    limits = limits_below(problem, below) if below is not None else None
+    most = most_layers(problem, limits)
+    if sum(most) < len(problem.pattern) or any(
+        n < problem.fewest_layers(j) for j, n in enumerate(most)
+    ):
+        return Outcome("INFEASIBLE", None, below)
+    model = cp_model.CpModel()
+    chunks = _Chunks(model, problem, most)
+    if problem.splits is not None:
+        totals = [sum(counts.values()) for counts in chunks.count]
+        model.add_allowed_assignments(
+            [_as_variable(model, total, most[j]) for j, total in enumerate(totals)],
+            [list(split) for split in problem.splits],
+        )
+    objective, work = _add_times(model, chunks, limits)
+    _add_memory(model, chunks, most)
+    if below is not None:
+        model.add(objective <= below - 1 - 3 * problem.fixed_step_ns)
+    model.minimize(objective)
+    solved = solve_model(model, seconds)
+    return _read(model, chunks, objective, work, solved, below, seconds)
+
+
+def _as_variable(model: "cp_model.CpModel", expression: Expr, most: int) -> Expr:
+    variable = model.new_int_var(0, most, "")
+    model.add(variable == expression)
+    return variable
+
+
+def _read(
+    model: "cp_model.CpModel",
+    chunks: _Chunks,
+    objective: Expr,
+    work: Expr,
+    solved: Solved,
+    below: int | None,
+    seconds: float,
+) -> Outcome:
+    fixed = 3 * chunks.problem.fixed_step_ns
+    if not solved.found:
+        return Outcome(
+            solved.status, None, below if solved.status == "INFEASIBLE" else solved.bound + fixed
+        )
+    tidied = _tidy(model, chunks, objective, work, solved, seconds)
+    plan = evaluate(chunks.problem, _stages(chunks, tidied))
+    assert plan is not None, "CP-SAT returned a plan that does not fit"
+    assert plan.objective <= solved.objective + fixed, "CP-SAT mispriced a plan"
+    return Outcome(solved.status, plan, min(solved.bound + fixed, plan.objective))
+
+
+def _tidy(
+    model: "cp_model.CpModel",
+    chunks: _Chunks,
+    objective: Expr,
+    work: Expr,
+    solved: Solved,
+    seconds: float,
+) -> Solved:
+    if len(chunks.problem.modes) == 1:
+        return solved
+    for counts in chunks.count:
+        total = sum(counts.values())
+        model.add(total == solved.value(total))
+    model.add(objective <= solved.objective)
+    model.minimize(work)
+    tidied = solve_model(model, seconds)
+    return tidied if tidied.found else solved
+
+
+def _stages(chunks: _Chunks, solved: Solved) -> tuple[Stage, ...]:
+    return tuple(
+        Stage(
+            sum(solved.value(count) for count in counts.values()),
+            solved.value(counts.get(1, 0)),
+            solved.value(counts.get(2, 0)),
+        )
+        for counts in chunks.count
+    )
+
+
+def _add_times(
+    model: "cp_model.CpModel", chunks: _Chunks, limits: Limits | None
+) -> tuple[Expr, Expr]:
+    """The objective without the part that no plan changes, and the sum of all c_j."""
+    problem, last = chunks.problem, chunks.problem.chunks - 1
+    most_ns = limits.slowest_ns if limits else 2**40
+    slowest = model.new_int_var(limits.least_slowest_ns if limits else 0, most_ns, "X")
+    first_above = model.new_int_var(0, 2**40, "E_F")
+    last_above = model.new_int_var(0, 2**40, "E_L")
+    step_end = model.new_int_var(0, 2**40, "D")
+    times = []
+    for j in range(problem.chunks):
+        time = problem.send_ns + chunks.sum_of(j, lambda k, r: problem.layer_ns[k][r])
+        time += problem.embedding.ns if j == 0 else 0
+        time += problem.head.ns if j == last else 0
+        above = {0: first_above, last: last_above}.get(j, 0)
+        model.add(slowest + above >= time)
+        times.append(time)
+    for rank in problem.chunks_of_rank:
+        end = sum(chunks.sum_of(j, lambda k, r: problem.step_ns[k]) for j in rank)
+        end += problem.embedding.step_ns if 0 in rank else 0
+        end += problem.head.step_ns if last in rank else 0
+        model.add(step_end >= end)
+    above_both = first_above + last_above
+    objective = problem.weight * slowest + 3 * problem.m * above_both + 3 * step_end
+    return objective, sum(times)
+
+
+def _add_memory(model: "cp_model.CpModel", chunks: _Chunks, most: list[int]) -> None:
+    problem, last = chunks.problem, chunks.problem.chunks - 1
+    for s, rank in enumerate(problem.chunks_of_rank):
+        if _surely_fits(problem, s, most):
+            continue
+        ends = [e for e, j in ((problem.embedding, 0), (problem.head, last)) if j in rank]
+        static = problem.fixed_kib + sum(end.state_kib for end in ends)
+        static += sum(chunks.sum_of(j, lambda k, r: problem.state_kib[k]) for j in rank)
+        transient = _transient(model, chunks, rank, max((e.transient_kib for e in ends), default=0))
+        saved = []
+        for j in rank:
+            kept = chunks.sum_of(j, lambda k, r: problem.saved_kib[k][r])
+            kept += problem.embedding.saved_kib if j == 0 else 0
+            kept += problem.head.saved_kib if j == last else 0
+            saved.append(kept)
+        for vector in problem.in_flight[s]:
+            held = sum(q * kept for q, kept in zip(vector, saved, strict=True))
+            model.add(static + transient + held <= problem.cap_kib)
+
+
+def _surely_fits(problem: StageProblem, rank: int, most: list[int]) -> bool:
+    """Whether the rank fits even if each chunk holds its most of the heaviest layers and modes."""
+    heaviest = max(max(saved[r] for r in problem.modes) for saved in problem.saved_kib)
+    total = problem.fixed_kib + problem.embedding.state_kib + problem.head.state_kib
+    total += max(
+        problem.embedding.transient_kib,
+        problem.head.transient_kib,
+        *(problem.transient_kib[r] for r in problem.modes),
+    )
+    ends = problem.embedding.saved_kib + problem.head.saved_kib
+    layers = [most[j] for j in problem.chunks_of_rank[rank]]
+    total += max(problem.state_kib) * sum(layers)
+    return total + max(
+        sum(q * (n * heaviest + ends) for q, n in zip(vector, layers, strict=True))
+        for vector in problem.in_flight[rank]
+    ) <= problem.cap_kib  # fmt: skip
+
+
+def _transient(
+    model: "cp_model.CpModel", chunks: _Chunks, rank: tuple[int, ...], floor: int
+) -> Expr:
+    """The largest transient of the modes present on the rank: one Boolean per mode above the floor."""
+    problem = chunks.problem
+    above = [r for r in problem.modes if problem.transient_kib[r] > floor]
+    if len(problem.modes) == 1 or not above:
+        return max(floor, *(problem.transient_kib[r] for r in problem.modes))
+    top = model.new_int_var(floor, max(problem.transient_kib), "")
+    for mode in above:
+        present = model.new_bool_var("")
+        for j in rank:
+            model.add(chunks.count[j][mode] <= chunks.layers * present)
+        model.add(top >= problem.transient_kib[mode] * present)
+    return top
+
+
+def first_counts(problem: StageProblem) -> StagePlan | None:
+    """A plan by rule of thumb (module docstring), None where the rule finds none that fits."""
+    best: StagePlan | None = None
+    for counts in problem.splits if problem.splits is not None else _even_counts(problem):
+        stages = tuple(Stage(n) for n in counts)
+        for s in range(problem.pp):
+            stages = _recompute_rank(problem, s, stages) if stages else stages
+        plan = evaluate(problem, stages) if stages else None
+        if plan is not None and (best is None or plan.objective < best.objective):
+            best = plan
+    return best
+
+
+def _even_counts(problem: StageProblem) -> list[tuple[int, ...]]:
+    layers, chunks = len(problem.pattern), problem.chunks
+    mean_ns = max(1, sum(
+        count * times[problem.modes[0]]
+        for count, times in zip(problem.kind_counts, problem.layer_ns, strict=True)
+    ) // layers)  # fmt: skip
+    found = []
+    for size in range(max(1, layers // chunks), layers // chunks + 3):
+        counts = [size] * chunks
+        for j, end in ((0, problem.embedding), (chunks - 1, problem.head)):
+            counts[j] = max(problem.fewest_layers(j), size - -(-end.ns // mean_ns))
+        surplus, j = sum(counts) - layers, 0
+        while surplus > 0 and j < chunks:
+            less = min(surplus, max(0, counts[j] - max(problem.fewest_layers(j), size - 1)))
+            counts[j], surplus, j = counts[j] - less, surplus - less, j + 1
+        if surplus == 0:
+            found.append(tuple(counts))
+    return found
+
+
+def _recompute_rank(
+    problem: StageProblem, rank: int, stages: tuple[Stage, ...]
+) -> tuple[Stage, ...]:
+    """The fewest layers to recompute in one mode so that `rank` fits; () if it does not fit so."""
+    held = problem.in_flight[rank][0]
+    order = [j for _, j in sorted(zip(held, problem.chunks_of_rank[rank], strict=True))][::-1]
+    total = sum(stages[j].layers for j in order)
+    for mode in problem.modes:
+        for recomputed in range(0 if 0 in problem.modes else total, total + 1 if mode else 1):
+            trial, left = list(stages), recomputed
+            for j in order:
+                now = min(left, stages[j].layers)
+                trial[j] = Stage(stages[j].layers, now if mode == 1 else 0, now if mode == 2 else 0)
+                left -= now
+            modes = [
+                [2] * t.full_layers + [1] * t.selective_layers
+                + [0] * (t.layers - t.full_layers - t.selective_layers)
+                for t in trial
+            ]  # fmt: skip
+            if peak_kib(problem, rank, tuple(trial), modes) <= problem.cap_kib:
+                return tuple(trial)
+    return ()

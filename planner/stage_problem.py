@@ -1,0 +1,298 @@
+"""The inner problem of one layout, in integers: layers to virtual stages, and what they recompute.
+
+Times are nanoseconds, memory is KiB (rounded up; the cap is rounded down), the objective is counted
+in thirds of a nanosecond so that every schedule's fill is a whole number:
+
+    one chunk per rank    3 step = (3 m - f) X + f sum_j c_j + 3 D          X >= c_j
+    several               3 step = (3 m V + f (S - 1)) X + 3 m (E_F + E_L) + 3 D
+                          X >= c_j of the body, E_F >= c_0 - X, E_L >= c_last - X
+
+    S, V, m  pipeline ranks, chunks per rank, micro-batches
+    c_j      one micro-batch in chunk j: layers, recomputation, transfer, embedding or head
+    D        the largest sum of once-per-step costs of a rank, and what no rank escapes
+    f        thirds of a chunk that filling and draining cost per rank: 3 forward and backward;
+             zb_h1 and zb_v 1, what is left when weight gradients fill the gaps, F + B - W of
+             2401.10241 (and the last rank cannot start sooner); dualpipe_v 2, half of
+             F&B + B - 3 W per chunk (DualPipe's README); F, B and W counted as a third each
+
+For several chunks the objective is an upper bound of the schedule's length (raise every body chunk
+to X; what an end chunk has above X lies at most m times on any path) and exact for equal chunks. The
+usual formula with sums is up to 38 % too short on uneven chunks, and a solver finds those.
+
+Memory of rank s and each in-flight vector q (`costmodels.in_flight`):
+    sum over its chunks of (states + q_v saved) + its ends + max(transients present) <= cap
+In a chunk the first `full` layers recompute in full, the next `selective` ones selectively.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from costmodels.in_flight import Vector, in_flight, rank_of_chunk
+from costmodels.layout import Schedule, Stage
+
+FILL_THIRDS: dict[Schedule, int] = {
+    "gpipe": 3,
+    "1f1b": 3,
+    "interleaved_1f1b": 3,
+    "zb_h1": 1,
+    "zb_v": 1,
+    "dualpipe_v": 2,
+}
+THIRDS_PER_S = 3e9
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What the embedding or the head adds to the stage that holds it."""
+
+    ns: int = 0
+    saved_kib: int = 0
+    state_kib: int = 0
+    step_ns: int = 0
+    transient_kib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """Seconds of a step by cause; they add up to the objective.
+
+    work_s       what the mean rank does without recomputation: layers and ends, with the exposed
+                 communication inside layers
+    send_s       exposed transfers between stages, mean rank
+    recompute_s  recomputation, mean rank
+    imbalance_s  waiting for the slowest stage
+    bubble_s     filling and draining the pipeline
+    step_end_s   once per step: exposed gradient and weight communication, optimizer
+    """
+
+    work_s: float
+    send_s: float
+    recompute_s: float
+    imbalance_s: float
+    bubble_s: float
+    step_end_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The step time."""
+        return (
+            self.work_s
+            + self.send_s
+            + self.recompute_s
+            + self.imbalance_s
+            + self.bubble_s
+            + self.step_end_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """A solved inner problem: the virtual stages in model order and what they cost.
+
+    objective  thirds of a nanosecond
+    peak_kib   by pipeline rank, `StageProblem.fixed_kib` included, allocator slack not
+    """
+
+    stages: tuple[Stage, ...]
+    objective: int
+    peak_kib: tuple[int, ...]
+    parts: StepParts
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageProblem:
+    """Everything that the inner problem of one layout depends on.
+
+    pattern      the kind of each layer in model order
+    modes        the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
+    layer_ns, saved_kib   by kind and mode       state_kib, step_ns   by kind
+    transient_kib         by mode; a rank pays the largest one present, or its head's if larger
+    splits       the layers per stage to choose from, None for any
+    empty_ends   the first and the last of several stages may hold no layer
+    """
+
+    pattern: tuple[int, ...]
+    schedule: Schedule
+    pp: int
+    vpp: int
+    m: int
+    modes: tuple[int, ...]
+    layer_ns: tuple[tuple[int, ...], ...]
+    saved_kib: tuple[tuple[int, ...], ...]
+    state_kib: tuple[int, ...]
+    step_ns: tuple[int, ...]
+    transient_kib: tuple[int, ...]
+    embedding: End
+    head: End
+    send_ns: int
+    fixed_kib: int
+    cap_kib: int
+    fixed_step_ns: int
+    splits: tuple[tuple[int, ...], ...] | None = None
+    empty_ends: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages in all."""
+        return self.pp * self.vpp
+
+    @property
+    def fill(self) -> int:
+        """f of the objective."""
+        return FILL_THIRDS[self.schedule]
+
+    @property
+    def weight(self) -> int:
+        """What the objective multiplies X by."""
+        if self.vpp == 1:
+            return 3 * self.m - self.fill
+        return 3 * self.m * self.vpp + self.fill * (self.pp - 1)
+
+    @cached_property
+    def in_flight(self) -> tuple[tuple[Vector, ...], ...]:
+        """Micro-batches held, by rank, as vectors over the rank's chunks."""
+        return in_flight(self.schedule, self.pp, self.vpp, self.m)
+
+    @cached_property
+    def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The virtual stages of each pipeline rank, in model order."""
+        holder = [rank_of_chunk(self.schedule, self.pp, j) for j in range(self.chunks)]
+        return tuple(tuple(j for j, rank in enumerate(holder) if rank == s) for s in range(self.pp))
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all layers are of one kind."""
+        return len(set(self.pattern)) == 1
+
+    @cached_property
+    def kind_counts(self) -> tuple[int, ...]:
+        """Layers of each kind."""
+        return tuple(self.pattern.count(kind) for kind in range(len(self.state_kib)))
+
+    @cached_property
+    def least_work_ns(self) -> int:
+        """The sum of all c_j when every layer has its fastest mode."""
+        layers = sum(
+            count * min(times[mode] for mode in self.modes)
+            for count, times in zip(self.kind_counts, self.layer_ns, strict=True)
+        )
+        return layers + self.embedding.ns + self.head.ns + self.chunks * self.send_ns
+
+    @cached_property
+    def least_end_ns(self) -> int:
+        """A lower bound of D: the mean over ranks of the once-per-step costs."""
+        layers = sum(n * d for n, d in zip(self.kind_counts, self.step_ns, strict=True))
+        mean = -(-(layers + self.embedding.step_ns + self.head.step_ns) // self.pp)
+        return mean + self.fixed_step_ns
+
+    def fewest_layers(self, chunk: int) -> int:
+        """The layers that virtual stage `chunk` holds at least."""
+        end = chunk in (0, self.chunks - 1) and self.chunks > 1
+        return 0 if end and self.empty_ends else 1
+
+
+def evaluate(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | None:
+    """Price `stages` layer by layer, apart from any solver; None if a rank does not fit."""
+    modes = _modes_of_layers(stages)
+    peaks = tuple(peak_kib(problem, s, stages, modes) for s in range(problem.pp))
+    if max(peaks) > problem.cap_kib:
+        return None
+    times = chunk_times_ns(problem, stages, modes)
+    end_ns = max(_step_end_ns(problem, s, stages) for s in range(problem.pp))
+    objective = _objective(problem, times, end_ns + problem.fixed_step_ns)
+    parts = _parts(problem, times, end_ns + problem.fixed_step_ns, objective)
+    return StagePlan(stages, objective, peaks, parts)
+
+
+def _modes_of_layers(stages: tuple[Stage, ...]) -> list[list[int]]:
+    return [
+        [2] * stage.full_layers
+        + [1] * stage.selective_layers
+        + [0] * (stage.layers - stage.full_layers - stage.selective_layers)
+        for stage in stages
+    ]
+
+
+def _starts(stages: tuple[Stage, ...]) -> list[int]:
+    starts = [0]
+    for stage in stages:
+        starts.append(starts[-1] + stage.layers)
+    return starts
+
+
+def chunk_times_ns(
+    problem: StageProblem, stages: tuple[Stage, ...], modes: list[list[int]]
+) -> list[int]:
+    """Nanoseconds of one micro-batch in each virtual stage."""
+    starts = _starts(stages)
+    times = []
+    for j, layer_modes in enumerate(modes):
+        kinds = problem.pattern[starts[j] : starts[j + 1]]
+        layers = sum(problem.layer_ns[k][r] for k, r in zip(kinds, layer_modes, strict=True))
+        times.append(problem.send_ns + layers)
+    times[0] += problem.embedding.ns
+    times[-1] += problem.head.ns
+    return times
+
+
+def peak_kib(
+    problem: StageProblem, rank: int, stages: tuple[Stage, ...], modes: list[list[int]]
+) -> int:
+    """The largest KiB that `rank` holds at once over its in-flight vectors."""
+    starts, last = _starts(stages), problem.chunks - 1
+    static, transient, saved = problem.fixed_kib, 0, []
+    for j in problem.chunks_of_rank[rank]:
+        kinds = problem.pattern[starts[j] : starts[j + 1]]
+        static += sum(problem.state_kib[kind] for kind in kinds)
+        kept = sum(problem.saved_kib[k][r] for k, r in zip(kinds, modes[j], strict=True))
+        transient = max(transient, *(problem.transient_kib[r] for r in modes[j]), 0)
+        for end, holder in ((problem.embedding, 0), (problem.head, last)):
+            if j == holder:
+                static += end.state_kib
+                kept += end.saved_kib
+                transient = max(transient, end.transient_kib)
+        saved.append(kept)
+    held = max(
+        sum(q * kept for q, kept in zip(vector, saved, strict=True))
+        for vector in problem.in_flight[rank]
+    )
+    return static + held + transient
+
+
+def _step_end_ns(problem: StageProblem, rank: int, stages: tuple[Stage, ...]) -> int:
+    starts, last, total = _starts(stages), problem.chunks - 1, 0
+    for j in problem.chunks_of_rank[rank]:
+        total += sum(problem.step_ns[kind] for kind in problem.pattern[starts[j] : starts[j + 1]])
+        total += problem.embedding.step_ns if j == 0 else 0
+        total += problem.head.step_ns if j == last else 0
+    return total
+
+
+def _objective(problem: StageProblem, times: list[int], end_ns: int) -> int:
+    if problem.vpp == 1:
+        return problem.weight * max(times) + problem.fill * sum(times) + 3 * end_ns
+    slowest = max(times[1:-1])
+    # X may also rise above the body to spare an end chunk.
+    candidates = (slowest, max(slowest, times[0]), max(slowest, times[-1]))
+    return 3 * end_ns + min(
+        problem.weight * x + 3 * problem.m * (max(0, times[0] - x) + max(0, times[-1] - x))
+        for x in candidates
+    )
+
+
+def _parts(problem: StageProblem, times: list[int], end_ns: int, objective: int) -> StepParts:
+    total, send = sum(times), problem.chunks * problem.send_ns
+    recompute = total - problem.least_work_ns
+    per_rank = 3 * problem.m / problem.pp
+    bubble = problem.fill * (problem.pp - 1) * total / (problem.pp * problem.vpp)
+    rest = objective - 3 * end_ns - per_rank * total - bubble
+    thirds = (per_rank * (total - send - recompute), per_rank * send, per_rank * recompute)
+    work_s, send_s, recompute_s = (part / THIRDS_PER_S for part in thirds)
+    return StepParts(
+        work_s,
+        send_s,
+        recompute_s,
+        rest / THIRDS_PER_S,
+        bubble / THIRDS_PER_S,
+        3 * end_ns / THIRDS_PER_S,
+    )

@@ -1,0 +1,59 @@
+"""Solving the inner problem of one layout: a first plan with a bound, then the exact answer.
+
+one rank                    there is nothing to cut: the one interval, priced exactly
+the engine's own splits     V = 1: each is priced; V > 1: a table in the counts model
+any split                   V = 1: the path model; V > 1: the counts model (CP-SAT both)
+"""
+
+from planner.cpsat import Outcome
+from planner.stage_counts import first_counts, solve_counts
+from planner.stage_path import Intervals, best_split, greedy_path, plan_of, solve_path
+from planner.stage_problem import StagePlan, StageProblem
+
+LIMIT_S = 4.0
+
+
+class Solver:
+    """Solves inner problems and counts the CP-SAT models that it took."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self.limit_s, self.solves = limit_s, 0
+        self._last: Intervals | None = None
+
+    def first_plan(self, problem: StageProblem) -> tuple[int | None, StagePlan | None]:
+        """A lower bound and a plan that comes near it, without CP-SAT; bound None if nothing fits."""
+        if problem.vpp > 1:
+            return 0, first_counts(problem)
+        intervals = self._intervals(problem)
+        plan = self._without_solver(intervals)
+        if problem.pp == 1 or problem.splits is not None:
+            return (plan.objective, plan) if plan else (None, None)
+        slowest, plan = greedy_path(intervals)
+        if plan is None:
+            return None, None
+        least = problem.weight * slowest + problem.fill * problem.least_work_ns
+        return least + 3 * problem.least_end_ns, plan
+
+    def solve(self, problem: StageProblem, below: int | None) -> Outcome:
+        """The best plan with an objective below `below` (None: any)."""
+        if problem.vpp == 1 and (problem.pp == 1 or problem.splits is not None):
+            plan = self._without_solver(self._intervals(problem))
+            if plan is not None and (below is None or plan.objective < below):
+                return Outcome("OPTIMAL", plan, plan.objective)
+            return Outcome("INFEASIBLE", None, below if plan else None)
+        self.solves += 1
+        if problem.vpp == 1:
+            return solve_path(self._intervals(problem), below, self.limit_s)
+        return solve_counts(problem, below, self.limit_s)
+
+    def _without_solver(self, intervals: Intervals) -> StagePlan | None:
+        problem = intervals.problem
+        if problem.pp == 1:
+            return plan_of(intervals, [len(problem.pattern)])
+        return best_split(intervals) if problem.splits is not None else None
+
+    def _intervals(self, problem: StageProblem) -> Intervals:
+        """The interval prices of `problem`, kept while the same layout is asked again."""
+        if self._last is None or self._last.problem != problem:
+            self._last = Intervals(problem)
+        return self._last

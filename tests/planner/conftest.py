@@ -1,0 +1,91 @@
+"""Random but consistent prices: what the search is tested on, whatever the cost model says."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from costmodels.grid import Grid
+from costmodels.model import Attention, Experts, Layer, Model
+from costmodels.price import Prices
+from costmodels.training import Training
+from hardware_profiles.engines import load_engine
+from hardware_profiles.engine_schema import Engine
+from hardware_profiles.load import load_cluster
+from hardware_profiles.schema import Cluster
+from planner.search import Pricer, Question
+
+ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
+DENSE = Layer(attention=ATTENTION, ffn=256)
+MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=64))
+
+
+def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
+    """Prices drawn from `seed`: they scale as one expects, with noise that every row draws alike."""
+
+    def price(
+        grid: Grid, model: Model, training: Training, cluster: Cluster, engine: Engine
+    ) -> Prices:
+        rng = np.random.default_rng(seed)
+        tp, cp, mbs = (grid.tensor_parallel, grid.context_parallel, grid.micro_batch_size)
+        ep, zero, pp = grid.expert_parallel, grid.zero_stage, grid.pipeline_parallel
+        noise = 1 + 0.3 * np.sin(rng.uniform(1, 9) * (tp + 3 * cp + 7 * mbs + 5 * ep + 11 * zero))
+        share = noise * mbs / (tp * cp)
+        base_s = rng.uniform(1e-3, 5e-3, kinds)
+        extra = np.stack([np.zeros(kinds), rng.uniform(0.02, 0.2, kinds),
+                          rng.uniform(0.2, 0.4, kinds)], axis=1)  # fmt: skip
+        kept = np.stack([np.ones(kinds), rng.uniform(0.4, 0.9, kinds),
+                         rng.uniform(0.05, 0.3, kinds)], axis=1)  # fmt: skip
+        saved = rng.uniform(2e6, 8e6, kinds)
+        state = rng.uniform(2e6, 9e6, kinds)[None] * (1 - 0.2 * zero / 3)[:, None] / tp[:, None]
+        step = rng.uniform(1e-4, 2e-3, kinds)[None] * np.where(zero > 1, 1.3, 1.0)[:, None]
+        ends = rng.uniform(0.2, 1.5, 8)
+        return Prices(
+            layer_s=share[:, None, None] * base_s[None, :, None] * (1 + extra)[None],
+            layer_saved_bytes=share[:, None, None] * (saved[:, None] * kept)[None],
+            layer_state_bytes=state,
+            layer_step_s=step / tp[:, None],
+            transient_bytes=share[:, None] * rng.uniform(0, 4e6, 3)[None],
+            embedding_s=share * ends[0] * 1e-3,
+            embedding_saved_bytes=share * ends[1] * 1e6,
+            embedding_state_bytes=ends[2] * 5e6 / tp,
+            embedding_step_s=ends[3] * 1e-3 / tp,
+            head_s=share * ends[4] * 3e-3,
+            head_saved_bytes=share * ends[5] * 1e6,
+            head_state_bytes=ends[6] * 5e6 / tp,
+            head_step_s=ends[7] * 1e-3 / tp,
+            head_transient_bytes=share * rng.uniform(0, 6e6),
+            send_s=np.where(pp > 1, share * 2e-4, 0.0),
+            fixed_bytes=np.full(len(grid), 1e6),
+            fixed_step_s=np.full(len(grid), 1e-3),
+            slack_fraction=0.05,
+            capacity_bytes=capacity_bytes,
+        )
+
+    return price
+
+
+def small_question(pattern: tuple[int, ...], gpus: int, batch: int, **legality: object) -> Question:
+    """A question about a model of tiny layers: kind 0 dense, kind 1 mixture of experts."""
+    kinds = (DENSE, MOE)[: max(pattern) + 1]
+    engine = load_engine("native")
+    rules = engine.legality.model_copy(update=dict(legality))
+    return Question(
+        model=Model(name="small", hidden=128, vocab=512, kinds=kinds, pattern=pattern),
+        training=Training(seq_len=64, global_batch_size=batch),
+        gpus=gpus,
+        cluster=load_cluster("dgx-h100"),
+        engine=engine.model_copy(update={"legality": rules}),
+    )
+
+
+@pytest.fixture
+def pricer() -> Callable[[int, float, int], Pricer]:
+    """`synthetic_pricer(seed, capacity_bytes, kinds)`."""
+    return synthetic_pricer
+
+
+@pytest.fixture
+def question() -> Callable[..., Question]:
+    """`small_question(pattern, gpus, batch, **legality)`."""
+    return small_question
