@@ -121,7 +121,7 @@ def _signals_raise() -> Iterator[None]:
 def end_tree(process: "subprocess.Popen[bytes]") -> None:
     """End `process` and everything under it: asked first, killed after `GRACE_S`.
 
-    The ranks are in sessions of their own, so they are found by parentage, before their parent dies.
+    The ranks are in sessions of their own: they are found by parentage, before their parent dies.
     """
     family = descendants(process.pid)
     if process.poll() is None:

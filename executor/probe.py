@@ -1,4 +1,4 @@
-"""What accelerators a host has, asked of torch in a process of its own: the command imports no torch.
+"""What accelerators a host has, asked of torch in a process of its own.
 
 `python -m executor.probe` prints a `Found` as JSON.
 """

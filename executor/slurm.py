@@ -1,7 +1,7 @@
 """A job on a Slurm cluster: an sbatch script of one torchrun per node, submitted and waited for.
 
-The script can be printed and submitted by hand. Logs and results go to a folder that every node sees
-(the working directory of the submission, as Slurm's own output does).
+The script can be printed and submitted by hand. Logs and results go to a folder that every node
+must see.
 """
 
 import shlex

@@ -5,15 +5,15 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from executor.launch import Job, run_job, torchrun_command
 from executor.slurm import PORT, SlurmOptions, batch_script, run_slurm
 
 
-class Launcher(str, Enum):
+class Launcher(StrEnum):
     """Who starts the processes: torchrun on this host (and on each of the others), or Slurm."""
 
     torchrun = "torchrun"
@@ -25,7 +25,7 @@ class Starter:
     """A launcher with its options."""
 
     launcher: Launcher = Launcher.torchrun
-    slurm: SlurmOptions = SlurmOptions()
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
 
     def shown(self, job: Job, out: Path) -> str:
         """What `start` would run, as a shell reads it."""

@@ -118,8 +118,10 @@ def _number(value: float) -> str:
 
 def _csv(records: Iterable[Mapping[str, Any]]) -> list[str]:
     rows = [dict(record) for record in records]
-    # A column in which every record has nothing to say is left out.
-    names = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
+    # A column in which every record has nothing to say is left out; a record at its defaults may
+    # lack columns that another has.
+    columns = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in columns if any(row.get(name) is not None for row in rows)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)

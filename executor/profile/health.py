@@ -37,6 +37,8 @@ def slow_links(records: Sequence[Record], ranks_per_node: int, nodes: int) -> di
         point = record.result
         if not isinstance(point, CurvePoint) or point.size_bytes < MIB:
             continue
+        if len(record.rank_seconds) != ranks_per_node * nodes:
+            continue
         shape = GroupShape(point.nodes, point.ranks_per_node)
         groups = tuple(members(shape, ranks_per_node, nodes))
         seconds = [max(record.rank_seconds[rank] for rank in ranks) for ranks in groups]

@@ -1,0 +1,133 @@
+"""From measurements to the profile that the planner reads."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from executor.profile.health import slow_links, slow_ranks
+from executor.profile.record import Quantity, Record
+from executor.profile.write import Job, Measured, build_cluster, measured_gpu
+from hardware_profiles.load import load_cluster, load_gpu, save_cluster
+from hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
+
+GIB = 2**30
+
+
+def _quantity(name: str, value: float) -> Record:
+    return Record(key=name, result=Quantity(name=name, value=value, unit="ratio"))
+
+
+def _curve(kind: str, seconds_of_1_gib: float, ranks_per_node: int = 8, nodes: int = 1) -> Record:
+    point = CurvePoint.model_validate(
+        {
+            "kind": kind,
+            "ranks_per_node": ranks_per_node,
+            "nodes": nodes,
+            "size_bytes": GIB,
+            "seconds": seconds_of_1_gib,
+        }
+    )
+    return Record(key=f"{kind}{ranks_per_node}x{nodes}", result=point)
+
+
+RECORDS = (
+    _quantity("launch", 3e-6),
+    _quantity("usable_memory", 70e9),
+    _quantity("context", 1e9),
+    _quantity("communicator", 5e8),
+    _quantity("burst.bf16", 800e12),
+    _quantity("sustained.bf16", 700e12),
+    _quantity("bandwidth.copy", 3.0e12),
+    _quantity("bandwidth.add", 2.8e12),
+    _quantity("bandwidth.adamw", 2.5e12),
+    _quantity("interference.compute", 1.1),
+    _quantity("interference.communication", 1.3),
+    Record(
+        key="m",
+        result=MatmulPoint(dtype="bf16", m=4096, n=4096, k=4096, flops_per_s=712.3456789e12),
+    ),
+    *(
+        Record(
+            key=direction,
+            result=AttentionPoint.model_validate(
+                {
+                    "dtype": "bf16", "direction": direction, "batch": 1, "heads": 32,
+                    "kv_heads": 32, "head_dim": 128, "v_head_dim": 128, "seq_len": 8192,
+                    "causal": True, "flops_per_s": rate,
+                }
+            ),
+        )
+        for direction, rate in (("forward", 500e12), ("backward", 400e12))
+    ),
+    Record(
+        key="tiny",
+        result=CurvePoint(
+            kind="all_reduce", ranks_per_node=8, nodes=1, size_bytes=1024, seconds=56e-6
+        ),
+    ),
+    *(_curve(kind, 4e-3) for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")),
+    _curve("send", 4e-3, ranks_per_node=2),
+)  # fmt: skip
+H100 = load_gpu("h100-sxm")
+JOB = Job(ranks_per_node=8, nodes=1)
+
+
+def test_links_by_hand() -> None:
+    """busbw = bytes / s x 2(n-1)/n for all_reduce, (n-1)/n for its halves, 1 for send."""
+    cluster = build_cluster(RECORDS, H100, JOB, {"date": "today"}, "x")
+    bandwidth = cluster.node.bus_bandwidth
+    assert bandwidth.all_reduce == pytest.approx(GIB / 4e-3 * 2 * 7 / 8, rel=1e-5)
+    assert bandwidth.all_gather == pytest.approx(GIB / 4e-3 * 7 / 8, rel=1e-5)
+    assert bandwidth.send == pytest.approx(GIB / 4e-3, rel=1e-5)
+    assert cluster.node.latency_s == pytest.approx(56e-6 / 14)  # 2 (8 - 1) steps
+
+
+def test_efficiencies_are_fractions_of_the_datasheet() -> None:
+    """Sustained rate over datasheet peak, attention over the 16-bit peak, bytes over bandwidth."""
+    kernels = build_cluster(RECORDS, H100, JOB, {}, "x").kernels
+    assert kernels is not None
+    assert kernels.matmul_efficiency["bf16"] == pytest.approx(700 / 989, rel=1e-5)
+    assert kernels.attention_backward == pytest.approx(400 / 989, rel=1e-5)
+    assert kernels.memory_efficiency == pytest.approx(2.9 / 3.35, rel=1e-5)  # median of copy, add
+    assert kernels.optimizer_efficiency == pytest.approx(2.5 / 3.35, rel=1e-5)
+
+
+def test_the_file_reads_back(tmp_path: Path) -> None:
+    """The written TOML loads to the same cluster: points, fits and conditions included."""
+    cluster = build_cluster(RECORDS, H100, JOB, {"date": "2026-01-01"}, "x")
+    save_cluster(cluster, tmp_path / "x.toml")
+    assert load_cluster(tmp_path / "x.toml") == cluster
+    assert cluster.kernels is not None
+    assert cluster.kernels.matmul_points[0].flops_per_s == 712.346e12  # six digits are enough
+
+
+def test_a_lone_process_pays_nothing_and_says_so() -> None:
+    """Without a second rank there is no link to measure: infinite, and never used (max_gpus 1)."""
+    alone = tuple(r for r in RECORDS if not isinstance(r.result, CurvePoint))
+    cluster = build_cluster(alone, H100, Job(1, 1), {}, "x")
+    assert cluster.max_gpus == 1
+    assert cluster.node.bus_bandwidth.all_reduce == math.inf
+    assert "one process" in cluster.sources["node"]
+
+
+def test_an_unknown_device_gets_measured_peaks() -> None:
+    """The peak of a device without datasheet is its fastest product, points included."""
+    gpu = measured_gpu(H100, Measured.of(RECORDS))
+    assert gpu.peak_flops_per_s == {"bf16": 712.3456789e12}
+    assert gpu.memory_bandwidth_bytes_per_s == 3.0e12
+    assert gpu.sources["peak_flops_per_s"].startswith("measured")
+
+
+def test_slow_rank_is_named() -> None:
+    """Rank 2 of 4 takes 10 % longer than the median rank in everything it does alone."""
+    point = MatmulPoint(dtype="bf16", m=1, n=1, k=1, flops_per_s=1.0)
+    records = [Record(key=str(i), result=point, rank_seconds=(1, 1, 1.1, 1)) for i in range(3)]
+    assert slow_ranks(records, world_size=4) == pytest.approx({"rank 2": 0.1})
+
+
+def test_slow_link_is_named() -> None:
+    """Of four pairs, the one through a bad cable takes twice the median pair's time."""
+    point = CurvePoint(kind="send", ranks_per_node=1, nodes=2, size_bytes=2**24, seconds=2.0)
+    record = Record(key="s", result=point, rank_seconds=(1, 1, 1, 2, 1, 1, 1, 2))
+    assert slow_links([record], ranks_per_node=4, nodes=2) == {"ranks 3,7": 1.0}
