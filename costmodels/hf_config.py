@@ -122,7 +122,7 @@ def _qwen_moe(f: Fields, attention: Attention, shared_ffn: int) -> Model:
     step = f.count("decoder_sparse_step", default=1)
     dense = f.counts("mlp_only_layers") or ()
     experts = Experts(
-        experts=f.count("num_experts"),
+        experts=f.count("num_experts", "num_local_experts"),
         top_k=f.count("num_experts_per_tok"),
         ffn=f.count("moe_intermediate_size"),
         shared_ffn=shared_ffn,
@@ -152,12 +152,18 @@ def _deepseek(f: Fields) -> Model:
         top_k=f.count("num_experts_per_tok"),
         ffn=ffn,
         shared_ffn=ffn * f.count("n_shared_experts", default=0, least=0),
-        router_bias=f.config.get("topk_method") == "noaux_tc",
+        router_bias=f.config.get("topk_method", _topk_method(f)) == "noaux_tc",
     )
     first = f.count("first_k_dense_replace", default=0, least=0)
     every = f.count("moe_layer_freq", default=1)
     model = moe_model(f, attentions, experts, lambda i: i >= first and i % every == 0)
-    return replace(model, mtp_layers=f.count("num_nextn_predict_layers", default=0, least=0))
+    modules = f.count("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0)
+    return replace(model, mtp_layers=modules)
+
+
+def _topk_method(f: Fields) -> str:
+    """What an absent field means: V3 always corrects the router's scores by a bias per expert."""
+    return "greedy" if f.config.get("model_type") == "deepseek_v2" else "noaux_tc"
 
 
 def _gpt_oss(f: Fields) -> Model:
@@ -209,6 +215,8 @@ def _gemma3(f: Fields) -> Model:
     defaults = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4}
     given = {key: value for key, value in f.config.items() if value is not None}
     f = Fields({**defaults, **given}, f.name)
+    if f.flag("use_bidirectional_attention", False):
+        raise f.refuse("use_bidirectional_attention is not priced; causal attention is")
     every = f.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
     attention = replace(gqa(f, head_dim=256), qk_norm="head")
     attentions = per_layer(f, attention, slides=lambda layer: (layer + 1) % every != 0)

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from costmodels.grid import Ints
 from costmodels.model import Attention, Experts, Layer, Model
+from costmodels.operations import Number
 
 Degree = int | float | Ints | NDArray[np.float64]
-Elements = float | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class RankParameters:
     expert  routed experts: reduced over dp x cp x tp / (ep x etp)
     """
 
-    dense: Elements
-    expert: Elements = 0.0
+    dense: Number
+    expert: Number = 0.0
 
     def __add__(self, other: "RankParameters") -> "RankParameters":
         return RankParameters(dense=self.dense + other.dense, expert=self.expert + other.expert)
@@ -81,7 +81,7 @@ class RankParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weights:
-    """Elements of some weights, apart by the degree that cuts them.
+    """Number of some weights, apart by the degree that cuts them.
 
     whole     on every rank
     over_tp   cut over the tensor-parallel ranks
@@ -154,14 +154,14 @@ def layer_parameters_per_rank(
     )
 
 
-def embedding_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Elements:
+def embedding_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
     """Parameters of the embedding (positions and its norm too) on a rank of the first stage."""
     vocab = padded_vocab(model.vocab, tp, vocab_multiple)
     rest = model.learned_positions * model.hidden + model.embedding_norm * _norm(model)
     return vocab * model.hidden / tp + rest
 
 
-def head_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Elements:
+def head_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
     """Parameters of the head and the final norm on a rank of the last stage.
 
     A tied head is counted too: the last stage of a pipeline holds its own copy. Without a pipeline
@@ -190,7 +190,7 @@ def mtp_parameters_per_rank(
     return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
 
 
-def padded_vocab(vocab: int, tp: Degree, multiple: int = 128) -> Elements:
+def padded_vocab(vocab: int, tp: Degree, multiple: int = 128) -> Number:
     """The vocabulary filled up to a multiple of `multiple` x tp: equal rows for each rank.
 
     Source: Megatron-LM `_vocab_size_with_padding` (--make-vocab-size-divisible-by, default 128).
@@ -237,7 +237,7 @@ def _attention(model: Model, attention: Attention) -> _Weights:
 
 
 def _feed_forward(model: Model, ffn: int, bias: bool) -> tuple[int, int]:
-    """Elements that tensor parallelism cuts, and those that stay whole: the bias of the output."""
+    """Number that tensor parallelism cuts, and those that stay whole: the bias of the output."""
     up_matrices = 2 if model.gated else 1
     cut = (up_matrices + 1) * model.hidden * ffn + bias * up_matrices * ffn
     return cut, bias * model.hidden

@@ -105,6 +105,15 @@ def test_deepseek_v3_layers() -> None:
     )
 
 
+def test_a_config_that_transformers_5_wrote() -> None:
+    """Newer files rename a few fields and leave out those that have one value only."""
+    renamed = {"num_experts": None, "num_local_experts": 128}
+    assert model("qwen3-30b-a3b", **renamed) == model("qwen3-30b-a3b")
+    renamed = {"num_nextn_predict_layers": None, "num_mtp_layers": 1}
+    config = {key: value for key, value in CONFIGS["deepseek-v3"].items() if key != "topk_method"}
+    assert model_from_config(config | renamed, "deepseek-v3") == model("deepseek-v3")
+
+
 def test_deepseek_without_experts_is_dense() -> None:
     """A null `n_routed_experts` means dense layers throughout."""
     assert not model("deepseek-v2", n_routed_experts=None).is_moe
@@ -211,6 +220,7 @@ def test_refused_by_name(config: object, words: str) -> None:
         ("mixtral-8x7b", {"num_experts_per_tok": 9}, "9 experts per token, but only 8"),
         ("deepseek-v3", {"attention_bias": True}, "attention_bias with latent attention"),
         ("mpt-7b", {"attn_config": {"qk_ln": True}}, "qk_ln"),
+        ("gemma-3-1b", {"use_bidirectional_attention": True}, "causal attention is"),
     ],
 )
 def test_field_refused(name: str, changes: dict[str, object], words: str) -> None:

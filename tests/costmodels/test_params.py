@@ -359,6 +359,30 @@ def test_latent_down_projections_are_on_every_rank() -> None:
     assert layer_parameters_per_rank(model, dense_layer, 8).dense == (total - whole) / 8 + whole
 
 
+def test_mtp_module_on_a_rank() -> None:
+    """A module is a layer of the last kind, a 2h x h projection cut over tp, and three norms."""
+    model = MODELS["deepseek-v3"]
+    layer = layer_parameters_per_rank(model, model.kinds[1], 8, 64, 1)
+    mtp = mtp_parameters_per_rank(model, 8, 64, 1)
+    assert mtp.dense == layer.dense + 2 * 7168 * 7168 / 8 + 3 * 7168
+    assert mtp.expert == layer.expert == 256 * 3 * 7168 * 2048 / 64
+
+
+def test_embedding_on_a_rank() -> None:
+    """The vocabulary is padded and cut over tp; positions and the embedding's norm are whole."""
+    gpt3, bloom = MODELS["gpt3-175b"], MODELS["bloom-176b"]
+    assert embedding_parameters_per_rank(gpt3, 8, 128) == 51200 * 12288 / 8 + 2048 * 12288
+    assert embedding_parameters_per_rank(bloom, 4) == 250880 * 14336 / 4 + 2 * 14336
+
+
+def test_expert_biases_on_a_rank() -> None:
+    """The output bias of an expert is added after the reduction, so `etp` does not cut it."""
+    model = MODELS["gpt-oss-20b"]
+    rank = layer_parameters_per_rank(model, model.kinds[0], 1, 4, 2)
+    per_expert = 3 * 2880 * 2880 + 2 * 2880
+    assert rank.expert == 32 * per_expert / (4 * 2) + 32 * 2880 / 4
+
+
 def test_final_norm_is_all_that_a_tied_head_adds_without_a_pipeline() -> None:
     """The last stage of a pipeline holds its own copy of a tied matrix, a lone stage does not."""
     model = MODELS["gemma-2-2b"]
