@@ -1,4 +1,6 @@
-"""The only home of 1e9 and 2**30, and how bytes and seconds are written for people."""
+"""The only home of 1e9 and 2**30, and how bytes, seconds and bandwidths are written by people."""
+
+import re
 
 GB = 1e9
 GIB = 2**30
@@ -26,3 +28,15 @@ def format_count(count: float) -> str:
         if abs(count) >= scale:
             return f"{count / scale:.3g}{suffix}"
     return f"{count:g}"
+
+
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second of "400Gb/s" (bits), "50GB/s" (bytes) or "3.35 TB/s".
+
+    Raises `ValueError` with the accepted forms.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(b|B)(?:/s|ps)\s*", text)
+    if not match or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is no bandwidth: write 400Gb/s (bits) or 50GB/s (bytes)")
+    scale = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2]]
+    return float(match[1]) * scale / (8 if match[3] == "b" else 1)

@@ -11,6 +11,7 @@ from that part, rates scaled by the ratio of the datasheet peaks.
 
 import hashlib
 import json
+from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -59,9 +60,15 @@ def _resolve(name: str, known: tuple[str, ...], aliases: dict[str, str], what: s
         return name
     if name in aliases:
         return aliases[name]
-    close = get_close_matches(name, [*known, *aliases], n=3, cutoff=0.5)
+    raise unknown(name, (*known, *aliases), what)
+
+
+def unknown(name: str, known: Iterable[str], what: str) -> UnknownProfile:
+    """The error for a `name` that is no `what`, with the closest of the `known` ones."""
+    known = tuple(known)
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
-    raise UnknownProfile(f"no {what} called {name!r}; {hint} (`meshplan profiles` lists all)")
+    return UnknownProfile(f"no {what} called {name!r}; {hint} (`meshplan profiles` lists all)")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -172,6 +179,14 @@ def _cluster(document: dict[str, Any], where: str) -> Cluster:
     return _validate(Cluster, document, where)
 
 
+@cache
+def usual_cluster(gpu: str) -> Cluster:
+    """The cluster whose nodes a GPU is usually found in. Raises `UnknownProfile`."""
+    name = _resolve(gpu, gpu_names(), _index()["gpu_alias"], "GPU")
+    cluster = load_cluster(_index()["node_of"][name])
+    return cluster.model_copy(update={"gpu": load_gpu(name), "kernels": load_kernels(name)})
+
+
 def compose_cluster(
     gpu: str,
     gpus_per_node: int,
@@ -191,8 +206,8 @@ def compose_cluster(
 
     Raises `UnknownProfile`.
     """
-    gpu_name = _resolve(gpu, gpu_names(), _index()["gpu_alias"], "GPU")
-    donor = load_cluster(_index()["node_of"][gpu_name])
+    donor = usual_cluster(gpu)
+    gpu_name = donor.gpu.name
     card = network_bytes_per_s * network_efficiency
     whole = card * gpus_per_node
     bandwidth = BusBandwidth(

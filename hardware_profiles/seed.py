@@ -118,7 +118,7 @@ def _single_product(shape: dict[str, str], rate: float) -> MatmulPoint | None:
 
 
 def _grouped_product(shape: dict[str, str], rate: float) -> MatmulPoint:
-    """SimuMax names all three passes by the forward's rows M, N and K: here they are the product's."""
+    """SimuMax names all passes by the forward's M, N and K; here they are the product's own."""
     rows, n, k = (int(shape[name]) for name in "MNK")
     product: dict[str, Any] = {
         "fwd": {"layout": "TN", "m": rows, "n": n, "k": k},
