@@ -1,27 +1,27 @@
 """How each framework cuts layers into pipeline stages when its config does not list them.
 
-even      n / stages each                                             (Megatron-LM without more)
-ends      each rank holds (n + ends - first - last) / (pp - 2), or its stated number, cut into vpp equal
-          chunks; the first chunk of all has `embedding` layers less and the last `head` less
-weighted  n + embedding + head over the stages, the longer ones first; the ends pay for their weight
-cost      a stage closes after the block whose cumulative cost passes its share of the total; a layer
-          costs 4 h a d + 3 h f and the head v h
+even      n / stages each (Megatron-LM without more)
+ends      each rank holds (n + ends - first - last) / (pp - 2), or its stated number, cut into vpp
+          equal chunks; the first chunk of all has `embedding` layers less, the last `head` less
+weighted  n + embedding + head over the stages, the longer ones first; the ends pay for their
+          weight
+cost      nanotron's, in `costmodels.stage_split`
 
-Sources: ends, Megatron-LM@d98e8a64 `core/transformer/transformer_block.py` get_num_layers_to_build;
-weighted, torchtitan v0.2.2 `distributed/pipeline_parallel.py` generate_llm_fqn_per_model_part;
-cost, nanotron@2411b022 `models/base.py` build_model and `models/qwen.py` get_block_compute_costs
-(its head width is hidden / heads, whatever the model's own head_dim).
+Sources: ends, Megatron-LM@d98e8a64 `core/transformer/transformer_block.py`
+get_num_layers_to_build; weighted, torchtitan v0.2.2 `distributed/pipeline_parallel.py`
+generate_llm_fqn_per_model_part.
 """
 
 from collections.abc import Callable
 
 from costmodels.layout import InvalidLayout
 from costmodels.model import Model
+from costmodels.stage_split import split_by_cost
 from planner.reading import Placement
 
 
 def stage_layers(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[int, ...]:
-    """Layers of each of the pp * vpp virtual stages; raises `InvalidLayout` where the rule refuses."""
+    """Layers of each of the pp * vpp virtual stages; raises `InvalidLayout` if the rule refuses."""
     return RULES[placement.rule](placement, model, pp, vpp)
 
 
@@ -74,18 +74,7 @@ def _weighted(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[in
 
 
 def _cost(placement: Placement, model: Model, pp: int, vpp: int) -> tuple[int, ...]:
-    attention, hidden = model.kinds[0].attention, model.hidden
-    ffn = max(kind.ffn or (kind.experts.ffn if kind.experts else 0) for kind in model.kinds)
-    heads_width = attention.heads * (hidden // attention.heads)
-    layer, head = 4 * heads_width * hidden + 3 * ffn * hidden, model.vocab * hidden
-    total = model.num_layers * layer + head
-    counts, stage, passed = [0] * pp, 0, 0
-    for _ in range(model.num_layers):
-        counts[stage] += 1
-        passed += layer
-        if passed > total * ((stage + 1) / pp) and stage < pp - 1:
-            stage += 1
-    return tuple(counts)
+    return split_by_cost(model, pp)
 
 
 RULES: dict[str, Callable[[Placement, Model, int, int], tuple[int, ...]]] = {

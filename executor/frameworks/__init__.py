@@ -1,0 +1,66 @@
+"""Six frameworks' configurations, out of a plan and back into a reading.
+
+`FRAMEWORKS` is the list; `read_config` finds the one that a file belongs to.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from executor.frameworks import accelerate, bridge, deepspeed, megatron, nanotron, torchtitan
+from planner.plan import Plan
+from planner.reading import Exported, Reading, UnreadableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One format.
+
+    claims  whether a file (its name, its text) looks like this format
+    read    text and path to a `Reading`; raises `UnreadableConfig` and `IllegalConfig`
+    export  a plan and the GPUs of a node to files and a launch command
+    """
+
+    name: str
+    title: str
+    claims: Callable[[str, str], bool]
+    read: Callable[[str, str], Reading]
+    export: Callable[[Plan, int], Exported]
+
+
+FRAMEWORKS = {
+    framework.name: framework
+    for framework in (
+        Framework("nanotron", "nanotron", nanotron.claims, nanotron.read, nanotron.export),
+        Framework(
+            "accelerate", "Accelerate", accelerate.claims, accelerate.read, accelerate.export
+        ),
+        Framework("deepspeed", "DeepSpeed", deepspeed.claims, deepspeed.read, deepspeed.export),
+        Framework(
+            "torchtitan", "torchtitan", torchtitan.claims, torchtitan.read, torchtitan.export
+        ),
+        Framework("megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export),
+        Framework("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export),
+    )
+}
+
+
+def framework_named(name: str) -> Framework:
+    """The framework called `name`; raises `UnreadableConfig` with the known ones."""
+    if name not in FRAMEWORKS:
+        raise UnreadableConfig(f"no framework {name!r}; known are {', '.join(FRAMEWORKS)}")
+    return FRAMEWORKS[name]
+
+
+def recognise(name: str, text: str) -> Framework | None:
+    """The first framework that claims a file, None when none does."""
+    return next((each for each in FRAMEWORKS.values() if each.claims(name, text)), None)
+
+
+def read_config(text: str, path: str, framework: str | None = None) -> Reading:
+    """The configuration `text`; raises `UnreadableConfig` when no framework claims it."""
+    found = framework_named(framework) if framework else recognise(path, text)
+    if found is None:
+        raise UnreadableConfig(
+            f"no format recognised (known: {', '.join(FRAMEWORKS)}); name it with --framework"
+        )
+    return found.read(text, path)

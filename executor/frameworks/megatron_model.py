@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.model import Experts, Layer, Model
+from costmodels.model import Experts, Model
 from executor.frameworks.saying import Answer
 from executor.frameworks.values import Values
 from planner.reading import CannotSay, Fact, UnreadableConfig

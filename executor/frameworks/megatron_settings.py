@@ -13,7 +13,13 @@ import re
 from costmodels.layout import Layout, RecomputeModule
 from costmodels.model import Model
 from costmodels.training import Optimizer, Precision, Training
-from executor.frameworks.saying import Answer, imbalance_unsaid, uniform_recompute, unless
+from executor.frameworks.saying import (
+    Answer,
+    imbalance_unsaid,
+    modules_unsaid,
+    uniform_recompute,
+    unless,
+)
 from executor.frameworks.values import Values, put, shown
 from planner.reading import (
     CannotSay,
@@ -134,7 +140,10 @@ def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]
     rule = uniform_recompute(la.stages)
     if rule is None:
         why = "Megatron recomputes all layers, or the first k of each stage"
-        return {}, [CannotSay("layout.stages.recompute", la.recompute, why)]
+        return {}, [
+            CannotSay("layout.stages.recompute", la.recompute, why),
+            *modules_unsaid(la, why),
+        ]
     if rule.mode == "none":
         return {}, []
     if rule.mode == "selective":

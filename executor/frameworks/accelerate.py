@@ -1,0 +1,214 @@
+"""Accelerate's ParallelismConfig, as `accelerate launch --config_file` takes it.
+
+    ours                     theirs
+    data_parallel            parallelism_config_dp_replicate_size x dp_shard_size
+    shard_group              parallelism_config_dp_shard_size x cp_size, when there are replicas
+    tensor_parallel          parallelism_config_tp_size
+    context_parallel         parallelism_config_cp_size
+    zero_stage 3 / 2         fsdp_config.fsdp_reshard_after_forward: true / false
+    recompute full           fsdp_config.fsdp_activation_checkpointing: true
+    precision                mixed_precision: bf16, fp16, fp8, no
+    world                    num_processes
+
+The batch, the sequence and the model belong to the training code. A file that says DEEPSPEED points to a
+DeepSpeed JSON, which is the one to check.
+
+Source: huggingface/accelerate@16cb6eb8 `src/accelerate/parallelism_config.py`,
+`commands/config/config_args.py`, `examples/torch_native_parallelism/configs/*.yaml`,
+`examples/config_yaml_templates/fsdp.yaml`.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+from costmodels.training import Precision
+from executor.frameworks.documents import read_yaml
+from executor.frameworks.saying import (
+    GPUS_PER_NODE,
+    Answer,
+    answer_of,
+    imbalance_unsaid,
+    modules_unsaid,
+    unless,
+)
+from executor.frameworks.values import Values, put, shown
+from planner.plan import Plan
+from planner.reading import CannotSay, Exported, Fact, Reading, Recompute, UnreadableConfig
+
+FILE = "accelerate.yaml"
+PREFIX = "parallelism_config.parallelism_config_"
+MIXED: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
+STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "1": 3, "2": 2}
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like an Accelerate configuration."""
+    return bool(
+        re.search(r"^(distributed_type|parallelism_config|compute_environment):", text, re.M)
+    )
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as an Accelerate configuration with FSDP2."""
+    answer = answer_of(plan, gpus_per_node)
+    la, training = answer.layout, answer.training
+    degrees, unsaid = _degrees(answer)
+    mixed = next((name for name, ours in MIXED.items() if ours == training.precision), "bf16")
+    document = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP",
+        "mixed_precision": mixed,
+        "num_machines": answer.nodes,
+        "num_processes": answer.sharding_ranks * la.tensor_parallel,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "use_cpu": False,
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": la.zero_stage != 2,
+            "fsdp_activation_checkpointing": la.recompute == "full",
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        },
+        "parallelism_config": {f"parallelism_config_{k}_size": v for k, v in degrees.items()},
+    }
+    return Exported(
+        framework="accelerate",
+        files={FILE: yaml.safe_dump(document, sort_keys=False)},
+        launch=f"accelerate launch --config_file {FILE} train.py",
+        cannot_say=(*unsaid, *_unsaid(answer)),
+    )
+
+
+def _degrees(answer: Answer) -> tuple[dict[str, int], list[CannotSay]]:
+    la, ranks = answer.layout, answer.sharding_ranks
+    degrees = {
+        "dp_replicate": 1,
+        "dp_shard": la.data_parallel,
+        "tp": la.tensor_parallel,
+        "cp": la.context_parallel,
+    }
+    unsaid = []
+    if la.zero_stage < 2 or ranks == 1:
+        why = "FSDP2 shards all (3) or keeps weights gathered (2), with more than one rank"
+        unsaid.append(CannotSay("layout.zero_stage", la.zero_stage, why))
+    if la.shard_group == 0:
+        return degrees, unsaid
+    replicas, rest = divmod(ranks, la.shard_group)
+    shard, more = divmod(la.data_parallel, replicas or 1)
+    if rest or more or replicas < 2 or shard < 2 or la.zero_stage < 2:
+        why = "shards must divide the replicas, and both be more than one"
+        return degrees, [*unsaid, CannotSay("layout.shard_group", la.shard_group, why)]
+    return degrees | {"dp_replicate": replicas, "dp_shard": shard}, unsaid
+
+
+def _unsaid(answer: Answer) -> list[CannotSay]:
+    la, training = answer.layout, answer.training
+    code = "set in the training code, if at all"
+    unsaid = unless(
+        la,
+        "Accelerate has no such parallelism",
+        pipeline_parallel=1,
+        virtual_stages=1,
+        expert_parallel=1,
+        expert_tensor_parallel=1,
+        sequence_parallel=False,
+        schedule="1f1b",
+    )
+    if la.pipeline_parallel * la.virtual_stages > 1:
+        counts = tuple(stage.layers for stage in la.stages)
+        unsaid.append(CannotSay("layout.stages", counts, "there is no pipeline"))
+    if la.recompute not in ("none", "full"):
+        why = "activation checkpointing is on for all layers, or off"
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
+    unsaid += modules_unsaid(la, "it has no selective recompute")
+    why = "fsdp_offload_params moves weights and gradients too"
+    unsaid += unless(la, why, optimizer_offload=False)
+    unsaid += unless(la, "it has no such offload", activation_offload=False)
+    unsaid.append(CannotSay("layout.micro_batch_size", la.micro_batch_size, code))
+    unsaid.append(CannotSay("training.seq_len", training.seq_len, code))
+    unsaid.append(CannotSay("training.global_batch_size", training.global_batch_size, code))
+    unsaid.append(CannotSay("training.optimizer", training.optimizer, code))
+    unsaid.append(CannotSay("model", answer.model.name, code))
+    if training.precision not in MIXED.values():
+        unsaid.append(
+            CannotSay("training.precision", training.precision, f"it has {', '.join(MIXED)}")
+        )
+    return unsaid + imbalance_unsaid(training)
+
+
+def read(text: str, path: str) -> Reading:
+    """An Accelerate configuration; raises `UnreadableConfig` and `IllegalConfig`."""
+    values = Values(read_yaml(text))
+    kind = values.get("distributed_type")
+    if kind is not None and kind.value == "DEEPSPEED":
+        where = values.get("deepspeed_config.deepspeed_config_file")
+        target = shown(where.value) if where else "its deepspeed_config"
+        raise UnreadableConfig(f"it launches DeepSpeed: check {target} instead", kind.line)
+    if kind is None and not values.has("parallelism_config"):
+        raise UnreadableConfig("no distributed_type or parallelism_config found")
+    degrees = {
+        name: values.count(f"{PREFIX}{name}_size") or Fact(1, 1)
+        for name in ("dp_replicate", "tp", "cp")
+    }
+    context = degrees["cp"] if degrees["cp"].value > 1 else values.count(f"{PREFIX}sp_size")
+    facts: dict[str, Fact] = {
+        "tensor_parallel": degrees["tp"],
+        "context_parallel": context or Fact(1, 1),
+        "pipeline_parallel": Fact(1, 1),
+        "virtual_stages": Fact(1, 1),
+        "expert_parallel": Fact(1, 1),
+        "expert_tensor_parallel": Fact(1, 1),
+        "sequence_parallel": Fact(False, 1),
+        "zero_stage": _zero_stage(values, kind),
+    }
+    put(
+        facts,
+        gpus=_processes(values),
+        data_parallel=_data_parallel(values, degrees),
+        precision=values.word(MIXED, "mixed_precision"),
+    )
+    if degrees["dp_replicate"].value > 1:
+        put(facts, shard_replicas=degrees["dp_replicate"])
+    notes = []
+    if values.on("fsdp_config.fsdp_offload_params"):
+        notes.append("fsdp_config.fsdp_offload_params moves all sharded state: not priced")
+    full = values.on("fsdp_config.fsdp_activation_checkpointing")
+    return Reading(
+        framework="accelerate",
+        engine="torchtitan",
+        path=path,
+        facts=facts,
+        recompute=Recompute("full" if full else "none"),
+        ignored=values.ignored(),
+        notes=(
+            *notes,
+            *values.suspects(f"{PREFIX}{name}_size" for name in ("tp", "cp", "dp_shard")),
+        ),
+    )
+
+
+def _processes(values: Values) -> Fact | None:
+    """GPUs; -1 is Accelerate's word for what the launcher says."""
+    count = values.count("num_processes", least=-1)
+    return count if count and count.value > 0 else None
+
+
+def _data_parallel(values: Values, degrees: dict[str, Fact]) -> Fact | None:
+    shard = values.count(f"{PREFIX}dp_shard_size")
+    if shard is None:
+        return None
+    return Fact(shard.value * degrees["dp_replicate"].value, shard.line)
+
+
+def _zero_stage(values: Values, kind: Fact | None) -> Fact:
+    """FSDP2 reshards or not; FSDP1 names a strategy; plain data parallelism shards nothing."""
+    if kind is not None and kind.value != "FSDP":
+        return Fact(0, kind.line)
+    strategy = values.word(STRATEGIES, "fsdp_config.fsdp_sharding_strategy")
+    if strategy is not None:
+        return strategy
+    reshard: Any = values.flag("fsdp_config.fsdp_reshard_after_forward") or Fact(True, 1)
+    return Fact(3 if reshard.value else 2, reshard.line)

@@ -1,0 +1,214 @@
+"""DeepSpeed JSON, and the Accelerate YAML that launches it.
+
+    ours                     theirs
+    global_batch_size        train_batch_size = micro x accumulation x data_parallel
+    micro_batch_size         train_micro_batch_size_per_gpu
+    num_micro_batches        gradient_accumulation_steps
+    zero_stage               zero_optimization.stage
+    shard_group              zero_optimization.mics_shard_size (stage 3 only)
+    optimizer_offload        zero_optimization.offload_optimizer.device: cpu
+    tensor_parallel          tensor_parallel.autotp_size
+    precision                bf16.enabled, fp16.enabled
+
+Pipeline, context, sequence and expert parallelism and activation checkpointing are set in code, not in
+this file: the `activation_checkpointing` section only tunes checkpoints that the model makes.
+`auto` (Hugging Face fills it in) counts as absent.
+
+Source: deepspeedai/DeepSpeed@edaa7221 `deepspeed/runtime/config.py`, `runtime/zero/config.py`,
+`runtime/tensor_parallel/config.py`, `docs/_pages/config-json.md`; huggingface/accelerate@16cb6eb8
+`src/accelerate/commands/config/config_args.py` (ClusterConfig).
+"""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from costmodels.training import Optimizer
+from executor.frameworks.documents import read_json
+from executor.frameworks.saying import (
+    GPUS_PER_NODE,
+    Answer,
+    answer_of,
+    imbalance_unsaid,
+    unless,
+)
+from executor.frameworks.values import Values, put
+from planner.plan import Plan
+from planner.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+
+FILE = "ds_config.json"
+LAUNCHER_FILE = "accelerate.yaml"
+_MARKS = re.compile(r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"')
+_OPTIMIZERS: dict[str, Optimizer] = {
+    "AdamW": "adamw",
+    "Adam": "adamw",
+    "adamw": "adamw",
+    "adam": "adamw",
+    "SGD": "sgd",
+    "sgd": "sgd",
+    "Muon": "muon",
+    "muon": "muon",
+    "FusedAdam": "adamw",
+    "fusedadam": "adamw",
+}
+_WRITTEN = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like a DeepSpeed configuration."""
+    return name.endswith(".json") and bool(_MARKS.search(text))
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as DeepSpeed's JSON and Accelerate's YAML around it."""
+    answer = answer_of(plan, gpus_per_node)
+    world = answer.layout.world_size
+    launcher = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {
+            "deepspeed_config_file": FILE,
+            "zero3_init_flag": answer.layout.zero_stage == 3,
+        },
+        "num_machines": answer.nodes,
+        "num_processes": world,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "use_cpu": False,
+    }
+    return Exported(
+        framework="deepspeed",
+        files={
+            FILE: json.dumps(_config(answer), indent=2) + "\n",
+            LAUNCHER_FILE: yaml.safe_dump(launcher, sort_keys=False),
+        },
+        launch=f"accelerate launch --config_file {LAUNCHER_FILE} train.py",
+        cannot_say=tuple(_unsaid(answer)),
+    )
+
+
+def _config(answer: Answer) -> dict[str, Any]:
+    la, training = answer.layout, answer.training
+    zero: dict[str, Any] = {"stage": la.zero_stage, "overlap_comm": True}
+    if la.zero_stage == 3 and la.shard_group:
+        zero["mics_shard_size"] = la.shard_group
+    if la.zero_stage and la.optimizer_offload:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    config: dict[str, Any] = {
+        "train_batch_size": training.global_batch_size,
+        "train_micro_batch_size_per_gpu": la.micro_batch_size,
+        "gradient_accumulation_steps": la.num_micro_batches(training),
+        "zero_optimization": zero,
+        "bf16": {"enabled": training.precision == "bf16"},
+        "fp16": {"enabled": training.precision == "fp16"},
+        "gradient_clipping": 1.0,
+        "steps_per_print": 1,
+        "wall_clock_breakdown": False,
+    }
+    if training.optimizer in _WRITTEN:
+        config["optimizer"] = {"type": _WRITTEN[training.optimizer], "params": {"lr": 3e-4}}
+    if la.tensor_parallel > 1:
+        config["tensor_parallel"] = {"autotp_size": la.tensor_parallel}
+    return config
+
+
+def _unsaid(answer: Answer) -> list[CannotSay]:
+    la, training = answer.layout, answer.training
+    code = "set in the training code, not in this file"
+    unsaid = unless(
+        la,
+        code,
+        pipeline_parallel=1,
+        virtual_stages=1,
+        context_parallel=1,
+        expert_parallel=1,
+        expert_tensor_parallel=1,
+        sequence_parallel=False,
+        schedule="1f1b",
+        activation_offload=False,
+    )
+    if la.pipeline_parallel * la.virtual_stages > 1:
+        counts = tuple(stage.layers for stage in la.stages)
+        unsaid.append(CannotSay("layout.stages", counts, code))
+    if la.recompute != "none":
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, code))
+        modules = ", ".join(la.selective_modules)
+        unsaid.append(CannotSay("layout.selective_modules", modules, code))
+    if la.zero_stage != 3 or la.tensor_parallel > 1:
+        unsaid += unless(la, "mics_shard_size needs stage 3 and no tensor_parallel", shard_group=0)
+    if la.zero_stage == 0:
+        unsaid += unless(la, "offload_optimizer needs a stage above 0", optimizer_offload=False)
+    unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data"))
+    unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code"))
+    if training.precision not in ("fp32", "bf16", "fp16"):
+        unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
+    if training.optimizer not in _WRITTEN:
+        unsaid.append(CannotSay("training.optimizer", training.optimizer, f"it has {_WRITTEN}"))
+    return unsaid + imbalance_unsaid(training)
+
+
+def read(text: str, path: str) -> Reading:
+    """A DeepSpeed configuration; raises `UnreadableConfig` and `IllegalConfig`."""
+    values = Values(read_json(text))
+    if not _MARKS.search(text):
+        raise UnreadableConfig("no zero_optimization, train_batch_size or the like found")
+    stages = {"0": 0, "1": 1, "2": 2, "3": 3}
+    facts: dict[str, Fact] = {
+        "pipeline_parallel": Fact(1, 1),
+        "virtual_stages": Fact(1, 1),
+        "context_parallel": Fact(1, 1),
+        "expert_parallel": Fact(1, 1),
+        "expert_tensor_parallel": Fact(1, 1),
+        "zero_stage": values.word(stages, "zero_optimization.stage") or Fact(0, 1),
+        "tensor_parallel": values.count("tensor_parallel.autotp_size", least=0) or Fact(1, 1),
+    }
+    if facts["tensor_parallel"].value == 0:
+        facts["tensor_parallel"] = Fact(1, facts["tensor_parallel"].line)
+    put(
+        facts,
+        global_batch_size=values.count("train_batch_size"),
+        micro_batch_size=values.count("train_micro_batch_size_per_gpu"),
+        num_micro_batches=values.count("gradient_accumulation_steps"),
+        optimizer=values.word(_OPTIMIZERS, "optimizer.type"),
+        precision=_precision(values),
+    )
+    if len({"global_batch_size", "micro_batch_size", "num_micro_batches"} & facts.keys()) == 3:
+        put(facts, data_parallel=_replicas(facts))
+    group = values.count("zero_optimization.mics_shard_size", least=-1)
+    if group and group.value > 0:
+        put(facts, shard_group=group)
+    device = values.get("zero_optimization.offload_optimizer.device")
+    if device is not None and device.value != "none":
+        put(facts, optimizer_offload=Fact(True, device.line))
+    notes = []
+    if values.get("zero_optimization.offload_param.device") is not None:
+        notes.append("zero_optimization.offload_param moves the weights to the host: not priced")
+    if values.has("activation_checkpointing"):
+        notes.append("activation_checkpointing is switched on in code: priced without it")
+    return Reading(
+        framework="deepspeed",
+        engine="deepspeed",
+        path=path,
+        facts=facts,
+        ignored=values.ignored(),
+        notes=(*notes, *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu"))),
+    )
+
+
+def _replicas(facts: dict[str, Fact]) -> Fact | None:
+    """train_batch_size / (micro x accumulation); the remainder is left for the batch rule to say."""
+    per_replica = facts["micro_batch_size"].value * facts["num_micro_batches"].value
+    replicas, rest = divmod(facts["global_batch_size"].value, per_replica)
+    return None if rest else Fact(replicas, facts["global_batch_size"].line)
+
+
+def _precision(values: Values) -> Fact | None:
+    for name, ours in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
+        enabled = values.flag(name + ".enabled")
+        if enabled and enabled.value:
+            return Fact(ours, enabled.line)
+    names = [name + ".enabled" for name in ("bf16", "bfloat16", "fp16") if values.has(name)]
+    auto = any(values.get(name) is None for name in names)
+    return None if auto else Fact("fp32", 1)

@@ -1,0 +1,331 @@
+"""nanotron YAML.
+
+    ours                     theirs
+    data_parallel            parallelism.dp
+    tensor_parallel          parallelism.tp
+    sequence_parallel        parallelism.tp_mode: REDUCE_SCATTER (off: ALL_REDUCE)
+    pipeline_parallel        parallelism.pp; the stages follow from block costs and cannot be chosen
+    schedule 1f1b / gpipe    parallelism.pp_engine: 1f1b / afab
+    context_parallel         parallelism.context_parallel_size
+    expert_parallel          parallelism.expert_parallel_size
+    recompute full           parallelism.recompute_layer: true
+    zero_stage 0 / 1         optimizer.zero_stage
+    micro_batch_size, seq_len, num_micro_batches
+                             tokens.micro_batch_size, sequence_length, batch_accumulation_per_replica
+
+Source: huggingface/nanotron@2411b022 `src/nanotron/config/parallelism_config.py`, `config/config.py`,
+`config/models_config.py`, `parallel/context.py` (world size), `examples/config_tiny_llama.yaml`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from costmodels.layout import Schedule
+from costmodels.model import Model
+from costmodels.stage_split import split_by_cost
+from costmodels.training import Precision
+from executor.frameworks.documents import read_yaml
+from executor.frameworks.saying import (
+    GPUS_PER_NODE,
+    Answer,
+    answer_of,
+    imbalance_unsaid,
+    modules_unsaid,
+    unless,
+)
+from executor.frameworks.values import Values, put
+from planner.plan import Plan
+from planner.reading import (
+    CannotSay,
+    Exported,
+    Fact,
+    Placement,
+    Reading,
+    Recompute,
+    UnreadableConfig,
+)
+
+FILE = "nanotron.yaml"
+COUNTS = {
+    "data_parallel": "parallelism.dp",
+    "tensor_parallel": "parallelism.tp",
+    "pipeline_parallel": "parallelism.pp",
+    "context_parallel": "parallelism.context_parallel_size",
+    "expert_parallel": "parallelism.expert_parallel_size",
+    "micro_batch_size": "tokens.micro_batch_size",
+    "seq_len": "tokens.sequence_length",
+    "num_micro_batches": "tokens.batch_accumulation_per_replica",
+}
+SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "afab": "gpipe"}
+TP_MODES = {
+    "REDUCE_SCATTER": True,
+    "ALL_REDUCE": False,
+    "reduce_scatter": True,
+    "all_reduce": False,
+}
+DTYPES: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+ADAMW = {
+    "name": "adamW",
+    "adam_eps": 1e-8,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.95,
+    "torch_adam_is_fused": True,
+}
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+}
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like nanotron's YAML."""
+    return bool(re.search(r"^parallelism:", text, re.M)) and bool(
+        re.search(r"^tokens:", text, re.M)
+    )
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as a config that trains on dummy data."""
+    answer = answer_of(plan, gpus_per_node)
+    la, training = answer.layout, answer.training
+    shape, no_model = _model_config(answer)
+    document = {
+        "general": {"project": "meshplan", "run": plan.model.name, "seed": 42},
+        "logging": {"log_level": "info", "log_level_replica": "info"},
+        "checkpoints": {"checkpoints_path": "checkpoints", "checkpoint_interval": 100_000},
+        "parallelism": _parallelism(answer),
+        "model": {
+            "dtype": next(
+                (d for d, ours in DTYPES.items() if ours == training.precision), "bfloat16"
+            ),
+            "init_method": {"std": 0.02},
+            "make_vocab_size_divisible_by": 1,
+            "ddp_bucket_cap_mb": 25,
+            "model_config": shape,
+        },
+        "optimizer": _optimizer(la.zero_stage, training.optimizer),
+        "tokens": {
+            "sequence_length": training.seq_len,
+            "micro_batch_size": la.micro_batch_size,
+            "batch_accumulation_per_replica": la.num_micro_batches(training),
+            "train_steps": 20,
+        },
+        "data_stages": [
+            {
+                "name": "dummy",
+                "start_training_step": 1,
+                "data": {"dataset": None, "seed": 42, "num_loading_workers": 1},
+            }
+        ],
+    }
+    command = (
+        f"CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node {answer.gpus_per_node} "
+        f"--nnodes {answer.nodes} run_train.py --config-file {FILE}"
+    )
+    return Exported(
+        framework="nanotron",
+        files={FILE: yaml.safe_dump(document, sort_keys=False)},
+        launch=command,
+        cannot_say=(*_unsaid(answer), *no_model),
+    )
+
+
+def _parallelism(answer: Answer) -> dict[str, Any]:
+    la = answer.layout
+    engine = next((name for name, ours in SCHEDULES.items() if ours == la.schedule), "1f1b")
+    return {
+        "dp": la.data_parallel,
+        "tp": la.tensor_parallel,
+        "pp": la.pipeline_parallel,
+        "pp_engine": engine,
+        "tp_mode": "REDUCE_SCATTER" if la.sequence_parallel else "ALL_REDUCE",
+        "tp_linear_async_communication": la.sequence_parallel,
+        "recompute_layer": la.recompute == "full",
+        "context_parallel_size": la.context_parallel,
+        "expert_parallel_size": la.expert_parallel,
+    }
+
+
+def _optimizer(zero_stage: int, optimizer: str) -> dict[str, Any]:
+    return {
+        "zero_stage": min(zero_stage, 1),
+        "weight_decay": 0.1,
+        "clip_grad": 1.0,
+        "accumulate_grad_in_fp32": True,
+        "learning_rate_scheduler": {
+            "learning_rate": 3e-4,
+            "lr_warmup_steps": 2,
+            "lr_warmup_style": "linear",
+            "lr_decay_style": "cosine",
+            "min_decay_lr": 1e-5,
+        },
+        "optimizer_factory": {"name": "sgd"} if optimizer == "sgd" else ADAMW,
+    }
+
+
+def _model_config(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
+    """nanotron's Llama or Qwen2 configuration of the same sizes."""
+    model, attention = answer.model, answer.model.kinds[0].attention
+    experts = next((kind.experts for kind in model.kinds if kind.experts), None)
+    qwen = attention.qkv_bias or experts is not None
+    shape: dict[str, Any] = {
+        ("is_qwen2_config" if qwen else "is_llama_config"): True,
+        "hidden_act": "silu",
+        "hidden_size": model.hidden,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.kv_heads,
+        "intermediate_size": next((k.ffn for k in model.kinds if k.ffn), 0)
+        or (experts.ffn if experts else 0),
+        "vocab_size": model.vocab,
+        "max_position_embeddings": answer.training.seq_len,
+        "tie_word_embeddings": model.tied,
+    }
+    if qwen:
+        shape["attention_bias"] = attention.qkv_bias
+    if experts:
+        shape["moe_config"] = {
+            "num_experts": experts.experts,
+            "top_k": experts.top_k,
+            "moe_intermediate_size": experts.ffn,
+            "shared_expert_intermediate_size": experts.shared_ffn,
+            "enable_shared_expert": experts.shared_ffn > 0,
+            "layers": [at for at, kind in enumerate(model.pattern) if model.kinds[kind].experts],
+        }
+    why = "nanotron builds gated RMSNorm blocks, head_dim = hidden / heads, full attention"
+    return shape, [] if _plain(model) else [CannotSay("model", model.name, why)]
+
+
+def _plain(model: Model) -> bool:
+    attentions = [kind.attention for kind in model.kinds]
+    return (
+        model.gated
+        and model.norm == "rmsnorm"
+        and model.norms_per_layer == 2
+        and not (model.bias or model.learned_positions or model.mtp_layers)
+        and all(a.window is None and a.qk_norm == "none" and not a.is_mla for a in attentions)
+        and all(a.head_dim * a.heads == model.hidden and not a.out_bias for a in attentions)
+    )
+
+
+def _unsaid(answer: Answer) -> list[CannotSay]:
+    la, training = answer.layout, answer.training
+    unsaid = unless(la, "one chunk per rank", virtual_stages=1)
+    unsaid += unless(la, "it does not split an expert", expert_tensor_parallel=1)
+    unsaid += unless(la, "its optimizer shards over all replicas", shard_group=0)
+    unsaid += unless(la, "it has no offload", optimizer_offload=False, activation_offload=False)
+    why = "at 2411b022 the world-size check leaves expert parallelism out"
+    unsaid += unless(la, why, expert_parallel=1)
+    if la.zero_stage > 1:
+        unsaid.append(CannotSay("layout.zero_stage", la.zero_stage, "it has 0 and 1"))
+    if la.schedule not in SCHEDULES.values():
+        unsaid.append(CannotSay("layout.schedule", la.schedule, "it has 1f1b and afab"))
+    if la.tensor_parallel == 1:
+        unsaid += unless(la, "it splits along the tensor group of one", sequence_parallel=False)
+    counts = tuple(stage.layers for stage in la.stages)
+    if la.virtual_stages == 1 and counts != split_by_cost(answer.model, la.pipeline_parallel):
+        unsaid.append(CannotSay("layout.stages", counts, "it cuts by the costs of its blocks"))
+    elif la.virtual_stages > 1:
+        unsaid.append(CannotSay("layout.stages", counts, "one chunk per rank"))
+    if la.recompute not in ("none", "full"):
+        why = "all layers recompute in full, or none"
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
+    unsaid += modules_unsaid(la, "it has no selective recompute")
+    if training.precision not in DTYPES.values():
+        unsaid.append(
+            CannotSay("training.precision", training.precision, f"it has {', '.join(DTYPES)}")
+        )
+    if training.optimizer not in ("adamw", "sgd"):
+        unsaid.append(CannotSay("training.optimizer", training.optimizer, "it has adamW and sgd"))
+    return unsaid + imbalance_unsaid(training)
+
+
+def read(text: str, path: str) -> Reading:
+    """A nanotron config; raises `UnreadableConfig` and `IllegalConfig`."""
+    values = Values(read_yaml(text))
+    if not values.has("parallelism"):
+        raise UnreadableConfig("no `parallelism:` section found")
+    facts: dict[str, Fact] = {"virtual_stages": Fact(1, 1), "expert_tensor_parallel": Fact(1, 1)}
+    put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
+    mode = values.word(TP_MODES, "parallelism.tp_mode") or Fact(False, 1)
+    split = facts.get("tensor_parallel", Fact(1, 1)).value > 1
+    schedule = values.word(SCHEDULES, "parallelism.pp_engine") or Fact("gpipe", 1)
+    if facts.get("pipeline_parallel", Fact(1, 1)).value == 1:
+        schedule = Fact("1f1b", schedule.line)
+    put(
+        facts,
+        sequence_parallel=Fact(mode.value and split, mode.line),
+        schedule=schedule,
+        zero_stage=values.count("optimizer.zero_stage", least=0),
+        precision=values.word(DTYPES, "model.dtype") or Fact("bf16", 1),
+        optimizer=values.word({"adamW": "adamw", "sgd": "sgd"}, "optimizer.optimizer_factory.name"),
+    )
+    return Reading(
+        framework="nanotron",
+        engine="nanotron",
+        path=path,
+        facts=facts,
+        placement=Placement(rule="cost", line=facts.get("pipeline_parallel", Fact(1, 1)).line),
+        recompute=Recompute("full" if values.on("parallelism.recompute_layer") else "none"),
+        model_config=_shape_of(values),
+        ignored=values.ignored(),
+        notes=values.suspects(COUNTS.values()),
+    )
+
+
+def _shape_of(values: Values) -> dict[str, Any] | None:
+    prefix = "model.model_config."
+    sizes = {
+        theirs: fact.value
+        for ours, theirs in _SIZES.items()
+        if (fact := values.count(prefix + ours)) is not None
+    }
+    if "hidden_size" not in sizes or "num_hidden_layers" not in sizes:
+        return None
+    config: dict[str, Any] = {
+        **sizes,
+        "model_type": "qwen2" if values.on(prefix + "attention_bias") else "llama",
+        "tie_word_embeddings": values.on(prefix + "tie_word_embeddings"),
+    }
+    return config | _experts_of(values, prefix + "moe_config.", sizes)
+
+
+def _experts_of(values: Values, prefix: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """MoE layers as Qwen2-MoE's configuration; absent ones are `MoEConfig`'s defaults."""
+    experts = values.count(prefix + "num_experts")
+    if experts is None:
+        return {}
+    top, width = values.count(prefix + "top_k"), values.count(prefix + "moe_intermediate_size")
+    shared = values.count(prefix + "shared_expert_intermediate_size", least=0)
+    listed = values.get(prefix + "layers")
+    routed = listed.value if listed and isinstance(listed.value, list) else [-1]
+    layers = range(min(sizes["num_hidden_layers"], 100_000))
+    width_value = width.value if width else 1408
+    config = {
+        "num_experts_per_tok": top.value if top else 2,
+        "moe_intermediate_size": width_value,
+        "mlp_only_layers": [] if routed == [-1] else [at for at in layers if at not in routed],
+    }
+    if values.on(prefix + "enable_shared_expert"):
+        config |= {
+            "model_type": "qwen2_moe",
+            "num_experts": experts.value,
+            "shared_expert_intermediate_size": shared.value if shared else 5632,
+            "qkv_bias": values.on("model.model_config.attention_bias"),
+        }
+    elif not config["mlp_only_layers"] and not values.on("model.model_config.attention_bias"):
+        config |= {
+            "model_type": "mixtral",
+            "num_local_experts": experts.value,
+            "intermediate_size": width_value,
+        }
+    else:
+        config |= {"model_type": "qwen3_moe", "num_experts": experts.value}
+    return config

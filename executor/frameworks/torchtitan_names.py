@@ -1,0 +1,102 @@
+"""torchtitan's words for ours: schedules, models, and where 0.2 and 0.3 differ.
+
+Source: pytorch/torchtitan v0.2.2 (73a0e697) `torchtitan/config/job_config.py`, `models/*/__init__.py`,
+`components/quantization/*.py`; torchtitan 0.3.0 `torchtitan/config/configs.py`,
+`models/*/config_registry.py`; torch 2.13 `distributed/pipelining/schedules.py` (schedule names).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodels.layout import Schedule
+from costmodels.training import Precision
+
+Version = Literal["0.2", "0.3"]
+
+SCHEDULES: dict[str, Schedule] = {
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Interleaved1F1B": "interleaved_1f1b",
+    "InterleavedZeroBubble": "zb_h1",
+    "ZBVZeroBubble": "zb_v",
+    "DualPipeV": "dualpipe_v",
+}
+SINGLE_STAGE = ("1F1B", "GPipe")  # PipelineScheduleSingle; the others default to 2 stages per rank
+V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+
+COUNTS = {
+    "tensor_parallel": "parallelism.tensor_parallel_degree",
+    "pipeline_parallel": "parallelism.pipeline_parallel_degree",
+    "context_parallel": "parallelism.context_parallel_degree",
+    "expert_parallel": "parallelism.expert_parallel_degree",
+    "seq_len": "training.seq_len",
+}
+CONVERTERS: dict[str, Precision] = {
+    "quantize.linear.float8": "fp8",
+    "float8": "fp8",
+    "quantize.linear.mx": "mxfp8",
+    "mx": "mxfp8",
+}
+CONVERTER_CLASSES: dict[str, Precision] = {
+    "Float8LinearConverter": "fp8",
+    "MXFP8LinearConverter": "mxfp8",
+    "NVFP4LinearConverter": "nvfp4",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A model that torchtitan ships: its module, its flavor, and 0.3's function for it, if any."""
+
+    module: str
+    flavor: str
+    function: str = ""
+
+
+MODELS = {
+    "llama-3.1-8b": Flavor("llama3", "8B", "llama3_8b"),
+    "llama-3.1-70b": Flavor("llama3", "70B", "llama3_70b"),
+    "llama-3.1-405b": Flavor("llama3", "405B", "llama3_405b"),
+    "llama-3.2-1b": Flavor("llama3", "1B"),
+    "llama-3.2-3b": Flavor("llama3", "3B"),
+    "llama-4-scout": Flavor("llama4", "17bx16e"),
+    "llama-4-maverick": Flavor("llama4", "17bx128e"),
+    "qwen3-0.6b": Flavor("qwen3", "0.6B", "qwen3_0_6b"),
+    "qwen3-1.7b": Flavor("qwen3", "1.7B", "qwen3_1_7b"),
+    "qwen3-4b": Flavor("qwen3", "4B"),
+    "qwen3-8b": Flavor("qwen3", "8B"),
+    "qwen3-14b": Flavor("qwen3", "14B", "qwen3_14b"),
+    "qwen3-32b": Flavor("qwen3", "32B", "qwen3_32b"),
+    "qwen3-30b-a3b": Flavor("qwen3", "30B-A3B", "qwen3_30b_a3b"),
+    "qwen3-235b-a22b": Flavor("qwen3", "235B-A22B"),
+    "deepseek-v2-lite": Flavor("deepseek_v3", "16B", "deepseek_v3_16b"),
+    "deepseek-v2": Flavor("deepseek_v3", "236B"),
+    "deepseek-v3": Flavor("deepseek_v3", "671B", "deepseek_v3_671b"),
+    "gpt-oss-20b": Flavor("gpt_oss", "20b", "gpt_oss_20b"),
+    "gpt-oss-120b": Flavor("gpt_oss", "120b", "gpt_oss_120b"),
+}
+
+
+def model_named(module: object, flavor: object) -> str | None:
+    """Our name of torchtitan's `flavor` of `module`, None if we have no such model."""
+    base = str(flavor).removesuffix("_flex").removesuffix("_varlen").removesuffix("_irope")
+    for ours, theirs in MODELS.items():
+        if (theirs.module, theirs.flavor) == (str(module), base):
+            return ours
+    return None
+
+
+def model_of_function(name: str) -> str | None:
+    """Our name of the model that 0.3's configuration function `name` builds."""
+    return next((ours for ours, flavor in MODELS.items() if flavor.function == name), None)
+
+
+def module_names(version: Version, counts: tuple[int, ...]) -> list[list[str]]:
+    """`module_fqns_per_model_part`: the modules of each stage, `counts` layers in each."""
+    parts, at = [], 0
+    for count in counts:
+        parts.append([f"layers.{layer}" for layer in range(at, at + count)])
+        at += count
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output" if version == "0.2" else "lm_head"]
+    return parts

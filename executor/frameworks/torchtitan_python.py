@@ -1,0 +1,178 @@
+"""torchtitan 0.3's configuration function: written from a plan, and read without running it.
+
+Reading looks at the syntax only: the keyword arguments of `ParallelismConfig(...)`,
+`TrainingConfig(...)` and `X.Config()`, assignments such as `config.parallelism.x = 8`, and the base
+configuration that the function starts from. Values that are not literals are left out.
+
+Source: torchtitan 0.3.0 `torchtitan/config/README.md` (a configuration is a function),
+`torchtitan/models/llama3/config_registry.py`.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from executor.frameworks.saying import Answer, uniform_recompute
+from executor.frameworks.torchtitan_names import (
+    CONVERTER_CLASSES,
+    MODELS,
+    Flavor,
+    model_named,
+    model_of_function,
+)
+from planner.reading import Fact, UnreadableConfig
+
+_SECTION = {
+    "ParallelismConfig": "parallelism",
+    "TrainingConfig": "training",
+    "CompileConfig": "compile",
+}
+_CHECKPOINT = {"FullAC": "full", "SelectiveAC": "selective"}
+
+
+def write_python(model: str, answer: Answer, sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """A module with one function, `meshplan`, that changes a shipped configuration."""
+    flavor = MODELS.get(model, Flavor("llama3", "debugmodel", "llama3_debugmodel"))
+    base = flavor.function or f"{flavor.module}_debugmodel"
+    rule = uniform_recompute(answer.layout.stages)
+    mode = rule.mode if rule and rule.first is None else "none"
+    policy = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}.get(mode, "None")
+    training = dict(sections["training"])
+    if answer.layout.pipeline_parallel > 1 or answer.layout.expert_parallel > 1:
+        training["disable_cuda_graphs"] = True
+    lines = [
+        f'"""{model}: {answer.layout.label} on {answer.layout.world_size} GPUs."""',
+        "",
+        "from torchtitan.config import ParallelismConfig",
+        *(
+            [f"from torchtitan.distributed.activation_checkpoint import {policy.split('.')[0]}"]
+            if policy != "None"
+            else []
+        ),
+        *_converter_imports(answer),
+        f"from torchtitan.models.{flavor.module} import model_registry",
+        f"from torchtitan.models.{flavor.module}.config_registry import {base}",
+        "from torchtitan.trainer import Trainer",
+        "",
+        "",
+        "def meshplan() -> Trainer.Config:",
+        f"    config = {base}()",
+        *_model_lines(answer, flavor),
+        *(f"    config.training.{name} = {value!r}" for name, value in training.items()),
+        "    config.parallelism = ParallelismConfig(",
+        *(f"        {name}={value!r}," for name, value in sections["parallelism"].items()),
+        "    )",
+        f"    config.activation_checkpoint = {policy}",
+        "    return config",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _converter(answer: Answer) -> str | None:
+    kinds = {kind: name for name, kind in CONVERTER_CLASSES.items()}
+    return kinds.get(answer.training.precision)
+
+
+def _converter_imports(answer: Answer) -> list[str]:
+    name = _converter(answer)
+    return [f"from torchtitan.components.quantization import {name}"] if name else []
+
+
+def _model_lines(answer: Answer, flavor: Flavor) -> list[str]:
+    name = _converter(answer)
+    if name is None:
+        return [f"    config.model_spec = model_registry({flavor.flavor!r})"]
+    arguments = "" if name == "Float8LinearConverter" else 'fqns=["layers"], '
+    return [
+        "    config.compile.enable = True",
+        "    config.model_spec = model_registry(",
+        f"        {flavor.flavor!r},",
+        f"        converters=[{name}.Config({arguments}model_compile_enabled=True)],",
+        "    )",
+    ]
+
+
+def read_python(text: str) -> dict[str, Fact]:
+    """Facts by TOML's names (`parallelism.tensor_parallel_degree`); raises `UnreadableConfig`."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise UnreadableConfig(f"not Python: {error.msg}", error.lineno or 1) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableConfig(f"not Python that a config needs: {error}") from None
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if len(functions) != 1:
+        names = ", ".join(function.name for function in functions[:5]) or "none"
+        raise UnreadableConfig(
+            f"it must hold one configuration function, not {len(functions)} ({names}); copy the one "
+            "to check into a file of its own"
+        )
+    found: dict[str, Fact] = {}
+    module = _module(tree)
+    for node in _in_order(functions[0]):
+        if isinstance(node, ast.Call):
+            _call(node, module, found)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            _assignment(node, found)
+    return found
+
+
+def _in_order(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """Nodes in the order of their lines, so that a later assignment wins."""
+    nodes = [node for node in ast.walk(function) if hasattr(node, "lineno")]
+    return iter(sorted(nodes, key=lambda node: (node.lineno, node.col_offset)))
+
+
+def _module(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        name = node.module if isinstance(node, ast.ImportFrom) else None
+        if name and name.startswith("torchtitan.models."):
+            return name.split(".")[2]
+    return ""
+
+
+def _dotted(node: ast.expr) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _literal(node: ast.expr) -> object:
+    """The value of a literal expression (products of numbers too), else None."""
+    try:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            left, right = _literal(node.left), _literal(node.right)
+            return left * right if isinstance(left, int) and isinstance(right, int) else None
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
+    name = _dotted(node.func)
+    if name in _SECTION:
+        for keyword in node.keywords:
+            if keyword.arg:
+                line = keyword.value.lineno
+                found[f"{_SECTION[name]}.{keyword.arg}"] = Fact(_literal(keyword.value), line)
+    elif name.endswith(".Config") and name.split(".")[-2] in _CHECKPOINT:
+        found["activation_checkpoint.mode"] = Fact(_CHECKPOINT[name.split(".")[-2]], node.lineno)
+    elif name.endswith(".Config") and name.split(".")[-2] in CONVERTER_CLASSES:
+        found["model.precision"] = Fact(CONVERTER_CLASSES[name.split(".")[-2]], node.lineno)
+    elif name == "model_registry" and node.args:
+        ours = model_named(module, _literal(node.args[0]))
+        found["model.ours"] = Fact(ours, node.lineno)
+    elif model := model_of_function(name):
+        found["model.ours"] = Fact(model, node.lineno)
+
+
+def _assignment(node: ast.Assign, found: dict[str, Fact]) -> None:
+    name = _dotted(node.targets[0])
+    _, _, below = name.partition(".")
+    if below.startswith(("parallelism.", "training.")):
+        found[below] = Fact(_literal(node.value), node.lineno)
+    elif below == "activation_checkpoint" and _literal(node.value) is None:
+        if isinstance(node.value, ast.Constant):
+            found["activation_checkpoint.mode"] = Fact("none", node.lineno)

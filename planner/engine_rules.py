@@ -1,0 +1,58 @@
+"""Whether an engine can run one given layout, beyond the rules of the mathematics.
+
+`space` lists what is worth searching; this judges what somebody already runs, so it refuses only
+what the engine itself would refuse, and names what the engine's profile does not price.
+"""
+
+from costmodels.layout import InvalidLayout, Layout
+from costmodels.model import Model
+from costmodels.training import Training
+from hardware_profiles.engine_schema import Engine
+
+
+def check_engine(layout: Layout, model: Model, training: Training, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` would stop with an error."""
+    la, rules = layout, engine.legality
+    for kind in model.kinds:
+        heads = kind.attention.kv_heads
+        if rules.kv_heads_divide and not kind.attention.is_mla and heads % la.tensor_parallel:
+            raise InvalidLayout(
+                f"{heads} key/value heads do not divide by tensor_parallel {la.tensor_parallel}, "
+                f"and {engine.title} does not copy them"
+            )
+    if la.context_parallel > 1 and not rules.context_parallel:
+        raise InvalidLayout(f"{engine.title} has no context_parallel; it must be 1")
+    if la.pipeline_parallel > 1:
+        _check_pipeline(la, training, engine)
+
+
+def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
+    pp, count = la.pipeline_parallel, la.num_micro_batches(training)
+    batch = (
+        f"global batch {training.global_batch_size} / (data_parallel {la.data_parallel} x "
+        f"micro_batch_size {la.micro_batch_size}) = {count} micro-batches"
+    )
+    if engine.legality.micro_batches_at_least_pp and count < pp:
+        raise InvalidLayout(f"{batch}, fewer than pipeline_parallel {pp}")
+    interleaved = la.schedule == "interleaved_1f1b"
+    if interleaved and engine.legality.interleaved_needs_multiple and count % pp:
+        raise InvalidLayout(f"{batch}, which interleaving needs as a multiple of {pp}")
+    if la.schedule == "dualpipe_v" and count < 2 * pp:
+        raise InvalidLayout(f"{batch}, fewer than the 2 x {pp} that dualpipe_v needs")
+
+
+def unpriced(layout: Layout, engine: Engine) -> tuple[str, ...]:
+    """What of `layout` the engine's profile does not describe, so that its price is a guess."""
+    la, rules = layout, engine.legality
+    pipelined, split = la.pipeline_parallel > 1, la.tensor_parallel > 1
+    sequence = {"always": True, "never": False}.get(rules.sequence_parallel, la.sequence_parallel)
+    found = {
+        f"zero_stage {la.zero_stage}": la.zero_stage not in rules.zero_stages,
+        f"zero_stage {la.zero_stage} with a pipeline": pipelined
+        and la.zero_stage not in rules.zero_with_pipeline,
+        f"schedule {la.schedule}": pipelined and la.schedule not in rules.schedules,
+        f"sequence_parallel {la.sequence_parallel}": split and la.sequence_parallel != sequence,
+        "expert_parallel": la.expert_parallel > 1 and not rules.expert_parallel,
+        "shard_group": la.shard_group > 0 and not rules.hybrid_shard,
+    }
+    return tuple(f"the profile of {engine.name} does not cover {x}" for x in found if found[x])
