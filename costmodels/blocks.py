@@ -15,8 +15,7 @@ Leaves out: RoPE tables, position ids, random number state.
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from costmodels.elementwise import maximum
 from costmodels.experts import expert_operations
 from costmodels.feed_forward import (
     HALF,
@@ -144,10 +143,10 @@ def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
     yield Communication(
         name="key_value",
         axis="cp",
-        forward="all_gather",
-        backward="all_gather",
+        kind="all_gather",
         size_bytes=size,
-        backward_size_bytes=2 * size,
+        forward_count=1,
+        backward_count=2,
         hidden_by="attention",
         modules=("core_attention",),
     )
@@ -218,4 +217,4 @@ def kv_heads(shard: Shard, attention: Attention) -> Number:
     """Key/value heads on one rank; with fewer than `tp` of them they are replicated."""
     if attention.is_mla:
         return attention.heads / shard.tp
-    return np.maximum(attention.kv_heads / shard.tp, 1.0)
+    return maximum(attention.kv_heads / shard.tp, 1.0)

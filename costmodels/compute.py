@@ -18,13 +18,13 @@ Leaves out: clock changes within a step, cache reuse between kernels.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
-
+from costmodels.elementwise import ceil, maximum
 from costmodels.operations import AttentionCore, Matmul, Number
 from costmodels.precision import Recipe
-from hardware_profiles.tunings import Tuning
 from hardware_profiles.schema import Dtype, Gpu, Kernels
+from hardware_profiles.tunings import Tuning
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
@@ -39,6 +39,7 @@ class Device:
     kernels: Kernels
     tuning: Tuning
     recipe: Recipe
+    attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -65,14 +66,16 @@ def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: N
     moved = 2.0 * op.groups * (rows * inner + inner * columns + rows * columns)
     memory_s = moved / device.bandwidth_bytes_per_s
     tuning = device.tuning
-    return device.kernels.launch_s + np.maximum(math_s * tuning.matmul_scale, memory_s)
+    return device.kernels.launch_s + maximum(math_s * tuning.matmul_scale, memory_s)
 
 
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     """Seconds of the core attention; its backward makes five products where the forward makes two."""
     kernels, recipe = device.kernels, device.recipe
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
-    width = np.sqrt(np.minimum(1.0, min(op.head_dim, op.v_head_dim) / 128.0))
+    if device.attention == "flash2":
+        efficiency *= kernels.flash2_fraction
+    width = min(1.0, min(op.head_dim, op.v_head_dim) / 128.0) ** 0.5
     rate = device.gpu.peak_flops_per_s[recipe.base_dtype] * efficiency * width
     rate = rate * op.keys / (op.keys + HALF_RATE_QUERIES / 2)
     flops = op.forward_flops * (2.5 if backward else 1.0)
@@ -96,7 +99,7 @@ def _filled_units(rows: Number, columns: Number, groups: Number, units: int) -> 
     """Fraction of the compute units kept busy over all waves, with the best of `TILES`."""
     best: Number = 0.0
     for height, width, rate in TILES:
-        tiles = np.ceil(rows / height) * np.ceil(columns / width) * groups
+        tiles = ceil(rows / height) * ceil(columns / width) * groups
         waves = tiles / units
-        best = np.maximum(best, rate * waves / np.ceil(waves))
+        best = maximum(best, rate * waves / ceil(waves))
     return best

@@ -95,10 +95,10 @@ def _exchange(name: str, size_bytes: Number) -> Communication:
     return Communication(
         name=name,
         axis="ep",
-        forward="all_to_all",
-        backward="all_to_all",
+        kind="all_to_all",
         size_bytes=size_bytes,
-        backward_size_bytes=size_bytes,
+        forward_count=1,
+        backward_count=1,
         hidden_by="expert",
         modules=("moe",),
     )

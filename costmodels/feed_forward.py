@@ -14,8 +14,7 @@ all-reduce per direction, written here as the reduce-scatter and all-gather that
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
+from costmodels.elementwise import where
 from costmodels.model import Model
 from costmodels.operations import Communication, Matmul, Number, Operation, Pointwise
 from costmodels.shard import Shard
@@ -71,20 +70,14 @@ def scatter_tokens(site: Site, name: str) -> Communication:
 
 
 def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communication:
-    """Without sequence parallel one all-reduce, here as the reduce-scatter and all-gather it is
-    made of.
-    """
-    size = HALF * site.shard.tokens * site.model.hidden
-    sharded = site.shard.sequence_parallel
-    forward = size * np.where(sharded, 1.0, 0.0 if entering else 2.0)
-    # with sequence parallel the backward of entering gathers its input again for the weight gradient
-    backward = size * np.where(sharded, 2.0 if entering else 1.0, 2.0 if entering else 0.0)
+    sharded = site.shard.sequence_parallel > 0
     return Communication(
         name=name,
         axis="tp",
-        forward="all_gather" if entering else "reduce_scatter",
-        backward="reduce_scatter" if entering else "all_gather",
-        size_bytes=forward,
-        backward_size_bytes=backward,
+        kind="all_gather" if entering else "reduce_scatter",
+        size_bytes=HALF * site.shard.tokens * site.model.hidden,
+        forward_count=where(sharded, 1.0, 0.0 if entering else 2.0),
+        # with sequence parallel, entering gathers its input again for the weight gradient
+        backward_count=where(sharded, 2.0 if entering else 1.0, 2.0 if entering else 0.0),
         hidden_by="linear",
     )

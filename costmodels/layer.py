@@ -5,8 +5,8 @@
     weight_grad  the weight gradients (W)
     replay       the operations that the recompute mode runs again before the backward
 
-A pass takes device time, or the host's time to issue its kernels if that is longer, plus the
-communication that the engine cannot hide:
+A pass takes the device's time and the communication that the engine cannot hide, or the host's time to
+issue all that if it is longer:
 
     hidden  = min(overlap * communication, what it may run under)
     exposed = communication - hidden + interference * hidden
@@ -18,10 +18,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, Self
 
-import numpy as np
-
 from costmodels.collectives import collective_s
 from costmodels.compute import Device, attention_s, matmul_s, pointwise_s
+from costmodels.elementwise import maximum, minimum
 from costmodels.layout import RecomputeModule
 from costmodels.operations import (
     AttentionCore,
@@ -130,6 +129,7 @@ class Pricer:
     cluster: Cluster
     overlap: Overlap
     groups: dict[str, Group]
+    crosses_nodes: Number = 0.0
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -167,36 +167,49 @@ class Pricer:
         matmul = sum(_matmul_s(device, op, direction) for op in operations)
         attention = sum(_attention_s(device, op, direction) for op in operations)
         pointwise = sum(_pointwise_s(device, op, direction) for op in operations)
-        launches = sum(_launches(op, direction) for op in operations)
-        compute = matmul + attention + pointwise
-        host = np.maximum(launches * tuning.launch_s - compute, 0.0)
         exposed = {
-            axis: sum(self._exposed_s(op, direction, matmul, attention)
-                      for op in operations if isinstance(op, Communication) and op.axis == axis)
+            axis: sum(
+                self._exposed_s(op, direction, matmul, attention)
+                for op in operations
+                if isinstance(op, Communication) and op.axis == axis
+            )
             for axis in ("tp", "cp", "ep")
-        }  # fmt: skip
+        }
+        busy = matmul + attention + pointwise + exposed["tp"] + exposed["cp"] + exposed["ep"]
+        issued = sum(_launches(op, direction) for op in operations) * tuning.launch_s
+        issued = issued + self._waiting_s(operations, direction)
         return Pass(
-            matmul_s=matmul, attention_s=attention, pointwise_s=pointwise, host_s=host,
+            matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
+            host_s=maximum(issued - busy, 0.0),
             tensor_s=exposed["tp"], context_s=exposed["cp"], expert_s=exposed["ep"],
         )  # fmt: skip
+
+    def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+        """Host time of tensor-parallel collectives beside a pipeline that crosses nodes [fitted]."""
+        each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * self.groups["tp"].size
+        counts = (_count(op, direction) for op in operations
+                  if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
+        return each * sum(counts)
 
     def _exposed_s(
         self, op: Communication, direction: Direction, matmul: Number, attention: Number
     ) -> Number:
-        if direction == "weight_grad":
-            return 0.0
-        forward = direction == "forward"
-        kind = op.forward if forward else op.backward
-        size = op.size_bytes if forward else op.backward_size_bytes
-        whole = collective_s(self.cluster, kind, size, self.groups[op.axis])
-        whole = whole * self.device.tuning.collective_scale
+        count, tuning = _count(op, direction), self.device.tuning
+        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, self.groups[op.axis])
         room = attention if op.hidden_by == "attention" else matmul / 2
-        return exposed_s(whole, room, _overlap(self.overlap, op), self.device.tuning.interference)
+        whole = whole * tuning.collective_scale
+        return exposed_s(whole, room, _overlap(self.overlap, op), tuning.interference)
+
+
+def _count(op: Communication, direction: Direction) -> Number:
+    if direction == "weight_grad":
+        return 0.0
+    return op.forward_count if direction == "forward" else op.backward_count
 
 
 def exposed_s(whole_s: Number, room_s: Number, overlap: float, interference: float) -> Number:
     """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
-    hidden = np.minimum(overlap * whole_s, room_s)
+    hidden = minimum(overlap * whole_s, room_s)
     return whole_s - hidden + interference * hidden
 
 
@@ -257,4 +270,4 @@ def _launches(op: Operation, direction: Direction) -> int:
         return 1
     if isinstance(op, AttentionCore):
         return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
-    return 0 if direction == "weight_grad" or op.forward == "none" else 1
+    return 0 if direction == "weight_grad" else 1

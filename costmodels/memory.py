@@ -20,9 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-import numpy as np
-
-from costmodels.operations import Number
+from costmodels.elementwise import Number, where
 from costmodels.params import RankParameters
 from hardware_profiles.engine_schema import State
 
@@ -74,12 +72,12 @@ def state_memory(state: State, parameters: RankParameters, sharding: Sharding) -
 
 def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number) -> Memory:
     zero = sharding.zero_stage
-    over = np.where(zero >= 1, ranks, 1.0)
-    over_3 = np.where(zero >= 3, ranks, 1.0)
-    shards_gradients = (zero >= 3) | ((zero == 2) & np.logical_not(sharding.pipelined))
-    over_gradients = np.where(shards_gradients, ranks, 1.0)
+    over = where(zero >= 1, ranks, 1.0)
+    over_3 = where(zero >= 3, ranks, 1.0)
+    shards_gradients = (zero >= 3) | ((zero == 2) & (sharding.pipelined == 0))
+    over_gradients = where(shards_gradients, ranks, 1.0)
     gone = state.master_computes and state.master_bytes > 0
-    weights = np.where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
+    weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
     buckets = state.bucket_bytes * ((ranks > 1) & (zero < 2))
     return Memory(
         weights=weights * parameters,
@@ -91,13 +89,13 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
 def gathered_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
     """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward its gradients."""
     whole = state.weight_bytes + min(state.gradient_bytes, 4.0)
-    return np.where(sharding.zero_stage >= 3, whole * parameters, 0.0)
+    return where(sharding.zero_stage >= 3, whole * parameters, 0.0)
 
 
 def update_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
     """Scratch of the optimizer step: updated weights gathered under ZeRO-1 and 2."""
     sharded = (sharding.zero_stage >= 1) & (sharding.zero_stage < 3) & (sharding.dense_ranks > 1)
-    return np.where(sharded, state.gather_bytes * parameters, 0.0)
+    return where(sharded, state.gather_bytes * parameters, 0.0)
 
 
 def activation_peak(vectors: Sequence[Sequence[int]], chunk_bytes: Sequence[float]) -> float:

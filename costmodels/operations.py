@@ -14,12 +14,9 @@ Every number may be a numpy array over many layouts: see `costmodels.grid`.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-Number = float | NDArray[np.floating[Any]]
+from costmodels.elementwise import Number
 
 Module = Literal[
     "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "input", "linear"
@@ -95,7 +92,10 @@ class Pointwise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """A collective on the critical path of a layer; `size_bytes` is the whole array (see `collectives`).
+    """Collectives on the critical path of a layer; each moves `size_bytes`, the whole array.
+
+    kind          of each of them; an all-reduce is written as the reduce-scatter and all-gather it is
+    forward_count, backward_count  how many of them in each direction
 
     hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
                core attention (ring); "expert": under the experts; "nothing"
@@ -103,10 +103,10 @@ class Communication:
 
     name: str
     axis: Axis
-    forward: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "none"]
-    backward: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "none"]
+    kind: Literal["all_gather", "reduce_scatter", "all_to_all"]
     size_bytes: Number
-    backward_size_bytes: Number
+    forward_count: Number
+    backward_count: Number
     hidden_by: Literal["linear", "attention", "expert", "nothing"]
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0

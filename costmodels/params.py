@@ -21,14 +21,10 @@ Leaves out: the embedding and head that a multi-token-prediction module shares w
 
 from dataclasses import dataclass, fields, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from costmodels.grid import Ints
+from costmodels.elementwise import Number, ceil, minimum
 from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.operations import Number
 
-Degree = int | float | Ints | NDArray[np.float64]
+Degree = Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +143,7 @@ def layer_parameters_per_rank(
     if experts:
         dense += [_shared(model, experts), _router(model, experts)]
         routed = _routed(model, experts)
-    kv_cut = np.minimum(tp, kind.attention.kv_heads)
+    kv_cut = minimum(tp, kind.attention.kv_heads)
     return RankParameters(
         dense=sum(part.whole + part.over_tp / tp + part.over_kv / kv_cut for part in dense),
         expert=routed.over_ep / ep + routed.over_etp / (ep * etp),
@@ -197,7 +193,7 @@ def padded_vocab(vocab: int, tp: Degree, multiple: int = 128) -> Number:
     With `multiple` 1 it is only made divisible by tp.
     """
     step = multiple * tp
-    return np.ceil(vocab / step) * step
+    return ceil(vocab / step) * step
 
 
 def _model_total(model: Model, layers: list[ParameterCount]) -> ParameterCount:

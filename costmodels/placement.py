@@ -7,8 +7,7 @@ of g accelerators, and the g / r groups of a node share its network.
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from costmodels.elementwise import ceil, floor, maximum, minimum
 from costmodels.grid import Grid
 from costmodels.layout import Layout
 from costmodels.operations import Number
@@ -25,13 +24,13 @@ class Group:
     @property
     def nodes(self) -> Number:
         """Nodes that the group touches."""
-        return np.ceil(self.size / self.ranks_per_node)
+        return ceil(self.size / self.ranks_per_node)
 
 
 def place(size: Number, stride: Number, gpus_per_node: int) -> Group:
     """The group of `size` ranks that are `stride` apart, on nodes of `gpus_per_node`."""
-    on_node = np.maximum(1.0, np.floor(gpus_per_node / stride))
-    return Group(size, np.minimum(size, on_node))
+    on_node = maximum(1.0, floor(gpus_per_node / stride))
+    return Group(size, minimum(size, on_node))
 
 
 def axis_group(

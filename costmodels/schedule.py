@@ -219,29 +219,36 @@ def _play_greedily(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) ->
     ranks = [_Rank(held, m, limit) for held, limit in zip(held_by, limits, strict=True)]
     arrived: dict[tuple[int, str, int], float] = {}
     played: list[list[tuple[Action, float, float]]] = [[] for _ in ranks]
-    while not all(rank.done for rank in ranks):
-        start, s, action = min(
-            choice for s, rank in enumerate(ranks)
-            if (choice := _choice(rank, s, arrived, stages)) is not None
-        )  # fmt: skip
+    choices = [_choice(rank, arrived, stages) for rank in ranks]
+    while any(choices):
+        start, s = min((choice[0], s) for s, choice in enumerate(choices) if choice)
+        action = choices[s][1]
         ranks[s].take(action)
         ranks[s].free_s = start + work.seconds(action)
         arrived[action.stage, action.kind, action.micro_batch] = ranks[s].free_s + work.send_s
         played[s].append((action, start, ranks[s].free_s))
+        for near in {s, *_receivers(schedule, pp, stages, action)}:
+            choices[near] = _choice(ranks[near], arrived, stages)
     return Timeline(tuple(map(tuple, played)))
 
 
+def _receivers(schedule: Schedule, pp: int, stages: int, action: Action) -> tuple[int, ...]:
+    """The rank that waits for what `action` made."""
+    waiting = {"F": action.stage + 1, "I": action.stage - 1, "W": -1, "B": -1}[action.kind]
+    return (rank_of_chunk(schedule, pp, waiting),) if 0 <= waiting < stages else ()
+
+
 def _choice(
-    rank: _Rank, s: int, arrived: dict[tuple[int, str, int], float], stages: int
-) -> tuple[float, int, Action] | None:
-    """What the rank does next and when: the preferred action that is ready, else W, else it waits."""
-    waits: list[tuple[float, int, Action]] = []
+    rank: _Rank, arrived: dict[tuple[int, str, int], float], stages: int
+) -> tuple[float, Action] | None:
+    """When and what next: the preferred action that is ready, else W, else the first to arrive."""
+    waits: list[tuple[float, Action]] = []
     for action in rank.candidates():
         ready = _ready_s(action, arrived, stages)
         if ready is not None and ready <= rank.free_s:
-            return rank.free_s, s, action
+            return rank.free_s, action
         if ready is not None:
-            waits.append((ready, s, action))
+            waits.append((ready, action))
     if rank.weights:
-        return rank.free_s, s, rank.weights[0]
+        return rank.free_s, rank.weights[0]
     return min(waits, default=None)

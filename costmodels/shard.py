@@ -4,8 +4,7 @@ matrices.
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from costmodels.elementwise import where
 from costmodels.grid import Grid
 from costmodels.layout import Layout
 from costmodels.operations import Number
@@ -40,7 +39,7 @@ def shard_of(layout: Layout | Grid, training: Training) -> Shard:
     return Shard(
         seq_len=training.seq_len,
         tokens=tokens,
-        tokens_outside=tokens / np.where(sharded > 0, tp, 1.0),
+        tokens_outside=tokens / where(sharded > 0, tp, 1.0),
         tp=tp,
         cp=cp,
         ep=layout.expert_parallel * 1.0,

@@ -12,14 +12,14 @@ step's time (`time`), by playing its schedule, and the peak memory of each pipel
 Source: schedules as in `schedule`, overlap as in `layer`. Leaves out: data loading, checkpoints, evaluation.
 """
 
+import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-
-import numpy as np
 
 from costmodels.blocks import input_bytes, layer_operations
 from costmodels.collectives import collective_s, send_s
 from costmodels.compute import Device
+from costmodels.elementwise import minimum
 from costmodels.ends import embedding_operations, head_operations, logits_bytes
 from costmodels.feed_forward import Site
 from costmodels.in_flight import in_flight, rank_of_chunk
@@ -42,14 +42,14 @@ from costmodels.params import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.placement import Group, axis_group, expert_data_group, shard_group
+from costmodels.placement import axis_group, expert_data_group, shard_group
 from costmodels.precision import RECIPES
 from costmodels.schedule import Work, end_s
 from costmodels.shard import shard_of
 from costmodels.training import Training
-from hardware_profiles.tunings import Tuning
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
+from hardware_profiles.tunings import Tuning
 
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
@@ -106,12 +106,17 @@ class StepModel:
         model, cluster, engine = setting.model, setting.cluster, setting.engine
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
         device = Device(
-            cluster.gpu, cluster.kernels, setting.tuning, RECIPES[setting.training.precision]
+            cluster.gpu,
+            cluster.kernels,
+            setting.tuning,
+            RECIPES[setting.training.precision],
+            engine.kernels.attention,
         )
         self.site = Site(model, shard_of(layout, setting.training), engine.kernels)
         order, g = engine.legality.rank_order, cluster.gpus_per_node
         groups = {axis: axis_group(layout, axis, order, g) for axis in ("tp", "cp", "ep")}
-        self.pricer = Pricer(device, cluster, engine.overlap, groups)
+        crosses = layout.pipeline_parallel > 1 and self._neighbour_stride >= g
+        self.pricer = Pricer(device, cluster, engine.overlap, groups, float(crosses))
         self.dense_group = shard_group(layout, order, g)
         self.expert_group = expert_data_group(layout, g)
         self.m = layout.num_micro_batches(setting.training)
@@ -152,7 +157,6 @@ class StepModel:
         return scale * sum(
             float(collective_s(self.setting.cluster, kind, size * bytes_each, group))
             for size, group in parts
-            if np.any(size)
         )
 
     def layer_parameters(self, kind: int) -> RankParameters:
@@ -239,6 +243,16 @@ class StepModel:
     def _rank_of(self, stage: int) -> int:
         return rank_of_chunk(self.layout.schedule, self.layout.pipeline_parallel, stage)
 
+    @property
+    def _neighbour_stride(self) -> int:
+        """Ranks between two neighbours of the pipeline, the outermost axis unless the engine differs."""
+        order, la = self.setting.engine.legality.rank_order, self.layout
+        inner = order[: order.index("pp")]
+        degrees = {
+            "tp": la.tensor_parallel, "cp": la.context_parallel, "dp": la.data_parallel, "ep": 1,
+        }  # fmt: skip
+        return math.prod(degrees[axis] for axis in inner)
+
     @cached_property
     def hop_s(self) -> float:
         """Seconds to hand a micro-batch's activation to the next pipeline rank."""
@@ -246,9 +260,7 @@ class StepModel:
         if la.pipeline_parallel == 1:
             return 0.0
         size = 2.0 * self.site.shard.tokens_outside * self.setting.model.hidden
-        pp_first = self.setting.engine.legality.rank_order.index("pp") == 0
-        stride = 1 if pp_first else la.world_size // la.pipeline_parallel
-        across = stride >= cluster.gpus_per_node
+        across = self._neighbour_stride >= cluster.gpus_per_node
         return (
             float(send_s(cluster, size, across_nodes=across)) * self.setting.tuning.collective_scale
         )
@@ -362,8 +374,8 @@ class StepModel:
         la = self.layout
         ranks = float(la.shard_group or self.dense_group.size)
         return Sharding(
-            zero_stage=np.asarray(la.zero_stage), dense_ranks=ranks,
-            expert_ranks=np.minimum(self.expert_group.size, ranks),
+            zero_stage=la.zero_stage, dense_ranks=ranks,
+            expert_ranks=minimum(self.expert_group.size, ranks),
             pipelined=la.pipeline_parallel > 1,
         )  # fmt: skip
 

@@ -82,6 +82,7 @@ class Kernels(Frozen):
     attention_forward, attention_backward
                            fraction of the 16-bit peak at head_dim 128 and long sequences, FLOPs
                            of the causal half
+    flash2_fraction        rate of FlashAttention-2 over the two above, which are the best kernel's
     memory_efficiency      fraction of the memory bandwidth that pointwise kernels reach
     launch_s               host-visible time of the shortest kernel
     burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
@@ -97,6 +98,7 @@ class Kernels(Frozen):
     grouped_efficiency: dict[Dtype, float] = {}
     attention_forward: float
     attention_backward: float
+    flash2_fraction: float = 1.0
     memory_efficiency: float
     launch_s: float
     context_bytes: float | None = None

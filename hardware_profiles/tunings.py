@@ -31,6 +31,8 @@ class Tuning(Frozen):
     launch_s               host time to issue one kernel: the floor of small kernels
     micro_batch_s          host and synchronisation time of each micro-batch on each pipeline rank
     boundary_s             the same for each crossing of a pipeline boundary
+    pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where the
+                           pipeline crosses nodes
     step_s                 fixed time of a step: data, logging, optimizer launch
     collective_scale       seconds of collectives over what the cluster's links say
     interference           slowdown of compute while communication runs beside it, as a fraction
@@ -45,6 +47,7 @@ class Tuning(Frozen):
     micro_batch_s: float = Field(default=0.0, ge=0)
     boundary_s: float = Field(default=0.0, ge=0)
     step_s: float = Field(default=0.0, ge=0)
+    pipelined_rank_s: float = Field(default=0.0, ge=0)
     collective_scale: float = Field(default=1.0, gt=0)
     interference: float = Field(default=0.1, ge=0)
     memory_bytes: float = Field(default=0.0, ge=0)

@@ -18,7 +18,7 @@ from costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from costmodels.training import Precision, Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.engines import load_engine
-from hardware_profiles.load import UnknownProfile, compose_cluster, load_cluster
+from hardware_profiles.load import UnknownProfile, load_cluster, usual_cluster
 from hardware_profiles.schema import BusBandwidth, Cluster, Link
 
 GB = 1e9
@@ -241,20 +241,23 @@ def _measured(row: dict[str, str]) -> Measured:
 
 
 def _cluster(row: dict[str, str]) -> Cluster:
-    per_node = _count(row, "gpus_per_node", 8) or 8
-    name = CLUSTERS.get(((row.get("gpu") or "").strip()), "")
-    if not name:
-        raise SkippedRow(f"gpu {row.get('gpu')!r} has no profile")
-    cluster = load_cluster(name)
-    if "NVL72" in (row.get("interconnect") or ""):
-        per_node = 72
+    """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes."""
+    gpu, text = (row.get("gpu") or "").strip(), (row.get("interconnect") or "").lower()
+    cluster = usual_cluster(gpu)
+    for words, name in INTERCONNECTS.items():
+        if words in text and load_cluster(name).gpu.name == cluster.gpu.name:
+            cluster = load_cluster(name)
+    per_node = _count(row, "gpus_per_node", cluster.gpus_per_node) or cluster.gpus_per_node
+    if "nvl72" in text:
+        per_node = NVL72_RANKS
     return _with_measured_links(cluster.model_copy(update={"gpus_per_node": per_node}), row)
 
 
-CLUSTERS: dict[str, str] = {
-    "h100-sxm": "dgx-h100", "a100-80gb-sxm": "dgx-a100", "a100": "dgx-a100", "hopper-80gb": "dgx-h100",
-}  # fmt: skip
-"""The cluster that stands for a GPU when a row names no more than that."""
+NVL72_RANKS = 64
+"""Of the 72 GPUs of a rack, those that a job with power-of-two degrees fills."""
+
+INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
+"""Words of a row's interconnect, and the cluster that they name, for the same GPU."""
 
 
 def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:

@@ -1,0 +1,50 @@
+"""The few functions that a formula needs to hold for one layout and for many at once.
+
+A formula over one layout works on python floats, over many on numpy arrays; numpy on single numbers is ten
+times slower than python, so these choose by what they are given.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Number = float | NDArray[np.floating[Any]]
+Condition = bool | NDArray[np.bool_]
+
+
+def where(condition: Condition, yes: Number, no: Number) -> Number:
+    """`yes` where the condition holds, else `no`."""
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, yes, no)
+    return yes if condition else no
+
+
+def maximum(a: Number, b: Number) -> Number:
+    """The larger of each pair."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.maximum(a, b)
+    return a if a > b else b
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller of each pair."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.minimum(a, b)
+    return a if a < b else b
+
+
+def ceil(a: Number) -> Number:
+    """The next whole number up."""
+    return np.ceil(a) if isinstance(a, np.ndarray) else float(math.ceil(a))
+
+
+def floor(a: Number) -> Number:
+    """The next whole number down."""
+    return np.floor(a) if isinstance(a, np.ndarray) else float(math.floor(a))
+
+
+def log2(a: Number) -> Number:
+    """The logarithm to base 2."""
+    return np.log2(a) if isinstance(a, np.ndarray) else math.log2(a)
