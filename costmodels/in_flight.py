@@ -21,8 +21,10 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+
+import numpy as np
 
 from costmodels.layout import Schedule
 
@@ -91,11 +93,9 @@ def _interleaved_chunks(pp: int, vpp: int, m: int) -> list[int]:
     return chunks
 
 
-def _maximal(states: Iterator[Vector] | list[Vector]) -> tuple[Vector, ...]:
+def _maximal(states: Iterable[Vector]) -> tuple[Vector, ...]:
     """The vectors that no other one reaches or exceeds in every entry, in a fixed order."""
-    distinct = sorted(set(states), reverse=True)
-    kept: list[Vector] = []
-    for state in distinct:
-        if not any(all(a >= b for a, b in zip(other, state, strict=True)) for other in kept):
-            kept.append(state)
-    return tuple(kept)
+    distinct = np.array(sorted(set(states), reverse=True))
+    reached = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=2)
+    kept = reached.sum(axis=1) == 1  # only by itself
+    return tuple(tuple(row) for row in distinct[kept].tolist())

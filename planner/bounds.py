@@ -236,25 +236,21 @@ def _most_per_chunk(problem: StageProblem, relaxed: _Relaxed, below: int | None)
     return body, end
 
 
-def _least_in_flight(n: Ints, vector: list[int], most: int) -> Floats:
-    """Layer-micro-batches held with n layers, the least held chunks filled first; inf if too many."""
-    total = np.zeros(len(n))
+def _least_in_flight(n: Ints, vector: list[int], most: int) -> Ints:
+    """Layer-micro-batches held with n layers, the least held chunks filled first; -1: too many."""
+    total = np.zeros(len(n), np.int64)
     for position, held in enumerate(vector):
         total += held * np.clip(n - position * most, 0, most)
-    return np.where(n > len(vector) * most, np.inf, total)
+    return np.where(n > len(vector) * most, -1, total)
 
 
-def _overhead(
-    n: Ints, relaxed: _Relaxed, room: Ints, in_flight_layers: Floats, most_held: int
-) -> Floats:
+def _overhead(n: Ints, relaxed: _Relaxed, room: Ints, held: Ints, most_held: int) -> Floats:
     """The least ns of recomputation with which n layers fit into `room`, infinite if none does."""
-    need = relaxed.saved_kib * in_flight_layers - room
-    most_saved = relaxed.savings[-1][0]
-    fits = (room >= 0) & (need <= most_saved * in_flight_layers) & np.isfinite(in_flight_layers)
-    per_layer = np.where(fits, np.maximum(need, 0), 0) / np.maximum(1, n * most_held)
+    need = np.maximum(relaxed.saved_kib * held - room, 0)
+    fits = (held >= 0) & (room >= 0) & (need <= relaxed.savings[-1][0] * held)
+    per_layer = np.where(fits, need, 0) / np.maximum(1, n * most_held)
     xs, ys = (np.array(axis) for axis in zip(*relaxed.savings, strict=True))
-    overhead = n * np.interp(per_layer, xs, ys)
-    return np.where(fits | ((n == 0) & (room >= 0)), overhead, np.inf)
+    return np.where(fits, n * np.interp(per_layer, xs, ys), np.inf)
 
 
 def _whole_layers(problem: StageProblem, relaxed: _Relaxed) -> int:

@@ -39,12 +39,15 @@ from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem, StepPar
 from planner.stages import Solver
 
 WINDOWS = (0.001, 0.004, 0.016, 0.064, 0.25)
+LAST = len(WINDOWS)
 SPREAD = 1.5
+FIRST_PLANS = 8
 ROWS_PER_PRICE = 65_536
 PROGRESS_S = 0.2
 
 Pricer = Callable[[Grid, Model, Training, Cluster, Engine], Prices]
 Kind = tuple[int, int, int, int]
+Family = tuple[str, int, int, int, tuple[int, ...]]
 
 
 class NoLayoutFits(Exception):
@@ -166,6 +169,7 @@ def search(
         raise NoLayoutFits(f"no layout of {q.model.name} on {q.gpus} GPUs obeys every rule")
     run = _Run(question, space, price_space(question, space, price or closed_form()), progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
+    run.seed()
     finished = run.prove(1, deadline) and run.prove(k, deadline)
     if not run.best and finished:
         raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.gpus} GPUs")
@@ -196,6 +200,19 @@ class _Run:
         self.numbers = count()
         self.solver = Solver()
         self.solved = 0
+        self.unsolved_bound: int | None = None
+        self.refuted: dict[Family, list[tuple[tuple[int, ...], int]]] = {}
+
+    def seed(self) -> None:
+        """A few plans to start from, so that the first windows are narrow: no proof needs them."""
+        found = 0
+        for row in self.rows[: 8 * FIRST_PLANS]:
+            for variant in self.space.variants(int(row)):
+                if variant.virtual_stages == 1 and found < FIRST_PLANS:
+                    entry = _Open(0, 0, int(row), variant, 0)
+                    _, plan = self.solver.first_plan(self._problem(entry))
+                    self._offer(entry, plan)
+                    found += plan is not None
 
     def _variants_in(self, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> int:
         pp, m = self.space.grid.pipeline_parallel[rows], self.space.grid.num_micro_batches[rows]
@@ -296,6 +313,10 @@ class _Run:
         window, step = below, entry.rung - 2
         if step < len(WINDOWS):
             window = _least(below, entry.bound + 1 + int(entry.bound * WINDOWS[step]))
+        if window is not None:
+            packed = packing_bound(problem, window)
+            if packed is not None and packed >= window or self._known_refuted(problem, window):
+                return entry._replace(bound=window, rung=entry.rung + (window != below))
         outcome = self.solver.solve(problem, window)
         self._offer(entry, outcome.plan)
         if outcome.status == "OPTIMAL":
@@ -305,13 +326,20 @@ class _Run:
             self.misfits += 1
             return None
         bound = max(entry.bound, outcome.bound)
-        limited = outcome.status in ("FEASIBLE", "UNKNOWN")
-        if limited and step >= len(WINDOWS):
+        if outcome.status == "INFEASIBLE":
+            self.refuted.setdefault(_family(problem), []).append((problem.costs, bound))
+            return entry._replace(bound=bound, rung=entry.rung + (window != below))
+        if step >= LAST:
             self.unsolved_bound = _least(self.unsolved_bound, bound)
             return None
-        return entry._replace(bound=bound, rung=entry.rung + 1)
+        return entry._replace(bound=bound, rung=LAST + 2)
 
-    unsolved_bound: int | None = None
+    def _known_refuted(self, problem: StageProblem, window: int) -> bool:
+        """Whether a layout that is nowhere dearer was proved to have no plan below `window`."""
+        return any(
+            bound >= window and all(a <= b for a, b in zip(costs, problem.costs, strict=True))
+            for costs, bound in self.refuted.get(_family(problem), ())
+        )
 
     def _push(self, entry: _Open) -> None:
         heapq.heappush(self.queue, entry)
@@ -405,6 +433,11 @@ def layout_of_row(grid: Grid, row: int, variant: Variant, plan: StagePlan) -> La
         schedule=variant.schedule,
         stages=plan.stages,
     )
+
+
+def _family(problem: StageProblem) -> Family:
+    """Problems that differ only in their prices."""
+    return (problem.schedule, problem.pp, problem.vpp, problem.m, problem.modes)
 
 
 def _least(*values: int | None) -> int | None:

@@ -53,7 +53,7 @@ def _regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> tuple[Co
     for embedding in range(2 if ends else 1):
         for head in range(2 if ends else 1):
             for ranks in _ranks(layers + embedding + head, pp, vpp, even):
-                counts = [ranks[s] for _ in range(vpp) for s in range(pp)]
+                counts = list(ranks) * vpp
                 counts[0] -= embedding
                 counts[-1] -= head
                 empty = 0 if ends else 1

@@ -11,11 +11,19 @@
 embedding and the head weigh, recomputation where most micro-batches are held.
 """
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from costmodels.layout import Stage
 from planner.cpsat import Outcome, Solved, solve_model
-from planner.stage_problem import StagePlan, StageProblem, evaluate, peak_kib
+from planner.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    modes_of,
+    peak_kib,
+    starts_of,
+)
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -283,7 +291,7 @@ def _transient(
 def first_counts(problem: StageProblem) -> StagePlan | None:
     """A plan by rule of thumb (module docstring), None where the rule finds none that fits."""
     best: StagePlan | None = None
-    for counts in problem.splits if problem.splits is not None else _even_counts(problem):
+    for counts in _even_counts(problem):
         stages = tuple(Stage(n) for n in counts)
         for s in range(problem.pp):
             stages = _recompute_rank(problem, s, stages) if stages else stages
@@ -295,6 +303,8 @@ def first_counts(problem: StageProblem) -> StagePlan | None:
 
 def _even_counts(problem: StageProblem) -> list[tuple[int, ...]]:
     layers, chunks = len(problem.pattern), problem.chunks
+    if problem.splits is not None:
+        return sorted(problem.splits, key=lambda counts: (max(counts[1:-1]), max(counts)))[:2]
     mean_ns = max(1, sum(
         count * times[problem.modes[0]]
         for count, times in zip(problem.kind_counts, problem.layer_ns, strict=True)
@@ -317,21 +327,26 @@ def _recompute_rank(
     problem: StageProblem, rank: int, stages: tuple[Stage, ...]
 ) -> tuple[Stage, ...]:
     """The fewest layers to recompute in one mode so that `rank` fits; () if it does not fit so."""
-    held = problem.in_flight[rank][0]
+    held = max(problem.in_flight[rank], key=sum)
     order = [j for _, j in sorted(zip(held, problem.chunks_of_rank[rank], strict=True))][::-1]
     total = sum(stages[j].layers for j in order)
+    starts = starts_of(stages)
+
+    def recomputing(mode: int, recomputed: int) -> dict[int, Stage] | None:
+        """`rank`'s stages with so many layers in `mode`, most held chunks first, if they fit."""
+        trial, left = {}, recomputed
+        for j in order:
+            now = min(left, stages[j].layers)
+            trial[j] = Stage(stages[j].layers, now if mode == 1 else 0, now if mode == 2 else 0)
+            left -= now
+        modes = {j: modes_of(stage) for j, stage in trial.items()}
+        return trial if peak_kib(problem, rank, starts, modes) <= problem.cap_kib else None
+
     for mode in problem.modes:
-        for recomputed in range(0 if 0 in problem.modes else total, total + 1 if mode else 1):
-            trial, left = list(stages), recomputed
-            for j in order:
-                now = min(left, stages[j].layers)
-                trial[j] = Stage(stages[j].layers, now if mode == 1 else 0, now if mode == 2 else 0)
-                left -= now
-            modes = [
-                [2] * t.full_layers + [1] * t.selective_layers
-                + [0] * (t.layers - t.full_layers - t.selective_layers)
-                for t in trial
-            ]  # fmt: skip
-            if peak_kib(problem, rank, tuple(trial), modes) <= problem.cap_kib:
-                return tuple(trial)
+        counts = range(1) if mode == 0 else range(1 if 0 in problem.modes else total, total + 1)
+        fewest = bisect_left(counts, True, key=lambda n: recomputing(mode, n) is not None)  # noqa: B023
+        if fewest < len(counts):
+            trial = recomputing(mode, counts[fewest])
+            assert trial is not None
+            return tuple(trial.get(j, stage) for j, stage in enumerate(stages))
     return ()

@@ -24,8 +24,13 @@ Memory of rank s and each in-flight vector q (`costmodels.in_flight`):
 In a chunk the first `full` layers recompute in full, the next `selective` ones selectively.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
+
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.in_flight import Vector, in_flight, rank_of_chunk
 from costmodels.layout import Schedule, Stage
@@ -154,6 +159,11 @@ class StageProblem:
         return in_flight(self.schedule, self.pp, self.vpp, self.m)
 
     @cached_property
+    def in_flight_arrays(self) -> tuple[NDArray[np.int64], ...]:
+        """`in_flight`, one matrix per rank."""
+        return tuple(np.array(vectors, np.int64) for vectors in self.in_flight)
+
+    @cached_property
     def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
         """The virtual stages of each pipeline rank, in model order."""
         holder = [rank_of_chunk(self.schedule, self.pp, j) for j in range(self.chunks)]
@@ -185,6 +195,15 @@ class StageProblem:
         mean = -(-(layers + self.embedding.step_ns + self.head.step_ns) // self.pp)
         return mean + self.fixed_step_ns
 
+    @cached_property
+    def costs(self) -> tuple[int, ...]:
+        """Every price: where none is larger, every plan fits and none is slower."""
+        tables = (*self.layer_ns, *self.saved_kib, self.state_kib, self.step_ns, self.transient_kib)
+        ends = ((e.ns, e.saved_kib, e.state_kib, e.step_ns, e.transient_kib)
+                for e in (self.embedding, self.head))  # fmt: skip
+        alone = (self.send_ns, self.fixed_kib, self.fixed_step_ns)
+        return (*chain.from_iterable(tables), *chain.from_iterable(ends), *alone)
+
     def fewest_layers(self, chunk: int) -> int:
         """The layers that virtual stage `chunk` holds at least."""
         end = chunk in (0, self.chunks - 1) and self.chunks > 1
@@ -193,8 +212,8 @@ class StageProblem:
 
 def evaluate(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | None:
     """Price `stages` layer by layer, apart from any solver; None if a rank does not fit."""
-    modes = _modes_of_layers(stages)
-    peaks = tuple(peak_kib(problem, s, stages, modes) for s in range(problem.pp))
+    modes, starts = [modes_of(stage) for stage in stages], starts_of(stages)
+    peaks = tuple(peak_kib(problem, s, starts, modes) for s in range(problem.pp))
     if max(peaks) > problem.cap_kib:
         return None
     times = chunk_times_ns(problem, stages, modes)
@@ -204,27 +223,22 @@ def evaluate(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | No
     return StagePlan(stages, objective, peaks, parts)
 
 
-def _modes_of_layers(stages: tuple[Stage, ...]) -> list[list[int]]:
-    return [
-        [2] * stage.full_layers
-        + [1] * stage.selective_layers
-        + [0] * (stage.layers - stage.full_layers - stage.selective_layers)
-        for stage in stages
-    ]
+def modes_of(stage: Stage) -> list[int]:
+    """The recompute mode of each layer of `stage`."""
+    kept = stage.layers - stage.full_layers - stage.selective_layers
+    return [2] * stage.full_layers + [1] * stage.selective_layers + [0] * kept
 
 
-def _starts(stages: tuple[Stage, ...]) -> list[int]:
-    starts = [0]
-    for stage in stages:
-        starts.append(starts[-1] + stage.layers)
-    return starts
+def starts_of(stages: tuple[Stage, ...]) -> list[int]:
+    """The first layer of each stage, and the end of the last."""
+    return [0, *accumulate(stage.layers for stage in stages)]
 
 
 def chunk_times_ns(
     problem: StageProblem, stages: tuple[Stage, ...], modes: list[list[int]]
 ) -> list[int]:
     """Nanoseconds of one micro-batch in each virtual stage."""
-    starts = _starts(stages)
+    starts = starts_of(stages)
     times = []
     for j, layer_modes in enumerate(modes):
         kinds = problem.pattern[starts[j] : starts[j + 1]]
@@ -236,10 +250,13 @@ def chunk_times_ns(
 
 
 def peak_kib(
-    problem: StageProblem, rank: int, stages: tuple[Stage, ...], modes: list[list[int]]
+    problem: StageProblem,
+    rank: int,
+    starts: list[int],
+    modes: Sequence[list[int]] | Mapping[int, list[int]],
 ) -> int:
-    """The largest KiB that `rank` holds at once over its in-flight vectors."""
-    starts, last = _starts(stages), problem.chunks - 1
+    """The largest KiB that `rank` holds at once, given its chunks' first layers and their modes."""
+    last = problem.chunks - 1
     static, transient, saved = problem.fixed_kib, 0, []
     for j in problem.chunks_of_rank[rank]:
         kinds = problem.pattern[starts[j] : starts[j + 1]]
@@ -252,15 +269,12 @@ def peak_kib(
                 kept += end.saved_kib
                 transient = max(transient, end.transient_kib)
         saved.append(kept)
-    held = max(
-        sum(q * kept for q, kept in zip(vector, saved, strict=True))
-        for vector in problem.in_flight[rank]
-    )
+    held = int((problem.in_flight_arrays[rank] @ np.array(saved)).max())
     return static + held + transient
 
 
 def _step_end_ns(problem: StageProblem, rank: int, stages: tuple[Stage, ...]) -> int:
-    starts, last, total = _starts(stages), problem.chunks - 1, 0
+    starts, last, total = starts_of(stages), problem.chunks - 1, 0
     for j in problem.chunks_of_rank[rank]:
         total += sum(problem.step_ns[kind] for kind in problem.pattern[starts[j] : starts[j + 1]])
         total += problem.embedding.step_ns if j == 0 else 0
