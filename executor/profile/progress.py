@@ -31,8 +31,8 @@ class Bar:
         self._bar.start()
 
     def show(self, title: str, *, done: int, left_s: float) -> None:
-        """Draw the state; `left_s` is the most it can still take."""
-        left = f"at most {max(0.0, left_s):.0f} s left"
+        """Draw the state; `left_s` is how long it can still take, 0 if that is not known."""
+        left = f"{max(0.0, left_s):.0f} s left" if left_s > 0 else ""
         self._bar.update(self._task, description=title, completed=done, left=left)
         if self._bar.disable and time.monotonic() - self._last_line_s > 10:
             self._last_line_s = time.monotonic()

@@ -1,0 +1,179 @@
+"""`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
+
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from executor.execute_report import print_result, print_tournament
+from executor.failures import RankFailed
+from executor.launch import Interrupted
+from executor.other_engines import (
+    NotInstalled,
+    check_installed,
+    command_of,
+    export_for,
+    run_elsewhere,
+)
+from executor.preflight import CannotRun, notices, place, profile_of
+from executor.probe import Found, NoTorch, find_hardware
+from executor.results import RunResult
+from executor.run import Settings, job_of, run_plan, tournament
+from executor.slurm import SlurmFailed, SlurmOptions
+from executor.start import Launcher, Starter
+from hardware_profiles.load import UnknownProfile
+from planner.plan import Plan, UnreadablePlan, read_plan, write_plan
+
+USAGE = (UnreadablePlan, UnknownProfile, CannotRun)
+FAILED = (NotInstalled, NoTorch, RankFailed, SlurmFailed)
+EngineName = Literal["native", "torchtitan", "megatron", "nanotron"]
+
+
+def execute(
+    plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder of the run [default: PLAN.run].")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Timed steps.", min=1)] = 10,
+    warmup: Annotated[int, typer.Option(help="Steps before them.", min=0)] = 3,
+    band: Annotated[
+        float | None,
+        typer.Option(help="Accepted error of the step time [default: the plan's own].", min=0),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(help="Run the best K layouts of the plan, keep the fastest.", min=1)
+    ] = 1,
+    engine: Annotated[EngineName, typer.Option(help="What trains.")] = "native",
+    data: Annotated[
+        Path | None, typer.Option(help="Flat token file; without it, synthetic tokens.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Profile that priced the plan, where it is a file.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Hosts.", min=1)] = 1,
+    rendezvous: Annotated[
+        str | None, typer.Option(help="HOST:PORT; run the same command on every host.")
+    ] = None,
+    launcher: Annotated[Launcher, typer.Option(help="What starts them.")] = Launcher.torchrun,
+    slurm: Annotated[
+        str, typer.Option(help="Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
+    ] = "",
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Show what would be started, and stop.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build one rank without devices, at full size.")
+    ] = False,
+    rank: Annotated[int | None, typer.Option(help="Rank of the dry run [default: 0].")] = None,
+    all_stages: Annotated[
+        bool, typer.Option("--all-stages", help="Dry-run one rank of every stage.")
+    ] = False,
+) -> None:
+    """Run a plan for a few steps and print predicted against measured.
+
+    Exit 0 inside the band, 3 outside it, 1 when a rank failed, 2 when the plan cannot be run here.
+
+    Example: meshplan execute plan.yaml --steps 10
+    """
+    if dry_run:
+        raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages))
+    folder = (out or plan.with_suffix(".run")).resolve()
+    starter = Starter(launcher=launcher, slurm=SlurmOptions(extra=tuple(shlex.split(slurm))))
+    try:
+        asked = read_plan(plan)
+        settings = _settings(asked, starter, nodes=nodes, rendezvous=rendezvous, cluster=cluster)
+        settings = replace(settings, steps=steps, warmup=warmup, band=band, data=data)
+        if engine != "native":
+            check_installed(engine, Path.cwd())
+        if print_only:
+            typer.echo(_shown(asked, engine, settings, folder))
+            return
+        result = _run(asked, engine, settings, folder, top=top, console=Console(stderr=json_output))
+    except USAGE as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except FAILED as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except Interrupted as error:
+        typer.echo(f"{error}; what was measured is in {folder}", err=True)
+        raise typer.Exit(130) from None
+    if json_output:
+        typer.echo(result.model_dump_json(indent=1))
+    raise typer.Exit(3 if result.inside_band is False else 0)
+
+
+def _dry_run(plan: Path, rank: int | None, *, all_stages: bool) -> int:
+    """The engine's own program of one rank with fake tensors; its exit code."""
+    which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
+    command = [sys.executable, "-m", "executor.dry_run", str(plan), *which]
+    return subprocess.run(command, check=False).returncode
+
+
+def _settings(
+    plan: Plan, starter: Starter, *, nodes: int, rendezvous: str | None, cluster: str | None
+) -> Settings:
+    """Preflight: where the ranks go, and what the user should know before they start."""
+    if nodes > 1 and rendezvous is None and starter.launcher is Launcher.torchrun:
+        raise CannotRun(
+            f"--nodes {nodes} needs --rendezvous HOST:PORT, and the same command on every host; "
+            "or --launcher slurm"
+        )
+    found: Found | None = None
+    if starter.launcher is Launcher.torchrun:
+        found = find_hardware()
+    placement = place(plan, nodes, found)
+    for line in notices(plan, placement, found, profile_of(plan, cluster)):
+        typer.echo(f"note: {line}", err=True)
+    return Settings(
+        placement=placement,
+        starter=starter,
+        rendezvous=rendezvous,
+        device=found.device if found else "cuda",
+        versions=_versions(found),
+    )
+
+
+def _versions(found: Found | None) -> dict[str, str]:
+    if found is None:
+        return {}
+    said = {"torch": found.torch, "device": found.name, "host": found.host}
+    return {**said, "cuda": found.cuda} if found.cuda else said
+
+
+def _shown(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> str:
+    if engine == "native":
+        return settings.starter.shown(job_of(settings, out), out)
+    exported = export_for(engine, plan, settings.placement.processes_per_node)
+    files = (f"# {out / name}\n{text}" for name, text in exported.files.items())
+    return "\n".join([*files, command_of(exported, out)])
+
+
+def _run(
+    plan: Plan, engine: EngineName, settings: Settings, out: Path, *, top: int, console: Console
+) -> RunResult:
+    """The run, or the best of a tournament; prints the comparison."""
+    if top == 1:
+        result = _run_one(plan, engine, settings, out)
+        print_result(result, console)
+        return result
+    ranking = tournament(
+        plan, top, lambda each, number: _run_one(each, engine, settings, out / str(number))
+    )
+    print_tournament(ranking, console)
+    winner, result = ranking[0]
+    write_plan(winner.plan, out / "best.yaml")
+    typer.echo(f"the fastest is {out / 'best.yaml'}", err=True)
+    return result
+
+
+def _run_one(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> RunResult:
+    if engine == "native":
+        return run_plan(plan, settings, out)
+    return run_elsewhere(engine, plan, settings, out)

@@ -1,0 +1,150 @@
+"""A plan run by an installed training framework: its own launcher, its own log.
+
+torchtitan   installed as a package; the configuration is a module (0.3) or TOML (0.2)
+megatron     run inside a checkout of Megatron-LM, which has `pretrain_gpt.py`
+nanotron     run inside a checkout of nanotron, which has `run_train.py`
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+from executor.failures import TORCHRUN_LOG, RankFailed
+from executor.frameworks import framework_named, torchtitan
+from executor.launch import Interrupted, run_job
+from executor.preflight import label
+from executor.profile.progress import Bar
+from executor.results import Part, RunResult, timing_fields, write_result
+from executor.run import PLAN_FILE, RESULT_FILE, Settings
+from executor.training_logs import READERS, TrainingLog
+from planner.plan import Plan, layout_of, training_of, write_plan
+from planner.reading import Exported
+
+
+class NotInstalled(ValueError):
+    """A framework that is not here; one line that says how to install it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a framework is found: its Python package, and the script its checkout has."""
+
+    package: str
+    script: str | None
+    install: str
+
+
+HOMES: Mapping[str, Home] = {
+    "torchtitan": Home("torchtitan", None, "pip install torchtitan"),
+    "megatron": Home(
+        "megatron.core", "pretrain_gpt.py",
+        "git clone https://github.com/NVIDIA/Megatron-LM && cd Megatron-LM && pip install -e .",
+    ),
+    "nanotron": Home(
+        "nanotron", "run_train.py",
+        "git clone https://github.com/huggingface/nanotron && cd nanotron && pip install -e .",
+    ),
+}  # fmt: skip
+
+
+def check_installed(name: str, folder: Path) -> None:
+    """Raise `NotInstalled` unless the framework `name` can be started from `folder`."""
+    home = HOMES[name]
+    top = home.package.split(".")[0]
+    if importlib.util.find_spec(top) is None or importlib.util.find_spec(home.package) is None:
+        raise NotInstalled(f"{name} is not installed; install it with: {home.install}")
+    if home.script and not (folder / home.script).exists():
+        raise NotInstalled(
+            f"{folder} has no {home.script}: run this inside a checkout of {name} ({home.install})"
+        )
+
+
+def export_for(name: str, plan: Plan, gpus_per_node: int) -> Exported:
+    """The plan in the format of the installed version of `name`."""
+    if name == "torchtitan" and version("torchtitan").startswith("0.2"):
+        return torchtitan.export(plan, gpus_per_node, "0.2")
+    return framework_named(name).export(plan, gpus_per_node)
+
+
+def command_of(exported: Exported, out: Path) -> str:
+    """The launch command with the files that were written to `out`, by this Python."""
+    command = exported.launch
+    for name in exported.files:
+        command = command.replace(name, str(out / name))
+    return command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run ")
+
+
+def run_elsewhere(name: str, plan: Plan, settings: Settings, out: Path) -> RunResult:
+    """Run `plan` with the framework `name` and leave its result in `out`.
+
+    Raises `RankFailed` and `Interrupted` as `run_job` does, after writing what the log says.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_plan(plan, out / PLAN_FILE)
+    exported = export_for(name, plan, settings.placement.processes_per_node)
+    for file, text in exported.files.items():
+        (out / file).write_text(text, encoding="utf-8")
+    logs = out / "logs"
+    log = logs / TORCHRUN_LOG
+    bar = Bar(settings.warmup + settings.steps)
+
+    def look() -> None:
+        steps = read_log(name, plan, log).steps if log.exists() else ()
+        if steps:
+            bar.show(f"{name}, step {steps[-1].step}", done=len(steps), left_s=0.0)
+
+    paths = os.pathsep.join(filter(None, (str(out), os.environ.get("PYTHONPATH"))))
+    problem, status = None, "complete"
+    try:
+        run_job(
+            ["bash", "-c", command_of(exported, out)],
+            logs,
+            watch=look,
+            environment={"PYTHONPATH": paths},
+        )
+    except (RankFailed, Interrupted) as error:
+        problem, status = str(error), "failed"
+        raise
+    finally:
+        bar.close()
+        result = result_of(name, plan, settings, read_log(name, plan, log))
+        result = result.model_copy(update={"status": status, "problem": problem})
+        write_result(result, out / RESULT_FILE)
+    return result
+
+
+def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
+    """What the framework has printed by now."""
+    tokens = training_of(plan.training).global_batch_tokens
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return READERS[name](text, tokens / layout_of(plan.layout).world_size)
+
+
+def result_of(name: str, plan: Plan, settings: Settings, log: TrainingLog) -> RunResult:
+    """The log as a result: step time and the largest peaks of any rank, beside the prediction."""
+    timed = [step for step in log.steps if step.step > settings.warmup]
+    p = plan.prediction
+    parts = []
+    if timed:
+        measured_s = median(step.step_time_s for step in timed)
+        predicted_s = p.step_time_s if p else None
+        parts.append(Part(name="step time", unit="s", predicted=predicted_s, measured=measured_s))
+    for kind, peak in (
+        ("allocated", log.allocated_peak_bytes), ("reserved", log.reserved_peak_bytes),
+    ):  # fmt: skip
+        predicted = max(getattr(stage, kind) for stage in p.memory) if p and p.memory else None
+        part = Part(name=f"memory, {kind}", unit="bytes", predicted=predicted, measured=peak)
+        parts.append(part)
+    band = settings.band if settings.band is not None else (p.error_fraction if p else None)
+    return RunResult.model_validate({
+        "status": "complete", "plan": PLAN_FILE, "layout": label(plan), "engine": name,
+        "device": settings.device, "versions": settings.versions, "date": settings.date,
+        "parts": tuple(parts), "band": band,
+        "losses": tuple(step.loss for step in log.steps if step.loss is not None),
+        **(timing_fields(plan, [step.step_time_s for step in timed]) if timed else {}),
+    })  # fmt: skip
