@@ -4,8 +4,8 @@
 
     x        bytes of the whole array
     regimes  small (all latency), middle, large; neighbours meet where their lines cross, so the
-             lines alone are the fit. A line's latency_s is its value at zero bytes: only the first
-             regime's can be measured
+             lines alone are the fit. A line's latency_s is its value at zero bytes, of which only
+             the first regime's has a meaning: it is never negative
     fit      least absolute *relative* error (iteratively reweighted least squares) over all pairs
              of knots among the sizes; slopes are never negative: more bytes are never faster
 
@@ -102,7 +102,7 @@ def _best_lines(sizes: Floats, seconds: Floats, regimes: int) -> tuple[Floats, F
     count = min(regimes - 1, len(inner))
     best_error, best = np.inf, (np.zeros(1), np.ones(1))
     for knots in combinations(inner, count):
-        corners = np.array([sizes[0], *knots, sizes[-1]])
+        corners = np.array([0.0, *knots, sizes[-1]])
         values = _corner_values(sizes, seconds, corners)
         error = float(np.mean(np.abs(np.interp(sizes, corners, values) / seconds - 1)))
         if error < best_error:
@@ -112,7 +112,7 @@ def _best_lines(sizes: Floats, seconds: Floats, regimes: int) -> tuple[Floats, F
 
 
 def _corner_values(sizes: Floats, seconds: Floats, corners: Floats) -> Floats:
-    """Seconds at each corner: the first one's, then rises that are never negative."""
+    """Seconds at each corner: at zero bytes, then rises; none of them is ever negative."""
     rises = np.clip((sizes[:, None] - corners[:-1]) / np.diff(corners), 0.0, 1.0)
     columns = np.column_stack([np.ones(len(sizes)), rises])
     weights = 1 / seconds

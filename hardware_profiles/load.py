@@ -83,10 +83,12 @@ def _validate(model: type[Model], document: dict[str, Any], where: str) -> Model
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # An unknown key is most often a slip of the pen, and the cause of a missing one.
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         field = ".".join(map(str, first["loc"])) or model.__name__
+        fault = "no such field" if first["type"] == "extra_forbidden" else first["msg"]
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise UnknownProfile(f"{where}: {field}: {first['msg']}{more}") from error
+        raise UnknownProfile(f"{where}: {field}: {fault}{more}") from error
 
 
 def load_gpu(name: str) -> Gpu:
@@ -150,6 +152,9 @@ def _scaled(document: dict[str, Any], base: Gpu, target: Gpu) -> dict[str, Any]:
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """A built-in cluster by name, a profile file by path, or this machine: `local-cpu[:PROCESSES]`.
 
+    The name of a GPU stands for the cluster it is usually found in, and GPU:PER_NODE:NETWORK
+    ("h100-sxm:8:400Gb") for one that is composed.
+
     A file that names its GPU (`gpu = "h100-sxm"`) gets our datasheet, and our kernels if it has
     none. Raises `UnknownProfile`.
     """
@@ -158,8 +163,22 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         return _cluster(_read(Path(text)), text)
     if text.split(":")[0] == LOCAL_CPU:
         return _local(text)
-    name = _resolve(text, cluster_names(), _index()["cluster_alias"], "cluster")
+    if text.count(":") == 2:
+        return _composed(*text.split(":"))
+    aliases = _index()["cluster_alias"]
+    if text not in (*cluster_names(), *aliases) and text in (*gpu_names(), *gpu_aliases()):
+        return usual_cluster(text)
+    name = _resolve(text, cluster_names(), aliases, "cluster")
     return _cluster(_read(HERE / "clusters" / f"{name}.toml"), f"clusters/{name}.toml")
+
+
+def _composed(gpu: str, per_node: str, network: str) -> Cluster:
+    if not (per_node.isdigit() and int(per_node) > 0):
+        raise UnknownProfile(f"{per_node!r} GPUs per node: write a number, as in {gpu}:8:400Gb")
+    try:
+        return compose_cluster(gpu, int(per_node), parse_bandwidth(network))
+    except ValueError as error:
+        raise UnknownProfile(str(error)) from None
 
 
 def _local(text: str) -> Cluster:

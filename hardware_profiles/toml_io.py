@@ -12,6 +12,7 @@ cell with several numbers ("1e-5 2e-5") is a tuple.
 
 import csv
 import io
+import json
 import os
 import tempfile
 import tomllib
@@ -103,8 +104,8 @@ def _value(value: object) -> str:
         return _number(value)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_value(item) for item in value)}]"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r") + '"'
+    # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _number(value: float) -> str:

@@ -17,6 +17,7 @@ from planner.profiles_report import (
     comparison_table,
     find_profile,
     listing,
+    listing_markdown,
     listing_tables,
     profile_table,
 )
@@ -40,12 +41,20 @@ def bare(context: typer.Context) -> None:
 
 
 @profiles_app.command("list")
-def list_profiles(as_json: Json = False) -> None:
+def list_profiles(
+    as_json: Json = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The tables of docs/hardware.md.")
+    ] = False,
+) -> None:
     """List every built-in GPU and cluster with its main figures.
 
     Example: meshplan profiles list
     """
-    _list(as_json=as_json)
+    if markdown:
+        print(listing_markdown(listing()))
+    else:
+        _list(as_json=as_json)
 
 
 @profiles_app.command()

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from rich.table import Table
 
-from costmodels.units import GB, TFLOPS, format_bytes, format_seconds
+from costmodels.units import GB, GIB, TFLOPS, format_bytes, format_seconds
 from hardware_profiles.load import (
     UnknownProfile,
     cluster_names,
@@ -154,6 +154,35 @@ def listing_tables(found: Listing) -> tuple[Table, ...]:
             gpu["title"],
         )
     return clusters, gpus
+
+
+def listing_markdown(found: Listing) -> str:
+    """The list as two Markdown tables, without the machine that it runs on."""
+    lines = [
+        "| cluster | GPU | per node | node all-reduce, GB/s | network per node, GB/s | what it is |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{line['name']}` | {line['gpu']} | {line['gpus_per_node']} "
+        f"| {line['node_all_reduce_bytes_per_s'] / GB:.4g} "
+        f"| {line['network_all_reduce_bytes_per_s'] / GB:.4g} | {line['title']} |"
+        for line in found["clusters"]
+        if line["gpu"] != "cpu"
+    ]
+    lines += [
+        "",
+        "| GPU | memory, GiB | TB/s | 16-bit peak, TFLOP/s | sustained | what it is |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{gpu['name']}` | {gpu['memory_bytes'] / GIB:.1f} "
+        f"| {gpu['memory_bandwidth_bytes_per_s'] / TERA:.3g} "
+        f"| {gpu['peak_16bit_flops_per_s'] / TFLOPS:.4g} "
+        f"| {gpu['sustained_16bit_flops_per_s'] / TFLOPS:.4g} | {gpu['title']} |"
+        for gpu in found["gpus"]
+        if gpu["name"] != "cpu"
+    ]
+    return "\n".join(lines)
 
 
 def find_profile(name_or_path: str) -> Cluster | Gpu:

@@ -1,0 +1,102 @@
+"""The clusters: links in the right units and order, sources, and curves that fit their points."""
+
+import csv
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hardware_profiles
+from hardware_profiles.curves import curve_seconds, fit_curves
+from hardware_profiles.load import cluster_names, compose_cluster, load_cluster
+
+PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
+RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_link_figure_has_a_source(name: str) -> None:
+    """Latency and bandwidth of both tiers say where they come from, one by one or as a whole."""
+    sources = load_cluster(name).sources
+    for tier in ("node", "network"):
+        assert f"{tier}.latency_s" in sources
+        parts = [f"{tier}.bus_bandwidth.{kind}" for kind in (*RINGS, "all_to_all", "send")]
+        assert f"{tier}.bus_bandwidth" in sources or all(part in sources for part in parts)
+
+
+@pytest.mark.parametrize("name", [n for n in cluster_names() if n != "local-cpu"])
+def test_one_rank_is_not_faster_than_its_node(name: str) -> None:
+    """Between nodes, one rank's own card carries no more than the whole node's cards do."""
+    network = load_cluster(name).network.bus_bandwidth
+    assert network.send <= network.all_gather
+    assert network.all_to_all <= network.all_gather
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_loading_is_quick(name: str) -> None:
+    """A cluster loads in under 20 ms of processor time, once the interpreter is warm."""
+    load_cluster(name)
+    assert min(_seconds(name) for _ in range(5)) < 0.02
+
+
+def _seconds(name: str) -> float:
+    start = time.process_time()
+    load_cluster(name)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_fits_are_those_of_the_points(name: str) -> None:
+    """The fits in a file are what fitting its points gives, so neither was edited alone."""
+    cluster = load_cluster(name)
+    assert cluster.collective_fits == fit_curves(cluster.collective_points)
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_curves_reach_the_bandwidth_that_the_link_states(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The largest all-reduce over a whole node agrees with the node's bus bandwidth within 15 %."""
+    cluster = load_cluster(name)
+    if cluster.gpus_per_node == 1:
+        return
+    for fit in cluster.collective_fits:
+        if (fit.kind, fit.nodes, fit.ranks_per_node) == ("all_reduce", 1, cluster.gpus_per_node):
+            n, size_bytes = cluster.gpus_per_node, 8 * 2**30
+            rate = size_bytes * 2 * (n - 1) / n / float(curve_seconds(fit, size_bytes))
+            error = rate / cluster.node.bus_bandwidth.all_reduce - 1
+            with capsys.disabled():
+                print(f"\n{name}: all_reduce of 8 GiB {rate / 1e9:.0f} GB/s, stated {error:+.1%}")
+            assert abs(error) < 0.15
+
+
+def test_p5_latency_is_the_one_of_its_jobs() -> None:
+    """AWS p5: 1 GiB all-gathers on 4-64 healthy nodes grow by 40 us per ring step, to 10 %."""
+    with (PUBLISHED / "bandwidth-by-nodes.csv").open(encoding="utf-8") as stream:
+        rows = [
+            row
+            for row in csv.DictReader(stream)
+            if row["collective"] == "all_gather"
+            and row["scope"] == "world"
+            and "<=" in row["subset"]
+            and int(row["nodes"]) >= 4
+        ]
+    ranks = np.array([8 * int(row["nodes"]) for row in rows])
+    rate = np.array([float(row["median_gbs"]) for row in rows]) * 1e9
+    seconds = (ranks - 1) / ranks * 2**30 / rate
+    slope, start = np.polyfit(ranks - 1, seconds, 1)
+    link = load_cluster("aws-p5").network
+    assert link.latency_s == pytest.approx(slope, rel=0.1)
+    assert link.bus_bandwidth.all_gather == pytest.approx(2**30 / start, rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a100", "b200", "mi300x", "h100-pcie"])
+def test_composed_clusters_take_the_node_of_their_kind(gpu: str) -> None:
+    """`--gpus-per-node 4 --network 25GB/s`: the usual node, 4 cards at the stated fraction."""
+    cluster = compose_cluster(gpu, 4, 25e9, network_efficiency=0.8)
+    assert cluster.gpus_per_node == 4
+    assert cluster.network.bus_bandwidth.all_reduce == pytest.approx(4 * 25e9 * 0.8)
+    assert cluster.network.bus_bandwidth.send == pytest.approx(25e9 * 0.8)
+    assert cluster.kernels is not None
+    assert cluster.kernels.gpu == cluster.gpu.name

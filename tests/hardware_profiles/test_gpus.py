@@ -1,0 +1,111 @@
+"""The datasheets: names, dense peaks, units, and a source for each number."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import hardware_profiles
+from hardware_profiles.load import gpu_names, load_gpu, load_kernels
+
+PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
+GIB = 2**30
+
+IN_PUBLISHED_RUNS = [
+    "h100-sxm", "a100-80gb-sxm", "a100", "gb200", "b200", "gb300", "a100-40gb-sxm",
+    "h100-96gb-hbm2e-500w", "v100-32gb", "b300", "hopper-80gb", "mi300x", "h200", "mi355x",
+    "v100-16gb", "a800-or-h800-80gb",
+]  # fmt: skip
+SPEC = {
+    "a100-80gb-sxm": "NVIDIA A100 SXM",
+    "h100-sxm": "NVIDIA H100 SXM",
+    "h100-pcie": "NVIDIA H100 PCIe",
+    "h200": "NVIDIA H200 SXM",
+    "b200": "NVIDIA B200 SXM",
+    "b300": "NVIDIA B300 SXM",
+    "gb200": "NVIDIA GB200 SXM",
+    "gb300": "NVIDIA GB300 SXM",
+    "gh200": "NVIDIA GH200 SXM",
+    "l40s": "NVIDIA L40S",
+    "mi300x": "AMD MI300X",
+    "mi355x": "AMD MI355X",
+}
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_number_has_a_source(name: str) -> None:
+    """Each figure of a datasheet, and each fraction of its kernels, says where it was read."""
+    gpu, kernels = load_gpu(name), load_kernels(name)
+    figures = {"memory_bytes", "memory_bandwidth_bytes_per_s", "peak_flops_per_s", "compute_units"}
+    figures |= {"power_w"} if gpu.power_w else set()
+    assert figures <= set(gpu.sources)
+    fitted = {"matmul_efficiency", "attention_forward", "attention_backward", "memory_efficiency"}
+    fitted |= {"launch_s"}
+    fitted |= {"matmul_points"} if kernels.matmul_points else set()
+    fitted |= {"attention_points"} if kernels.attention_points else set()
+    assert fitted <= set(kernels.sources)
+    assert kernels.gpu == gpu.name
+    assert kernels.conditions["kind"] in {"published", "measured"}
+
+
+@pytest.mark.parametrize("name", [name for name in gpu_names() if name != "cpu"])
+def test_figures_are_in_si(name: str) -> None:
+    """A GPU has 8 to 512 GiB, 0.5 to 10 TB/s, 0.1 to 10 PFLOP/s: slips of 1e3 or 2**30 show."""
+    gpu = load_gpu(name)
+    assert 8 * GIB < gpu.memory_bytes < 512 * GIB
+    assert 0.5e12 < gpu.memory_bandwidth_bytes_per_s < 10e12
+    assert 0.1e15 < gpu.peak_flops_per_s["fp16"] < 10e15
+
+
+@pytest.mark.parametrize("name", [name for name in gpu_names() if name != "cpu"])
+def test_narrower_formats_are_faster(name: str) -> None:
+    """Dense peaks do not fall from fp32 over fp16 to fp8; fp8 is twice fp16, not four times."""
+    peak = load_gpu(name).peak_flops_per_s
+    assert peak["fp32"] <= peak["fp16"]
+    if "fp8" in peak:
+        assert peak["fp8"] == pytest.approx(2 * peak["fp16"], rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "accelerator"), SPEC.items())
+def test_peaks_are_the_published_dense_ones(name: str, accelerator: str) -> None:
+    """Peaks agree with the table of dense peaks to its rounding: none counts sparsity."""
+    with (PUBLISHED / "hardware-facts.csv").open(encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["accelerator"] == accelerator]
+    peaks = load_gpu(name).peak_flops_per_s
+    checked = 0
+    for row in rows:
+        if "spec, dense" in row["metric"] and row["condition"] in ("bf16", "fp16", "fp8"):
+            assert peaks[row["condition"]] == pytest.approx(float(row["value"]) * 1e12, rel=0.01)
+            checked += 1
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("name", IN_PUBLISHED_RUNS)
+def test_names_of_published_runs_are_known(name: str) -> None:
+    """Every GPU name that the published runs use is a profile or an alias of one."""
+    assert load_gpu(name).name in gpu_names()
+
+
+def test_metas_h100_is_not_the_standard_one() -> None:
+    """Meta's part has more and slower memory and a lower power limit than the H100 SXM."""
+    meta, standard = load_gpu("h100-96gb-hbm2e-500w"), load_gpu("h100-sxm")
+    assert meta.memory_bytes > standard.memory_bytes
+    assert meta.memory_bandwidth_bytes_per_s < standard.memory_bandwidth_bytes_per_s
+    assert (meta.power_w, standard.power_w) == (500.0, 700.0)
+
+
+def test_rates_scale_with_the_peak_of_the_part_they_are_taken_from() -> None:
+    """H100 PCIe takes over the H100 SXM's points: same fractions of 756 instead of 989."""
+    pcie, sxm = load_kernels("h100-pcie"), load_kernels("h100-sxm")
+    assert pcie.matmul_efficiency == sxm.matmul_efficiency
+    first, base = pcie.matmul_points[0], sxm.matmul_points[0]
+    assert first.flops_per_s == pytest.approx(base.flops_per_s * 756 / 989)
+    assert pcie.sources["matmul_points"].startswith("as h100-sxm: ")
+
+
+@pytest.mark.parametrize("name", [name for name in gpu_names() if name != "cpu"])
+def test_no_point_is_above_the_peak(name: str) -> None:
+    """No measured matmul or attention exceeds the datasheet by more than a boosted clock's 3 %."""
+    peak, kernels = load_gpu(name).peak_flops_per_s, load_kernels(name)
+    for point in (*kernels.matmul_points, *kernels.attention_points):
+        assert point.flops_per_s <= 1.03 * peak[point.dtype], point

@@ -1,0 +1,174 @@
+"""Profiles by name and by file: exact, round trips, and errors that say what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.units import parse_bandwidth
+from hardware_profiles.load import (
+    UnknownProfile,
+    cluster_hash,
+    cluster_names,
+    gpu_names,
+    load_cluster,
+    load_gpu,
+    load_kernels,
+    save_cluster,
+)
+from hardware_profiles.local_cpu import memory_bytes, num_cores
+from hardware_profiles.seed import ATTENTION, CURVES, HERE, MATMULS, seeded
+from hardware_profiles.toml_io import read_toml, write_toml
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_a_saved_cluster_reads_back_equal(name: str, tmp_path: Path) -> None:
+    """Writing a cluster and reading the file gives the same cluster, and so the same hash."""
+    cluster = load_cluster(name)
+    save_cluster(cluster, tmp_path / "mine.toml")
+    again = load_cluster(tmp_path / "mine.toml")
+    assert again == cluster
+    assert cluster_hash(again) == cluster_hash(cluster)
+
+
+def test_the_hash_follows_the_content() -> None:
+    """Changing one number changes the hash; the same content always has the same one."""
+    cluster = load_cluster("dgx-h100")
+    other = cluster.model_copy(update={"gpus_per_node": 4})
+    assert cluster_hash(cluster) == cluster_hash(load_cluster("dgx-h100"))
+    assert cluster_hash(cluster) != cluster_hash(other)
+
+
+def test_aliases_are_the_profile_they_name() -> None:
+    """An alias loads what it stands for, under that name."""
+    assert load_cluster("h100-sxm-ib") == load_cluster("dgx-h100")
+    assert load_gpu("a100").name == "a100-80gb-sxm"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param("dgx-h10", "did you mean dgx-h100", id="a slip: the close ones"),
+        pytest.param("zzz", "known: aws-p4d, aws-p5", id="nothing close: all of them"),
+        pytest.param("local-cpu:none", "must be a positive number", id="processes not a number"),
+        pytest.param("local-cpu:0", "must be a positive number", id="no process"),
+        pytest.param("no/such.toml", "No such file", id="no file"),
+    ],
+)
+def test_unknown_names_say_what_to_do(name: str, said: str) -> None:
+    """A name that is none gives one line with the value and a way on."""
+    with pytest.raises(UnknownProfile) as raised:
+        load_cluster(name)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("name = ", "cannot be read", id="not TOML"),
+        pytest.param("name = 'x'", "Field required", id="fields missing"),
+        pytest.param("gpu = 'h100-sxm'\nspeed = 3", "speed: no such field", id="an unknown key"),
+        pytest.param("gpu = 'h101'", "did you mean", id="an unknown GPU"),
+        pytest.param("collective_points = '''\na,b\n1\n'''", "cannot be read", id="a short row"),
+    ],
+)
+def test_unreadable_files_give_one_line(text: str, said: str, tmp_path: Path) -> None:
+    """A file that is no profile gives one line with its path or name and the first fault."""
+    path = tmp_path / "bad.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UnknownProfile) as raised:
+        load_cluster(path)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_this_machine_is_shared_by_its_processes() -> None:
+    """`local-cpu:4` is four accelerators that together have the machine's cores and memory."""
+    cores, four = load_cluster("local-cpu"), load_cluster("local-cpu:4")
+    assert cores.gpus_per_node == num_cores()
+    assert four.gpus_per_node == 4
+    assert 4 * four.gpu.memory_bytes == pytest.approx(memory_bytes())
+    total = four.gpus_per_node * four.gpu.peak_flops_per_s["fp32"]
+    assert total == pytest.approx(cores.gpus_per_node * cores.gpu.peak_flops_per_s["fp32"])
+
+
+def test_a_gpu_without_measurements_is_an_error() -> None:
+    """Kernels of a GPU that does not exist name the close ones instead of guessing."""
+    with pytest.raises(UnknownProfile, match="did you mean h100"):
+        load_kernels("h100-sxm5")
+
+
+SEEDED = [f"measured/{name}" for name in sorted({*MATMULS, *ATTENTION})]
+SEEDED += [f"clusters/{name}" for name in sorted(CURVES)]
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeds_are_made_of_the_published_tables(name: str, tmp_path: Path) -> None:
+    """Each table in a profile is what `python -m hardware_profiles.seed` makes of published/."""
+    path = HERE / f"{name}.toml"
+    write_toml(seeded(path), tmp_path / "again.toml")
+    assert read_toml(tmp_path / "again.toml") == read_toml(path)
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1).filter(lambda key: key not in ("sources", "conditions")),
+        st.one_of(
+            st.text(st.characters(exclude_categories=("Cs",))),
+            st.integers(-(2**62), 2**62),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.booleans(),
+            st.lists(st.integers(0, 9), max_size=3),
+            st.dictionaries(st.sampled_from("abc"), st.floats(0, 1e15), max_size=3),
+        ),
+        max_size=6,
+    )
+)
+def test_what_is_written_is_read_back(document: dict[str, object]) -> None:
+    """Any document of plain values survives being written as TOML and read again."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "document.toml"
+        write_toml(document, path)
+        assert read_toml(path) == document
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        pytest.param("400Gb/s", 50e9, id="400 Gb/s / 8 bits"),
+        pytest.param("50GB/s", 50e9, id="bytes as they are"),
+        pytest.param("100 Gbps", 12.5e9, id="the other spelling"),
+        pytest.param("3.35TB/s", 3.35e12, id="decimal prefixes"),
+    ],
+)
+def test_bandwidth_by_hand(text: str, bytes_per_s: float) -> None:
+    """A small b is bits, a big B bytes, prefixes are powers of 1000."""
+    assert parse_bandwidth(text) == pytest.approx(bytes_per_s)
+
+
+@pytest.mark.parametrize("text", ["400", "400G", "fast", "-1Gb/s", "0Gb/s", "4 gb/s"])
+def test_other_text_is_no_bandwidth(text: str) -> None:
+    """Without a unit, or at zero, the text is refused with the forms that work."""
+    with pytest.raises(ValueError, match="400Gb/s"):
+        parse_bandwidth(text)
+
+
+def test_names_are_the_files() -> None:
+    """The lists of names have the parts that published runs and the documentation use."""
+    assert {"h100-sxm", "cpu", "mi355x", "rtx-4090"} <= set(gpu_names())
+    assert {"dgx-h100", "jean-zay-a100", "gb200-nvl72", "local-cpu"} <= set(cluster_names())
+
+
+def test_profiles_do_without_torch() -> None:
+    """Importing the loader and the profiles command imports neither torch nor matplotlib."""
+    code = (
+        "import sys, planner.profiles_cli, hardware_profiles.load;"
+        "print([m for m in ('torch', 'matplotlib', 'scipy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
