@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Ints
-from costmodels.in_flight import V_SHAPED, in_flight
+from costmodels.in_flight import V_SHAPED, in_flight, rank_of_chunk
 from planner.coefficients import Coefficients
 from planner.space import Space
 from planner.stage_counts import limits_below
@@ -106,8 +106,10 @@ def _least_held(space: Space, pp: int, m: int, row: int) -> tuple[Ints, bool]:
     v_shaped = False
     for schedule, vpp in {(v.schedule, v.virtual_stages) for v in space.variants(row)}:
         v_shaped |= schedule in V_SHAPED
-        held = [max(min(q) for q in vectors) for vectors in in_flight(schedule, pp, vpp, m)]
-        least = np.minimum(least, held)
+        # Interleaved ranks hold some vector with at least what 1f1b holds in every chunk.
+        plain = schedule == "interleaved_1f1b"
+        vectors = in_flight("1f1b", pp, 1, m) if plain else in_flight(schedule, pp, vpp, m)
+        least = np.minimum(least, [max(min(q) for q in rank) for rank in vectors])
     return least, v_shaped
 
 
@@ -197,22 +199,31 @@ def _rank_times(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> 
     With `below` the table ends where a rank would last too long for that objective.
     """
     n = np.arange(min(relaxed.count, _most_per_rank(problem, relaxed, below)) + 1)
-    most = _most_per_chunk(problem, relaxed, below)
-    table = np.empty((problem.pp, len(n)))
-    for s, chunks in enumerate(problem.chunks_of_rank):
-        held = max(problem.in_flight[s], key=sum)
-        base, static, transient, ends = 0, problem.fixed_kib, _least_transient(problem), False
-        for end, j in ((problem.embedding, 0), (problem.head, problem.chunks - 1)):
-            if j in chunks:
-                base += end.ns
-                static += end.state_kib + held[chunks.index(j)] * end.saved_kib
-                transient = max(transient, end.transient_kib)
-                ends = True
-        held_layers = _least_in_flight(n, sorted(held), most[1] if ends else most[0])
-        room = problem.cap_kib - static - transient - relaxed.state_kib * n
-        overhead = _overhead(n, relaxed, room, held_layers, max(held))
-        table[s] = base + len(chunks) * problem.send_ns + relaxed.ns * n + overhead
+    body, end = _most_per_chunk(problem, relaxed, below)
+    vectors = np.array([max(rank, key=sum) for rank in problem.in_flight])
+    base, static, has_end = _ends(problem, vectors)
+    held = _least_in_flight(n, np.sort(vectors, axis=1), np.where(has_end, end, body))
+    room = problem.cap_kib - static[:, None] - relaxed.state_kib * n
+    overhead = _overhead(n, relaxed, room, held, vectors.max(axis=1))
+    table = base[:, None] + problem.vpp * problem.send_ns + relaxed.ns * n + overhead
     return np.minimum.accumulate(table[:, ::-1], axis=1)[:, ::-1]
+
+
+def _ends(problem: StageProblem, vectors: Ints) -> tuple[Ints, Ints, Bools]:
+    """By rank: ns and KiB that it has without a layer, and whether it holds an end."""
+    base = np.zeros(problem.pp, np.int64)
+    static = np.full(problem.pp, problem.fixed_kib, np.int64)
+    transient = np.full(problem.pp, _least_transient(problem), np.int64)
+    has_end = np.zeros(problem.pp, dtype=bool)
+    last = problem.chunks - 1
+    for end, j in ((problem.embedding, 0), (problem.head, last)):
+        rank = rank_of_chunk(problem.schedule, problem.pp, j)
+        base[rank] += end.ns
+        held = vectors[rank, problem.chunks_of_rank[rank].index(j)]
+        static[rank] += end.state_kib + held * end.saved_kib
+        transient[rank] = max(int(transient[rank]), end.transient_kib)
+        has_end[rank] = True
+    return base, static + transient, has_end
 
 
 def _least_transient(problem: StageProblem) -> int:
@@ -236,19 +247,23 @@ def _most_per_chunk(problem: StageProblem, relaxed: _Relaxed, below: int | None)
     return body, end
 
 
-def _least_in_flight(n: Ints, vector: list[int], most: int) -> Ints:
+def _least_in_flight(n: Ints, vectors: Ints, most: Ints) -> Ints:
     """Layer-micro-batches held with n layers, the least held chunks filled first; -1: too many."""
-    total = np.zeros(len(n), np.int64)
-    for position, held in enumerate(vector):
-        total += held * np.clip(n - position * most, 0, most)
-    return np.where(n > len(vector) * most, -1, total)
+    total = np.zeros((len(vectors), len(n)), np.int64)
+    most = most[:, None]
+    for position in range(vectors.shape[1]):
+        filled = np.minimum(np.maximum(n - position * most, 0), most)
+        total += vectors[:, position, None] * filled
+    return np.where(n > vectors.shape[1] * most, -1, total)
 
 
-def _overhead(n: Ints, relaxed: _Relaxed, room: Ints, held: Ints, most_held: int) -> Floats:
+def _overhead(n: Ints, relaxed: _Relaxed, room: Ints, held: Ints, most_held: Ints) -> Floats:
     """The least ns of recomputation with which n layers fit into `room`, infinite if none does."""
     need = np.maximum(relaxed.saved_kib * held - room, 0)
     fits = (held >= 0) & (room >= 0) & (need <= relaxed.savings[-1][0] * held)
-    per_layer = np.where(fits, need, 0) / np.maximum(1, n * most_held)
+    if not need[fits].any():
+        return np.where(fits, 0.0, np.inf)
+    per_layer = np.where(fits, need, 0) / np.maximum(1, n * most_held[:, None])
     xs, ys = (np.array(axis) for axis in zip(*relaxed.savings, strict=True))
     return np.where(fits, n * np.interp(per_layer, xs, ys), np.inf)
 

@@ -32,13 +32,15 @@ def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts,
             return ()
         counts = split_by_cost(model, pp)
         return (counts,) if min(counts[:-1]) > 0 else ()
-    ends = legality.layers_count_ends
     even = legality.uneven_stages == "even"
-    return _regular(model.num_layers, pp, vpp, ends, even)
+    return _regular(model.num_layers, pp, vpp, legality.layers_count_ends, even)
 
 
 def can_split(model: Model, legality: Legality, pp: int, vpp: int) -> bool:
     """Whether there is any way."""
+    if legality.uneven_stages in ("even", "ends") and pp > 1:
+        even, ends = legality.uneven_stages == "even", legality.layers_count_ends
+        return any(True for _ in _each_regular(model.num_layers, pp, vpp, ends, even))
     ways = splits(model, legality, pp, vpp)
     return ways is None or len(ways) > 0
 
@@ -49,7 +51,10 @@ def _most_stages(model: Model, legality: Legality, pp: int) -> int:
 
 @cache
 def _regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> tuple[Counts, ...]:
-    found = set()
+    return tuple(sorted(set(_each_regular(layers, pp, vpp, ends, even))))
+
+
+def _each_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> Iterator[Counts]:
     for embedding in range(2 if ends else 1):
         for head in range(2 if ends else 1):
             for ranks in _ranks(layers + embedding + head, pp, vpp, even):
@@ -58,8 +63,7 @@ def _regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> tuple[Co
                 counts[-1] -= head
                 empty = 0 if ends else 1
                 if min(counts[1:-1], default=1) >= 1 and min(counts[0], counts[-1]) >= empty:
-                    found.add(tuple(counts))
-    return tuple(sorted(found))
+                    yield tuple(counts)
 
 
 def _ranks(total: int, pp: int, vpp: int, even: bool) -> Iterator[Counts]:
@@ -71,10 +75,7 @@ def _ranks(total: int, pp: int, vpp: int, even: bool) -> Iterator[Counts]:
         if per_round % pp == 0:
             yield (per_round // pp,) * pp
         return
-    for first in range(per_round + 1):
-        for last in range(per_round - first + 1):
-            middle = per_round - first - last
-            if pp == 2 and middle == 0:
-                yield first, last
-            elif pp > 2 and middle % (pp - 2) == 0:
-                yield first, *[middle // (pp - 2)] * (pp - 2), last
+    for middle in range(1, per_round // (pp - 2) + 1) if pp > 2 else (0,):
+        ends = per_round - middle * (pp - 2)
+        for first in range(ends + 1):
+            yield first, *[middle] * (pp - 2), ends - first
