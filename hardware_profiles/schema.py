@@ -129,7 +129,8 @@ class Link(Frozen):
                    reduce_scatter) or 2(n-1) (all_reduce), each as slow as its slowest link
     bus_bandwidth  measured with all accelerators of the domain (node) or of full nodes (network).
       in `node`    what one rank moves. all_reduce may be above the wire where the switch adds up
-                   (NVLS); a group of r of its ranks gets the same, without NVLS if r is small
+                   (NVLS); a group of r of its g ranks then gets all_reduce x (r-1)/r x g/(g-1), and
+                   all_gather's rate for r <= 4, where NCCL takes the ring (H200, B200, nccl-tests)
       in `network` all_reduce, all_gather, reduce_scatter: what one whole node moves through all its
                    network cards (a ring crosses each node's boundary once), so a group with r of a
                    node's g ranks gets r/g of it.
@@ -166,8 +167,8 @@ class Interference(Frozen):
 
 
 class CurveFit(Frozen):
-    """seconds = latency_s[i] + size_bytes / bandwidth_bytes_per_s[i] in regime i, small sizes first,
-    for one group shape; regimes meet where their lines cross. `curves.curve_seconds` evaluates it.
+    """seconds = latency_s[i] + size_bytes / bandwidth_bytes_per_s[i] in regime i, small sizes
+    first, for one group shape; regimes meet where their lines cross: `curves.curve_seconds`.
 
     residual  median of |fit / measured - 1| over the points behind it
     """

@@ -150,7 +150,7 @@ def simumax_attention(gpu: str) -> list[AttentionPoint]:
         if row["op"].startswith("sdp_"):
             point = AttentionPoint(
                 dtype="bf16",
-                direction="forward" if "fwd" in row["op"] else "backward",
+                direction="forward" if row["op"].startswith("sdp_fwd") else "backward",
                 batch=int(shape["batch"]),
                 heads=int(shape["head_num"]),
                 kv_heads=int(shape["kv_head_num"]),

@@ -159,7 +159,7 @@ def listing_tables(found: Listing) -> tuple[Table, ...]:
 def listing_markdown(found: Listing) -> str:
     """The list as two Markdown tables, without the machine that it runs on."""
     lines = [
-        "| cluster | GPU | per node | node all-reduce, GB/s | network per node, GB/s | what it is |",
+        "| cluster | GPU | per node | in the node, GB/s | network per node, GB/s | what it is |",
         "|---|---|---|---|---|---|",
     ]
     lines += [

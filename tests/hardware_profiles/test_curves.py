@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 
 import hardware_profiles
 from hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
-from hardware_profiles.load import load_cluster
+from hardware_profiles.load import load_cluster, load_kernels
 from hardware_profiles.schema import CollectiveKind, CurveFit, CurvePoint, MatmulPoint
-from hardware_profiles.surface import matmul_efficiency, matmul_surface
+from hardware_profiles.surface import attention_surface, matmul_efficiency, matmul_surface
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 
@@ -205,6 +206,59 @@ def test_too_few_points_are_no_surface() -> None:
     assert matmul_surface(grid_points()[:5], "bf16") is None
     assert matmul_surface(grid_points(), "fp8") is None
     assert matmul_surface(grid_points("fp16"), "bf16") is not None
+
+
+ATTENTION = [
+    pytest.param("b200", "forward", 0.05, id="B200 forward"),
+    pytest.param("b200", "backward", 0.05, id="B200 backward"),
+    pytest.param("a100-80gb-sxm", "forward", 0.12, id="A100 forward"),
+    pytest.param("a100-80gb-sxm", "backward", 0.12, id="A100 backward"),
+]
+
+
+@pytest.mark.parametrize(("gpu", "direction", "bound"), ATTENTION)
+def test_half_of_the_attention_shapes_predicts_the_other_half(
+    gpu: str,
+    direction: Literal["forward", "backward"],
+    bound: float,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The attention surface through a random half predicts the others: median under the bound."""
+    points = [p for p in load_kernels(gpu).attention_points if p.direction == direction]
+    errors = []
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(len(points))
+        half = [points[i] for i in order[::2]]
+        surface = attention_surface(half, "bf16", direction, causal=half[0].causal)
+        assert surface is not None
+        rest = [points[i] for i in order[1::2]]
+        sides = ([p.batch * p.heads for p in rest], [p.seq_len for p in rest])
+        found = surface(*sides, [p.head_dim for p in rest])
+        errors.append(np.abs(found.flops_per_s / np.array([p.flops_per_s for p in rest]) - 1))
+    error = float(np.median(np.concatenate(errors)))
+    with capsys.disabled():
+        print(f"\n{gpu} attention {direction}: {len(points)} shapes, held-out {error:.1%}")
+    assert error < bound
+
+
+def test_attention_points_count_the_mask_they_ran_with() -> None:
+    """SimuMax's B200 rows, halved, are as many forward as backward, and all below the peak."""
+    points = load_kernels("b200").attention_points
+    directions = [point.direction for point in points]
+    assert directions.count("forward") == directions.count("backward") == 32
+    assert max(point.flops_per_s for point in points) < 2250e12
+
+
+def test_many_layouts_ask_for_few_shapes() -> None:
+    """An array of any shape, repeats included, gets each shape's own rate in its place."""
+    fast = MatmulPoint(dtype="bf16", m=2048, n=2048, k=2048, flops_per_s=2e14)
+    surface = matmul_surface([*grid_points(), fast], "bf16")
+    assert surface is not None
+    m = np.array([[2048, 1024, 2048], [1024, 2048, 1024]])
+    found = surface(m, 2048, 2048).flops_per_s
+    assert found.shape == (2, 3)
+    for side in (1024, 2048):
+        assert np.allclose(found[m == side], surface(side, 2048, 2048).flops_per_s)
 
 
 def test_efficiency_is_rate_over_peak() -> None:
