@@ -24,7 +24,7 @@ from executor.preflight import CannotRun, notices, place, profile_of
 from executor.probe import Found, NoTorch, find_hardware
 from executor.results import RunResult
 from executor.run import Settings, job_of, run_plan, tournament
-from executor.slurm import SlurmFailed, SlurmOptions
+from executor.slurm import SlurmFailed
 from executor.start import Launcher, Starter
 from hardware_profiles.load import UnknownProfile
 from planner.plan import Plan, UnreadablePlan, read_plan, write_plan
@@ -84,7 +84,7 @@ def execute(
     if dry_run:
         raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages))
     folder = (out or plan.with_suffix(".run")).resolve()
-    starter = Starter(launcher=launcher, slurm=SlurmOptions(extra=tuple(shlex.split(slurm))))
+    starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
     try:
         asked = read_plan(plan)
         settings = _settings(asked, starter, nodes=nodes, rendezvous=rendezvous, cluster=cluster)

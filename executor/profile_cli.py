@@ -22,7 +22,7 @@ from executor.probe import NoTorch, find_hardware
 from executor.profile.options import Options
 from executor.profile.progress import Bar
 from executor.profile.record import partial_path
-from executor.slurm import SlurmFailed, SlurmOptions
+from executor.slurm import SlurmFailed
 from executor.start import Launcher, Starter, become_rank, is_rank
 from hardware_profiles.load import load_cluster
 from hardware_profiles.local_cpu import num_cores
@@ -73,7 +73,7 @@ def profile(
     if is_rank(os.environ):
         _measure_as_rank(options)
         return
-    starter = Starter(launcher=launcher, slurm=SlurmOptions(extra=tuple(shlex.split(slurm))))
+    starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
     try:
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
     except (RankFailed, SlurmFailed, NoTorch) as error:

@@ -8,15 +8,15 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from executor.failures import TORCHRUN_LOG, first_failure
 from executor.launch import Interrupted, Job, torchrun_command
 
 POLL_S = 5.0
-PORT = 29500  # torchrun's default rendezvous port
+FIRST_PORT, NUM_PORTS = 20000, 10000  # one by job number: jobs may share a host
 WAITING = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING"}
 
 
@@ -24,61 +24,39 @@ class SlurmFailed(RuntimeError):
     """Slurm refused or ended the job; the text is what it said and where the logs are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmOptions:
-    """What Slurm must know besides the job; None leaves it to the cluster's defaults."""
+def batch_script(job: Job, extra: Sequence[str], out: Path) -> str:
+    """The sbatch script, with `extra` options such as "--partition=gpu".
 
-    partition: str | None = None
-    account: str | None = None
-    time_limit: str | None = None
-    gpus_per_node: int = 0
-    extra: tuple[str, ...] = ()
-
-
-def batch_script(job: Job, options: SlurmOptions, out: Path) -> str:
-    """The sbatch script; `$HEAD` and the node number are filled in by the shell on the cluster."""
+    `$HEAD`, `$PORT` and the node's number are filled in by the shell on the cluster.
+    """
     directives = [
-        "--job-name=meshplan",
-        f"--nodes={job.nodes}",
-        "--ntasks-per-node=1",
-        "--exclusive",
-        f"--output={out}/slurm.log",
-        *([f"--gpus-per-node={options.gpus_per_node}"] if options.gpus_per_node else []),
-        *([f"--partition={options.partition}"] if options.partition else []),
-        *([f"--account={options.account}"] if options.account else []),
-        *([f"--time={options.time_limit}"] if options.time_limit else []),
-        *options.extra,
-    ]
-    on_node = Job(
-        module=job.module,
-        arguments=job.arguments,
-        nodes=job.nodes,
-        processes_per_node=job.processes_per_node,
-        rendezvous="@head@",
+        "--job-name=meshplan", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--exclusive",
+        f"--output={out}/slurm.log", *extra,
+    ]  # fmt: skip
+    command = shlex.join(torchrun_command(replace(job, rendezvous="@head@"), "@logs@"))
+    command = command.replace("@head@", '"$HEAD:$PORT"').replace("@logs@", '"$LOGS"')
+    on_node = "; ".join(
+        (
+            f"LOGS={shlex.quote(str(out))}/logs/$SLURM_NODEID",
+            'mkdir -p "$LOGS"',
+            f'exec {command} > "$LOGS/{TORCHRUN_LOG}" 2>&1',
+        )
     )
-    command = shlex.join(torchrun_command(on_node, "@logs@", python="python"))
-    command = command.replace("@head@", f'"$HEAD:{PORT}"').replace("@logs@", '"$LOGS"')
-    inner = [
-        f"LOGS={shlex.quote(str(out))}/logs/$SLURM_NODEID",
-        'mkdir -p "$LOGS"',
-        f'exec {command} > "$LOGS/{TORCHRUN_LOG}" 2>&1',
-    ]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *(f"#SBATCH {directive}" for directive in directives),
-            "",
-            "set -eu",
-            'export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            f"srun --kill-on-bad-exit=1 bash -c {shlex.quote('; '.join(inner))}",
-            "",
-        ]
+    lines = (
+        "#!/bin/bash",
+        *(f"#SBATCH {directive}" for directive in directives),
+        "",
+        "set -eu",
+        f"export PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))",
+        'export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(on_node)}",
     )
+    return "\n".join(lines) + "\n"
 
 
 def run_slurm(
     job: Job,
-    options: SlurmOptions,
+    extra: Sequence[str],
     out: Path,
     *,
     watch: Callable[[], None] = lambda: None,
@@ -93,7 +71,7 @@ def run_slurm(
         raise SlurmFailed("there is no sbatch here: run this on a login node, or use --print")
     out.mkdir(parents=True, exist_ok=True)
     script = out / "job.sbatch"
-    script.write_text(batch_script(job, options, out), encoding="utf-8")
+    script.write_text(batch_script(job, extra, out), encoding="utf-8")
     number = _said(["sbatch", "--parsable", str(script)]).split(";")[0]
     try:
         state = _wait(number, watch, poll_s)

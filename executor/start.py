@@ -5,12 +5,12 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from executor.launch import Job, run_job, torchrun_command
-from executor.slurm import PORT, SlurmOptions, batch_script, run_slurm
+from executor.slurm import FIRST_PORT, NUM_PORTS, batch_script, run_slurm
 
 
 class Launcher(StrEnum):
@@ -22,10 +22,10 @@ class Launcher(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A launcher with its options."""
+    """A launcher; `slurm` are further options for sbatch."""
 
     launcher: Launcher = Launcher.torchrun
-    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    slurm: tuple[str, ...] = ()
 
     def shown(self, job: Job, out: Path) -> str:
         """What `start` would run, as a shell reads it."""
@@ -61,7 +61,7 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
         "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
         "LOCAL_WORLD_SIZE": first[0],
         "MASTER_ADDR": first_host(environment["SLURM_STEP_NODELIST"]),
-        "MASTER_PORT": str(PORT),
+        "MASTER_PORT": str(FIRST_PORT + int(environment["SLURM_JOB_ID"]) % NUM_PORTS),
     }
 
 

@@ -16,6 +16,7 @@ class Bar:
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True)
+        self._total = total
         self._last_line_s = 0.0
         self._bar = RichProgress(
             TextColumn("{task.description:<48.48}"),
@@ -36,7 +37,7 @@ class Bar:
         self._bar.update(self._task, description=title, completed=done, left=left)
         if self._bar.disable and time.monotonic() - self._last_line_s > 10:
             self._last_line_s = time.monotonic()
-            self._console.print(f"{done} measured, now {title}, {left}", markup=False)
+            self._console.print(f"{done}/{self._total} {title}  {left}", markup=False)
 
     def close(self) -> None:
         """Remove the bar."""
