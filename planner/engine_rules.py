@@ -6,8 +6,10 @@ what the engine itself would refuse, and names what the engine's profile does no
 
 from costmodels.layout import InvalidLayout, Layout
 from costmodels.model import Model
+from costmodels.precision import RECIPES
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
+from hardware_profiles.schema import Gpu
 
 
 def check_engine(layout: Layout, model: Model, training: Training, engine: Engine) -> None:
@@ -39,6 +41,18 @@ def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
         raise InvalidLayout(f"{batch}, which interleaving needs as a multiple of {pp}")
     if la.schedule == "dualpipe_v" and count < 2 * pp:
         raise InvalidLayout(f"{batch}, fewer than the 2 x {pp} that dualpipe_v needs")
+
+
+def check_precision(training: Training, gpu: Gpu) -> None:
+    """Raise `InvalidLayout` where `gpu` has no matmuls of the training's number format."""
+    recipe, formats = RECIPES[training.precision], gpu.peak_flops_per_s
+    own = training.precision in ("fp8", "mxfp8", "nvfp4")
+    lacking = training.precision if own else recipe.base_dtype
+    if lacking not in formats or recipe.base_dtype not in formats:
+        raise InvalidLayout(
+            f"precision {training.precision}: {gpu.name} has no {lacking} (it has "
+            f"{', '.join(formats)})"
+        )
 
 
 def unpriced(layout: Layout, engine: Engine) -> tuple[str, ...]:

@@ -22,11 +22,12 @@ from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from hardware_profiles.load_models import load_model_config
 from hardware_profiles.schema import Cluster
-from planner.engine_rules import check_engine, unpriced
+from planner.engine_rules import check_engine, check_precision, unpriced
 from planner.reading import Fact, IllegalConfig, Reading
 from planner.settings import Settings
 from planner.stage_rules import stage_layers
 
+_BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
 ENDS = 2  # the embedding and the head may have a stage of their own
 FLAGS = {
     "cluster": "--cluster",
@@ -49,7 +50,7 @@ class MissingFacts(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Case:
     """A config with everything that pricing needs; `notes` say what was assumed or left out."""
 
     model: Model
@@ -75,21 +76,26 @@ def engine_named(name: str) -> Engine:
 @cache
 def model_named(name: str) -> Model:
     """A built-in model or a config.json by path; raises `UnknownModel` and `UnsupportedModel`."""
-    return model_from_config(load_model_config(name), Path(name).stem or name)
+    label = Path(name).stem if name.endswith(".json") or "/" in name else name
+    return model_from_config(load_model_config(name), label)
 
 
-def resolve(reading: Reading, given: Settings, near: Settings) -> Question:
-    """The question that `reading` asks, completed by `given` (flags, which win) and `near` (a file).
+def resolve(
+    reading: Reading, given: Settings, near: Settings, *, model: Model | None = None
+) -> Case:
+    """The case that `reading` states, completed by `given` (flags, which win) and `near` (a file).
 
-    Raises `MissingFacts`, `InvalidLayout`, and the loaders' errors for unknown names.
+    Raises `MissingFacts`, `InvalidLayout` where no layout follows (`check_case` asks whether it is
+    legal), and the loaders' errors for unknown names. `model` is the one to take when neither the
+    file nor the settings name one.
     """
     facts = {**_facts(near), **reading.facts, **_facts(given)}
     settings = given.fill(near)
-    _check_missing(facts, reading, settings)
-    model = _model(facts, reading, settings)
+    _check_missing(facts, reading, settings, has_model=model is not None)
+    model = _model(facts, reading, settings, model)
     engine = engine_named(settings.engine or reading.engine)
     layout, training = _layout(facts, reading, model)
-    question = Question(
+    return Case(
         model=model,
         layout=layout,
         training=training,
@@ -97,9 +103,13 @@ def resolve(reading: Reading, given: Settings, near: Settings) -> Question:
         engine=engine,
         notes=(*reading.notes, *unpriced(layout, engine)),
     )
-    check_layout(layout, model, training)
-    check_engine(layout, model, training, engine)
-    return question
+
+
+def check_case(case: Case) -> None:
+    """Raise `InvalidLayout` where the mathematics, the engine or the GPU refuses the case."""
+    check_layout(case.layout, case.model, case.training)
+    check_engine(case.layout, case.model, case.training, case.engine)
+    check_precision(case.training, case.cluster.gpu)
 
 
 def _facts(settings: Settings) -> dict[str, Fact]:
@@ -107,9 +117,11 @@ def _facts(settings: Settings) -> dict[str, Fact]:
     return {name: Fact(getattr(settings, name), 1) for name in names if getattr(settings, name)}
 
 
-def _check_missing(facts: dict[str, Fact], reading: Reading, settings: Settings) -> None:
+def _check_missing(
+    facts: dict[str, Fact], reading: Reading, settings: Settings, *, has_model: bool
+) -> None:
     missing = []
-    if "model" not in facts:
+    if "model" not in facts and not has_model:
         if reading.model_config is None:
             missing.append("model")
         elif "vocab_size" not in reading.model_config and settings.vocab_size is None:
@@ -118,16 +130,21 @@ def _check_missing(facts: dict[str, Fact], reading: Reading, settings: Settings)
         missing.append("cluster")
     if not facts.keys() & {"gpus", "data_parallel"}:
         missing.append("gpus")
-    missing += [name for name in ("seq_len", "micro_batch_size") if name not in facts]
-    if not facts.keys() & {"global_batch_size", "num_micro_batches"}:
-        missing.append("global_batch_size")
+    if "seq_len" not in facts:
+        missing.append("seq_len")
+    batch = [name for name in _BATCH if name in facts]
+    missing += [name for name in _BATCH[:2] if name not in facts][: max(0, 2 - len(batch))]
     if missing:
         raise MissingFacts(tuple(missing))
 
 
-def _model(facts: dict[str, Fact], reading: Reading, settings: Settings) -> Model:
+def _model(
+    facts: dict[str, Fact], reading: Reading, settings: Settings, other: Model | None
+) -> Model:
     if "model" in facts:
         return model_named(str(facts["model"].value))
+    if other is not None:
+        return other
     config: dict[str, Any] = {"vocab_size": settings.vocab_size, **(reading.model_config or {})}
     return model_from_config(config, Path(reading.path).stem or "config")
 
@@ -138,7 +155,7 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
 
     tp, cp, pp = (count(f"{axis}_parallel") for axis in ("tensor", "context", "pipeline"))
     dp = _data_parallel(facts, tp * cp * pp)
-    mbs = count("micro_batch_size")
+    mbs = _micro_batch(facts, dp)
     training = Training(
         seq_len=count("seq_len"),
         global_batch_size=_batch(facts, dp * mbs),
@@ -193,6 +210,20 @@ def _data_parallel(facts: dict[str, Fact], inner: int) -> int:
             f"{gpus.value} GPUs are not a multiple of tensor x context x pipeline = {inner}", line
         )
     return int(gpus.value // inner)
+
+
+def _micro_batch(facts: dict[str, Fact], dp: int) -> int:
+    if "micro_batch_size" in facts:
+        return int(facts["micro_batch_size"].value)
+    total, count = facts["global_batch_size"], facts["num_micro_batches"]
+    mbs, rest = divmod(total.value, count.value * dp)
+    if rest or not mbs:
+        raise IllegalConfig(
+            f"global batch {total.value} is not a multiple of micro-batches {count.value} x "
+            f"data_parallel {dp}",
+            total.line,
+        )
+    return int(mbs)
 
 
 def _batch(facts: dict[str, Fact], per_pass: int) -> int:

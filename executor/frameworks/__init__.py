@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from executor.frameworks import accelerate, bridge, deepspeed, megatron, nanotron, torchtitan
 from planner.plan import Plan
@@ -42,6 +43,23 @@ FRAMEWORKS = {
         Framework("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export),
     )
 }
+
+
+VARIANTS: dict[str, Callable[[Plan, int], Exported]] = {
+    "torchtitan-0.2": partial(torchtitan.export, version="0.2"),
+    "torchtitan-0.3": partial(torchtitan.export, version="0.3"),
+}
+"""Formats of one version; the framework's own name means the latest."""
+
+
+def exporter_named(name: str) -> Callable[[Plan, int], Exported]:
+    """The exporter of a framework, or of one version of it; raises `UnreadableConfig`."""
+    if name in VARIANTS:
+        return VARIANTS[name]
+    if name not in FRAMEWORKS:
+        known = ", ".join((*FRAMEWORKS, *VARIANTS))
+        raise UnreadableConfig(f"no framework {name!r}; known are {known}")
+    return FRAMEWORKS[name].export
 
 
 def framework_named(name: str) -> Framework:

@@ -97,7 +97,6 @@ def _config(answer: Answer) -> dict[str, Any]:
     if la.zero_stage and la.optimizer_offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     config: dict[str, Any] = {
-        "train_batch_size": training.global_batch_size,
         "train_micro_batch_size_per_gpu": la.micro_batch_size,
         "gradient_accumulation_steps": la.num_micro_batches(training),
         "zero_optimization": zero,
@@ -111,7 +110,8 @@ def _config(answer: Answer) -> dict[str, Any]:
         config["optimizer"] = {"type": _WRITTEN[training.optimizer], "params": {"lr": 3e-4}}
     if la.tensor_parallel > 1:
         config["tensor_parallel"] = {"autotp_size": la.tensor_parallel}
-    return config
+        return config  # its check would count every rank as a replica: train_batch_size stays out
+    return {"train_batch_size": training.global_batch_size, **config}
 
 
 def _unsaid(answer: Answer) -> list[CannotSay]:
@@ -176,6 +176,8 @@ def read(text: str, path: str) -> Reading:
     )
     if len({"global_batch_size", "micro_batch_size", "num_micro_batches"} & facts.keys()) == 3:
         put(facts, data_parallel=_replicas(facts))
+    elif len({"global_batch_size", "micro_batch_size"} & facts.keys()) == 1:
+        facts.setdefault("num_micro_batches", Fact(1, 1))  # _set_batch_related_parameters
     group = values.count("zero_optimization.mics_shard_size", least=-1)
     if group and group.value > 0:
         put(facts, shard_group=group)

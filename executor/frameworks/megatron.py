@@ -125,6 +125,8 @@ def read(text: str, path: str) -> Reading:
     facts |= training_facts(values)
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=_gpus(values, text))
+    if "global_batch_size" not in facts:  # then micro-batch x data_parallel
+        put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
     if "zero_stage" not in facts:
         put(facts, zero_stage=Fact(0, 1))
     return Reading(

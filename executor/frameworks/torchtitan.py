@@ -252,6 +252,7 @@ def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
     local = local or Fact(8, 1)
     put(facts, micro_batch_size=split if pipelined else local, global_batch_size=total)
     if not pipelined:
+        put(facts, num_micro_batches=None if total else Fact(1, local.line))
         return []
     if local.value % split.value:
         raise IllegalConfig(

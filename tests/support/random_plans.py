@@ -10,7 +10,7 @@ from costmodels.training import Optimizer, Precision, Training
 from hardware_profiles.load_models import load_model_config
 from planner.plan import Plan, PlanCluster, PlanLayout, PlanModel, PlanStage, PlanTraining
 from planner.reading import Exported
-from planner.resolve import Question
+from planner.resolve import Case
 from planner.settings import Settings
 
 CHUNKED: dict[Schedule, tuple[int, ...]] = {
@@ -155,7 +155,7 @@ def missing_facts(plan: Plan, exported: Exported) -> Settings:
     training = plan.training
     return Settings(
         cluster=CLUSTER,
-        gpus=plan.cluster.gpus if exported.framework == "bridge" else None,
+        gpus=_gpus(plan, exported),
         model=plan.model.name if exported.framework not in ("megatron", "nanotron") else None,
         seq_len=training.seq_len if "training.seq_len" in unsaid else None,
         global_batch_size=training.global_batch_size
@@ -167,7 +167,17 @@ def missing_facts(plan: Plan, exported: Exported) -> Settings:
     )
 
 
-def differences(layout: Layout, training: Training, back: Question, exported: Exported) -> list[str]:
+def _gpus(plan: Plan, exported: Exported) -> int | None:
+    """Bridge never states them; DeepSpeed's batch does, unless there is tensor parallelism."""
+    if exported.framework == "bridge":
+        return plan.cluster.gpus
+    la = plan.layout
+    if exported.framework == "deepspeed" and la.tensor_parallel > 1:
+        return la.data_parallel * la.tensor_parallel  # it has neither pipeline nor context
+    return None
+
+
+def differences(layout: Layout, training: Training, back: Case, exported: Exported) -> list[str]:
     """Fields that changed although the format claims to say them."""
     unsaid = {each.name for each in exported.cannot_say}
     pairs = [("layout", layout, back.layout), ("training", training, back.training)]

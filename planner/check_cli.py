@@ -1,0 +1,169 @@
+"""The commands `check` and `export`: parse, call, print. The main command line mounts them.
+
+The executor's framework readers are imported inside the commands, as imports run one way.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from costmodels.config_fields import UnsupportedModel
+from costmodels.layout import InvalidLayout
+from planner.check import Tools, check_paths, exit_code
+from planner.check_output import MACHINE, Format, as_table
+from planner.plan import Prediction, UnreadablePlan, read_plan
+from planner.reading import Reading, UnreadableConfig
+from planner.resolve import Case
+from planner.settings import Settings, one_line
+from planner.verdicts import Limits
+
+FORMATS = get_args(Format)
+
+
+def check(
+    paths: Annotated[list[Path], typer.Argument(help="Plan files, configs, or folders of them.")],
+    cluster: Annotated[
+        str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A built-in model, or a config.json by path.")
+    ] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")] = None,
+    global_batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Sequences per optimizer step.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Read every path as this framework's config.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Drift that is no finding, as a fraction.")
+    ] = 0.05,
+    slack: Annotated[
+        float | None,
+        typer.Option(min=0, help="Search, and report a layout slower than the best by more."),
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")
+    ] = "table",
+) -> None:
+    """Say whether plans and framework configs still fit, are legal, and did not drift.
+
+    Example: meshplan check configs/ --cluster dgx-h100 --gpus 64
+
+    Facts that a config leaves out come from the options, or from [tool.meshplan] in pyproject.toml
+    or meshplan.toml. Exit 0: all good, 1: findings, 2: a file that cannot be read or judged.
+    """
+    if output_format not in FORMATS:
+        _fail(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
+    given = Settings(
+        cluster=cluster,
+        gpus=gpus,
+        model=model,
+        seq_len=seq_len,
+        global_batch_size=global_batch_size,
+    )
+    findings = check_paths(
+        paths,
+        tools(search=slack is not None),
+        given,
+        limits=Limits(tolerance=tolerance, slack=slack),
+        framework=framework,
+    )
+    if output_format == "table":
+        terminal = sys.stdout.isatty()
+        print(as_table(findings, width=None if terminal else 160, color=terminal))
+    else:
+        print(MACHINE[output_format](findings))  # type: ignore[index]
+    raise typer.Exit(exit_code(findings))
+
+
+def export(
+    plan: Annotated[Path, typer.Argument(help="A plan file, as `meshplan plan -o` writes it.")],
+    to: Annotated[str, typer.Option(help="The framework: see `docs/frameworks.md`.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for the files; else print them.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int, typer.Option(min=1, help="Of the launch command; a divisor of all GPUs is taken.")
+    ] = 8,
+) -> None:
+    """Write a plan as a framework's own config, with the command that launches it.
+
+    Example: meshplan export plan.yaml --to megatron -o run/
+
+    Standard output has the files (or their paths) and the command; what the format cannot express
+    is listed on standard error.
+    """
+    from executor.frameworks import exporter_named
+
+    try:
+        exported = exporter_named(to)(read_plan(plan), gpus_per_node)
+    except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:
+        _fail(one_line(error))
+    for name, text in exported.files.items():
+        if output is None:
+            print(f"# {name}\n{text}")
+        else:
+            _write(output / name, text)
+            print(output / name)
+    print(exported.launch)
+    for each in exported.cannot_say:
+        print(f"{exported.framework} cannot say {each}", file=sys.stderr)
+
+
+def _write(path: Path, text: str) -> None:
+    """Atomically: a killed run leaves the old file or the new one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        _fail(f"{path}: cannot be written: {error.strerror}")
+
+
+def _fail(text: str) -> None:
+    print(f"meshplan: {text}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def tools(*, search: bool = False) -> Tools:
+    """The readers of the executor and the price of the planner; the search only when asked for."""
+    from executor.frameworks import read_config, recognise
+
+    def read(text: str, path: str, framework: str | None) -> Reading | None:
+        if framework is None and recognise(path, text) is None:
+            return None
+        return read_config(text, path, framework)
+
+    return Tools(read=read, price=predicted, best=best_layout if search else None)
+
+
+def predicted(case: Case) -> Prediction:
+    """The price of a case."""
+    from planner.predict import predict
+
+    return predict(case.model, case.layout, case.training, case.cluster, case.engine)
+
+
+def best_layout(case: Case) -> tuple[str, float] | None:
+    """The best layout's label and its step time under the same price; None when none fits."""
+    from planner.search import NoLayoutFits, Question, search
+
+    question = Question(
+        model=case.model,
+        training=case.training,
+        gpus=case.layout.world_size,
+        cluster=case.cluster,
+        engine=case.engine,
+    )
+    try:
+        found = search(question)
+    except NoLayoutFits:
+        return None
+    layout = found.solutions[0].layout
+    return layout.label, predicted(replace(case, layout=layout)).step_time_s

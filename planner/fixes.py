@@ -1,0 +1,151 @@
+"""The smallest change that makes a layout legal, or makes it fit.
+
+One change at a time, in order of how little it disturbs: a smaller micro-batch, more recompute, more
+sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from costmodels.layout import InvalidLayout, Layout, Stage, even_stages
+from planner.plan import Prediction
+from planner.resolve import Case, check_case
+from planner.splits import splits
+
+MOST_PRICED = 12  # changes that are priced for one config: milliseconds each
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One change: what to set, and the layout that results."""
+
+    text: str
+    layout: Layout
+
+
+def fix_illegal(case: Case) -> Fix | None:
+    """The first single change that every rule accepts."""
+    return next((fix for fix in changes(case) if _legal(case, fix.layout)), None)
+
+
+def fix_memory(
+    case: Case, price: Callable[[Case], Prediction], fits: Callable[[Prediction], bool]
+) -> Fix | None:
+    """The fastest single change that fits, among the first legal ones."""
+    best: tuple[float, Fix] | None = None
+    legal = (fix for fix in changes(case) if _legal(case, fix.layout))
+    for _, fix in zip(range(MOST_PRICED), legal, strict=False):
+        predicted = price(replace(case, layout=fix.layout))
+        if fits(predicted) and (best is None or predicted.step_time_s < best[0]):
+            best = predicted.step_time_s, fix
+    return best[1] if best else None
+
+
+def _legal(case: Case, layout: Layout) -> bool:
+    try:
+        check_case(replace(case, layout=layout))
+    except InvalidLayout:
+        return False
+    return True
+
+
+def changes(case: Case) -> Iterator[Fix]:
+    """Single changes of the layout on the same GPUs, the least disturbing first."""
+    yield from _memory_changes(case)
+    for axis in ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel"):
+        for value in _nearby(getattr(case.layout, axis)):
+            changed = _with_degree(case, axis, value)
+            if changed is not None:
+                yield Fix(_said(axis, value, changed), changed)
+    value = case.layout.virtual_stages
+    if value > 1:
+        plain = replace(
+            case.layout,
+            virtual_stages=1,
+            schedule="1f1b",
+            stages=_restaged(case, case.layout.pipeline_parallel, 1),
+        )
+        yield Fix("virtual_stages 1", plain)
+
+
+def _memory_changes(case: Case) -> Iterator[Fix]:
+    la, rules = case.layout, case.engine.legality
+    for value in _divisors_below(la.micro_batch_size):
+        yield Fix(f"micro_batch_size {value}", replace(la, micro_batch_size=value))
+    if la.recompute in ("none", "mixed") and "selective" in rules.recompute:
+        stages = tuple(Stage(stage.layers, selective_layers=stage.layers) for stage in la.stages)
+        yield Fix("recompute selective", replace(la, stages=stages))
+    if la.recompute != "full" and "full" in rules.recompute:
+        stages = tuple(Stage(stage.layers, full_layers=stage.layers) for stage in la.stages)
+        yield Fix("recompute full", replace(la, stages=stages))
+    if la.data_parallel * la.context_parallel > 1:
+        allowed = rules.zero_with_pipeline if la.pipeline_parallel > 1 else rules.zero_stages
+        for stage in allowed:
+            if stage > la.zero_stage:
+                yield Fix(f"zero_stage {stage}", replace(la, zero_stage=stage))
+    if la.tensor_parallel > 1 and not la.sequence_parallel and rules.sequence_parallel != "never":
+        yield Fix("sequence_parallel true", replace(la, sequence_parallel=True))
+
+
+def _divisors_below(number: int) -> list[int]:
+    return [d for d in range(min(number, 1024) - 1, 0, -1) if number % d == 0]
+
+
+def _nearby(value: int) -> list[int]:
+    """Twice, half, and so on: the neighbours of a degree, nearest first."""
+    halves = [value >> k for k in (1, 2, 3) if value >> k]
+    return [value * 2, *halves[:1], value * 4, *halves[1:], *([1] if value > 8 else [])]
+
+
+def _said(axis: str, value: int, layout: Layout) -> str:
+    text = f"{axis} {value}"
+    return text if axis == "expert_parallel" else f"{text} (data_parallel {layout.data_parallel})"
+
+
+def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
+    """The layout with another degree and the data_parallel that keeps the number of GPUs."""
+    la = case.layout
+    if axis == "expert_parallel":
+        return replace(la, expert_parallel=value)
+    if axis == "tensor_parallel" and value > case.cluster.gpus_per_node:
+        return None
+    per_replica = la.world_size // la.data_parallel // getattr(la, axis) * value
+    if la.world_size % per_replica:
+        return None
+    changed = replace(la, data_parallel=la.world_size // per_replica, shard_group=0)
+    if axis == "tensor_parallel":
+        follows = la.expert_tensor_parallel == la.tensor_parallel > 1
+        etp = value if follows else la.expert_tensor_parallel
+        return replace(
+            changed,
+            tensor_parallel=value,
+            expert_tensor_parallel=etp,
+            sequence_parallel=value > 1 and case.engine.legality.sequence_parallel != "never",
+        )
+    if axis == "context_parallel":
+        return replace(changed, context_parallel=value)
+    if value * la.virtual_stages > case.model.num_layers:
+        return None
+    return replace(
+        changed,
+        pipeline_parallel=value,
+        schedule=la.schedule if value > 1 else "1f1b",
+        virtual_stages=la.virtual_stages if value > 1 else 1,
+        stages=_restaged(case, value, la.virtual_stages if value > 1 else 1),
+    )
+
+
+def _restaged(case: Case, pp: int, vpp: int) -> tuple[Stage, ...]:
+    """Stages as even as the engine cuts them, all recomputing what most layers did."""
+    mode = case.layout.recompute
+    ways = splits(case.model, case.engine.legality, pp, vpp)
+    if ways:
+        counts = min(ways, key=lambda way: max(way) - min(way))
+        even = tuple(Stage(n) for n in counts)
+    else:
+        even = even_stages(case.model.num_layers, pp * vpp)
+    if mode == "full":
+        return tuple(Stage(stage.layers, full_layers=stage.layers) for stage in even)
+    if mode == "selective":
+        return tuple(Stage(stage.layers, selective_layers=stage.layers) for stage in even)
+    return even

@@ -1,0 +1,219 @@
+"""What is to be said of one config once it is a case: legal, fits, drifted, beaten; with margins.
+
+margin = usable memory - the largest reserved peak of any pipeline rank
+drift  = |predicted now / predicted when the plan was written - 1|, of the step time and of the
+         largest reserved peak
+beaten = step time / the best layout's step time - 1
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodels.layout import InvalidLayout
+from costmodels.units import GIB, format_bytes, format_seconds
+from hardware_profiles.schema import Cluster
+from planner.fixes import fix_illegal, fix_memory
+from planner.plan import Prediction, StageMemory
+from planner.resolve import Case, check_case
+
+Verdict = Literal[
+    "fits", "does not fit", "illegal", "drifted", "beaten", "unreadable", "incomplete", "skipped"
+]
+PASSED: tuple[Verdict, ...] = ("fits", "skipped")
+USAGE: tuple[Verdict, ...] = ("unreadable", "incomplete")
+CATEGORIES = ("weights", "gradients", "optimizer", "activations", "transient", "context", "slack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line about one file.
+
+    line          to annotate, from 1
+    text          the verdict with its numbers, one line
+    fix           the smallest change that helps, None when there is none to name
+    margin_bytes  usable memory left on the fullest pipeline rank; negative when it does not fit
+    stage, category  the fullest pipeline rank and its largest category of memory
+    """
+
+    path: str
+    verdict: Verdict
+    text: str
+    line: int = 1
+    fix: str | None = None
+    framework: str | None = None
+    label: str | None = None
+    margin_bytes: float | None = None
+    reserved_bytes: float | None = None
+    capacity_bytes: float | None = None
+    stage: int | None = None
+    category: str | None = None
+    step_time_s: float | None = None
+    mfu: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a finding points: the file, its format, and the line of each fact."""
+
+    path: str
+    framework: str
+    line_of: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What counts as a finding: fractions of the step time (and of memory, for `tolerance`)."""
+
+    tolerance: float = 0.05
+    slack: float | None = None
+
+
+Price = Callable[[Case], Prediction]
+Best = Callable[[Case], tuple[str, float] | None]
+"""The label and step time of the best layout for a case, None when none fits."""
+
+
+def usable_bytes(cluster: Cluster) -> float:
+    """Memory of one accelerator that training may fill."""
+    return cluster.usable_memory_bytes or cluster.gpu.memory_bytes
+
+
+def judge(
+    case: Case,
+    place: Place,
+    price: Price,
+    limits: Limits,
+    *,
+    planned: Prediction | None = None,
+    best: Best | None = None,
+) -> Finding:
+    """The verdict on one case; `planned` is the prediction in a plan file."""
+    try:
+        check_case(case)
+    except InvalidLayout as error:
+        return _illegal(case, place, str(error))
+    now = price(case)
+    rank, memory = fullest(now)
+    margin = usable_bytes(case.cluster) - memory.reserved
+    if margin < 0:
+        return _too_big(case, place, price, now)
+    verdict, text, line = _drift(case, place, now, planned, limits)
+    if verdict == "fits" and best is not None and limits.slack is not None:
+        verdict, text, line = _beaten(case, place, now, best, limits.slack)
+    said = text or (
+        f"{format_bytes(margin)} of {format_bytes(usable_bytes(case.cluster))} free on rank {rank}, "
+        f"{format_seconds(now.step_time_s)} per step"
+    )
+    return _finding(case, place, now, verdict=verdict, text=said, line=line)
+
+
+def fullest(prediction: Prediction) -> tuple[int, StageMemory]:
+    """The pipeline rank with the largest reserved peak, and that peak."""
+    return max(enumerate(prediction.memory), key=lambda pair: pair[1].reserved)
+
+
+def largest_category(memory: StageMemory) -> str:
+    """The category that fills most of it."""
+    return max(CATEGORIES, key=lambda name: getattr(memory, name))
+
+
+def _finding(
+    case: Case,
+    place: Place,
+    now: Prediction,
+    *,
+    verdict: Verdict,
+    text: str,
+    line: int,
+    fix: str | None = None,
+) -> Finding:
+    rank, memory = fullest(now)
+    usable = usable_bytes(case.cluster)
+    return Finding(
+        path=place.path,
+        framework=place.framework,
+        verdict=verdict,
+        text=text,
+        line=line,
+        fix=fix,
+        label=case.layout.label,
+        margin_bytes=usable - memory.reserved,
+        reserved_bytes=memory.reserved,
+        capacity_bytes=usable,
+        stage=rank,
+        category=largest_category(memory),
+        step_time_s=now.step_time_s,
+        mfu=now.mfu,
+        notes=case.notes,
+    )
+
+
+def _illegal(case: Case, place: Place, text: str) -> Finding:
+    fix = fix_illegal(case)
+    return Finding(
+        path=place.path,
+        framework=place.framework,
+        verdict="illegal",
+        text=text,
+        line=place.line_of(text),
+        fix=fix.text if fix else None,
+        label=case.layout.label,
+        notes=case.notes,
+    )
+
+
+def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding:
+    usable = usable_bytes(case.cluster)
+    rank, memory = fullest(now)
+    category = largest_category(memory)
+    fix = fix_memory(case, price, lambda p: fullest(p)[1].reserved <= usable)
+    over = memory.reserved - usable
+    text = (
+        f"rank {rank} of {len(now.memory)} needs {memory.reserved / GIB:.1f} GiB, "
+        f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than the {usable / GIB:.1f} GiB of "
+        f"{case.cluster.gpu.name}; most are {category} ({format_bytes(getattr(memory, category))})"
+    )
+    line = place.line_of(fix.text if fix else "micro_batch_size tensor_parallel")
+    named = fix.text if fix else None
+    return _finding(case, place, now, verdict="does not fit", text=text, line=line, fix=named)
+
+
+def _drift(
+    case: Case, place: Place, now: Prediction, planned: Prediction | None, limits: Limits
+) -> tuple[Verdict, str, int]:
+    line = place.line_of("prediction") if planned else 1
+    if planned is None:
+        return "fits", "", line
+    pairs = {
+        "step time": (now.step_time_s, planned.step_time_s, format_seconds),
+        "peak memory": (fullest(now)[1].reserved, fullest(planned)[1].reserved, format_bytes),
+    }
+    for name, (after, before, shown) in pairs.items():
+        change = after / before - 1
+        if abs(change) > limits.tolerance:
+            text = (
+                f"{name} is now predicted as {shown(after)}, {change:+.1%} from the {shown(before)} "
+                f"of the plan (tolerance {limits.tolerance:.0%})"
+            )
+            return "drifted", text, line
+    return "fits", "", line
+
+
+def _beaten(
+    case: Case, place: Place, now: Prediction, best: Best, slack: float
+) -> tuple[Verdict, str, int]:
+    found = best(case)
+    line = place.line_of("data_parallel")
+    if found is None:
+        return "fits", "", line
+    label, step_time_s = found
+    lost = now.step_time_s / step_time_s - 1
+    if lost <= slack:
+        return "fits", "", line
+    text = (
+        f"{format_seconds(now.step_time_s)} per step, {lost:.1%} slower than {label} "
+        f"({format_seconds(step_time_s)}; slack {slack:.0%})"
+    )
+    return "beaten", text, line

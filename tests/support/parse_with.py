@@ -1,0 +1,121 @@
+"""Reads one exported file with a framework's own parser and prints what it understood, as JSON.
+
+    python parse_with.py deepspeed ds_config.json WORLD_SIZE
+
+A script, not a module: it runs in the interpreter that has the framework (docs/frameworks.md), so it
+imports nothing of ours. A missing framework is exit code 77 with the reason.
+"""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+MISSING = 77
+
+
+def deepspeed(path: Path, world: int) -> dict[str, object]:
+    """DeepSpeed's config class, told the world size that a launcher would set."""
+    os.environ.update(DS_ACCELERATOR="cpu", DS_BUILD_OPS="0")
+    runtime = importlib.import_module("deepspeed.runtime.config")
+    runtime.dist.get_rank = lambda *_: 0
+    runtime.dist.get_world_size = lambda *_: world
+    parsed = runtime.DeepSpeedConfig(json.loads(path.read_text()))
+    return {
+        "train_batch_size": parsed.train_batch_size,
+        "micro_batch_size": parsed.train_micro_batch_size_per_gpu,
+        "num_micro_batches": parsed.gradient_accumulation_steps,
+        "zero_stage": int(parsed.zero_optimization_stage),
+        "bf16": bool(parsed.bfloat16_config.enabled),
+    }
+
+
+def accelerate(path: Path, world: int) -> dict[str, object]:
+    """Accelerate's launch file, then its ParallelismConfig with the values that it passes on."""
+    arguments = importlib.import_module("accelerate.commands.config.config_args")
+    parsed = arguments.load_config_from_file(str(path))
+    values = parsed.parallelism_config
+    if not values:
+        return {"num_processes": parsed.num_processes, "kind": str(parsed.distributed_type.value)}
+    module = importlib.import_module("accelerate.parallelism_config")
+    sizes = {key.removeprefix("parallelism_config_"): size for key, size in values.items()}
+    config = module.ParallelismConfig(**sizes)
+    return {"num_processes": parsed.num_processes, "total_size": config.total_size, **sizes}
+
+
+def torchtitan_02(path: Path, world: int) -> dict[str, object]:
+    """torchtitan 0.2's ConfigManager on the TOML, and the mesh sizes that follow."""
+    manager = importlib.import_module("torchtitan.config").ConfigManager()
+    config = manager.parse_args([f"--job.config_file={path}"])
+    degrees = config.parallelism
+    dims = importlib.import_module("torchtitan.distributed").ParallelDims(
+        dp_replicate=degrees.data_parallel_replicate_degree,
+        dp_shard=degrees.data_parallel_shard_degree,
+        cp=degrees.context_parallel_degree,
+        tp=degrees.tensor_parallel_degree,
+        pp=degrees.pipeline_parallel_degree,
+        ep=degrees.expert_parallel_degree,
+        etp=degrees.expert_tensor_parallel_degree,
+        world_size=world,
+    )
+    return _titan(config, dims) | {"recompute": config.activation_checkpoint.mode}
+
+
+def torchtitan_03(path: Path, world: int) -> dict[str, object]:
+    """torchtitan 0.3's ConfigManager on the exported module, and the mesh sizes that follow."""
+    sys.path.insert(0, str(path.parent))
+    manager = importlib.import_module("torchtitan.config").ConfigManager()
+    config = manager.parse_args(["--module", path.stem, "--config", "meshplan"])
+    dims = importlib.import_module("torchtitan.distributed.parallel_dims").ParallelDims
+    return _titan(config, dims.from_config(config.parallelism, world))
+
+
+def _titan(config: object, dims: object) -> dict[str, object]:
+    training, parallelism = config.training, config.parallelism
+    return {
+        "degrees": [dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep],
+        "local_batch_size": training.local_batch_size,
+        "global_batch_size": training.global_batch_size,
+        "seq_len": training.seq_len,
+        "schedule": parallelism.pipeline_parallel_schedule,
+        "stages": len(parallelism.module_fqns_per_model_part or [[]]),
+        "reshard": parallelism.fsdp_reshard_after_forward,
+    }
+
+
+def megatron_core(path: Path, world: int) -> dict[str, object]:
+    """Megatron-Core's TransformerConfig from the `model` section of the Bridge overrides."""
+    yaml = importlib.import_module("yaml")
+    torch = importlib.import_module("torch")
+    config = importlib.import_module("megatron.core.transformer.transformer_config")
+    model = yaml.safe_load(path.read_text())["model"]
+    model.pop("seq_length", None)
+    shape = {"num_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "bf16": True}
+    parsed = config.TransformerConfig(
+        **shape, **model, pipeline_dtype=torch.bfloat16, params_dtype=torch.bfloat16
+    )
+    return {
+        "tensor_parallel": parsed.tensor_model_parallel_size,
+        "pipeline_parallel": parsed.pipeline_model_parallel_size,
+        "virtual_stages": parsed.virtual_pipeline_model_parallel_size,
+        "context_parallel": parsed.context_parallel_size,
+        "recompute": parsed.recompute_granularity,
+    }
+
+
+PARSERS = {
+    "deepspeed": deepspeed,
+    "accelerate": accelerate,
+    "torchtitan-0.2": torchtitan_02,
+    "torchtitan-0.3": torchtitan_03,
+    "megatron-core": megatron_core,
+}
+
+if __name__ == "__main__":
+    try:
+        understood = PARSERS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+    except ImportError as error:
+        print(f"{sys.argv[1]} is not installed here: {error}", file=sys.stderr)
+        sys.exit(MISSING)
+    print(json.dumps(understood))
