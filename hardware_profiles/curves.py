@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 
 MAX_SIZES = 32  # sizes are pooled into so many medians before knots are tried
 FLAT_S_PER_BYTE = 1e-15  # a slope below 1 PB/s is flat; keeps bandwidths finite
+SAME_SLOPE = 1e-6  # relative; lines this close have no crossing worth the name
 REWEIGHTINGS = 4
 SMALLEST_RELATIVE_ERROR = 1e-3  # below it, errors weigh as in least squares
 
@@ -76,10 +77,8 @@ def curve_seconds(fit: CurveFit, size_bytes: ArrayLike) -> Floats:
 
 def _broken_line(latencies: Floats, slopes: Floats, sizes: Floats) -> Floats:
     """The line of the regime that each size falls in; regimes end where consecutive lines cross."""
-    gaps = slopes[:-1] - slopes[1:]
-    parallel = np.abs(gaps) < 1e-30
-    knots = np.where(parallel, 0.0, np.diff(latencies) / np.where(parallel, 1.0, gaps))
-    regime = np.searchsorted(np.maximum.accumulate(knots), sizes)
+    knots = np.diff(latencies) / (slopes[:-1] - slopes[1:])
+    regime = np.searchsorted(knots, sizes)
     return np.asarray(latencies[regime] + slopes[regime] * sizes, dtype=np.float64)
 
 
@@ -106,9 +105,18 @@ def _best_lines(sizes: Floats, seconds: Floats, regimes: int) -> tuple[Floats, F
         values = _corner_values(sizes, seconds, corners)
         error = float(np.mean(np.abs(np.interp(sizes, corners, values) / seconds - 1)))
         if error < best_error:
-            slopes = np.maximum(np.diff(values) / np.diff(corners), FLAT_S_PER_BYTE)
-            best_error, best = error, (values[:-1] - slopes * corners[:-1], slopes)
+            best_error, best = error, _lines(corners, values)
     return best
+
+
+def _lines(corners: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Latency and slope between corners; neighbours of one slope become one line."""
+    slopes = np.maximum(np.diff(values) / np.diff(corners), FLAT_S_PER_BYTE)
+    turns = np.append(True, ~np.isclose(slopes[1:], slopes[:-1], rtol=SAME_SLOPE, atol=0.0))
+    slopes, starts = slopes[turns], corners[:-1][turns]
+    # Each line begins where the one before it ends, so that they cross at the corner itself.
+    rises = np.append(0.0, (slopes[:-1] - slopes[1:]) * starts[1:])
+    return values[0] + np.cumsum(rises), slopes
 
 
 def _corner_values(sizes: Floats, seconds: Floats, corners: Floats) -> Floats:

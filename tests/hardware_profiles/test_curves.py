@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hardware_profiles
@@ -63,7 +63,9 @@ def test_one_wild_point_does_not_move_the_curve() -> None:
     assert np.median(np.abs(curve_seconds(fit, others) / (20e-6 + others / 50e9) - 1)) < 0.02
 
 
-@settings(max_examples=25, deadline=None)
+@example([(1e3, 0.0625), (1e7, 1.0), (13957470.0, 1.0), (13957471.0, 0.0625)])
+@example([(9322676.0, 0.5), (18644330.0, 1.0)])
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(1e3, 1e9), st.floats(1e-6, 1.0)), min_size=1, max_size=12))
 def test_more_bytes_are_never_faster(measured: list[tuple[float, float]]) -> None:
     """Whatever was measured, the fitted time is positive and does not fall with the size."""
@@ -71,7 +73,7 @@ def test_more_bytes_are_never_faster(measured: list[tuple[float, float]]) -> Non
     sizes = np.geomspace(1e3, 1e10, 50)
     seconds = curve_seconds(fit, sizes)
     assert (seconds >= 0).all()
-    assert (np.diff(seconds) >= -1e-9 * seconds[1:]).all()
+    assert (np.diff(seconds) >= -1e-6 * seconds[1:]).all()
 
 
 def test_points_of_two_shapes_are_no_curve() -> None:
