@@ -11,6 +11,7 @@ from that part, rates scaled by the ratio of the datasheet peaks.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
@@ -173,12 +174,13 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
 
 def _composed(gpu: str, per_node: str, network: str) -> Cluster:
-    if not (per_node.isdigit() and int(per_node) > 0):
-        raise UnknownProfile(f"{per_node!r} GPUs per node: write a number, as in {gpu}:8:400Gb")
-    try:
-        return compose_cluster(gpu, int(per_node), parse_bandwidth(network))
-    except ValueError as error:
-        raise UnknownProfile(str(error)) from None
+    card = re.fullmatch(r"(\d+(?:\.\d+)?)Gb", network)
+    if not (per_node.isdigit() and int(per_node) > 0 and card and float(card[1]) > 0):
+        raise UnknownProfile(
+            f"{gpu}:{per_node}:{network} is no cluster: write GPU:PER_NODE:NETWORK, as in "
+            f"{gpu}:8:400Gb (bits per second and GPU)"
+        )
+    return compose_cluster(gpu, int(per_node), float(card[1]) * 1e9 / 8)
 
 
 def _local(text: str) -> Cluster:

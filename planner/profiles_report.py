@@ -171,14 +171,13 @@ def listing_markdown(found: Listing) -> str:
     ]
     lines += [
         "",
-        "| GPU | memory, GiB | TB/s | 16-bit peak, TFLOP/s | sustained | what it is |",
-        "|---|---|---|---|---|---|",
+        "| GPU | memory, GiB | TB/s | 16-bit peak, TFLOP/s | what it is |",
+        "|---|---|---|---|---|",
     ]
     lines += [
         f"| `{gpu['name']}` | {gpu['memory_bytes'] / GIB:.1f} "
         f"| {gpu['memory_bandwidth_bytes_per_s'] / TERA:.3g} "
-        f"| {gpu['peak_16bit_flops_per_s'] / TFLOPS:.4g} "
-        f"| {gpu['sustained_16bit_flops_per_s'] / TFLOPS:.4g} | {gpu['title']} |"
+        f"| {gpu['peak_16bit_flops_per_s'] / TFLOPS:.4g} | {gpu['title']} |"
         for gpu in found["gpus"]
         if gpu["name"] != "cpu"
     ]
