@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from costmodels.layout import Layout, RecomputeModule, Schedule, Stage
 from costmodels.training import Optimizer, Precision, Training
 from hardware_profiles.schema import Frozen
+from planner.text_files import write_text
 
 VERSION = 1
 
@@ -212,7 +213,5 @@ def read_plan(path: Path) -> Plan:
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write atomically: a killed run leaves the old file or the new one, never half."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(plan.to_yaml(), encoding="utf-8")
-    partial.replace(path)
+    """Write the plan file as a whole; raises `CannotWrite`."""
+    write_text(path, plan.to_yaml())

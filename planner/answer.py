@@ -1,0 +1,132 @@
+"""From a search's result to a plan file: the k best re-ranked by the event simulation, and why.
+
+The search proves which layout is best under the closed form. The k best of them that differ in kind
+are then timed by the event simulation (`planner.predict`), and the fastest of those is the plan.
+"""
+
+from collections.abc import Callable
+
+from costmodels.layout import Layout
+from hardware_profiles.load import cluster_hash
+from planner.explain import (
+    TimeParts,
+    alternatives,
+    lost_by,
+    predicted,
+    step_model_of,
+    time_parts,
+)
+from planner.plan import (
+    Plan,
+    PlanCluster,
+    PlanLayout,
+    PlanModel,
+    PlanStage,
+    PlanTraining,
+    Prediction,
+    RunnerUp,
+    SearchReport,
+)
+from planner.question import Asked
+from planner.resolve import Case
+from planner.search import Progress, Question, SearchResult, search
+from planner.verdicts import fullest
+
+MOST_REASONS = 8
+
+
+def case_at(question: Question, layout: Layout) -> Case:
+    """`layout` as an answer to `question`."""
+    q = question
+    return Case(
+        model=q.model, layout=layout, training=q.training, cluster=q.cluster, engine=q.engine
+    )
+
+
+def solve(
+    question: Question,
+    top: int,
+    time_limit_s: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> SearchResult:
+    """The `top` best layouts, ordered by simulated step time; raises `NoLayoutFits`."""
+    return search(
+        question,
+        k=top,
+        time_limit_s=time_limit_s,
+        progress=progress,
+        rerank=lambda layout: step_model_of(case_at(question, layout)).time().step_time_s,
+    )
+
+
+def plan_of(asked: Asked, result: SearchResult) -> Plan:
+    """The plan file of the best solution, the others as runners-up."""
+    q = asked.question
+    best, *others = (case_at(q, solution.layout) for solution in result.solutions)
+    prediction, parts = predicted(best), time_parts(step_model_of(best))
+    return Plan(
+        model=PlanModel.of(q.model.name, asked.model_config),
+        cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=cluster_hash(q.cluster)),
+        training=PlanTraining(
+            seq_len=q.training.seq_len,
+            global_batch_size=q.training.global_batch_size,
+            precision=q.training.precision,
+            optimizer=q.training.optimizer,
+            expert_imbalance=q.training.expert_imbalance,
+        ),
+        engine=q.engine.name,
+        layout=plan_layout(best.layout),
+        prediction=prediction,
+        search=report_of(result),
+        runners_up=tuple(_runner_up(parts, other) for other in others),
+        reasons=reasons(best, prediction),
+    )
+
+
+def report_of(result: SearchResult) -> SearchReport:
+    """How the search ended, as the plan file states it."""
+    return SearchReport(
+        status=result.status,
+        bound_s=result.bound_s,
+        gap=result.gap,
+        candidates=result.candidates,
+        priced=result.priced,
+        cpsat_solves=result.cpsat_solves,
+        wall_s=round(result.wall_s, 3),
+        dropped=result.dropped,
+    )
+
+
+def plan_layout(layout: Layout) -> PlanLayout:
+    """`layout` as the plan file states it."""
+    names = [name for name in PlanLayout.model_fields if name != "stages"]
+    stages = tuple(
+        PlanStage(
+            layers=stage.layers,
+            selective_layers=stage.selective_layers,
+            full_layers=stage.full_layers,
+        )
+        for stage in layout.stages
+    )
+    return PlanLayout(stages=stages, **{name: getattr(layout, name) for name in names})
+
+
+def _runner_up(chosen: TimeParts, case: Case) -> RunnerUp:
+    prediction = predicted(case)
+    return RunnerUp(
+        layout=plan_layout(case.layout),
+        step_time_s=prediction.step_time_s,
+        reserved_bytes=fullest(prediction)[1].reserved,
+        lost_by=lost_by(chosen, time_parts(step_model_of(case))),
+    )
+
+
+def reasons(case: Case, prediction: Prediction) -> tuple[str, ...]:
+    """Why not a little different: the changes nearest to being better first, then those that do not
+    fit.
+    """
+    found = list(alternatives(case, prediction))
+    timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
+    misfits = [c for c in found if c.lacks_bytes is not None]
+    kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]
+    return tuple(f"{c.fix.text}: {c.verdict}" for c in kept)

@@ -1,0 +1,157 @@
+"""The command `meshplan`: which commands there are, and what an error becomes.
+
+    exit code 0   done
+              1   done, and something was found (`check`, `profiles diff`), or a failure
+              2   usage, or an input that cannot be read or used: one line on stderr
+              3   nothing fits
+
+A command's module is imported when the command is called, so that `meshplan --help` answers at
+once and a command pays only for what it needs.
+"""
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a command lives and what it does; `group` is the heading that it is listed under."""
+
+    place: str
+    group: str
+    summary: str
+
+
+COMMANDS = {
+    "plan": Command("planner.plan_cli:plan", "Plan", "Find the fastest layout that fits."),
+    "explain": Command("planner.explain_cli:explain", "Plan", "Show why a plan is what it is."),
+    "export": Command("planner.check_cli:export", "Use", "Write a plan in a framework's format."),
+    "execute": Command("executor.execute_cli:execute", "Use", "Run a plan for a few steps."),
+    "check": Command("planner.check_cli:check", "Use", "Say whether configs still fit."),
+    "profile": Command("executor.profile_cli:profile", "Measure", "Measure this cluster."),
+    "validate": Command(
+        "planner.validate_cli:validate", "Measure", "Compare predictions with measured runs."
+    ),
+    "models": Command("planner.models_cli:models", "Look up", "List or show known models."),
+    "profiles": Command(
+        "planner.profiles_cli:profiles_app", "Look up", "List or show known GPUs and clusters."
+    ),
+}
+
+EXIT_CODES = {
+    "costmodels.config_fields.UnsupportedModel": 2,
+    "costmodels.layout.InvalidLayout": 2,
+    "hardware_profiles.engines.UnknownEngine": 2,
+    "hardware_profiles.load.UnknownProfile": 2,
+    "hardware_profiles.load_models.UnknownModel": 2,
+    "planner.pins.PinError": 2,
+    "planner.plan.UnreadablePlan": 2,
+    "planner.question.BadQuestion": 2,
+    "planner.reading.UnreadableConfig": 2,
+    "planner.resolve.MissingFacts": 2,
+    "planner.settings.UnreadableSettings": 2,
+    "planner.text_files.CannotWrite": 2,
+    "planner.search.NoLayoutFits": 3,
+}
+"""The named errors that a user can mend; any other is a fault of ours and keeps its traceback."""
+
+
+class Commands(TyperGroup):
+    """The group of all commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, imported now; None if there is none."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands under their headings, without importing them."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, command in COMMANDS.items():
+            groups.setdefault(command.group, []).append((name, command.summary))
+        for heading, rows in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a named error becomes one line on stderr and its exit code."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            code = exit_code(error)
+            if code is None:
+                raise
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            raise typer.Exit(code) from None
+
+
+def load_command(name: str) -> Any:
+    """The click command called `name`, its module imported."""
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False)
+        single.command(name)(found)
+        found = single
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The exit code of a named error; None for any other."""
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
+    return next((EXIT_CODES[name] for name in names if name in EXIT_CODES), None)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("meshplan"))
+        raise typer.Exit
+
+
+@app.callback()
+def meshplan(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Find the fastest parallel layout that fits for training a large language model, and prove it.
+
+    \b
+    Example:
+      meshplan plan llama-3.1-70b --gpus 256 --cluster dgx-h100 --seq-len 8192 \\
+        --global-batch-tokens 4M -o plan.yaml
+    """
+
+
+def main() -> None:
+    """The console entry."""
+    try:
+        app()
+    except BrokenPipeError:  # the reader of a pipe left: no message, the conventional code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

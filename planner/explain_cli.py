@@ -1,0 +1,122 @@
+"""`meshplan explain`: memory, time, timeline, why this layout, and what the others lost by."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from costmodels.units import format_bytes, format_seconds
+from planner.answer import reasons
+from planner.check import case_of
+from planner.explain import lacking_bytes, predicted, step_model_of, time_parts
+from planner.output import console, print_json
+from planner.plan import Plan, layout_of, read_plan
+from planner.report import (
+    bullets,
+    dropped_table,
+    indented,
+    memory_bars,
+    memory_legend,
+    memory_table,
+    parts_table,
+    proof_lines,
+    runners_table,
+    stages_line,
+    time_line,
+)
+from planner.resolve import Case
+from planner.text_files import write_text
+from planner.timeline import chrome_trace, step_timeline
+
+DRIFT = 0.001
+
+
+def explain(
+    plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan -o` wrote.")],
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page here.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the step's timeline as a Chrome trace here.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Show why a plan is what it is: memory, time, timeline, and what the runners-up lost by.
+
+    Example: meshplan explain plan.yaml --html plan.html --trace plan.json
+    """
+    loaded = read_plan(plan)
+    case = case_of(loaded)
+    current = repriced(loaded, case)
+    if as_json:
+        print_json(document(current, case))
+    else:
+        print_explanation(current, case)
+    if html:
+        from planner.explain_html import page
+
+        write_text(html, page(current, case))
+        print(f"wrote {html}", file=sys.stderr)
+    if trace:
+        timeline = step_timeline(step_model_of(case))
+        title = f"{current.model.name} {layout_of(current.layout).label}"
+        write_text(trace, json.dumps(chrome_trace(timeline, title)))
+        print(f"wrote {trace}; open it at ui.perfetto.dev", file=sys.stderr)
+
+
+def repriced(plan: Plan, case: Case) -> Plan:
+    """`plan` with today's prediction; says on stderr when that is no longer the one in the file."""
+    now = predicted(case)
+    for note in case.notes:
+        print(f"note: {note}", file=sys.stderr)
+    before = plan.prediction.step_time_s if plan.prediction else now.step_time_s
+    if abs(now.step_time_s / before - 1) > DRIFT:
+        print(
+            f"note: the file predicts {format_seconds(before)}, this version "
+            f"{format_seconds(now.step_time_s)}",
+            file=sys.stderr,
+        )
+    return plan.model_copy(
+        update={"prediction": now, "reasons": plan.reasons or reasons(case, now)}
+    )
+
+
+def document(plan: Plan, case: Case) -> dict[str, Any]:
+    """The plan with the parts of its step time, as JSON."""
+    parts = time_parts(step_model_of(case))
+    return {**plan.model_dump(mode="json"), "time_parts": asdict(parts)}
+
+
+def print_explanation(plan: Plan, case: Case) -> None:
+    """The explanation on stdout."""
+    out, layout = console(), layout_of(plan.layout)
+    prediction = plan.prediction
+    assert prediction is not None
+    parts = time_parts(step_model_of(case))
+    out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")
+              + Text(layout.label, style="bold"))  # fmt: skip
+    out.print(indented(time_line(prediction)))
+    out.print(indented(f"layers by stage: {stages_line(plan)}"))
+    out.print(Text("\nTime of one step", style="bold"))
+    out.print(indented(parts_table(parts)))
+    out.print(Text("\nMemory by pipeline rank", style="bold"))
+    out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
+    out.print(indented(memory_legend()))
+    out.print(indented(memory_table(prediction.memory)))
+    lacks = lacking_bytes(prediction)
+    if lacks > 0:
+        out.print(indented(Text(f"does not fit: lacks {format_bytes(lacks)}", style="bold red")))
+    if plan.search:
+        out.print(Text("\nProof", style="bold"))
+        out.print(indented(bullets(proof_lines(plan.search))))
+        if plan.search.dropped:
+            out.print(indented("dropped before pricing:"))
+            out.print(indented(dropped_table(plan.search.dropped)))
+    if plan.runners_up:
+        out.print(Text("\nWhat the others lost by", style="bold"))
+        out.print(indented(runners_table(plan)))
+    if plan.reasons:
+        out.print(Text("\nWhy not a little different", style="bold"))
+        out.print(indented(bullets(plan.reasons)))
