@@ -114,7 +114,7 @@ def _least_held(space: Space, pp: int, m: int, row: int) -> tuple[Ints, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Relaxed:
+class Relaxed:
     """Layers all alike: how many, the least time of one, and what its recomputation trades."""
 
     count: int
@@ -123,9 +123,12 @@ class _Relaxed:
     saved_kib: int
     savings: tuple[tuple[float, float], ...]  # hull of (KiB saved, ns) per layer, from (0, 0)
     rest_ns: int  # the layers that the relaxation leaves out
+    times: tuple[int, ...]  # by mode
+    saved: tuple[int, ...]
 
 
-def _relaxations(problem: StageProblem) -> list[_Relaxed]:
+def relaxations(problem: StageProblem) -> list[Relaxed]:
+    """Stacks of equal layers that are nowhere dearer than the problem's."""
     kinds = range(len(problem.state_kib))
     if problem.uniform:
         return [_relax(problem, [problem.pattern[0]], len(problem.pattern))]
@@ -136,7 +139,7 @@ def _relaxations(problem: StageProblem) -> list[_Relaxed]:
     ]
 
 
-def _relax(problem: StageProblem, kinds: list[int], count: int) -> _Relaxed:
+def _relax(problem: StageProblem, kinds: list[int], count: int) -> Relaxed:
     times = [min(problem.layer_ns[k][r] for k in kinds) for r in range(3)]
     saved = [min(problem.saved_kib[k][r] for k in kinds) for r in range(3)]
     fastest = min(problem.modes, key=lambda r: (times[r], saved[r]))
@@ -153,7 +156,9 @@ def _relax(problem: StageProblem, kinds: list[int], count: int) -> _Relaxed:
         if k not in kinds
     )
     state = min(problem.state_kib[k] for k in kinds)
-    return _Relaxed(count, ns, state, saved[fastest], _hull(points), left_out)
+    return Relaxed(
+        count, ns, state, saved[fastest], _hull(points), left_out, tuple(times), tuple(saved)
+    )
 
 
 def _hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -171,14 +176,14 @@ def _hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
 
 def packing_bound(problem: StageProblem, below: int | None) -> int | None:
     """A lower bound of the objective; where it is at least `below`, `below` or more; None: no fit."""
-    bounds = [_packing(problem, relaxed, below) for relaxed in _relaxations(problem)]
+    bounds = [_packing(problem, relaxed, below) for relaxed in relaxations(problem)]
     found = [bound for bound in bounds if bound is not None]
     if len(found) < len(bounds):
         return below
     return max(found)
 
 
-def _packing(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> int | None:
+def _packing(problem: StageProblem, relaxed: Relaxed, below: int | None) -> int | None:
     table = _rank_times(problem, relaxed, below)
     entries, count = table[:, 1:].ravel(), relaxed.count
     if not np.isfinite(table[:, 0]).all() or np.count_nonzero(np.isfinite(entries)) < count:
@@ -193,7 +198,7 @@ def _packing(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> int
     return max(bound, _whole_layers(problem, relaxed)) if problem.vpp > 1 else bound
 
 
-def _rank_times(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> Floats:
+def _rank_times(problem: StageProblem, relaxed: Relaxed, below: int | None) -> Floats:
     """W(s, n) for n = 0..count, infinite where it does not fit; it never falls with n.
 
     With `below` the table ends where a rank would last too long for that objective.
@@ -201,7 +206,7 @@ def _rank_times(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> 
     n = np.arange(min(relaxed.count, _most_per_rank(problem, relaxed, below)) + 1)
     body, end = _most_per_chunk(problem, relaxed, below)
     vectors = np.array([max(rank, key=sum) for rank in problem.in_flight])
-    base, static, has_end = _ends(problem, vectors)
+    base, static, has_end = end_costs(problem, vectors)
     held = _least_in_flight(n, np.sort(vectors, axis=1), np.where(has_end, end, body))
     room = problem.cap_kib - static[:, None] - relaxed.state_kib * n
     overhead = _overhead(n, relaxed, room, held, vectors.max(axis=1))
@@ -209,7 +214,7 @@ def _rank_times(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> 
     return np.minimum.accumulate(table[:, ::-1], axis=1)[:, ::-1]
 
 
-def _ends(problem: StageProblem, vectors: Ints) -> tuple[Ints, Ints, Bools]:
+def end_costs(problem: StageProblem, vectors: Ints) -> tuple[Ints, Ints, Bools]:
     """By rank: ns and KiB that it has without a layer, and whether it holds an end."""
     base = np.zeros(problem.pp, np.int64)
     static = np.full(problem.pp, problem.fixed_kib, np.int64)
@@ -230,14 +235,14 @@ def _least_transient(problem: StageProblem) -> int:
     return min(problem.transient_kib[r] for r in problem.modes)
 
 
-def _most_per_rank(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> int:
+def _most_per_rank(problem: StageProblem, relaxed: Relaxed, below: int | None) -> int:
     if below is None:
         return relaxed.count
     longest = (below - 3 * problem.least_end_ns) // (3 * problem.m)
     return max(0, longest // max(1, relaxed.ns))
 
 
-def _most_per_chunk(problem: StageProblem, relaxed: _Relaxed, below: int | None) -> tuple[int, int]:
+def _most_per_chunk(problem: StageProblem, relaxed: Relaxed, below: int | None) -> tuple[int, int]:
     """Layers that a body chunk and an end chunk may hold in a plan below `below`."""
     if below is None or problem.vpp == 1:
         return relaxed.count, relaxed.count
@@ -257,7 +262,7 @@ def _least_in_flight(n: Ints, vectors: Ints, most: Ints) -> Ints:
     return np.where(n > vectors.shape[1] * most, -1, total)
 
 
-def _overhead(n: Ints, relaxed: _Relaxed, room: Ints, held: Ints, most_held: Ints) -> Floats:
+def _overhead(n: Ints, relaxed: Relaxed, room: Ints, held: Ints, most_held: Ints) -> Floats:
     """The least ns of recomputation with which n layers fit into `room`, infinite if none does."""
     need = np.maximum(relaxed.saved_kib * held - room, 0)
     fits = (held >= 0) & (room >= 0) & (need <= relaxed.savings[-1][0] * held)
@@ -268,7 +273,7 @@ def _overhead(n: Ints, relaxed: _Relaxed, room: Ints, held: Ints, most_held: Int
     return np.where(fits, n * np.interp(per_layer, xs, ys), np.inf)
 
 
-def _whole_layers(problem: StageProblem, relaxed: _Relaxed) -> int:
+def _whole_layers(problem: StageProblem, relaxed: Relaxed) -> int:
     """V > 1: the fullest body chunk has n layers; what it leaves is in the two end chunks."""
     body, send = problem.chunks - 2, problem.send_ns
     bounds = []

@@ -32,6 +32,7 @@ from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
 from planner.bounds import packing_bound, row_bounds, row_fits
+from planner.chunk_bound import chunk_bound
 from planner.coefficients import Coefficients, stage_problem
 from planner.pins import Pins
 from planner.space import Space, Variant, enumerate_space
@@ -303,6 +304,8 @@ class _Run:
                 self.misfits += 1
                 return None
             bound = max(bound, entry.bound)
+            if problem.vpp > 1 and below is not None:
+                bound = max(bound, chunk_bound(problem, below))
             if plan is not None and plan.objective <= bound:
                 self.solved += 1
                 return None

@@ -83,7 +83,7 @@ class Intervals:
     def _cheapest(self, key: Interval) -> Price | None:
         """Price every split of the interval into full | selective | none, and take the fastest."""
         problem, (stage, first, end) = self.problem, key
-        full, selective, transient = _mixes(end - first, problem.modes, problem.transient_kib)
+        full, selective, transient = mixes(end - first, problem.modes, problem.transient_kib)
         cut, second = first + full, first + full + selective
         time, saved = (self._mix(table, first, cut, second, end)
                        for table in (self._times, self._saved))  # fmt: skip
@@ -107,7 +107,7 @@ class Intervals:
 
 
 @cache
-def _mixes(layers: int, modes: tuple[int, ...], transients: tuple[int, ...]) -> list[Ints]:
+def mixes(layers: int, modes: tuple[int, ...], transients: tuple[int, ...]) -> list[Ints]:
     """(full, selective, transient KiB) of every allowed mix, the least recomputation first."""
     pairs = [
         (full, selective)
