@@ -4,12 +4,14 @@ The cost formulas take either one `Layout` or a `Grid`; they use the letters tha
 is written once and prices one layout or a million.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+LARGEST_TABLE = 2**22  # above this a look-up table is slower than sorting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +42,25 @@ class Grid:
     def take(self, rows: Ints) -> "Grid":
         """The layouts at `rows`."""
         return Grid(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Rows of `columns` that differ from each other, and for each row the index of its equal there."""
+    key = columns[0]
+    for column in columns[1:]:
+        key = _codes(key) * (column.max(initial=0) + 1) + column
+    key = _codes(key)
+    first = np.empty(key.max(initial=-1) + 1, np.int64)
+    first[key[::-1]] = np.arange(len(key))[::-1]
+    return first, key
+
+
+def _codes(values: Ints) -> Ints:
+    """0, 1, 2 ... in place of the distinct `values` (not negative), in their order."""
+    most = values.max(initial=0)
+    if most > LARGEST_TABLE:
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    present = np.zeros(most + 1, np.int64)
+    present[values] = 1
+    codes: Ints = (np.cumsum(present) - 1)[values]
+    return codes

@@ -6,9 +6,20 @@ stated there, so that a search that trusts them cannot discard the best layout.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodels.grid import Grid
+from costmodels.layer import exposed_s
+from costmodels.model import Model
+from costmodels.price_tables import WeightTable, WorkTable, backward_compute_s, forward_compute_s
+from costmodels.step import Setting
+from costmodels.training import Training
+from hardware_profiles.engine_schema import Engine
+from hardware_profiles.schema import Cluster
+from hardware_profiles.tunings import Tuning
 
 Floats = NDArray[np.float64]
 
@@ -54,3 +65,127 @@ class Prices:
     fixed_step_s: Floats
     slack_fraction: float
     capacity_bytes: float
+
+
+def price(
+    grid: Grid, model: Model, training: Training, cluster: Cluster, engine: Engine, tuning: Tuning
+) -> Prices:
+    """The coefficients of every row of `grid`; `tuning` is `load_fit(engine, gpu).tuning`."""
+    setting = Setting(model, training, cluster, engine, tuning)
+    work, weights = WorkTable(setting, grid), WeightTable(setting, grid)
+    once = _once_per_step(setting, grid, work, weights)
+    gathered, m = weights.gathered_bytes, grid.num_micro_batches
+    held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
+    fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
+    outside = work.ranks.step.context_bytes + tuning.memory_bytes
+    return Prices(
+        layer_s=work.layer_s + _gathering_s(setting, work, weights) + held_s,
+        layer_saved_bytes=work.layer_saved_bytes,
+        layer_state_bytes=weights.layer_state_bytes,
+        layer_step_s=once.layers_s[:, :, 0],
+        transient_bytes=work.replay_bytes + gathered[:, None],
+        embedding_s=work.rows(work.embedding.total_s),
+        embedding_saved_bytes=work.rows(work.embedding.saved_bytes),
+        embedding_state_bytes=weights.embedding_state_bytes,
+        embedding_step_s=once.ends_s[:, 0],
+        head_s=work.rows(work.head.total_s),
+        head_saved_bytes=work.rows(work.head.saved_bytes),
+        head_state_bytes=weights.head_state_bytes,
+        head_step_s=once.ends_s[:, 1],
+        head_transient_bytes=work.logits_bytes + gathered,
+        send_s=work.send_s,
+        fixed_bytes=np.full(len(grid), outside / (1 + tuning.memory_slack_fraction)),
+        fixed_step_s=fixed_s,
+        slack_fraction=tuning.memory_slack_fraction,
+        capacity_bytes=cluster.usable_memory_bytes or cluster.gpu.memory_bytes,
+    )
+
+
+def _gathering_s(setting: Setting, work: WorkTable, weights: WeightTable) -> Floats:
+    """(N, K, R) what ZeRO-3's gathering of one layer's weights adds to a micro-batch."""
+    overlap, interference = setting.engine.overlap.weight_gather, setting.tuning.interference
+    forward, backward = weights.layer_gather_s()
+    seen_f = exposed_s(forward, work.forward_room_s, overlap, interference)
+    seen_b = exposed_s(backward[:, :, None], work.backward_room_s, overlap, interference)
+    return np.asarray(seen_f)[:, :, None] + seen_b
+
+
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """Seconds once per step: (N, K, R) of a layer, (N, 2) of the ends, (N,) of any rank."""
+
+    layers_s: Floats
+    ends_s: Floats
+    latency_s: Floats
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            self.layers_s + other.layers_s,
+            self.ends_s + other.ends_s,
+            self.latency_s + other.latency_s,
+        )
+
+
+def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: WeightTable) -> _Once:
+    """Gradients reduced, weights updated, and gathered again."""
+    overlap = setting.engine.overlap
+    update_layers, update_ends = weights.update_s()
+    update = _Once(update_layers[:, :, None], update_ends, np.zeros(len(grid)))
+    pattern = setting.model.pattern
+    counts = np.array([pattern.count(kind) for kind in work.kinds], np.float64)
+    ranks, interference = grid.pipeline_parallel.astype(np.float64), setting.tuning.interference
+    backward = _Room(
+        work.backward_room_s, work.ends_room_s(backward_compute_s), counts, ranks, interference
+    )
+    forward = _Room(
+        work.forward_room_s[:, :, None], work.ends_room_s(forward_compute_s), counts, ranks,
+        interference,
+    )  # fmt: skip
+    reduce = backward.exposed(*weights.reduce_s(), overlap.data_reduce)
+    gather = forward.exposed(*weights.update_gather_s(), overlap.weight_gather)
+    return update + reduce + gather
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Computing under which a rank's communication may hide, (N, K, R) by layer and (N, 2) by end.
+
+    One rank (pp 1) hides all its communication under all its computing. Of several ranks the mean
+    one counts: its layers hide together, and an end hides under what its layers leave.
+    """
+
+    layers_s: Floats
+    ends_s: Floats
+    counts: Floats
+    ranks: Floats
+    interference: float
+
+    def exposed(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> _Once:
+        """What is seen of the communication of each layer, of the ends and of the latencies."""
+        alone = (self.ranks == 1)[:, None]
+        whole = layers @ self.counts
+        room = np.einsum("nkr,k->nr", self.layers_s, self.counts)
+        everything = whole + ends.sum(axis=1) + latency
+        seen = exposed_s(
+            everything[:, None], room + self.ends_s.sum(axis=1)[:, None], overlap, self.interference
+        )
+        fraction = _ratio(seen[:, 0], everything)[:, None]
+        spare = np.maximum(room[:, 0] - overlap * whole, 0.0) / self.ranks
+        together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
+        own = exposed_s(
+            layers[:, :, None], np.maximum(self.layers_s, together), overlap, self.interference
+        )
+        replayed = (seen - seen[:, :1]) / self.counts.sum()
+        return _Once(
+            np.where(alone[:, :, None], (layers * fraction)[:, :, None] + replayed[:, None, :], own),
+            np.where(alone, ends * fraction, exposed_s(
+                ends, self.ends_s + spare[:, None], overlap, self.interference)),
+            np.where(alone[:, 0], latency * fraction[:, 0], exposed_s(
+                latency, spare, overlap, self.interference)),
+        )  # fmt: skip
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    """part / whole, 0 where there is no whole."""
+    whole = np.broadcast_to(whole, part.shape)
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)

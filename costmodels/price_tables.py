@@ -1,0 +1,256 @@
+"""The two tables that the rows of a grid are put together from, and how rows look things up in them.
+
+work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel): computing and its communication
+weights   depends on (tp, dp cp, ep, etp, ZeRO stage, shard group): states, gradients, optimizer
+
+A grid of a million rows has a few thousand different entries in each.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.elementwise import Number, where
+from costmodels.ends import logits_bytes
+from costmodels.grid import Grid, Ints, distinct
+from costmodels.layer import Cost
+from costmodels.memory import gathered_bytes, state_memory, update_bytes
+from costmodels.params import (
+    RankParameters,
+    embedding_parameters_per_rank,
+    final_norm_parameters,
+    head_parameters_per_rank,
+    mtp_parameters_per_rank,
+)
+from costmodels.ranks import Ranks
+from costmodels.step import Setting
+from hardware_profiles.engine_schema import Axis
+from hardware_profiles.schema import CollectiveKind
+
+Floats = NDArray[np.float64]
+MODES = range(3)
+Collective = Callable[[CollectiveKind, RankParameters], Number]
+
+
+class _Table:
+    """Columns over the distinct rows of a grid; `of_row` finds each row's entry."""
+
+    def __init__(self, setting: Setting, grid: Grid, key: Sequence[Ints]) -> None:
+        first, self.of_row = distinct(key)
+        self.grid = grid.take(first)
+        self.ranks = Ranks(setting, self.grid)
+        self.setting = setting
+        self.kinds = range(len(setting.model.kinds))
+
+    def rows(self, value: Number) -> Floats:
+        """`value` of every row of the whole grid."""
+        return self._column(value)[self.of_row]
+
+    def rows_by_kind(self, value_of: Callable[[int], Number]) -> Floats:
+        """(N, K): `value_of` each layer kind."""
+        return self._stacked(value_of(kind) for kind in self.kinds)[self.of_row]
+
+    def rows_by_mode(self, value_of: Callable[[int, int], Number]) -> Floats:
+        """(N, K, R): `value_of` each layer kind and recompute mode."""
+        columns = self._stacked(value_of(kind, mode) for kind in self.kinds for mode in MODES)
+        return columns[self.of_row].reshape(-1, len(self.kinds), len(MODES))
+
+    def _stacked(self, values: Iterable[Number]) -> Floats:
+        return np.stack([self._column(value) for value in values], axis=1)
+
+    def _column(self, value: Number) -> Floats:
+        return np.broadcast_to(np.asarray(value, np.float64), len(self.grid))
+
+
+class WorkTable(_Table):
+    """Seconds and saved bytes of one micro-batch, by layer kind and recompute mode, and of the ends."""
+
+    def __init__(self, setting: Setting, grid: Grid) -> None:
+        stride = math.prod(_inner_degrees(setting, grid, ("pp",)))
+        across_nodes = (stride >= setting.cluster.gpus_per_node) & (grid.pipeline_parallel > 1)
+        super().__init__(setting, grid, (
+            grid.tensor_parallel, grid.context_parallel, grid.expert_parallel,
+            grid.expert_tensor_parallel, grid.micro_batch_size, grid.sequence_parallel,
+            across_nodes.astype(np.int64), (grid.pipeline_parallel > 1).astype(np.int64),
+            *_inner_degrees(setting, grid, ("tp", "cp")),
+        ))  # fmt: skip
+        self.costs = [[self.ranks.layer_cost(kind, mode) for mode in MODES] for kind in self.kinds]
+        self.embedding, self.head = self.ranks.step.ends
+
+    @property
+    def layer_s(self) -> Floats:
+        """(N, K, R)."""
+        return self.rows_by_mode(lambda kind, mode: self.costs[kind][mode].total_s)
+
+    @property
+    def layer_saved_bytes(self) -> Floats:
+        """(N, K, R)."""
+        return self.rows_by_mode(lambda kind, mode: self.costs[kind][mode].saved_bytes)
+
+    @property
+    def forward_room_s(self) -> Floats:
+        """(N, K) computing under which the forward's communication of weights may hide."""
+        return self.rows_by_kind(lambda kind: self.costs[kind][0].forward.compute_s)
+
+    @property
+    def backward_room_s(self) -> Floats:
+        """(N, K, R) the same of the backward, replay included."""
+        return self.rows_by_mode(lambda kind, mode: backward_compute_s(self.costs[kind][mode]))
+
+    def ends_room_s(self, compute_s: Callable[[Cost], Number]) -> Floats:
+        """(N, 2) the same of the embedding and of the head."""
+        return self._stacked(compute_s(cost) for cost in (self.embedding, self.head))[self.of_row]
+
+    @property
+    def replay_bytes(self) -> Floats:
+        """(N, R) what the largest replayed layer holds beyond what it kept."""
+        extra = [
+            [self._column(costs[0].saved_bytes - costs[mode].saved_bytes) for mode in MODES]
+            for costs in self.costs
+        ]
+        return np.max(np.array(extra), axis=0).T[self.of_row]
+
+    @property
+    def logits_bytes(self) -> Floats:
+        """(N,)."""
+        return self.rows(logits_bytes(self.ranks.step.site))
+
+    @property
+    def send_s(self) -> Floats:
+        """(N,) of both directions of a virtual stage."""
+        return self.rows(self.ranks.send_s)
+
+
+class WeightTable(_Table):
+    """What the weights of a layer and of the ends cost once per step, and the memory that they take."""
+
+    def __init__(self, setting: Setting, grid: Grid) -> None:
+        super().__init__(setting, grid, (
+            grid.tensor_parallel, grid.data_parallel * grid.context_parallel,
+            grid.expert_parallel, grid.expert_tensor_parallel,
+            grid.zero_stage, grid.shard_group, (grid.pipeline_parallel > 1).astype(np.int64),
+            *_inner_degrees(setting, grid, ("dp",), but=("tp", "cp")),
+        ))  # fmt: skip
+        model, tp = setting.model, self.grid.tensor_parallel * 1.0
+        self.layers = [self.ranks.layer_parameters(kind) for kind in self.kinds]
+        self.embedding = RankParameters(dense=embedding_parameters_per_rank(model, tp))
+        self.single = self.grid.pipeline_parallel == 1
+        own_head = head_parameters_per_rank(model, tp)
+        shared = self.single if model.tied else np.zeros(len(self.grid), dtype=bool)
+        head = where(shared, final_norm_parameters(model), own_head)
+        degrees = (tp, self.grid.expert_parallel, self.grid.expert_tensor_parallel)
+        self.head = RankParameters(dense=head) + mtp_parameters_per_rank(model, *degrees)
+        self.parts = (*self.layers, self.embedding, self.head)
+
+    @property
+    def layer_state_bytes(self) -> Floats:
+        """(N, K)."""
+        return self.rows_by_kind(lambda kind: self._state_bytes(self.layers[kind]))
+
+    @property
+    def embedding_state_bytes(self) -> Floats:
+        """(N,)."""
+        alone = self.single & (not self.setting.model.tied)
+        gathered = where(alone, self._gathered(self.embedding.dense), 0.0)
+        return self.rows(self._state_bytes(self.embedding) + gathered)
+
+    @property
+    def head_state_bytes(self) -> Floats:
+        """(N,)."""
+        tied = self.single & self.setting.model.tied
+        gathered = where(tied, 0.0, self._gathered(self.head.dense))
+        return self.rows(self._state_bytes(self.head) + gathered)
+
+    @property
+    def gathered_bytes(self) -> Floats:
+        """(N,) two layers of the largest kind as ZeRO-3 holds them."""
+        each = [self._gathered(layer.dense + layer.expert) for layer in self.layers]
+        return self.rows(2 * np.max([self._column(size) for size in each], axis=0))
+
+    def scratch_bytes(self) -> tuple[Floats, Floats]:
+        """(N, K) of each layer and (N, 2) of the ends, held in the optimizer step only."""
+        return self._by_part(
+            lambda part: update_bytes(self.ranks.state, part.dense, self.ranks.sharding)
+        )
+
+    def update_s(self) -> tuple[Floats, Floats]:
+        """(N, K) of each layer and (N, 2) of the ends: the optimizer's own time."""
+        return self._by_part(self.ranks.update_s)
+
+    def reduce_s(self) -> tuple[Floats, Floats, Floats]:
+        """(N, K), (N, 2), (N,) of layers, ends and latencies: gradients, none of it hidden."""
+        each, zero = self.ranks.state.reduce_bytes, self.grid.zero_stage
+
+        def seconds(collective: Collective, part: RankParameters) -> Number:
+            sums, shares = collective("all_reduce", part), collective("reduce_scatter", part)
+            return where(zero == 0, sums, where(zero < 3, shares, 0.0))
+
+        return self._wire(seconds, each)
+
+    def update_gather_s(self) -> tuple[Floats, Floats, Floats]:
+        """The same of the weights that ZeRO-1 and 2 gather after the update."""
+        each, zero = self.ranks.state.weight_bytes, self.grid.zero_stage
+
+        def seconds(collective: Collective, part: RankParameters) -> Number:
+            gather = collective("all_gather", part)
+            return where((zero == 1) | (zero == 2), gather, 0.0)
+
+        return self._wire(seconds, each)
+
+    def layer_gather_s(self) -> tuple[Floats, Floats]:
+        """(N, K) forward and backward: ZeRO-3's weights, and in the backward gradients too."""
+        collective_s, zero = self.ranks.collective_s, self.grid.zero_stage
+        forward = [collective_s("all_gather", layer, 2.0) for layer in self.layers]
+        scatter = [collective_s("reduce_scatter", layer, 4.0) for layer in self.layers]
+        return (
+            self.rows_by_kind(lambda kind: where(zero >= 3, forward[kind], 0.0)),
+            self.rows_by_kind(lambda kind: where(zero >= 3, forward[kind] + scatter[kind], 0.0)),
+        )
+
+    def _wire(
+        self, seconds: Callable[[Collective, RankParameters], Number], bytes_each: float
+    ) -> tuple[Floats, Floats, Floats]:
+        """A rank communicates all its parts at once: their bytes add up, the latency counts once."""
+        ranks = self.ranks
+
+        def wire_s(kind: CollectiveKind, part: RankParameters) -> Number:
+            return ranks.collective_s(kind, part, bytes_each) - ranks.latency_s(kind, part)
+
+        latency = [self._column(seconds(ranks.latency_s, part)) for part in self.parts]
+        layers, ends = self._by_part(lambda part: seconds(wire_s, part))
+        return layers, ends, np.max(latency, axis=0)[self.of_row]
+
+    def _by_part(self, value_of: Callable[[RankParameters], Number]) -> tuple[Floats, Floats]:
+        columns = self._stacked(value_of(part) for part in self.parts)[self.of_row]
+        return columns[:, :-2], columns[:, -2:]
+
+    def _state_bytes(self, parameters: RankParameters) -> Number:
+        return state_memory(self.ranks.state, parameters, self.ranks.sharding).allocated
+
+    def _gathered(self, parameters: Number) -> Number:
+        return gathered_bytes(self.ranks.state, parameters, self.ranks.sharding)
+
+
+def _inner_degrees(
+    setting: Setting, grid: Grid, axes: tuple[Axis, ...], but: tuple[Axis, ...] = ()
+) -> tuple[Ints, ...]:
+    """The degrees of the axes inside `axes` in the engine's rank order: they place their groups."""
+    columns: dict[Axis, Ints] = {
+        "tp": grid.tensor_parallel, "cp": grid.context_parallel,
+        "dp": grid.data_parallel, "pp": grid.pipeline_parallel,
+    }  # fmt: skip
+    order = setting.engine.legality.rank_order
+    inner = {axis for outer in axes for axis in order[: order.index(outer)]}
+    return tuple(columns[axis] for axis in sorted(inner - {"ep", *but}))
+
+
+def backward_compute_s(cost: Cost) -> Number:
+    """Seconds that the device computes in the backward, replay included."""
+    return cost.input_grad.compute_s + cost.weight_grad.compute_s + cost.replay.compute_s
+
+
+def forward_compute_s(cost: Cost) -> Number:
+    """Seconds that the device computes in the forward."""
+    return cost.forward.compute_s

@@ -1,0 +1,101 @@
+"""What one rank of each layout of a grid computes, communicates and keeps.
+
+The formulas are those of `StepModel` for one layout, which hold for arrays too; they are asked here
+for what does not depend on how many layers a stage holds. Every number is an array over the rows, or
+a float where no row differs.
+"""
+
+from typing import cast
+
+from costmodels.blocks import input_bytes, layer_operations
+from costmodels.collectives import collective_s, hops_s, send_s
+from costmodels.elementwise import Number, minimum, where
+from costmodels.grid import Grid
+from costmodels.layer import Cost
+from costmodels.layout import Layout, RecomputeModule
+from costmodels.memory import Sharding
+from costmodels.params import RankParameters, layer_parameters_per_rank
+from costmodels.step import FROZEN, UPDATE_BYTES, Setting, StepModel
+from hardware_profiles.engine_schema import State
+from hardware_profiles.schema import CollectiveKind
+
+SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)  # the default of `Layout`
+
+
+class Ranks:
+    """One rank under each layout of `grid`."""
+
+    def __init__(self, setting: Setting, grid: Grid) -> None:
+        self.setting, self.grid = setting, grid
+        # Only what a layout and a grid share is asked of it: places, costs and shapes.
+        self.step = StepModel(setting, cast(Layout, grid))
+
+    @property
+    def state(self) -> State:
+        """Bytes per parameter, without what a frozen model has none of."""
+        state = self.setting.engine.state
+        return state.model_copy(update=FROZEN) if self.setting.training.adapters_only else state
+
+    def layer_cost(self, kind: int, mode: int) -> Cost:
+        """One layer of `kind` and micro-batch; `mode` 0 no, 1 selective, 2 full recompute."""
+        site = self.step.site
+        operations = layer_operations(site, self.setting.model.kinds[kind])
+        if mode == 2:
+            return self.step.pricer.full_cost(operations, input_bytes(site))
+        return self.step.pricer.cost(operations, SELECTIVE if mode == 1 else ())
+
+    def layer_parameters(self, kind: int) -> RankParameters:
+        """Parameters of one layer of `kind` on this rank."""
+        grid, model = self.grid, self.setting.model
+        degrees = (grid.tensor_parallel, grid.expert_parallel, grid.expert_tensor_parallel)
+        tp, ep, etp = (degree * 1.0 for degree in degrees)
+        return layer_parameters_per_rank(model, model.kinds[kind], tp, ep, etp)
+
+    def collective_s(
+        self, kind: CollectiveKind, parameters: RankParameters, bytes_each: float
+    ) -> Number:
+        """A collective over the ranks that share `parameters`, dense and expert ones apart."""
+        cluster, step = self.setting.cluster, self.step
+        dense = collective_s(cluster, kind, parameters.dense * bytes_each, step.dense_group)
+        expert = collective_s(cluster, kind, parameters.expert * bytes_each, step.expert_group)
+        expert = where(parameters.expert > 0, expert, 0.0)
+        return self.setting.tuning.collective_scale * (dense + expert)
+
+    def latency_s(self, kind: CollectiveKind, parameters: RankParameters) -> Number:
+        """The part of `collective_s` that does not grow with the parameters."""
+        cluster, step = self.setting.cluster, self.step
+        expert = where(parameters.expert > 0, hops_s(cluster, kind, step.expert_group), 0.0)
+        dense = hops_s(cluster, kind, step.dense_group)
+        return self.setting.tuning.collective_scale * (dense + expert)
+
+    def update_s(self, parameters: RankParameters) -> Number:
+        """The optimizer's update of this rank's share of `parameters`."""
+        if self.setting.training.adapters_only:
+            return 0.0
+        sharded, step = self.grid.zero_stage >= 1, self.step
+        dense = parameters.dense / where(sharded, step.dense_group.size, 1.0)
+        expert = parameters.expert / where(sharded, step.expert_group.size, 1.0)
+        moved_bytes = (dense + expert) * UPDATE_BYTES[self.setting.training.optimizer]
+        return moved_bytes / step.pricer.device.bandwidth_bytes_per_s
+
+    @property
+    def sharding(self) -> Sharding:
+        """How ZeRO divides the states; rows without it have a shard group of 1."""
+        grid, replicas = self.grid, self.step.dense_group.size
+        ranks = where(grid.zero_stage > 0, grid.shard_group * 1.0, replicas)
+        return Sharding(
+            zero_stage=grid.zero_stage * 1.0, dense_ranks=ranks,
+            expert_ranks=minimum(self.step.expert_group.size, ranks),
+            pipelined=(grid.pipeline_parallel > 1) * 1.0,
+        )  # fmt: skip
+
+    @property
+    def send_s(self) -> Number:
+        """What a virtual stage waits for its neighbours, both directions of one micro-batch."""
+        setting, step = self.setting, self.step
+        size = 2.0 * step.site.shard.tokens_outside * setting.model.hidden
+        across = step.neighbour_stride >= setting.cluster.gpus_per_node
+        hop = send_s(setting.cluster, size, across_nodes=across)
+        shown = (1.0 - setting.engine.overlap.pipeline) * setting.tuning.collective_scale * hop
+        waits = setting.tuning.boundary_s * step.pricer.crosses_nodes
+        return where(self.grid.pipeline_parallel > 1, 2 * (shown + waits), 0.0)
