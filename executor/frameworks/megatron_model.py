@@ -22,6 +22,8 @@ ROTARY_BASE = (
     10000  # Megatron's default, and that of the configurations when `rope_theta` is absent
 )
 
+_ALIBI = ("bloom", "mpt")
+
 
 def model_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
     """Megatron's settings for the model, and what of it they cannot say."""
@@ -48,13 +50,13 @@ def model_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
         settings |= _expert_settings(model, experts)
     if model.mtp_layers:
         settings["mtp_num_layers"] = model.mtp_layers
-    return {name: value for name, value in settings.items() if value is not False}, _unsaid(model)
+    return {name: value for name, value in settings.items() if value is not False}, _unsaid(answer)
 
 
 def _position_settings(answer: Answer) -> dict[str, object]:
     if answer.model.learned_positions:
         return {"position_embedding_type": "learned_absolute"}
-    if answer.config.get("model_type") in ("bloom", "mpt"):
+    if answer.config.get("model_type") in _ALIBI:
         return {"position_embedding_type": "none"}
     base = answer.config.get("rope_theta")
     known = isinstance(base, int | float)
@@ -110,12 +112,15 @@ def _pattern(routed: list[int]) -> str:
     return "+".join(f"[{each}]*{count}" for each, count in runs)
 
 
-def _unsaid(model: Model) -> list[CannotSay]:
+def _unsaid(answer: Answer) -> list[CannotSay]:
+    model = answer.model
     found = {
+        "model.alibi": answer.config.get("model_type") in _ALIBI,
         "model.window": any(kind.attention.window for kind in model.kinds),
         "model.norms_per_layer": model.norms_per_layer != 2,
         "model.parallel_blocks": model.parallel_blocks,
         "model.embedding_norm": model.embedding_norm,
+        "model.qk_norm": any(kind.attention.qk_norm == "full" for kind in model.kinds),
         "model.sinks": any(kind.attention.sinks for kind in model.kinds),
     }
     why = "the arguments written here build plain pre-norm blocks with full attention"
@@ -242,8 +247,8 @@ def _latent_config(values: Values) -> dict[str, Any]:
     routed = layer_pattern(values.get("moe_layer_freq"), int(values.found["num_layers"].value))
     config["first_k_dense_replace"] = routed.index(1) if 1 in routed else len(routed)
     if values.on("moe_router_enable_expert_bias"):
-        config["topk_method"] = "noaux_tc"
-    return config
+        return config | {"topk_method": "noaux_tc"}
+    return config | {"model_type": "deepseek_v2"}
 
 
 def layer_pattern(frequency: Fact | None, num_layers: int) -> list[int]:

@@ -143,7 +143,9 @@ def plan_of(name: str, layout: Layout, training: Training) -> Plan:
     return Plan(
         model=PlanModel.of(name, load_model_config(name)),
         cluster=PlanCluster(name=CLUSTER, gpus=layout.world_size, sha256="0" * 16),
-        training=PlanTraining(**{f.name: getattr(training, f.name) for f in fields(training)}),
+        training=PlanTraining(
+            **{name: getattr(training, name) for name in PlanTraining.model_fields}
+        ),
         engine="megatron",
         layout=PlanLayout(stages=stages, **{name: getattr(layout, name) for name in names}),
     )

@@ -1,0 +1,113 @@
+"""A plan written in a framework's format and read back is the same plan, as far as it can say."""
+
+import random
+from collections import Counter
+
+import pytest
+from random_plans import (
+    ANYTHING,
+    Habits,
+    differences,
+    missing_facts,
+    model_named,
+    plan_of,
+    random_plan,
+)
+
+from costmodels.layout import Layout, Stage
+from costmodels.training import Training
+from executor.frameworks import FRAMEWORKS, exporter_named, read_config
+from hardware_profiles.load_models import model_names
+from planner.plan import layout_of, training_of
+from planner.reading import CannotSay
+from planner.resolve import resolve
+from planner.settings import Settings
+
+LAYOUTS = 500
+HABITS = {
+    "megatron": Habits(
+        schedules=("1f1b", "interleaved_1f1b"),
+        recompute=("none", "selective", "full", "block"),
+        precisions=("bf16", "fp8"),
+        even=False,
+    ),
+    "bridge": Habits(
+        schedules=("1f1b", "interleaved_1f1b"),
+        recompute=("none", "selective", "full", "block"),
+        even=False,
+    ),
+    "torchtitan": Habits(
+        schedules=("1f1b", "gpipe", "interleaved_1f1b", "zb_v"), zero_stages=(2, 3), even=False
+    ),
+    "nanotron": Habits(schedules=("1f1b", "gpipe")),
+    "deepspeed": Habits(zero_stages=(1, 2, 3), recompute=("none",), context=False,
+                        sequence_parallel=False),
+    "accelerate": Habits(zero_stages=(2, 3), sequence_parallel=False),
+}  # fmt: skip
+ELSEWHERE = {
+    "deepspeed": {"training.seq_len", "model"},
+    "accelerate": {
+        "training.seq_len",
+        "training.global_batch_size",
+        "training.optimizer",
+        "layout.micro_batch_size",
+        "model",
+    },
+}
+"""What a format leaves to the training code whatever the layout."""
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS, "torchtitan-0.2"])
+def test_round_trip(name: str) -> None:
+    """Each of 500 random legal layouts comes back unchanged, but for what was listed as unsaid."""
+    export, framework = exporter_named(name), name.split("-0")[0]
+    rng = random.Random(20250807)
+    wrong: list[str] = []
+    unsaid: Counter[str] = Counter()
+    whole = 0
+    for case in range(LAYOUTS):
+        plan = random_plan(rng, ANYTHING if case % 2 else HABITS[framework])
+        exported = export(plan, 8)
+        file = next(iter(exported.files))
+        reading = read_config(exported.files[file], file)
+        assert reading.framework == framework
+        back = resolve(reading, missing_facts(plan, exported), Settings())
+        found = differences(layout_of(plan.layout), training_of(plan.training), back, exported)
+        wrong += [f"{layout_of(plan.layout).label}: {each}" for each in found]
+        names = {each.name for each in exported.cannot_say}
+        unsaid.update(names)
+        whole += names <= ELSEWHERE.get(framework, set())
+    assert not wrong, wrong[:5]
+    assert whole >= LAYOUTS // 10, f"only {whole} layouts were said whole; unsaid: {unsaid}"
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nanotron"])
+@pytest.mark.parametrize("name", model_names())
+def test_the_model_comes_back(framework: str, name: str) -> None:
+    """Each built-in model comes back as the same shape, unless it is listed as unsaid."""
+    model = model_named(name)
+    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(model.num_layers),))
+    plan = plan_of(name, layout, Training(seq_len=2048, global_batch_size=8))
+    exported = FRAMEWORKS[framework].export(plan, 8)
+    file = next(iter(exported.files))
+    reading = read_config(exported.files[file], file)
+    back = resolve(reading, missing_facts(plan, exported), Settings()).model
+    if any(_of_the_model(each) for each in exported.cannot_say):
+        pytest.skip(f"cannot say {exported.cannot_say[-1]}")
+    assert (back.hidden, back.vocab, back.kinds, back.pattern) == (
+        model.hidden,
+        model.vocab,
+        model.kinds,
+        model.pattern,
+    )
+    assert (back.gated, back.norm, back.bias, back.tied, back.mtp_layers) == (
+        model.gated,
+        model.norm,
+        model.bias,
+        model.tied,
+        model.mtp_layers,
+    )
+
+
+def _of_the_model(each: CannotSay) -> bool:
+    return each.name.startswith("model")
