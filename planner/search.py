@@ -28,9 +28,11 @@ from costmodels.grid import Grid
 from costmodels.layout import Layout, check_layout
 from costmodels.model import Model
 from costmodels.price import Prices
+from costmodels.price import price as closed_form_price
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
+from hardware_profiles.tunings import load_fit
 from planner.bounds import packing_bound, row_bounds, row_fits
 from planner.chunk_bound import chunk_bound
 from planner.coefficients import Coefficients, stage_problem
@@ -42,11 +44,11 @@ from planner.stages import Solver
 WINDOWS = (0.001, 0.004, 0.016, 0.064, 0.25)
 LAST = len(WINDOWS)
 SPREAD = 1.5
-FIRST_PLANS = 8
+FIRST_KINDS = 32
 ROWS_PER_PRICE = 65_536
 PROGRESS_S = 0.2
 
-Pricer = Callable[[Grid, Model, Training, Cluster, Engine], Prices]
+Pricer = Callable[[Grid, "Question"], Prices]
 Kind = tuple[int, int, int, int]
 Family = tuple[str, int, int, int, tuple[int, ...]]
 
@@ -130,24 +132,20 @@ class _Open(NamedTuple):
     rung: int
 
 
-def closed_form() -> Pricer:
-    """The cost model's own prices."""
-    from costmodels.price import price
-
-    return price
+def closed_form(grid: Grid, question: Question) -> Prices:
+    """The cost model's own prices, with what was fitted for this engine and GPU."""
+    q = question
+    tuning = load_fit(q.engine.name, q.cluster.gpu.name).tuning
+    return closed_form_price(grid, q.model, q.training, q.cluster, q.engine, tuning)
 
 
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
     """Every row of `space` priced, in blocks so that memory stays small."""
-    q, rows = question, np.arange(len(space.grid))
-    blocks = range(0, max(1, len(rows)), ROWS_PER_PRICE)
+    rows = np.arange(len(space.grid))
     return Coefficients.joined(
-        Coefficients.of(
-            price(space.grid.take(rows[i : i + ROWS_PER_PRICE]), q.model, q.training, q.cluster,
-                  q.engine)
-        )
-        for i in blocks
-    )  # fmt: skip
+        Coefficients.of(price(space.grid.take(rows[i : i + ROWS_PER_PRICE]), question))
+        for i in range(0, max(1, len(rows)), ROWS_PER_PRICE)
+    )
 
 
 def search(
@@ -155,7 +153,7 @@ def search(
     *,
     k: int = 1,
     time_limit_s: float | None = None,
-    price: Pricer | None = None,
+    price: Pricer = closed_form,
     progress: Callable[[Progress], None] | None = None,
     rerank: Callable[[Layout], float] | None = None,
 ) -> SearchResult:
@@ -168,7 +166,7 @@ def search(
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
     if not len(space.grid):
         raise NoLayoutFits(f"no layout of {q.model.name} on {q.gpus} GPUs obeys every rule")
-    run = _Run(question, space, price_space(question, space, price or closed_form()), progress)
+    run = _Run(question, space, price_space(question, space, price), progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
     run.seed()
     finished = run.prove(1, deadline) and run.prove(k, deadline)
@@ -205,15 +203,20 @@ class _Run:
         self.refuted: dict[Family, list[tuple[tuple[int, ...], int]]] = {}
 
     def seed(self) -> None:
-        """A few plans to start from, so that the first windows are narrow: no proof needs them."""
-        found = 0
-        for row in self.rows[: 8 * FIRST_PLANS]:
+        """A plan of each of the likeliest kinds, so that the first windows are narrow."""
+        tried: set[Kind] = set()
+        for row in self.rows:
+            kind = self._kind(int(row))
+            if kind in tried:
+                continue
+            tried.add(kind)
             for variant in self.space.variants(int(row)):
-                if variant.virtual_stages == 1 and found < FIRST_PLANS:
+                if variant.virtual_stages == 1:
                     entry = _Open(0, 0, int(row), variant, 0)
                     _, plan = self.solver.first_plan(self._problem(entry))
                     self._offer(entry, plan)
-                    found += plan is not None
+            if len(tried) == FIRST_KINDS:
+                return
 
     def _variants_in(self, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> int:
         pp, m = self.space.grid.pipeline_parallel[rows], self.space.grid.num_micro_batches[rows]

@@ -10,9 +10,7 @@ from costmodels.model import Attention, Experts, Layer, Model
 from costmodels.price import Prices
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
-from hardware_profiles.engine_schema import Engine
 from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import Cluster
 from planner.search import Pricer, Question
 
 ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
@@ -23,9 +21,7 @@ MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=64))
 def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
     """Prices drawn from `seed`: they scale as one expects, with noise that every row draws alike."""
 
-    def price(
-        grid: Grid, model: Model, training: Training, cluster: Cluster, engine: Engine
-    ) -> Prices:
+    def price(grid: Grid, question: Question) -> Prices:
         rng = np.random.default_rng(seed)
         tp, cp, mbs = (grid.tensor_parallel, grid.context_parallel, grid.micro_batch_size)
         ep, zero, pp = grid.expert_parallel, grid.zero_stage, grid.pipeline_parallel
@@ -65,7 +61,9 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
     return price
 
 
-def small_question(pattern: tuple[int, ...], gpus: int, batch: int, **legality: object) -> Question:
+def small_question(
+    pattern: tuple[int, ...], gpus: int, batch: int, **legality: object
+) -> Question:
     """A question about a model of tiny layers: kind 0 dense, kind 1 mixture of experts."""
     kinds = (DENSE, MOE)[: max(pattern) + 1]
     engine = load_engine("native")
