@@ -128,8 +128,11 @@ def _settings(
     found: Found | None = None
     if starter.launcher is Launcher.torchrun:
         found = find_hardware()
+    priced_by = profile_of(plan, cluster)
+    if priced_by and priced_by.gpu.vendor == "cpu" and found:
+        found = found.as_cpu()
     placement = place(plan, nodes, found)
-    for line in notices(plan, placement, found, profile_of(plan, cluster)):
+    for line in notices(plan, placement, found, priced_by):
         typer.echo(f"note: {line}", err=True)
     return Settings(
         placement=placement,

@@ -7,7 +7,7 @@ import importlib.util
 import socket
 import subprocess
 import sys
-from typing import Literal
+from typing import Literal, Self
 
 from hardware_profiles.local_cpu import memory_bytes, num_cores
 from hardware_profiles.schema import Frozen
@@ -31,6 +31,11 @@ class Found(Frozen):
     memory_bytes: float
     torch: str
     cuda: str | None = None
+
+    def as_cpu(self) -> Self:
+        """The same host without its GPUs, for a plan that is made for its cores."""
+        cores = {"device": "cpu", "devices": num_cores(), "name": "cpu", "cuda": None}
+        return self.model_copy(update={**cores, "memory_bytes": memory_bytes()})
 
 
 def find_hardware() -> Found:

@@ -52,7 +52,7 @@ def job_of(settings: Settings, out: Path) -> Job:
         module=settings.module,
         arguments=(
             str(out / PLAN_FILE), "--steps", str(settings.steps), "--warmup", str(settings.warmup),
-            "--out", str(out / "ranks"), *data,
+            "--out", str(out / "ranks"), "--device", settings.device, *data,
         ),
         processes_per_node=settings.placement.processes_per_node,
         nodes=settings.placement.nodes,

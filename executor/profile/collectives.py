@@ -30,7 +30,7 @@ NUMBER = torch.float32
 def sizes_bytes(*, is_cuda: bool, quick: bool) -> tuple[int, ...]:
     """Message sizes from 1 KiB to 1 GiB; a CPU is bounded at 64 MiB, it would take minutes each."""
     largest = 1024 * MIB if is_cuda else (32 if quick else 64) * MIB
-    factor = 8 if quick else 4
+    factor = 4 if quick else 2
     found = [1024]
     while found[-1] * factor <= largest:
         found.append(found[-1] * factor)

@@ -381,5 +381,6 @@ def test_job_names_everything_the_engine_needs(tmp_path: Path) -> None:
     settings = Settings(placement=Placement(2, 1), steps=5, warmup=2, data=Path("tokens.bin"))
     arguments = job_of(settings, tmp_path).arguments
     assert arguments[1:] == (
-        "--steps", "5", "--warmup", "2", "--out", str(tmp_path / "ranks"), "--data", "tokens.bin",
+        "--steps", "5", "--warmup", "2", "--out", str(tmp_path / "ranks"), "--device", "cpu",
+        "--data", "tokens.bin",
     )  # fmt: skip
