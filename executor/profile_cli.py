@@ -95,6 +95,8 @@ def _measure_as_rank(options: Options) -> None:
 def _start(
     options: Options, starter: Starter, *, nodes: int, processes: int | None, print_only: bool
 ) -> None:
+    if starter.launcher is Launcher.slurm and processes is None:
+        raise SlurmFailed("give --processes: ranks per host cannot be found from this one")
     per_node = processes or _ranks_of_this_host(options.device)
     out = options.out.with_name(options.out.name + ".run")
     progress = out / "progress.json"

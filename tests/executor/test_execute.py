@@ -302,6 +302,13 @@ def test_print_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "plan.run").exists()
 
 
+def test_the_commands_import_no_torch() -> None:
+    """Starting, watching and comparing is done without torch: it would cost two seconds."""
+    program = "import sys, executor.execute_cli, executor.profile_cli; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert answer.stdout.strip() == "False", answer.stderr
+
+
 def test_an_unreadable_plan_is_a_usage_error(tmp_path: Path) -> None:
     """Exit 2 and one line."""
     (tmp_path / "plan.yaml").write_text("nonsense: 1\n")

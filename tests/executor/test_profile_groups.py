@@ -64,6 +64,28 @@ def test_the_timed_product_is_the_product(layout: str) -> None:
     assert bool(out.isfinite().all())
 
 
+def test_fp8_product_has_the_shape_of_the_point() -> None:
+    """The scaled 8-bit product, which torch can emulate on a CPU, is of (m x k) and (k x n)."""
+    shape = matmul.Shape(m=32, n=16, k=64)
+    out = matmul.product_call(shape, "fp8", "TN", torch.device("cpu"))()
+    assert isinstance(out, torch.Tensor)
+    assert out.shape == (32, 16)
+    assert out.dtype == torch.bfloat16
+
+
+def test_minor_formats_get_fewer_shapes_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 and fp8, which models are trained in, get every shape; fp32 a quarter of them."""
+    monkeypatch.setattr(matmul, "dtypes_of", lambda _: ("fp32", "bf16", "fp8"))
+    planned = matmul.measurements(torch.device("cuda", 0), quick=True, memory_bytes=80e9)
+    forward = {
+        dtype: sum(item.key.startswith(f"matmul/{dtype}/TN") for item in planned)
+        for dtype in ("fp32", "bf16", "fp8")
+    }
+    assert forward["fp8"] < forward["bf16"] <= forward["fp8"] + 4  # bf16 has grouped products too
+    assert forward["fp32"] <= forward["fp8"] / 3
+    assert not any(item.key.startswith("matmul/fp8/N") for item in planned)
+
+
 def test_grouped_product_multiplies_every_group() -> None:
     """A grouped product of 4 groups of 16 rows gives 64 rows."""
     shape = matmul.Shape(m=16, n=32, k=64, groups=4)
