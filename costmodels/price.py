@@ -32,6 +32,8 @@ class Prices:
                        tensor, context and expert communication, and the recomputation of mode r
     layer_saved_bytes  (N, K, R) kept for the backward of one layer and micro-batch
     layer_state_bytes  (N, K) weights, gradients and optimizer state of one layer
+    layer_update_bytes (N, K) held in the optimizer step, when no activation is: a rank's peak is
+                       states + max(activations + transient, update)
     layer_step_s       (N, K) once per step: exposed gradient/weight communication and optimizer
                        update
     transient_bytes    (N, R) held only while some layer of mode r runs; a stage pays its largest
@@ -49,15 +51,18 @@ class Prices:
     layer_s: Floats
     layer_saved_bytes: Floats
     layer_state_bytes: Floats
+    layer_update_bytes: Floats
     layer_step_s: Floats
     transient_bytes: Floats
     embedding_s: Floats
     embedding_saved_bytes: Floats
     embedding_state_bytes: Floats
+    embedding_update_bytes: Floats
     embedding_step_s: Floats
     head_s: Floats
     head_saved_bytes: Floats
     head_state_bytes: Floats
+    head_update_bytes: Floats
     head_step_s: Floats
     head_transient_bytes: Floats
     send_s: Floats
@@ -74,6 +79,7 @@ def price(
     setting = Setting(model, training, cluster, engine, tuning)
     work, weights = WorkTable(setting, grid), WeightTable(setting, grid)
     once = _once_per_step(setting, grid, work, weights)
+    update_layers, update_ends = weights.update_bytes()
     gathered, m = weights.gathered_bytes, grid.num_micro_batches
     held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
     fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
@@ -82,15 +88,18 @@ def price(
         layer_s=work.layer_s + _gathering_s(setting, work, weights) + held_s,
         layer_saved_bytes=work.layer_saved_bytes,
         layer_state_bytes=weights.layer_state_bytes,
+        layer_update_bytes=update_layers,
         layer_step_s=once.layers_s[:, :, 0],
         transient_bytes=work.replay_bytes + gathered[:, None],
         embedding_s=work.rows(work.embedding.total_s),
         embedding_saved_bytes=work.rows(work.embedding.saved_bytes),
         embedding_state_bytes=weights.embedding_state_bytes,
+        embedding_update_bytes=update_ends[:, 0],
         embedding_step_s=once.ends_s[:, 0],
         head_s=work.rows(work.head.total_s),
         head_saved_bytes=work.rows(work.head.saved_bytes),
         head_state_bytes=weights.head_state_bytes,
+        head_update_bytes=update_ends[:, 1],
         head_step_s=once.ends_s[:, 1],
         head_transient_bytes=work.logits_bytes + gathered,
         send_s=work.send_s,

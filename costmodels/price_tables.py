@@ -169,7 +169,7 @@ class WeightTable(_Table):
         each = [self._gathered(layer.dense + layer.expert) for layer in self.layers]
         return self.rows(2 * np.max([self._column(size) for size in each], axis=0))
 
-    def scratch_bytes(self) -> tuple[Floats, Floats]:
+    def update_bytes(self) -> tuple[Floats, Floats]:
         """(N, K) of each layer and (N, 2) of the ends, held in the optimizer step only."""
         return self._by_part(
             lambda part: update_bytes(self.ranks.state, part.dense, self.ranks.sharding)

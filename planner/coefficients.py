@@ -32,15 +32,18 @@ class Coefficients:
     layer_ns: Ints
     layer_saved_kib: Ints
     layer_state_kib: Ints
+    layer_update_kib: Ints
     layer_step_ns: Ints
     transient_kib: Ints
     embedding_ns: Ints
     embedding_saved_kib: Ints
     embedding_state_kib: Ints
+    embedding_update_kib: Ints
     embedding_step_ns: Ints
     head_ns: Ints
     head_saved_kib: Ints
     head_state_kib: Ints
+    head_update_kib: Ints
     head_step_ns: Ints
     head_transient_kib: Ints
     send_ns: Ints
@@ -97,6 +100,7 @@ def stage_problem(
         layer_ns=tuple(map(tuple, c.layer_ns[row].tolist())),
         saved_kib=tuple(map(tuple, c.layer_saved_kib[row].tolist())),
         state_kib=tuple(c.layer_state_kib[row].tolist()),
+        update_kib=tuple(c.layer_update_kib[row].tolist()),
         step_ns=tuple(c.layer_step_ns[row].tolist()),
         transient_kib=tuple(c.transient_kib[row].tolist()),
         embedding=End(
@@ -104,6 +108,7 @@ def stage_problem(
             int(c.embedding_saved_kib[row]),
             int(c.embedding_state_kib[row]),
             int(c.embedding_step_ns[row]),
+            update_kib=int(c.embedding_update_kib[row]),
         ),
         head=End(
             int(c.head_ns[row]),
@@ -111,6 +116,7 @@ def stage_problem(
             int(c.head_state_kib[row]),
             int(c.head_step_ns[row]),
             int(c.head_transient_kib[row]),
+            int(c.head_update_kib[row]),
         ),
         send_ns=int(c.send_ns[row]),
         fixed_kib=int(c.fixed_kib[row]),

@@ -241,6 +241,8 @@ def _add_memory(model: "cp_model.CpModel", chunks: _Chunks, most: list[int]) -> 
         ends = [e for e, j in ((problem.embedding, 0), (problem.head, last)) if j in rank]
         static = problem.fixed_kib + sum(end.state_kib for end in ends)
         static += sum(chunks.sum_of(j, lambda k, r: problem.state_kib[k]) for j in rank)
+        update = sum(chunks.sum_of(j, lambda k, r: problem.update_kib[k]) for j in rank)
+        model.add(static + update + sum(end.update_kib for end in ends) <= problem.cap_kib)
         transient = _transient(model, chunks, rank, max((e.transient_kib for e in ends), default=0))
         saved = []
         for j in rank:
@@ -265,6 +267,8 @@ def _surely_fits(problem: StageProblem, rank: int, most: list[int]) -> bool:
     ends = problem.embedding.saved_kib + problem.head.saved_kib
     layers = [most[j] for j in problem.chunks_of_rank[rank]]
     total += max(problem.state_kib) * sum(layers)
+    total += max(problem.update_kib) * sum(layers)
+    total += problem.embedding.update_kib + problem.head.update_kib
     return total + max(
         sum(q * (n * heaviest + ends) for q, n in zip(vector, layers, strict=True))
         for vector in problem.in_flight[rank]

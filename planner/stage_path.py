@@ -52,6 +52,7 @@ class Intervals:
         self._times = np.vstack([np.zeros((1, times.shape[1]), np.int64), times.cumsum(0)])
         self._saved = np.vstack([np.zeros((1, saved.shape[1]), np.int64), saved.cumsum(0)])
         self._states = np.concatenate([[0], np.array(problem.state_kib)[kinds].cumsum()])
+        self._updates = np.concatenate([[0], np.array(problem.update_kib)[kinds].cumsum()])
         self._steps = np.concatenate([[0], np.array(problem.step_ns)[kinds].cumsum()])
         self._floor = np.concatenate(
             [[0], np.array(problem.layer_ns)[:, list(problem.modes)].min(1)[kinds].cumsum()]
@@ -89,12 +90,16 @@ class Intervals:
                        for table in (self._times, self._saved))  # fmt: skip
         held = int(problem.in_flight[stage][0][0])
         static = problem.fixed_kib + int(self._states[end] - self._states[first])
-        floor = 0
+        floor, update = 0, int(self._updates[end] - self._updates[first])
+        kept = 0
         for end_part, holder in ((problem.embedding, 0), (problem.head, problem.pp - 1)):
             if stage == holder:
-                static += end_part.state_kib + held * end_part.saved_kib
+                static += end_part.state_kib
+                kept += held * end_part.saved_kib
+                update += end_part.update_kib
                 floor = max(floor, end_part.transient_kib)
-        fits = static + held * saved + np.maximum(transient, floor) <= problem.cap_kib
+        running = kept + held * saved + np.maximum(transient, floor)
+        fits = static + np.maximum(running, update) <= problem.cap_kib
         if not fits.any():
             return None
         best = int(np.where(fits, time, np.iinfo(np.int64).max).argmin())

@@ -21,6 +21,7 @@ usual formula with sums is up to 38 % too short on uneven chunks, and a solver f
 
 Memory of rank s and each in-flight vector q (`costmodels.in_flight`):
     sum over its chunks of (states + q_v saved) + its ends + max(transients present) <= cap
+and in the optimizer step, when nothing is in flight, states + update <= cap.
 In a chunk the first `full` layers recompute in full, the next `selective` ones selectively.
 """
 
@@ -55,6 +56,7 @@ class End:
     state_kib: int = 0
     step_ns: int = 0
     transient_kib: int = 0
+    update_kib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class StageProblem:
 
     pattern      the kind of each layer in model order
     modes        the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
-    layer_ns, saved_kib   by kind and mode       state_kib, step_ns   by kind
+    layer_ns, saved_kib   by kind and mode       state_kib, update_kib, step_ns  by kind
     transient_kib         by mode; a rank pays the largest one present, or its head's if larger
     splits       the layers per stage to choose from, None for any
     empty_ends   the first and the last of several stages may hold no layer
@@ -125,6 +127,7 @@ class StageProblem:
     layer_ns: tuple[tuple[int, ...], ...]
     saved_kib: tuple[tuple[int, ...], ...]
     state_kib: tuple[int, ...]
+    update_kib: tuple[int, ...]
     step_ns: tuple[int, ...]
     transient_kib: tuple[int, ...]
     embedding: End
@@ -198,8 +201,9 @@ class StageProblem:
     @cached_property
     def costs(self) -> tuple[int, ...]:
         """Every price: where none is larger, every plan fits and none is slower."""
-        tables = (*self.layer_ns, *self.saved_kib, self.state_kib, self.step_ns, self.transient_kib)
-        ends = ((e.ns, e.saved_kib, e.state_kib, e.step_ns, e.transient_kib)
+        tables = (*self.layer_ns, *self.saved_kib, self.state_kib, self.update_kib, self.step_ns,
+                  self.transient_kib)  # fmt: skip
+        ends = ((e.ns, e.saved_kib, e.state_kib, e.step_ns, e.transient_kib, e.update_kib)
                 for e in (self.embedding, self.head))  # fmt: skip
         alone = (self.send_ns, self.fixed_kib, self.fixed_step_ns)
         return (*chain.from_iterable(tables), *chain.from_iterable(ends), *alone)
@@ -257,20 +261,22 @@ def peak_kib(
 ) -> int:
     """The largest KiB that `rank` holds at once, given its chunks' first layers and their modes."""
     last = problem.chunks - 1
-    static, transient, saved = problem.fixed_kib, 0, []
+    static, transient, update, saved = problem.fixed_kib, 0, 0, []
     for j in problem.chunks_of_rank[rank]:
         kinds = problem.pattern[starts[j] : starts[j + 1]]
         static += sum(problem.state_kib[kind] for kind in kinds)
+        update += sum(problem.update_kib[kind] for kind in kinds)
         kept = sum(problem.saved_kib[k][r] for k, r in zip(kinds, modes[j], strict=True))
         transient = max(transient, *(problem.transient_kib[r] for r in modes[j]), 0)
         for end, holder in ((problem.embedding, 0), (problem.head, last)):
             if j == holder:
                 static += end.state_kib
+                update += end.update_kib
                 kept += end.saved_kib
                 transient = max(transient, end.transient_kib)
         saved.append(kept)
     held = int((problem.in_flight_arrays[rank] @ np.array(saved)).max())
-    return static + held + transient
+    return static + max(held + transient, update)
 
 
 def _step_end_ns(problem: StageProblem, rank: int, stages: tuple[Stage, ...]) -> int:

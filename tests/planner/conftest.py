@@ -35,20 +35,23 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
         saved = rng.uniform(2e6, 8e6, kinds)
         state = rng.uniform(2e6, 9e6, kinds)[None] * (1 - 0.2 * zero / 3)[:, None] / tp[:, None]
         step = rng.uniform(1e-4, 2e-3, kinds)[None] * np.where(zero > 1, 1.3, 1.0)[:, None]
-        ends = rng.uniform(0.2, 1.5, 8)
+        ends, update = rng.uniform(0.2, 1.5, 8), rng.uniform(0, 2)
         return Prices(
             layer_s=share[:, None, None] * base_s[None, :, None] * (1 + extra)[None],
             layer_saved_bytes=share[:, None, None] * (saved[:, None] * kept)[None],
             layer_state_bytes=state,
+            layer_update_bytes=state * np.where(zero == 1, update, 0.0)[:, None],
             layer_step_s=step / tp[:, None],
             transient_bytes=share[:, None] * rng.uniform(0, 4e6, 3)[None],
             embedding_s=share * ends[0] * 1e-3,
             embedding_saved_bytes=share * ends[1] * 1e6,
             embedding_state_bytes=ends[2] * 5e6 / tp,
+            embedding_update_bytes=ends[2] * 5e6 / tp * update,
             embedding_step_s=ends[3] * 1e-3 / tp,
             head_s=share * ends[4] * 3e-3,
             head_saved_bytes=share * ends[5] * 1e6,
             head_state_bytes=ends[6] * 5e6 / tp,
+            head_update_bytes=ends[6] * 5e6 / tp * update,
             head_step_s=ends[7] * 1e-3 / tp,
             head_transient_bytes=share * rng.uniform(0, 6e6),
             send_s=np.where(pp > 1, share * 2e-4, 0.0),
