@@ -25,7 +25,7 @@ def format_seconds(seconds: float) -> str:
 def format_count(count: float) -> str:
     """`count` with a K, M, B or T suffix (powers of 1000)."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if abs(count) >= scale:
+        if abs(count) >= 0.9995 * scale:  # what three digits round up to it
             return f"{count / scale:.3g}{suffix}"
     return f"{count:g}"
 

@@ -1,4 +1,4 @@
-"""What a running search says on stderr: nothing in its first second, then one line, kept current."""
+"""What a running search says on stderr: nothing for a second, then one line, kept current."""
 
 import sys
 import time
