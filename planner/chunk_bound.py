@@ -75,9 +75,7 @@ def _mixes_of(problem: StageProblem, relaxed: Relaxed, longest: int) -> _Chunk:
     return _Chunk(times, saved)
 
 
-def _held(
-    problem: StageProblem, relaxed: Relaxed, body: list[int], at_ends: list[int]
-) -> int:
+def _held(problem: StageProblem, relaxed: Relaxed, body: list[int], at_ends: list[int]) -> int:
     """The most layers that all ranks can hold."""
     vectors = np.array([max(rank, key=sum) for rank in problem.in_flight])
     _, static, _ = end_costs(problem, vectors)

@@ -6,7 +6,7 @@ allocator's slack, KiB rounded down: what fits here fits there. Coarser units mo
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -50,6 +50,7 @@ class Coefficients:
     fixed_kib: Ints
     fixed_step_ns: Ints
     cap_kib: int
+    slack_fraction: float
 
     @classmethod
     def of(cls, prices: Prices) -> Self:
@@ -62,7 +63,7 @@ class Coefficients:
             elif name.endswith("_bytes") and name != "capacity_bytes":
                 columns[name.removesuffix("_bytes") + "_kib"] = _rounded(np.ceil(value / KIB))
         usable = prices.capacity_bytes / (1 + prices.slack_fraction)
-        return cls(**columns, cap_kib=int(usable // KIB))
+        return cls(**columns, cap_kib=int(usable // KIB), slack_fraction=prices.slack_fraction)
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
@@ -71,9 +72,13 @@ class Coefficients:
         columns = {
             field.name: np.concatenate([getattr(part, field.name) for part in parts])
             for field in fields(cls)
-            if field.name != "cap_kib"
+            if field.name not in ("cap_kib", "slack_fraction")
         }
-        return cls(**columns, cap_kib=parts[0].cap_kib)
+        return replace(parts[0], **columns)
+
+    def reserved_bytes(self, peak_kib: int) -> float:
+        """What the allocator reserves when tensors and context take `peak_kib`."""
+        return peak_kib * KIB * (1 + self.slack_fraction)
 
 
 def _rounded(values: NDArray[np.float64]) -> Ints:

@@ -42,6 +42,7 @@ from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem, StepPar
 from planner.stages import Solver
 
 WINDOWS = (0.001, 0.004, 0.016, 0.064, 0.25)
+NEAR = 1.02  # a cutoff so close to the bound is window enough
 LAST = len(WINDOWS)
 SPREAD = 1.5
 FIRST_KINDS = 32
@@ -317,7 +318,8 @@ class _Run:
 
     def _ask(self, entry: _Open, problem: StageProblem, below: int | None) -> _Open | None:
         window, step = below, entry.rung - 2
-        if step < len(WINDOWS):
+        near = below is not None and below <= entry.bound * NEAR
+        if step < len(WINDOWS) and not near:
             window = _least(below, entry.bound + 1 + int(entry.bound * WINDOWS[step]))
         if window is not None:
             packed = packing_bound(problem, window)
@@ -414,7 +416,7 @@ class _Run:
             layout=layout,
             step_time_s=objective / THIRDS_PER_S,
             parts=plan.parts,
-            peak_bytes=tuple(peak * 1024.0 for peak in plan.peak_kib),
+            peak_bytes=tuple(map(self.coefficients.reserved_bytes, plan.peak_kib)),
             proved=open_bound is None or objective <= open_bound,
         )
 

@@ -62,6 +62,14 @@ class Intervals:
         """A lower bound of `price`: every layer in its fastest mode."""
         return int(self._floor[end] - self._floor[first]) + self._ends_ns(stage)
 
+    def least_objectives(self, splits: Ints) -> tuple[Ints, Ints]:
+        """For each split (a row of layers per stage) a lower bound, and where its stages end."""
+        problem, ends = self.problem, splits.cumsum(axis=1)
+        times = np.diff(self._floor[ends], axis=1, prepend=0)
+        times = times + np.array([self._ends_ns(stage) for stage in range(problem.pp)])
+        objective = problem.weight * times.max(axis=1) + problem.fill * times.sum(axis=1)
+        return objective + 3 * problem.least_end_ns, ends
+
     def price(self, stage: int, first: int, end: int) -> Price | None:
         """The fastest legal mix of recompute modes, None if none fits."""
         shift = 0 if not self.problem.uniform else first
@@ -209,13 +217,15 @@ def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, in
 
 def best_split(intervals: Intervals) -> StagePlan | None:
     """The best of the engine's own splits, None if none fits."""
-    found = [
-        (objective, ends)
-        for counts in intervals.problem.splits or ()
-        for ends in [[int(end) for end in np.cumsum(counts)]]
-        if (objective := _objective(intervals, ends)) is not None
-    ]
-    return plan_of(intervals, min(found)[1]) if found else None
+    problem, best = intervals.problem, None
+    least, ends = intervals.least_objectives(np.array(problem.splits or (), np.int64))
+    for row in np.argsort(least, kind="stable"):
+        if best is not None and least[row] >= best[0]:
+            break
+        objective = _objective(intervals, ends[row].tolist())
+        if objective is not None and (best is None or objective < best[0]):
+            best = (objective, ends[row].tolist())
+    return plan_of(intervals, best[1]) if best else None
 
 
 def _objective(intervals: Intervals, ends: list[int]) -> int | None:
