@@ -18,22 +18,22 @@ from planner.reading import Fact, UnreadableConfig
 MAX_ENTRIES = (
     100_000  # a training config has hundreds; YAML aliases can multiply a few lines beyond this
 )
+MAX_DEPTH = 50
+_QUOTED = ("'", '"', "|", ">")
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TAG = "tag:yaml.org,2002:"
 _TRUE, _FALSE = frozenset(("true", "yes", "on")), frozenset(("false", "no", "off"))
 
 
 def read_yaml(text: str) -> dict[str, Fact]:
     """The facts of a YAML mapping; raises `UnreadableConfig`."""
     try:
+        _check_depth(text)
         node = yaml.compose(text, Loader=_YAML_LOADER)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UnreadableConfig(f"not YAML: {error.problem or error.context}", line) from None
     except yaml.YAMLError as error:
         raise UnreadableConfig(f"not YAML: {' '.join(str(error).split())}") from None
-    except (RecursionError, MemoryError):
-        raise UnreadableConfig("not YAML that a config needs: it nests too deep") from None
     if not isinstance(node, yaml.MappingNode):
         raise UnreadableConfig("not a mapping of keys to values; a config starts with `key: value`")
     found: dict[str, Fact] = {}
@@ -42,6 +42,17 @@ def read_yaml(text: str) -> dict[str, Fact]:
     except RecursionError:
         raise UnreadableConfig("an alias contains itself, or nests too deep") from None
     return found
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting before composing: libyaml's composer recurses on the C stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_YAML_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            line = event.start_mark.line + 1
+            raise UnreadableConfig(f"it nests more than {MAX_DEPTH} deep; no config does", line)
 
 
 def _flatten_yaml(node: yaml.MappingNode, prefix: str, found: dict[str, Fact]) -> None:
@@ -63,7 +74,8 @@ def _yaml_value(node: yaml.Node, seen: list[int]) -> Any:
         return [_yaml_value(item, seen) for item in node.value]
     if isinstance(node, yaml.MappingNode):
         return None
-    return _scalar(node.value) if node.tag != _TAG + "str" or node.style is None else node.value
+    quoted = isinstance(node, yaml.ScalarNode) and node.style in _QUOTED
+    return node.value if quoted else _scalar(node.value)
 
 
 def _scalar(text: str) -> Any:

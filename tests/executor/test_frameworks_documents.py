@@ -1,0 +1,64 @@
+"""YAML, JSON and TOML: values with their lines, and one clear line for what is none of them."""
+
+import pytest
+
+from executor.frameworks.documents import read_json, read_toml, read_yaml
+from planner.reading import Fact, UnreadableConfig
+
+
+def test_yaml_lines() -> None:
+    """A nested key is a dotted name with the line of its key."""
+    found = read_yaml("# comment\na:\n  b: 1\n  c: [1, x]\nd: 'yes'\ne: 1e9\n")
+    assert found["a.b"] == Fact(1, 3)
+    assert found["a.c"] == Fact([1, "x"], 4)
+    assert found["d"] == Fact("yes", 5)
+    assert found["e"] == Fact(1e9, 6)
+
+
+def test_json_lines() -> None:
+    """A key's line is where it is written, also when a string holds braces and colons."""
+    found = read_json('{\n "x": "{a: \\" }",\n "z": {\n  "s": [{"s": 1}],\n  "stage": 3}\n}')
+    assert found["z.stage"] == Fact(3, 5)
+    assert found["x"].line == 2
+
+
+def test_toml_lines() -> None:
+    """A key's line counts from the top of the file, tables included."""
+    found = read_toml('[a]\nb = 1 # c = 2\n\n[a.d]\ne = ["x"]\n')
+    assert found["a.b"] == Fact(1, 2)
+    assert found["a.d.e"] == Fact(["x"], 5)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        pytest.param(read_yaml, "a: [1", id="truncated YAML"),
+        pytest.param(read_yaml, "- 1\n- 2", id="a list, no mapping"),
+        pytest.param(read_yaml, "[" * 50_000, id="YAML 50,000 deep"),
+        pytest.param(read_yaml, "a: &x\n  b: *x", id="an alias of itself"),
+        pytest.param(
+            read_yaml,
+            "a0: &a0 {x: 1, y: 2}\n"
+            + "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 40)),
+            id="2^40 entries by aliases",
+        ),
+        pytest.param(read_json, '{"a": ', id="truncated JSON"),
+        pytest.param(read_json, "[" * 100_000, id="JSON 100,000 deep"),
+        pytest.param(read_json, '{"a": ' + "9" * 5000 + "}", id="a number of 5000 digits"),
+        pytest.param(read_json, "[1]", id="a JSON list"),
+        pytest.param(read_toml, "a = ", id="truncated TOML"),
+        pytest.param(read_toml, "a = " + "[" * 20_000, id="TOML 20,000 deep"),
+    ],
+)
+def test_broken_documents(read: object, text: str) -> None:
+    """A document that cannot be used is refused in one line."""
+    with pytest.raises(UnreadableConfig) as caught:
+        read(text)  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+    assert caught.value.line >= 1
+
+
+@pytest.mark.parametrize("text", ["a: 2001-99-99", "a: !!int x", "a: !!bool x", "? [b]\n: 1"])
+def test_yaml_that_breaks_other_loaders(text: str) -> None:
+    """Scalars whose tag does not fit are text, and keys of any kind have a name."""
+    assert read_yaml(text)

@@ -1,0 +1,109 @@
+"""Launch scripts as far as their arguments: what a shell would have passed."""
+
+import pytest
+
+from executor.frameworks.megatron import arguments, read
+from executor.frameworks.shell import flags_of, read_script
+from planner.reading import IllegalConfig, UnreadableConfig
+
+
+def _flags(text: str) -> dict[str, object]:
+    words = flags_of(read_script(text), lambda word: word.startswith("--"))
+    return {name: fact.value for name, fact in arguments(words).items()}
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        pytest.param("run --a 1 --b", {"a": "1", "b": True}, id="a flag without a value is true"),
+        pytest.param("run --a=1 --b-c=x", {"a": "1", "b_c": "x"}, id="--flag=value"),
+        pytest.param("run \\\n  --a 1 \\\n  --b 2", {"a": "1", "b": "2"}, id="continued lines"),
+        pytest.param("T=4\nrun --a $T --b ${T}0", {"a": "4", "b": "40"}, id="$T and ${T}"),
+        pytest.param("run --a ${T:-8}", {"a": "8"}, id="${T:-8} with T unset is 8"),
+        pytest.param('T=2\nrun --a ${T:-"8"}', {"a": "2"}, id="${T:-8} with T=2 is 2"),
+        pytest.param("N=2 G=8\nrun --a $((N*$G + 1))", {"a": "17"}, id="2 x 8 + 1 = 17"),
+        pytest.param("A=(--a 1)\nA+=(--b 2)\nrun ${A[@]}", {"a": "1", "b": "2"}, id="array grows"),
+        pytest.param('A=("--a 1" \'--b 2\')\nrun ${A[@]}', {"a": "1", "b": "2"}, id="quoted pairs"),
+        pytest.param("A=(\n --a 1 # --b 2\n)\nrun ${A[@]}", {"a": "1"}, id="comment in an array"),
+        pytest.param("run --a 1 --a 2", {"a": "2"}, id="the last of a flag wins"),
+        pytest.param("if [ 1 = 2 ]; then\nrun --a 1\nelse\nrun --a 2\nfi", {"a": "2"}, id="else"),
+        pytest.param(
+            'S=b\nif [ $S == "a" ]; then T=1\nelif [ $S == "b" ]; then T=2\nelse T=3\nfi\nrun --a $T',
+            {"a": "2"},
+            id="elif that holds",
+        ),
+        pytest.param(
+            "for i in 1 2; do\n run --b 9 --c 9\ndone\nrun --a 1", {"a": "1"}, id="loops are skipped"
+        ),
+        pytest.param(
+            "if [ -n '' ]; then\n if [ 1 = 1 ]; then run --b 1; fi\nfi\nrun --a 1",
+            {"a": "1"},
+            id="inside a branch not taken nothing is taken",
+        ),
+        pytest.param("cat <<EOF\nrun --b 1 --c 2\nEOF\nrun --a 1", {"a": "1"}, id="here-document"),
+        pytest.param('C="run --a 1"\nsrun bash -c "$C"', {"a": "1"}, id="command kept in a string"),
+    ],
+)  # fmt: skip
+def test_flags_by_hand(script: str, expected: dict[str, object]) -> None:
+    """The flags of the command are those that the shell would pass."""
+    assert _flags(script) == expected
+
+
+def test_a_flag_knows_its_line() -> None:
+    """A fact points to the line where its flag is written, not to where the array is used."""
+    reading = read("A=(\n  --tensor-model-parallel-size 2\n)\n\ntorchrun x.py ${A[@]}\n", "x.sh")
+    assert reading.facts["tensor_parallel"].line == 2
+
+
+def test_an_unset_variable_is_named() -> None:
+    """A degree that the script leaves to the environment is refused with the variable's name."""
+    with pytest.raises(UnreadableConfig, match=r"TP.*does not set") as caught:
+        read("X=1\ntorchrun x.py --tensor-model-parallel-size $TP\n", "x.sh")
+    assert caught.value.line == 2
+
+
+def test_a_misspelt_flag_is_noted() -> None:
+    """A flag that looks like a known one is named with the one that may be meant."""
+    reading = read("run --tensor-model-parallel-sizes 8 --num-layers 2", "x.sh")
+    assert any("tensor_model_parallel_size" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("flag", "error"),
+    [
+        pytest.param(
+            "--tensor-model-parallel-size eight", UnreadableConfig, id="a word, no number"
+        ),
+        pytest.param("--tensor-model-parallel-size 0", IllegalConfig, id="degree 0"),
+        pytest.param("--tensor-model-parallel-size 99999999999", IllegalConfig, id="over 1e9"),
+        pytest.param("--num-layers 2 --optimizer lion2", IllegalConfig, id="wrong vocabulary"),
+        pytest.param(
+            "--num-layers 2 --pipeline-model-parallel-layout Etx|L", IllegalConfig, id="x"
+        ),
+        pytest.param("--num-layers 'two", UnreadableConfig, id="a quote that never closes"),
+    ],
+)
+def test_wrong_values_are_refused(flag: str, error: type[Exception]) -> None:
+    """A wrong type is unreadable, a value that Megatron would refuse is illegal; both name the line."""
+    with pytest.raises(error) as caught:
+        read(f"torchrun x.py {flag}", "x.sh")
+    assert caught.value.line == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("layout", "pp", "counts"),
+    [
+        pytest.param("Et*3|t*4|t*4|t*3L", 2, (3, 4, 4, 3), id="pp 2 x vpp 2: 3 4 4 3"),
+        pytest.param("E|(tt|)*2,(t|)*4,mL", 4, (0, 2, 2, 1, 1, 1, 1, 0), id="ends alone, MTP last"),
+        pytest.param("Ettt|(tt|)*29,m|L", 8, (3, *(2,) * 29, 0, 0), id="3 + 29 x 2 = 61 layers"),
+    ],
+)
+def test_pipeline_layouts_by_hand(layout: str, pp: int, counts: tuple[int, ...]) -> None:
+    """A layout string lists the layers of each virtual stage in model order."""
+    text = (
+        f"torchrun x.py --pipeline-model-parallel-size {pp} --num-layers {sum(counts)} "
+        f'--pipeline-model-parallel-layout "{layout}"'
+    )
+    reading = read(text, "x.sh")
+    assert reading.placement.layers == counts
+    assert reading.facts["virtual_stages"].value == len(counts) // pp
