@@ -31,14 +31,17 @@ PEER_LATENCY = 0.08
 
 
 def collective_s(
-    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group
+    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, copies: int = 1
 ) -> Number:
-    """Seconds until every rank of `group` has its result; 0 for a group of one."""
+    """Seconds until every rank of `group` has its result; 0 for a group of one.
+
+    copies  of each token in an all_to_all that sends one of them to each node (1: send them all)
+    """
     n = group.size
     if isinstance(n, float | int) and n <= 1:
         return 0.0
     if kind == "all_to_all":
-        wire_s = _all_to_all_wire_s(cluster, size_bytes, group)
+        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, copies)
     else:
         share = (n - 1) / n * (2.0 if kind == "all_reduce" else 1.0)
         wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
@@ -73,11 +76,15 @@ def hops_s(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     return step * (n - 1)
 
 
-def _all_to_all_wire_s(cluster: Cluster, size_bytes: Number, group: Group) -> Number:
-    n, r = group.size, group.ranks_per_node
+def _all_to_all_wire_s(
+    cluster: Cluster, size_bytes: Number, group: Group, copies: int
+) -> Number:
+    n, r, nodes = group.size, group.ranks_per_node, group.nodes
     inside_s = size_bytes * (r - 1) / n / cluster.node.bus_bandwidth.all_to_all
     rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
-    across_s = size_bytes * (n - r) / n / rate
+    # of `copies` of a token, nodes (1 - (1 - 1/nodes)^copies) go to different nodes on average
+    distinct = nodes * (1 - (1 - 1 / nodes) ** copies) / copies
+    across_s = size_bytes * distinct * (n - r) / n / rate
     return maximum(inside_s, across_s)
 
 
@@ -87,8 +94,9 @@ def _left(cluster: Cluster, nodes: Number) -> Number:
     if not table:
         return 1.0
     known = sorted(table)
-    fractions = [table[n] for n in known]
-    return np.interp(np.log2(maximum(nodes, 1.0)), np.log2(known), fractions)
+    fractions = np.log2([table[n] for n in known])
+    left: Number = 2.0 ** np.interp(np.log2(maximum(nodes, 1.0)), np.log2(known), fractions)
+    return left if isinstance(nodes, np.ndarray) else float(left)
 
 
 def _link_rate(link: Link, kind: CollectiveKind) -> float:

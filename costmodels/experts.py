@@ -13,7 +13,9 @@ Leaves out: dropping at a capacity, and the auxiliary loss.
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
+from costmodels.elementwise import Number, where
 from costmodels.feed_forward import (
     HALF,
     Site,
@@ -23,7 +25,7 @@ from costmodels.feed_forward import (
     scatter_tokens,
 )
 from costmodels.model import Experts
-from costmodels.operations import Communication, Matmul, Number, Operation, Pointwise
+from costmodels.operations import Communication, Matmul, Operation, Pointwise
 
 
 def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
@@ -50,7 +52,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         modules=("moe",),
     )
     yield _permute("permute", HALF * copies * h)
-    yield _exchange("dispatch", HALF * copies * h)
+    yield _exchange("dispatch", HALF * copies * h, experts.top_k)
+    yield _gather_experts(site, "expert_input", HALF * rows * h, "all_gather")
     yield _permute("sort_by_expert", HALF * rows * h, saved=HALF * rows * h)
     yield Matmul(
         name="experts_up",
@@ -72,7 +75,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         modules=("moe",),
     )
     yield _permute("unsort", HALF * rows * h)
-    yield _exchange("combine", HALF * copies * h)
+    yield _gather_experts(site, "expert_output", HALF * rows * h, "reduce_scatter")
+    yield _exchange("combine", HALF * copies * h, experts.top_k)
     yield _permute("unpermute", HALF * copies * h, saved=HALF * copies * h)
     if experts.shared_ffn:
         yield gather_tokens(site, "shared_input")
@@ -91,14 +95,19 @@ def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
     )
 
 
-def _exchange(name: str, size_bytes: Number) -> Communication:
+def _exchange(name: str, size_bytes: Number, top_k: int) -> Communication:
     return Communication(
-        name=name,
-        axis="ep",
-        kind="all_to_all",
-        size_bytes=size_bytes,
-        forward_count=1,
-        backward_count=1,
-        hidden_by="expert",
-        modules=("moe",),
-    )
+        name=name, axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=1,
+        backward_count=1, copies=top_k, hidden_by="expert", modules=("moe",),
+    )  # fmt: skip
+
+
+def _gather_experts(
+    site: Site, name: str, size_bytes: Number, kind: Literal["all_gather", "reduce_scatter"]
+) -> Communication:
+    """Ranks that split one expert hold all of its tokens."""
+    once = where(site.shard.etp > 1, 1.0, 0.0)
+    return Communication(
+        name=name, axis="etp", kind=kind, size_bytes=size_bytes, forward_count=once,
+        backward_count=once, hidden_by="nothing", modules=("moe",),
+    )  # fmt: skip

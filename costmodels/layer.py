@@ -130,13 +130,17 @@ class Pricer:
     overlap: Overlap
     groups: dict[str, Group]
     crosses_nodes: Number = 0.0
+    deduplicates: bool = False
+    adapters_only: bool = False
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Cost:
         """The cost of `operations` when those of the `replayed` modules run again in the backward."""
         again = [op for op in operations if _is_replayed(op, replayed)]
-        kept = [op for op in operations if not _is_replayed(op, replayed)]
+        if "linear_half" in replayed:
+            again += [op for op in operations if isinstance(op, Matmul)][1::2]
+        kept = [op for op in operations if all(op is not other for other in again)]
         return self._cost(operations, again, sum(self._saved(op) for op in kept))
 
     def full_cost(self, operations: Sequence[Operation], input_bytes: Number) -> Cost:
@@ -147,13 +151,14 @@ class Pricer:
         self, operations: Sequence[Operation], again: Sequence[Operation], saved_bytes: Number
     ) -> Cost:
         forward_flops = sum(_forward_flops(op) for op in operations)
+        directions = 2 if self.adapters_only else 3
         return Cost(
             forward=self._pass(operations, "forward"),
             input_grad=self._pass(operations, "input_grad"),
-            weight_grad=self._pass(operations, "weight_grad"),
+            weight_grad=Pass() if self.adapters_only else self._pass(operations, "weight_grad"),
             replay=self._pass(again, "forward"),
-            model_flops=3 * forward_flops,
-            full_model_flops=3 * sum(_forward_flops(op, full=True) for op in operations),
+            model_flops=directions * forward_flops,
+            full_model_flops=directions * sum(_forward_flops(op, full=True) for op in operations),
             replay_flops=sum(_forward_flops(op) for op in again),
             saved_bytes=saved_bytes + 0.0 * forward_flops,
         )
@@ -164,25 +169,31 @@ class Pricer:
 
     def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:
         device, tuning = self.device, self.device.tuning
-        matmul = sum(_matmul_s(device, op, direction) for op in operations)
+        matmul = sum(_matmul_s(device, op, direction) * self._scale(op) for op in operations)
         attention = sum(_attention_s(device, op, direction) for op in operations)
-        pointwise = sum(_pointwise_s(device, op, direction) for op in operations)
+        pointwise = sum(_pointwise_s(device, op, direction) * self._scale(op) for op in operations)
         exposed = {
             axis: sum(
                 self._exposed_s(op, direction, matmul, attention)
                 for op in operations
                 if isinstance(op, Communication) and op.axis == axis
             )
-            for axis in ("tp", "cp", "ep")
+            for axis in ("tp", "cp", "ep", "etp")
         }
-        busy = matmul + attention + pointwise + exposed["tp"] + exposed["cp"] + exposed["ep"]
+        busy = matmul + attention + pointwise + sum(exposed.values())
         issued = sum(_launches(op, direction) for op in operations) * tuning.launch_s
         issued = issued + self._waiting_s(operations, direction)
+        if direction != "weight_grad" and any(op.name == "router" for op in operations):
+            issued = issued + tuning.routing_s
         return Pass(
             matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
             host_s=maximum(issued - busy, 0.0),
-            tensor_s=exposed["tp"], context_s=exposed["cp"], expert_s=exposed["ep"],
+            tensor_s=exposed["tp"], context_s=exposed["cp"],
+            expert_s=exposed["ep"] + exposed["etp"],
         )  # fmt: skip
+
+    def _scale(self, op: Operation) -> float:
+        return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
 
     def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
         """Host time of tensor-parallel collectives beside a pipeline that crosses nodes [fitted]."""
@@ -195,9 +206,10 @@ class Pricer:
         self, op: Communication, direction: Direction, matmul: Number, attention: Number
     ) -> Number:
         count, tuning = _count(op, direction), self.device.tuning
-        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, self.groups[op.axis])
+        group, copies = self.groups[op.axis], op.copies if self.deduplicates else 1
+        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, copies)
         room = attention if op.hidden_by == "attention" else matmul / 2
-        whole = whole * tuning.collective_scale
+        whole = whole * tuning.collective_scale * self._scale(op)
         return exposed_s(whole, room, _overlap(self.overlap, op), tuning.interference)
 
 

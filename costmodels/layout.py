@@ -12,7 +12,11 @@ from costmodels.model import Model
 from costmodels.training import Training
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
-RecomputeModule = Literal["core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe"]
+RecomputeModule = Literal[
+    "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "linear_half"
+]
+"""What selective recompute replays. `linear_half` is every second matrix product of a layer, which with
+`pointwise` is torchtitan's per-operation policy; the others are modules of Megatron-Core."""
 
 
 class InvalidLayout(ValueError):

@@ -97,6 +97,7 @@ class Communication:
     kind          of each of them; an all-reduce is written as the reduce-scatter and all-gather it is
     forward_count, backward_count  how many of them in each direction
 
+    copies     of each token that a dispatch holds, which an engine may send once to each node
     hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
                core attention (ring); "expert": under the experts; "nothing"
     """
@@ -107,6 +108,7 @@ class Communication:
     size_bytes: Number
     forward_count: Number
     backward_count: Number
+    copies: int = 1
     hidden_by: Literal["linear", "attention", "expert", "nothing"]
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0

@@ -93,7 +93,7 @@ def play(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> Timeline:
 
 def end_s(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> tuple[float, ...]:
     """When each rank is done: of a long step from two shorter ones, since the middle repeats."""
-    warm = 4 * pp if vpp == 1 else 2 * pp
+    warm = 2 * pp
     if m <= warm + 2 * pp:
         return play(schedule, pp, vpp, m, work).end_s
     short = warm + m % pp
@@ -179,7 +179,7 @@ class _Rank:
         self.forwards = {stage: deque(range(m)) for stage in stages}
         self.backwards = {stage: deque(range(m)) for stage in stages}
         self.weights: deque[Action] = deque()
-        self.limit, self.held, self.free_s = limit, 0, 0.0
+        self.limit, self.held, self.free_s = limit, dict.fromkeys(stages, 0), 0.0
 
     @property
     def done(self) -> bool:
@@ -190,22 +190,27 @@ class _Rank:
         for stage in sorted(self.backwards, reverse=True):
             if self.backwards[stage]:
                 yield Action(stage, "I", self.backwards[stage][0])
-        if self.held < self.limit:
-            for stage in sorted(self.forwards, reverse=True):
-                if self.forwards[stage]:
-                    yield Action(stage, "F", self.forwards[stage][0])
+        room = self.limit - sum(self.held.values())
+        for stage in sorted(self.forwards, reverse=True):
+            # Every other chunk keeps room for one micro-batch, or the ranks wait for each other.
+            others = sum(
+                held == 0 and other != stage and bool(self.forwards[other])
+                for other, held in self.held.items()
+            )
+            if self.forwards[stage] and room > others:
+                yield Action(stage, "F", self.forwards[stage][0])
 
     def take(self, action: Action) -> None:
         """Mark `action` as done."""
         if action.kind == "F":
             self.forwards[action.stage].popleft()
-            self.held += 1
+            self.held[action.stage] += 1
         elif action.kind == "I":
             self.backwards[action.stage].popleft()
             self.weights.append(Action(action.stage, "W", action.micro_batch))
         else:
             self.weights.popleft()
-            self.held -= 1
+            self.held[action.stage] -= 1
 
 
 def _play_greedily(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> Timeline:
@@ -229,6 +234,7 @@ def _play_greedily(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) ->
         played[s].append((action, start, ranks[s].free_s))
         for near in {s, *_receivers(schedule, pp, stages, action)}:
             choices[near] = _choice(ranks[near], arrived, stages)
+    assert all(rank.done for rank in ranks), "the ranks wait for each other"
     return Timeline(tuple(map(tuple, played)))
 
 

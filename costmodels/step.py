@@ -42,7 +42,7 @@ from costmodels.params import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.placement import axis_group, expert_data_group, shard_group
+from costmodels.placement import axis_group, expert_data_group, place, shard_group
 from costmodels.precision import RECIPES
 from costmodels.schedule import Work, end_s
 from costmodels.shard import shard_of
@@ -51,6 +51,7 @@ from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
 from hardware_profiles.tunings import Tuning
 
+FROZEN = {"gradient_bytes": 0.0, "master_bytes": 0.0, "moment_bytes": 0.0, "bucket_bytes": 0.0}
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 MODES = ("none", "selective", "full")
@@ -115,12 +116,18 @@ class StepModel:
         self.site = Site(model, shard_of(layout, setting.training), engine.kernels)
         order, g = engine.legality.rank_order, cluster.gpus_per_node
         groups = {axis: axis_group(layout, axis, order, g) for axis in ("tp", "cp", "ep")}
-        crosses = layout.pipeline_parallel > 1 and self._neighbour_stride >= g
-        self.pricer = Pricer(device, cluster, engine.overlap, groups, float(crosses))
+        groups["etp"] = place(layout.expert_tensor_parallel, 1.0, g)
+        crosses = (layout.pipeline_parallel > 1) & (self.neighbour_stride >= g)
+        self.pricer = Pricer(device, cluster, engine.overlap, groups, crosses * 1.0,
+            engine.kernels.dispatch == "deduplicated", setting.training.adapters_only)
         self.dense_group = shard_group(layout, order, g)
         self.expert_group = expert_data_group(layout, g)
-        self.m = layout.num_micro_batches(setting.training)
         self._costs: dict[tuple[int, str], Cost] = {}
+
+    @cached_property
+    def m(self) -> int:
+        """Micro-batches per replica and step."""
+        return self.layout.num_micro_batches(self.setting.training)
 
     def layer_cost(self, kind: int, mode: str) -> Cost:
         """One layer of `kind` under recompute `mode`, with ZeRO-3's gathering of its weights."""
@@ -157,6 +164,7 @@ class StepModel:
         return scale * sum(
             float(collective_s(self.setting.cluster, kind, size * bytes_each, group))
             for size, group in parts
+            if size > 0
         )
 
     def layer_parameters(self, kind: int) -> RankParameters:
@@ -244,7 +252,7 @@ class StepModel:
         return rank_of_chunk(self.layout.schedule, self.layout.pipeline_parallel, stage)
 
     @property
-    def _neighbour_stride(self) -> int:
+    def neighbour_stride(self) -> int:
         """Ranks between two neighbours of the pipeline, the outermost axis unless the engine differs."""
         order, la = self.setting.engine.legality.rank_order, self.layout
         inner = order[: order.index("pp")]
@@ -260,7 +268,7 @@ class StepModel:
         if la.pipeline_parallel == 1:
             return 0.0
         size = 2.0 * self.site.shard.tokens_outside * self.setting.model.hidden
-        across = self._neighbour_stride >= cluster.gpus_per_node
+        across = self.neighbour_stride >= cluster.gpus_per_node
         return (
             float(send_s(cluster, size, across_nodes=across)) * self.setting.tuning.collective_scale
         )
@@ -270,7 +278,8 @@ class StepModel:
         """The schedule's actions in seconds."""
         tuning, shown = self.setting.tuning, 1.0 - self.setting.engine.overlap.pipeline
         pipelined = self.layout.pipeline_parallel > 1
-        blocking = (shown * self.hop_s + tuning.boundary_s) if pipelined else 0.0
+        waits = tuning.boundary_s * self.pricer.crosses_nodes
+        blocking = (shown * self.hop_s + waits) if pipelined else 0.0
         extra = blocking + tuning.micro_batch_s / 2 / self.layout.virtual_stages
         return Work(
             tuple(float(c.forward.total_s) + extra for c in self.stage_costs),
@@ -290,7 +299,8 @@ class StepModel:
         crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
         send = 2 * crossings * self.m * (1 - self.setting.engine.overlap.pipeline) * self.hop_s
         overhead = self.m * self.setting.tuning.micro_batch_s
-        overhead += 2 * crossings * self.m * self.setting.tuning.boundary_s
+        waits = self.setting.tuning.boundary_s * self.pricer.crosses_nodes
+        overhead += 2 * crossings * self.m * waits
         data = self.m * work.data_s + self.reduce_s(worst)
         update = max(self.update_s(rank) for rank in range(la.pipeline_parallel))
         known = self.m * (work.total_s - work.data_s) + data + send + overhead
@@ -316,7 +326,7 @@ class StepModel:
 
     def reduce_s(self, rank: int) -> float:
         """Exposed gradient communication after the rank's last backward."""
-        if self.layout.zero_stage >= 3:
+        if self.layout.zero_stage >= 3 or self.setting.training.adapters_only:
             return 0.0
         engine, tuning = self.setting.engine, self.setting.tuning
         kind = "all_reduce" if self.layout.zero_stage == 0 else "reduce_scatter"
@@ -330,6 +340,8 @@ class StepModel:
 
     def update_s(self, rank: int) -> float:
         """The optimizer step of a rank, and the gathering of what it updated."""
+        if self.setting.training.adapters_only:
+            return 0.0
         device, la = self.pricer.device, self.layout
         parameters = self.rank_parameters[rank]
         moved = UPDATE_BYTES[self.setting.training.optimizer]
@@ -388,6 +400,8 @@ class StepModel:
         chunks = [i for i in range(len(la.stages)) if self._rank_of(i) == rank]
         vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, self.m)[rank]
         held = activation_peak(vectors, [float(self.stage_costs[i].saved_bytes) for i in chunks])
+        if self.setting.training.adapters_only:
+            state = state.model_copy(update=FROZEN)
         states = state_memory(state, self.rank_parameters[rank], self.sharding)
         working = self._transient(chunks)
         update = float(update_bytes(state, self.rank_parameters[rank].dense, self.sharding))

@@ -16,6 +16,7 @@ class Training:
     precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit
                        under fp8
     optimizer          what state it keeps is said in `memory`
+    adapters_only      LoRA: the weights are frozen, so they have no gradients and no optimizer state
     expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced
                        balance)
     """
@@ -25,6 +26,7 @@ class Training:
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
     expert_imbalance: float = 1.0
+    adapters_only: bool = False
 
     @property
     def global_batch_tokens(self) -> int:

@@ -84,10 +84,13 @@ class KernelHabits(Frozen):
 
     attention       the attention kernel: FlashAttention-2 does not use the matrix units that came
                     with Hopper fully, cuDNN and FlashAttention-3 do
+    dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or one
+                    per node, multiplied there ("deduplicated": DeepEP, HybridEP)
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     """
 
     attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
+    dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
     logits_bytes: float = 10.0
 
     flash_attention: bool

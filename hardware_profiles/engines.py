@@ -4,6 +4,7 @@ import tomllib
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hardware_profiles.engine_schema import Engine
 
@@ -26,4 +27,16 @@ def load_engine(name: str) -> Engine:
         close = get_close_matches(name, engine_names(), n=2)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UnknownEngine(f"no engine called {name!r}; {hint}known: {', '.join(engine_names())}")
-    return Engine.model_validate(tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8")))
+    return Engine.model_validate(_document(name))
+
+
+def _document(name: str) -> dict[str, Any]:
+    """The file's tables over those of the engine that it is `based_on`."""
+    own = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+    if "based_on" not in own:
+        return own
+    base = _document(own.pop("based_on"))
+    base["aliases"] = []
+    for key, value in own.items():
+        base[key] = {**base[key], **value} if isinstance(value, dict) else value
+    return base

@@ -28,9 +28,12 @@ class Tuning(Frozen):
 
     matmul_scale, attention_scale, pointwise_scale
                            seconds of these kernels over what the hardware profile says
+    expert_scale           the same for everything between router and combine, communication too
     launch_s               host time to issue one kernel: the floor of small kernels
+    routing_s              host time of routing in a mixture-of-experts layer and direction: the counts of
+                           tokens per expert come back to the host
     micro_batch_s          host and synchronisation time of each micro-batch on each pipeline rank
-    boundary_s             the same for each crossing of a pipeline boundary
+    boundary_s             the same for each crossing of a pipeline boundary between nodes
     pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where the
                            pipeline crosses nodes
     step_s                 fixed time of a step: data, logging, optimizer launch
@@ -43,7 +46,9 @@ class Tuning(Frozen):
     matmul_scale: float = Field(default=1.0, gt=0)
     attention_scale: float = Field(default=1.0, gt=0)
     pointwise_scale: float = Field(default=1.0, gt=0)
+    expert_scale: float = Field(default=1.0, gt=0)
     launch_s: float = Field(default=0.0, ge=0)
+    routing_s: float = Field(default=0.0, ge=0)
     micro_batch_s: float = Field(default=0.0, ge=0)
     boundary_s: float = Field(default=0.0, ge=0)
     step_s: float = Field(default=0.0, ge=0)

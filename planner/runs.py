@@ -5,21 +5,22 @@ crash. What a row leaves empty is filled in as its framework would run it, and `
 """
 
 import csv
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodels.config_fields import UnsupportedModel
 from costmodels.layout import InvalidLayout, Layout, RecomputeModule, Schedule
 from costmodels.model import Model
-from costmodels.config_fields import UnsupportedModel
 from costmodels.shape import model_from_shape
 from costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from costmodels.training import Precision, Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import UnknownProfile, load_cluster, usual_cluster
-from hardware_profiles.schema import BusBandwidth, Cluster, Link
+from hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, Link
 
 GB = 1e9
 
@@ -66,7 +67,7 @@ class Run:
 ENGINES = (
     ("nanotron", "nanotron"), ("picotron", "nanotron"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
-    ("interne", "internevo"), ("internlm", "internevo"), ("megatron", "megatron"), ("nemo", "megatron"),
+    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "megatron"), ("megatron", "megatron"), ("mcore", "megatron"), ("nemo", "nemo"),
     ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
     ("fsdp", "torchtitan"),
 )  # fmt: skip
@@ -91,6 +92,8 @@ def read_runs(path: Path) -> Iterator[dict[str, str]]:
 def run_of(row: dict[str, str]) -> Run:
     """The row as a run; raises `SkippedRow`."""
     engine = load_engine(engine_name(row.get("framework") or ""))
+    if engine.name == "nanotron" and "pp_fix=0" in (row.get("note") or ""):
+        engine = load_engine("nanotron-2024")
     try:
         model = model_from_shape(row, row.get("model") or row["id"])
         cluster = _cluster(row)
@@ -138,6 +141,7 @@ def _training(row: dict[str, str]) -> Training:
     return Training(
         seq_len=_count(row, "seq_len"), global_batch_size=_count(row, "global_batch"),
         precision=known[known.index(precision)],
+        adapters_only="lora" in (row.get("model") or "").lower(),
     )  # fmt: skip
 
 
@@ -158,7 +162,7 @@ def _layout(
     layout = Layout(
         data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
         virtual_stages=vpp if pp > 1 else 1, expert_parallel=ep,
-        expert_tensor_parallel=_count(row, "etp", 1) or 1,
+        expert_tensor_parallel=_count(row, "etp", _default_etp(model, engine, tp)) or 1,
         sequence_parallel=_sequence_parallel(row, tp, engine),
         zero_stage=_count(row, "zero", _default_zero(engine, dp * cp)), micro_batch_size=mbs,
         schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
@@ -174,11 +178,11 @@ def _layout(
 def _stage_counts(
     row: dict[str, str], model: Model, num_stages: int, engine: Engine
 ) -> tuple[int, ...]:
-    if num_stages > model.num_layers:
-        raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
     if engine.legality.uneven_stages == "cost":
         return split_by_cost(model, num_stages)
     ends = engine.legality.layers_count_ends or row.get("suite") == "zb"
+    if num_stages > model.num_layers + 2 * ends:
+        raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
     return split_evenly(model.num_layers, num_stages, ends_count=ends)
 
 
@@ -197,6 +201,16 @@ def _sequence_parallel(row: dict[str, str], tp: int, engine: Engine) -> bool:
     if row.get("sp"):
         return row["sp"] == "1" and tp > 1
     return tp > 1 and engine.legality.sequence_parallel == "always"
+
+
+FINE_GRAINED_EXPERTS = 32
+
+
+def _default_etp(model: Model, engine: Engine, tp: int) -> int:
+    """Megatron splits experts over the tensor-parallel ranks unless told; recipes with many small
+    experts tell it not to."""
+    splits = engine.legality.expert_tensor_parallel and model.is_moe
+    return tp if splits and model.num_experts < FINE_GRAINED_EXPERTS else 1
 
 
 def _default_zero(engine: Engine, ranks: int) -> int:
@@ -220,7 +234,7 @@ def _recompute(text: str, row: dict[str, str]) -> tuple[str, tuple[RecomputeModu
     if words == "full":
         return "full", ("core_attention",)
     if "per-op" in words or "graph sac" in words or "default policy" in words:
-        return "selective", ("pointwise", "norm")
+        return "selective", ("pointwise", "norm", "linear_half")
     found = tuple(
         module for name, modules in MODULES.items()
         if name in words.replace("+", " ").replace(",", " ").replace("(", " ").split()
@@ -261,19 +275,46 @@ INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
 
 
 def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
-    """The row's own bus bandwidths in place of the cluster's."""
-    node = _measured_link(cluster.node, row, "node")
-    network = _measured_link(cluster.network, row, "world")
-    return cluster.model_copy(update={"node": node, "network": network})
+    """The row's own bus bandwidths in place of the cluster's.
+
+    They were measured with the whole job; a group on fewer nodes gets more, along a power law between
+    the cluster's usual rate on two nodes and the row's on all of its nodes.
+    """
+    world, per_node = _count(row, "gpus"), cluster.gpus_per_node
+    node = _measured_link(cluster.node, row, "node", min(world, per_node))
+    if world <= per_node:
+        return cluster.model_copy(update={"node": node})
+    network = _measured_link(cluster.network, row, "world", world)
+    usual = cluster.network.bus_bandwidth.all_gather / network.bus_bandwidth.all_gather
+    nodes = world // per_node
+    by_nodes = {2: max(usual, 1.0), nodes: 1.0} if nodes > 2 else {}
+    return cluster.model_copy(
+        update={"node": node, "network": network, "bandwidth_by_nodes": by_nodes}
+    )
 
 
-def _measured_link(link: Link, row: dict[str, str], scope: str) -> Link:
-    found = {
-        kind: value * GB
-        for kind, column in (
-            ("all_reduce", "allreduce"), ("all_gather", "allgather"), ("reduce_scatter", "reducescatter"),
-        )
-        if (value := _number(row, f"{scope}_{column}_gbs"))
-    }  # fmt: skip
-    rates = link.bus_bandwidth.model_dump() | found
+def _measured_link(link: Link, row: dict[str, str], scope: str, ranks: int) -> Link:
+    rates = link.bus_bandwidth.model_dump()
+    for kind, column in MEASURED_KINDS.items():
+        if value := _number(row, f"{scope}_{column}_gbs"):
+            rates[kind] = _without_latency(value * GB, kind, ranks, link)
     return link.model_copy(update={"bus_bandwidth": BusBandwidth(**rates)})
+
+
+MEASURED_KINDS: dict[CollectiveKind, str] = {
+    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter",
+}  # fmt: skip
+MEASURED_SIZE_BYTES = 2**30
+
+
+def _without_latency(busbw: float, kind: CollectiveKind, ranks: int, link: Link) -> float:
+    """The wire rate behind a bus bandwidth measured with 1 GiB: its time less the ring's steps.
+
+    Never above the link's own rate, which is what is left when the steps are all of the time.
+    """
+    share = (ranks - 1) / ranks * (2 if kind == "all_reduce" else 1)
+    taken_s = share * MEASURED_SIZE_BYTES / busbw
+    steps = ranks - 1 if kind != "all_reduce" else 2 * (1 + math.log2(ranks))
+    wire_s = max(taken_s - steps * link.latency_s, taken_s / 10)
+    limit: float = getattr(link.bus_bandwidth, kind)
+    return min(share * MEASURED_SIZE_BYTES / wire_s, max(limit, busbw))
