@@ -18,6 +18,8 @@ from hardware_profiles.schema import Frozen
 from planner.text_files import write_text
 
 VERSION = 1
+_SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+"""What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
 
 class UnreadablePlan(ValueError):
@@ -165,7 +167,7 @@ class Plan(Frozen):
         """Read a plan; raises `UnreadablePlan` with one line that names `place`."""
         try:
             data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
             raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict) or "meshplan" not in data:
             raise UnreadablePlan(
