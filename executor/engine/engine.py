@@ -24,7 +24,7 @@ from executor.engine.optimizer import Update
 from executor.engine.part import Part
 from executor.engine.pipeline import Batch, Pipeline
 from executor.engine.record import StepRecord
-from executor.engine.schedule import actions, stages_of
+from executor.engine.schedule import actions, rank_of, stages_of
 from executor.engine.weights import Source, Unit, Weight
 
 INIT_STD = 0.02
@@ -68,7 +68,7 @@ class Engine:
             model=job.model,
             layout=job.layout,
             training=job.training,
-            groups=make_groups(at, job.model.tied),
+            groups=make_groups(at, job.model.tied and _ends_apart(job.layout)),
             device=device,
             balanced=balanced,
         )
@@ -192,3 +192,8 @@ class Engine:
             return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return resident, resident
+
+
+def _ends_apart(layout: Layout) -> bool:
+    """Whether the first and the last stage are on different pipeline ranks."""
+    return rank_of(layout, 0) != rank_of(layout, len(layout.stages) - 1)

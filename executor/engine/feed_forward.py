@@ -7,6 +7,7 @@ The router's weight of an expert multiplies inside the expert's activation, befo
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -139,25 +140,33 @@ class Mixture:
 
     def _routing(self, chosen: Tensor) -> Routing:
         """Sort (tokens, top_k) choices by expert and agree with the other ranks on the counts."""
-        ep = self.local.layout.expert_parallel
+        ep, experts = self.local.layout.expert_parallel, self.shape.experts
+        held = experts // ep
         order = chosen.flatten().argsort(stable=True)
         if self.local.balanced:
-            sent = torch.tensor(_evenly(chosen.numel(), self.shape.experts)).view(ep, -1)
-            received = sent[:1].expand(ep, -1)
+            sent = _cut(_evenly(chosen.numel(), experts), held)
+            received = sent[:1] * ep
         else:
-            counts = torch.bincount(chosen.flatten(), minlength=self.shape.experts)
-            received = exchange_counts(counts, self.local.groups.ep).cpu()
-            sent = counts.view(ep, -1).cpu()
+            counts = torch.bincount(chosen.flatten(), minlength=experts)
+            received = exchange_counts(counts, self.local.groups.ep).tolist()
+            sent = _cut(counts.tolist(), held)
         regroup = None
-        if received.shape[0] > 1 and received.shape[1] > 1:
-            regroup = _by_expert(received, order)
+        if ep > 1 and held > 1:
+            regroup = self._by_expert(received, order)
         return Routing(
             order=order,
-            send=sent.sum(1).tolist(),
-            receive=received.sum(1).tolist(),
-            rows=received.sum(0).tolist(),
+            send=[sum(rank) for rank in sent],
+            receive=[sum(rank) for rank in received],
+            rows=[sum(rank[e] for rank in received) for e in range(held)],
             regroup=regroup,
         )
+
+    def _by_expert(self, received: list[list[int]], like: Tensor) -> Tensor:
+        """The order that brings rows received as (rank, expert) blocks to (expert, rank) blocks."""
+        if self.local.balanced:
+            return like.new_empty(sum(sum(rank) for rank in received))
+        owners = np.tile(np.arange(len(received[0])), len(received)).repeat(np.ravel(received))
+        return torch.from_numpy(owners.argsort(kind="stable")).to(like.device)
 
 
 def _evenly(total: int, parts: int) -> list[int]:
@@ -166,8 +175,6 @@ def _evenly(total: int, parts: int) -> list[int]:
     return [base + (part < more) for part in range(parts)]
 
 
-def _by_expert(received: Tensor, like: Tensor) -> Tensor:
-    """The order that brings rows received as (rank, expert) blocks to (expert, rank) blocks."""
-    experts = torch.arange(received.shape[1]).repeat(received.shape[0])
-    owner = experts.repeat_interleave(received.flatten())
-    return owner.argsort(stable=True).to(like.device)
+def _cut(counts: list[int], size: int) -> list[list[int]]:
+    """`counts` in lists of `size`."""
+    return [counts[start : start + size] for start in range(0, len(counts), size)]

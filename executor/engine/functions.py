@@ -373,7 +373,10 @@ class Recompute(Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """The forward again, then its backward."""
-        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        wanted = ctx.needs_input_grad[1:]
+        inputs = [
+            x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)
+        ]
         with torch.enable_grad():
             y = ctx.function(*inputs)
         torch.autograd.backward([y], [dy])

@@ -37,13 +37,6 @@ class Groups:
     down: ProcessGroup | None
     ties: ProcessGroup | None
 
-    def close(self) -> None:
-        """Leave every group; nothing may use them afterwards."""
-        for name in self.__slots__[1:]:
-            group = getattr(self, name)
-            if group is not None:
-                dist.destroy_process_group(group)
-
     def axes(self) -> dict[str, str]:
         """The axis that each group's traffic belongs to, by the group's name."""
         axis_of = {

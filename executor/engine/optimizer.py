@@ -27,14 +27,10 @@ class Update:
         self, local: Local, units: Sequence[Unit], tables: Sequence[Unit], learning_rate: float
     ) -> None:
         self.local, self.units, self.tables = local, units, tables
-        self.adamw = torch.optim.AdamW(
-            [unit.master for unit in units],
-            lr=learning_rate,
-            betas=BETAS,
-            eps=EPS,
-            weight_decay=WEIGHT_DECAY,
-            fused=True,
-        )
+        self.learning_rate = learning_rate
+        self.masters = [unit.master for unit in units]
+        self.moments = [torch.zeros_like(master) for master in self.masters * 2]
+        self.steps = [torch.zeros((), device=local.device) for _ in units]
 
     def reduce(self) -> None:
         """Finish the reductions that the backward pass began, and those it could not begin."""
@@ -74,9 +70,22 @@ class Update:
     def apply(self, norm: Tensor) -> None:
         """Clip to `CLIP_NORM`, update the masters, start to bring the computing copies up to date."""
         factor = (CLIP_NORM / (norm + 1e-6)).clamp(max=1.0).float()
+        gradients = [unit.shard_gradient.mul_(factor) for unit in self.units]
+        torch._foreach_add_(self.steps, 1)
+        torch._fused_adamw_(
+            self.masters,
+            gradients,
+            self.moments[: len(self.units)],
+            self.moments[len(self.units) :],
+            [],
+            self.steps,
+            lr=self.learning_rate,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=WEIGHT_DECAY,
+            eps=EPS,
+            amsgrad=False,
+            maximize=False,
+        )
         for unit in self.units:
-            unit.master.grad = unit.shard_gradient.mul_(factor)
-        self.adamw.step()
-        for unit in self.units:
-            unit.master.grad = None
             unit.refresh()

@@ -215,7 +215,8 @@ class Pipeline:
             self._deliver(Message(True, action.stage - 1, action.micro_batch), x.grad)
 
     def _weights(self, action: Action) -> None:
-        for product in self.deferred.pop((action.stage, action.micro_batch)):
-            product()
+        with torch.no_grad():
+            for product in self.deferred.pop((action.stage, action.micro_batch)):
+                product()
         for unit in self.parts[action.stage].units:
             unit.complete()

@@ -195,7 +195,7 @@ class Unit:
         """After the optimizer: bring the computing copy up to date with the masters."""
         if self.sharding.zero_stage < 3:
             own = self._own(self.whole)
-            if own.data_ptr() != self.master.data_ptr() or own.dtype != self.master.dtype:
+            if own.dtype != self.master.dtype:
                 own.copy_(self.master)
             self._gather_from(own)
 

@@ -1,0 +1,1 @@
+"""What watches the engine while it runs on fake tensors: memory and work."""
