@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from costmodels.grid import Grid
 from costmodels.layer import exposed_s
 from costmodels.model import Model
-from costmodels.price_tables import WeightTable, WorkTable, backward_compute_s, forward_compute_s
+from costmodels.price_tables import WeightTable, WorkTable
+from costmodels.ranks import backward_compute_s, forward_compute_s
 from costmodels.step import Setting
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine

@@ -24,7 +24,7 @@ from costmodels.params import (
     head_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.ranks import Ranks
+from costmodels.ranks import Ranks, forward_compute_s
 from costmodels.step import Setting
 from hardware_profiles.engine_schema import Axis
 from hardware_profiles.schema import CollectiveKind
@@ -76,28 +76,28 @@ class WorkTable(_Table):
             across_nodes.astype(np.int64), (grid.pipeline_parallel > 1).astype(np.int64),
             *_inner_degrees(setting, grid, ("tp", "cp")),
         ))  # fmt: skip
-        self.costs = [[self.ranks.layer_cost(kind, mode) for mode in MODES] for kind in self.kinds]
+        self.layers = [self.ranks.layer_work(kind) for kind in self.kinds]
         self.embedding, self.head = self.ranks.step.ends
 
     @property
     def layer_s(self) -> Floats:
         """(N, K, R)."""
-        return self.rows_by_mode(lambda kind, mode: self.costs[kind][mode].total_s)
+        return self.rows_by_mode(lambda kind, mode: self.layers[kind].total_s(mode))
 
     @property
     def layer_saved_bytes(self) -> Floats:
         """(N, K, R)."""
-        return self.rows_by_mode(lambda kind, mode: self.costs[kind][mode].saved_bytes)
+        return self.rows_by_mode(lambda kind, mode: self.layers[kind].saved_bytes[mode])
 
     @property
     def forward_room_s(self) -> Floats:
         """(N, K) computing under which the forward's communication of weights may hide."""
-        return self.rows_by_kind(lambda kind: self.costs[kind][0].forward.compute_s)
+        return self.rows_by_kind(lambda kind: forward_compute_s(self.layers[kind].cost))
 
     @property
     def backward_room_s(self) -> Floats:
         """(N, K, R) the same of the backward, replay included."""
-        return self.rows_by_mode(lambda kind, mode: backward_compute_s(self.costs[kind][mode]))
+        return self.rows_by_mode(lambda kind, mode: self.layers[kind].backward_compute_s(mode))
 
     def ends_room_s(self, compute_s: Callable[[Cost], Number]) -> Floats:
         """(N, 2) the same of the embedding and of the head."""
@@ -107,8 +107,8 @@ class WorkTable(_Table):
     def replay_bytes(self) -> Floats:
         """(N, R) what the largest replayed layer holds beyond what it kept."""
         extra = [
-            [self._column(costs[0].saved_bytes - costs[mode].saved_bytes) for mode in MODES]
-            for costs in self.costs
+            [self._column(layer.saved_bytes[0] - layer.saved_bytes[mode]) for mode in MODES]
+            for layer in self.layers
         ]
         return np.max(np.array(extra), axis=0).T[self.of_row]
 
@@ -244,13 +244,3 @@ def _inner_degrees(
     order = setting.engine.legality.rank_order
     inner = {axis for outer in axes for axis in order[: order.index(outer)]}
     return tuple(columns[axis] for axis in sorted(inner - {"ep", *but}))
-
-
-def backward_compute_s(cost: Cost) -> Number:
-    """Seconds that the device computes in the backward, replay included."""
-    return cost.input_grad.compute_s + cost.weight_grad.compute_s + cost.replay.compute_s
-
-
-def forward_compute_s(cost: Cost) -> Number:
-    """Seconds that the device computes in the forward."""
-    return cost.forward.compute_s

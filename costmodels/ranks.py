@@ -5,13 +5,14 @@ for what does not depend on how many layers a stage holds. Every number is an ar
 a float where no row differs.
 """
 
+from dataclasses import dataclass
 from typing import cast
 
 from costmodels.blocks import input_bytes, layer_operations
 from costmodels.collectives import collective_s, hops_s, send_s
 from costmodels.elementwise import Number, minimum, where
 from costmodels.grid import Grid
-from costmodels.layer import Cost
+from costmodels.layer import Cost, Pass
 from costmodels.layout import Layout, RecomputeModule
 from costmodels.memory import Sharding
 from costmodels.params import RankParameters, layer_parameters_per_rank
@@ -20,6 +21,36 @@ from hardware_profiles.engine_schema import State
 from hardware_profiles.schema import CollectiveKind
 
 SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)  # the default of `Layout`
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """The cost of a layer, and by recompute mode what its backward replays and what it keeps.
+
+    Only the replay differs between modes, so the other passes are priced once.
+    """
+
+    cost: Cost
+    replay: tuple[Pass, Pass, Pass]
+    saved_bytes: tuple[Number, Number, Number]
+
+    def total_s(self, mode: int) -> Number:
+        """Forward and backward of one micro-batch."""
+        return self.cost.total_s + self.replay[mode].total_s
+
+    def backward_compute_s(self, mode: int) -> Number:
+        """Seconds that the device computes in the backward, replay included."""
+        return backward_compute_s(self.cost) + self.replay[mode].compute_s
+
+
+def forward_compute_s(cost: Cost) -> Number:
+    """Seconds that the device computes in the forward."""
+    return cost.forward.compute_s
+
+
+def backward_compute_s(cost: Cost) -> Number:
+    """Seconds that the device computes in the backward of what recomputes nothing."""
+    return cost.input_grad.compute_s + cost.weight_grad.compute_s
 
 
 class Ranks:
@@ -36,13 +67,17 @@ class Ranks:
         state = self.setting.engine.state
         return state.model_copy(update=FROZEN) if self.setting.training.adapters_only else state
 
-    def layer_cost(self, kind: int, mode: int) -> Cost:
-        """One layer of `kind` and micro-batch; `mode` 0 no, 1 selective, 2 full recompute."""
-        site = self.step.site
+    def layer_work(self, kind: int) -> "LayerWork":
+        """One layer of `kind` and micro-batch."""
+        site, pricer = self.step.site, self.step.pricer
         operations = layer_operations(site, self.setting.model.kinds[kind])
-        if mode == 2:
-            return self.step.pricer.full_cost(operations, input_bytes(site))
-        return self.step.pricer.cost(operations, SELECTIVE if mode == 1 else ())
+        cost = pricer.cost(operations)
+        again = pricer.cost([op for op in operations if set(SELECTIVE) & set(op.modules)])
+        return LayerWork(
+            cost=cost,
+            replay=(Pass(), again.forward, cost.forward),
+            saved_bytes=(cost.saved_bytes, cost.saved_bytes - again.saved_bytes, input_bytes(site)),
+        )
 
     def layer_parameters(self, kind: int) -> RankParameters:
         """Parameters of one layer of `kind` on this rank."""
