@@ -3,25 +3,45 @@
 Every rank runs the same measurements at the same time: GPUs of a node share power and cooling, CPU
 ranks share memory and cores, and a layout loads all of them too. After each batch of repeats the
 ranks exchange their samples, so that all see the same numbers and stop at the same one.
-CUDA (and ROCm, by the same calls) is timed by events on the stream, the CPU by its clock.
+CUDA (and ROCm, by the same calls) is timed by events on the stream, the CPU by its clock. On a CPU
+the system may run something else in the middle of a sample: such samples are set aside, as long as
+enough others are left, and counted as outliers.
 """
 
 import math
+import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
-from executor.profile.statistics import Summary, confident, summarise
+from executor.profile.statistics import MIN_REPEATS, Summary, confident, summarise
 
 SAMPLE_S = (
     1e-3  # a sample repeats shorter calls up to this, so that the clock's grain is below 0.1 %
 )
 MAX_BATCH = 10
+LONG_S = 0.1
 
 Call = Callable[[], object]
+
+
+def preemptions() -> int:
+    """How often the system took a processor from this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def undisturbed(samples: Sequence[float]) -> list[float]:
+    """The samples during which nothing else ran (see `Bench.samples`); all if they are too few."""
+    quiet = [seconds for seconds in samples if seconds > 0]
+    return quiet if len(quiet) >= MIN_REPEATS else [abs(seconds) for seconds in samples]
+
+
+def slowest(rows: Sequence[Sequence[float]]) -> list[float]:
+    """For each repeat, the slowest rank's seconds, negative if any rank was disturbed."""
+    return [math.copysign(max(map(abs, column)), min(column)) for column in zip(*rows, strict=True)]
 
 
 def stream_event() -> torch.cuda.Event:
@@ -58,7 +78,6 @@ class Bench:
     control: "dist.ProcessGroup | None" = None
     uncertainty: float = 0.02
     budget_s: float = 1.0
-    samples: int = field(default=0, init=False)
 
     @property
     def nodes(self) -> int:
@@ -99,6 +118,16 @@ class Bench:
         dist.all_gather(rows, own, group=self.control)
         return [row.tolist() for row in rows]
 
+    def samples(self, call: Call, iterations: int, repeats: int) -> list[float]:
+        """Seconds of each repeat, negative where the system ran something else in between."""
+        found = []
+        for _ in range(repeats):
+            before = preemptions()
+            seconds = self.once_s(call, iterations)
+            disturbed = not self.is_cuda and preemptions() > before
+            found.append(-seconds if disturbed else seconds)
+        return found
+
     def measure(self, call: Call, *, together: bool = False) -> Timing:
         """Warm `call` up and repeat it until its median is known or the budget is spent.
 
@@ -109,26 +138,28 @@ class Bench:
         start = time.perf_counter()
         rows: list[list[float]] = [[] for _ in range(self.world_size)]
         while True:
-            own = [self.once_s(call, iterations) for _ in range(batch)]
+            own = self.samples(call, iterations, batch)
             gathered = self.everywhere([time.perf_counter() - start, *own])
             for row, more in zip(rows, gathered, strict=True):
                 row.extend(more[1:])
-            judged = [[max(column) for column in zip(*rows, strict=True)]] if together else rows
+            judged = [undisturbed(row) for row in ([slowest(rows)] if together else rows)]
             if all(confident(row, self.uncertainty) for row in judged):
                 break
             if max(more[0] for more in gathered) > self.budget_s:
                 break
-        self.samples += len(rows[0])
-        medians = tuple(summarise(row).median_s for row in rows)
-        middle = sorted(judged, key=lambda row: summarise(row).median_s)[(len(judged) - 1) // 2]
-        return Timing(summarise(middle), medians)
+        medians = tuple(summarise(undisturbed(row)).median_s for row in rows)
+        summaries = sorted((summarise(row) for row in judged), key=lambda each: each.median_s)
+        middle = summaries[(len(summaries) - 1) // 2]
+        set_aside = len(rows[0]) - middle.repeats
+        return Timing(replace(middle, outliers=middle.outliers + set_aside), medians)
 
     def _plan(self, call: Call) -> tuple[int, int]:
         """Iterations per sample and samples per batch, the same on every rank."""
         call()
-        call()
         self.synchronise()
         one_s = max(row[0] for row in self.everywhere([self.once_s(call)]))
+        if one_s < LONG_S:  # a first timed call still meets cold caches and clocks
+            one_s = max(row[0] for row in self.everywhere([self.once_s(call)]))
         iterations = max(1, math.ceil(SAMPLE_S / one_s))
         batch = int(self.budget_s / 3 / (one_s * iterations))
         return iterations, min(max(1, batch), MAX_BATCH)

@@ -14,11 +14,12 @@ fp8 kernels take "TN" only (the framework transposes), so only that is measured.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from statistics import median
 
 import torch
 import torch.nn.functional as F
 
-from executor.profile.bench import Bench, Call
+from executor.profile.bench import Bench, Call, undisturbed
 from executor.profile.measurement import Measurement
 from executor.profile.record import Quantity, Record
 from hardware_profiles.schema import Dtype, MatmulPoint
@@ -247,15 +248,14 @@ def run_steady(bench: Bench, shape: Shape, dtype: Dtype) -> tuple[Record, ...]:
     bench.synchronise()
     one_s = max(row[0] for row in bench.everywhere([bench.once_s(call)]))
     repeats = max(20, int(bench.budget_s / one_s))
-    row = [bench.once_s(call) for _ in range(repeats)]
+    row = bench.samples(call, 1, repeats)
     parts = (("burst", row[: repeats // 10]), ("sustained", row[repeats // 2 :]))
     return tuple(_rate(bench, (dtype, name), shape, part) for name, part in parts)
 
 
 def _rate(bench: Bench, what: tuple[Dtype, str], shape: Shape, samples: list[float]) -> Record:
     rows = bench.everywhere(samples)
-    bench.samples += len(samples)
-    medians = [sorted(row)[len(row) // 2] for row in rows]
+    medians = [median(undisturbed(row)) for row in rows]
     middle = sorted(medians)[(len(medians) - 1) // 2]
     dtype, name = what
     result = Quantity(name=f"{name}.{dtype}", value=shape.flops / middle, unit="flops/s")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from executor.profile import session
-from executor.profile.bench import Bench
+from executor.profile.bench import Bench, slowest, undisturbed
 from executor.profile.measurement import Measurement
 from executor.profile.options import Options
 from executor.profile.record import Quantity, Record, partial_path
@@ -136,3 +136,11 @@ def test_a_measurement_stops_early_when_it_is_sure() -> None:
     assert time.perf_counter() - start < 2.0
     assert timing.seconds == pytest.approx(0.01, rel=0.5)
     assert timing.summary.repeats >= 6
+
+
+def test_preempted_samples_are_set_aside() -> None:
+    """Samples in which something else ran are left out while enough others remain."""
+    quiet, disturbed = [1.0] * 6, [-5.0, -7.0]
+    assert undisturbed([*quiet, *disturbed]) == quiet
+    assert undisturbed([*quiet[:5], *disturbed]) == [1.0] * 5 + [5.0, 7.0]
+    assert slowest([[1.0, -3.0], [2.0, 1.0]]) == [2.0, -3.0]  # one disturbed rank is enough
