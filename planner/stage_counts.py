@@ -86,27 +86,26 @@ class _Chunks:
     def _add_chunk(
         self, j: int, most: int, position: Expr, at: list[Expr]
     ) -> tuple[Expr, list[Expr]]:
-        counts, kinds = {}, {}
+        counts: dict[int, Expr] = {}
+        kinds: dict[tuple[int, int], Expr] = {}
         for mode in sorted(self.problem.modes, reverse=True):
             counts[mode] = self.model.new_int_var(0, most, f"x{j},{mode}")
             position = position + counts[mode]
-            after = self._prefix_counts(position, counts[mode])
-            for k, (before_k, after_k) in enumerate(zip(at, after, strict=True)):
-                uniform = self.problem.uniform
-                kinds[k, mode] = counts[mode] if uniform and after_k is None else (
-                    after_k - before_k
-                )  # fmt: skip
-            at = after if not self.problem.uniform else at
+            if self.problem.uniform:
+                kinds[self.problem.pattern[0], mode] = counts[mode]
+                continue
+            position, after = self._prefix_counts(position)
+            kinds |= {(k, mode): b - a for k, (a, b) in enumerate(zip(at, after, strict=True))}
+            at = after
         total = sum(counts.values())
         self.model.add_linear_constraint(total, self.problem.fewest_layers(j), most)
         self.count.append(counts)
         self.of_kind.append(kinds)
         return position, at
 
-    def _prefix_counts(self, position: Expr, count: Expr) -> list[Expr]:
-        """Layers of each kind before `position`: a table look-up; the last kind is the rest."""
-        if self.problem.uniform:
-            return [None] * len(self._prefixes)
+    def _prefix_counts(self, position: Expr) -> tuple[Expr, list[Expr]]:
+        """`position` as a variable, and the layers of each kind before it: a table look-up each,
+        but the last kind is the rest."""
         index = self.model.new_int_var(0, self.layers, "")
         self.model.add(index == position)
         found = []
@@ -114,7 +113,7 @@ class _Chunks:
             target = self.model.new_int_var(0, table[-1], "")
             self.model.add_element(index, table, target)
             found.append(target)
-        return [*found, index - sum(found)]
+        return index, [*found, index - sum(found)]
 
     def sum_of(self, j: int, coefficient: Any) -> Expr:
         """Sum over the layers of chunk j of `coefficient(kind, mode)`."""

@@ -1,17 +1,22 @@
 """Random but consistent prices: what the search is tested on, whatever the cost model says."""
 
-from collections.abc import Callable
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from costmodels.grid import Grid
+from costmodels.layout import Stage
 from costmodels.model import Attention, Experts, Layer, Model
 from costmodels.price import Prices
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from planner.search import Pricer, Question
+from planner.stage_problem import End, StageProblem
 
 ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
 DENSE = Layer(attention=ATTENTION, ffn=256)
@@ -78,6 +83,77 @@ def small_question(
         cluster=load_cluster("dgx-h100"),
         engine=engine.model_copy(update={"legality": rules}),
     )
+
+
+def compositions(total: int, fewest: list[int]) -> Iterator[tuple[int, ...]]:
+    """All ways to write `total` as counts of at least `fewest`."""
+    if len(fewest) == 1:
+        yield from [(total,)] if total >= fewest[0] else []
+        return
+    for n in range(fewest[0], total - sum(fewest[1:]) + 1):
+        yield from ((n, *rest) for rest in compositions(total - n, fewest[1:]))
+
+
+def mixes(layers: int, modes: tuple[int, ...]) -> list[Stage]:
+    """All stages of `layers` whose layers have the recompute `modes`."""
+    return [
+        Stage(layers, selective, full)
+        for full in range(layers + 1 if 2 in modes else 1)
+        for selective in range(layers - full + 1 if 1 in modes else 1)
+        if 0 in modes or full + selective == layers
+    ]
+
+
+def every_plan(problem: StageProblem) -> Iterator[tuple[Stage, ...]]:
+    """All cuts into stages with all mixes of recomputation."""
+    fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
+    ways = problem.splits
+    for counts in compositions(len(problem.pattern), fewest) if ways is None else ways:
+        yield from itertools.product(*(mixes(n, problem.modes) for n in counts))
+
+
+def random_problem(seed: int, vpp: int, **fixed: object) -> StageProblem:
+    """A small inner problem: one or two kinds, tight or loose memory."""
+    draw = random.Random(seed)
+    pp, kinds = draw.randint(2, 3), draw.choice([1, 1, 2])
+    layers = draw.randint(pp * vpp, pp * vpp + 3)
+    fill = {1: ["1f1b", "gpipe", "zb_h1"], 2: ["interleaved_1f1b", "zb_v"]}[vpp]
+    base = [draw.randint(500, 3000) for _ in range(kinds)]
+    saved = [draw.randint(200, 900) for _ in range(kinds)]
+    settings: dict[str, Any] = {
+        "pattern": tuple(range(kinds)) + tuple(draw.choices(range(kinds), k=layers - kinds)),
+        "schedule": draw.choice(fill),
+        "pp": pp,
+        "vpp": vpp,
+        "m": pp * draw.randint(1, 4),
+        "modes": draw.choice([(0,), (0, 2), (0, 1, 2), (0, 1, 2), (2,)]),
+        "layer_ns": tuple((t, t + draw.randint(1, 200), t + t // 3) for t in base),
+        "saved_kib": tuple((s, s * 3 // 4, s // draw.randint(3, 8)) for s in saved),
+        "state_kib": tuple(draw.randint(100, 400) for _ in range(kinds)),
+        "update_kib": tuple(draw.choice([0, 300]) for _ in range(kinds)),
+        "step_ns": tuple(draw.randint(0, 300) for _ in range(kinds)),
+        "transient_kib": (0, draw.randint(0, 300), draw.randint(0, 600)),
+        "embedding": End(draw.randint(0, 800), draw.randint(0, 99), 150, 50),
+        "head": End(draw.randint(0, 2500), draw.randint(0, 99), 250, 80, draw.randint(0, 500)),
+        "send_ns": draw.randint(0, 60),
+        "fixed_kib": 100,
+        "cap_kib": draw.choice([2500, 3500, 5000, 8000, 10**6]),
+        "fixed_step_ns": 1000,
+        "empty_ends": draw.random() < 0.5,
+    }
+    return StageProblem(**{**settings, **fixed})
+
+
+@pytest.fixture
+def problem() -> Callable[..., StageProblem]:
+    """`random_problem(seed, vpp, **fields)`."""
+    return random_problem
+
+
+@pytest.fixture(name="every_plan")
+def every_plan_fixture() -> Callable[[StageProblem], Iterator[tuple[Stage, ...]]]:
+    """`every_plan(problem)`: all plans of a small problem."""
+    return every_plan
 
 
 @pytest.fixture

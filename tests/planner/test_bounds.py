@@ -1,0 +1,92 @@
+"""No bound is above what it bounds: the proof of optimality rests on this."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from costmodels.in_flight import in_flight
+from planner.bounds import packing_bound, row_bounds, row_fits
+from planner.chunk_bound import chunk_bound
+from planner.coefficients import stage_problem
+from planner.search import Pricer, Question, price_space
+from planner.space import enumerate_space
+from planner.stage_problem import StageProblem
+from planner.stages import Solver
+
+Problems = Callable[..., StageProblem]
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_packing_is_below_the_optimum(vpp: int, problem: Problems) -> None:
+    """For 60 problems the packing bound, with and without a cutoff, is at most the optimum."""
+    for seed in range(60):
+        case = problem(seed, vpp)
+        best = Solver().solve(case, None).plan
+        bound = packing_bound(case, None)
+        if best is None:
+            continue
+        assert bound is not None, seed
+        assert bound <= best.objective, seed
+        for below in (best.objective + 1, best.objective * 2):
+            within = packing_bound(case, below)
+            assert within is not None
+            assert within <= best.objective, seed
+
+
+def test_whole_layers_per_chunk_are_below_the_optimum(problem: Problems) -> None:
+    """For 60 chunked problems the chunk bound is at most the optimum, whatever the cutoff."""
+    for seed in range(60):
+        case = problem(seed, 2)
+        best = Solver().solve(case, None).plan
+        if best is not None:
+            for below in (best.objective + 1, best.objective * 3 // 2):
+                assert chunk_bound(case, below) <= best.objective, seed
+
+
+def test_row_bounds_are_below_every_variant(
+    question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
+) -> None:
+    """A row's bound is at most the optimum of each of its variants; a misfit row has none."""
+    asked = question((0, 0, 0, 1, 1), 4, 8, hybrid_shard=False, zero_stages=(0, 1))
+    space = enumerate_space(
+        asked.model, asked.training, 4, asked.engine, asked.pins, asked.cluster.gpus_per_node
+    )
+    coefficients = price_space(asked, space, pricer(5, 5e7, 2))
+    bounds, fits = row_bounds(space, coefficients), row_fits(space, coefficients)
+    assert 0 < np.count_nonzero(fits) < len(fits)
+    for row in range(0, len(space.grid), 3):
+        for variant in space.variants(row):
+            case = stage_problem(
+                coefficients, space.grid, row, variant, space.model, space.legality
+            )
+            best = Solver().solve(case, None).plan
+            assert fits[row] or best is None
+            assert best is None or bounds[row] <= best.objective
+
+
+@pytest.mark.parametrize(
+    ("pp", "vpp", "m"), [(2, 2, 2), (2, 3, 8), (4, 2, 4), (4, 4, 16), (8, 3, 24), (3, 2, 9)]
+)
+def test_interleaved_ranks_hold_what_1f1b_holds(pp: int, vpp: int, m: int) -> None:
+    """Some interleaved vector has at least min(m, S - s) micro-batches in every chunk."""
+    for s, vectors in enumerate(in_flight("interleaved_1f1b", pp, vpp, m)):
+        assert max(min(vector) for vector in vectors) >= min(m, pp - s)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "expected"),
+    [
+        pytest.param("gpipe", 1, [8, 8, 8, 8], id="gpipe: all 8"),
+        pytest.param("1f1b", 1, [4, 3, 2, 1], id="1f1b: S - s"),
+        pytest.param("zb_h1", 1, [4, 4, 4, 4], id="zb_h1: S, as 1f1b's first"),
+        pytest.param("interleaved_1f1b", 2, [11, 9, 7, 5], id="2 (S - s - 1) + S + 1"),
+        pytest.param("zb_v", 2, [8, 8, 8, 8], id="zb_v: 2 S chunks"),
+        pytest.param("dualpipe_v", 2, [9, 9, 9, 9], id="dualpipe_v: 2 S + 1 chunks"),
+    ],
+)
+def test_most_micro_batches_in_flight(schedule: str, vpp: int, expected: list[int]) -> None:
+    """Four ranks, eight micro-batches (sixteen for dualpipe_v): the fullest moment of each rank."""
+    m = 16 if schedule == "dualpipe_v" else 8
+    ranks = in_flight(schedule, 4, vpp, m)  # type: ignore[arg-type]
+    assert [max(map(sum, vectors)) for vectors in ranks] == expected
