@@ -69,9 +69,7 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
     return price
 
 
-def small_question(
-    pattern: tuple[int, ...], gpus: int, batch: int, **legality: object
-) -> Question:
+def small_question(pattern: tuple[int, ...], gpus: int, batch: int, **legality: object) -> Question:
     """A question about a model of tiny layers: kind 0 dense, kind 1 mixture of experts."""
     kinds = (DENSE, MOE)[: max(pattern) + 1]
     engine = load_engine("native")

@@ -29,9 +29,7 @@ PER_BLOCK = 20
 def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int | None:
     """The best objective over every layout, cut and mix; None if nothing fits."""
     q = question
-    space = enumerate_space(
-        q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node
-    )
+    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
     if not len(space.grid):
         return None
     coefficients = price_space(q, space, price)

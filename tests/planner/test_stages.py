@@ -89,9 +89,7 @@ def test_path_model_equals_dynamic_programme(seed: int, problem: Problems) -> No
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_counts_model_equals_enumeration(
-    seed: int, problem: Problems, every_plan: Plans
-) -> None:
+def test_counts_model_equals_enumeration(seed: int, problem: Problems, every_plan: Plans) -> None:
     """Several chunks per rank: CP-SAT finds what enumerating every plan finds."""
     case = problem(seed, 2, pp=2, m=4, pattern=(0, 0, 0, 0, 0), empty_ends=False)
     best = best_by_enumeration(case, every_plan)
@@ -137,7 +135,8 @@ def test_greedy_path_finds_the_least_bottleneck(problem: Problems) -> None:
         cuts = [
             max(a.ns, b.ns)
             for cut in range(case.fewest_layers(0), len(case.pattern) + 1 - case.fewest_layers(1))
-            if (a := intervals.price(0, 0, cut)) and (b := intervals.price(1, cut, len(case.pattern)))
+            if (a := intervals.price(0, 0, cut))
+            and (b := intervals.price(1, cut, len(case.pattern)))
         ]
         assert (plan is None) == (not cuts)
         assert not cuts or slowest == min(cuts)

@@ -1,0 +1,78 @@
+"""What fits, from how many GPUs on, and why nothing does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from planner.footprint import explain, fitting_layout, minimum_gpus, sizes
+from planner.pins import parse_pins
+from planner.search import NoLayoutFits, Pricer, Question, search
+
+Questions = Callable[..., Question]
+Pricers = Callable[[int, float, int], Pricer]
+PATTERN = (0, 0, 0, 1, 1, 1)
+
+
+@pytest.mark.parametrize("capacity", [1.2e7, 2e7, 3e7, 4e7, 6e7])
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 8])
+def test_it_fits_exactly_when_the_search_finds_a_layout(
+    gpus: int, capacity: float, question: Questions, pricer: Pricers
+) -> None:
+    """The memory test alone and the whole search agree on whether anything fits."""
+    asked, price = question(PATTERN, gpus, 8), pricer(4, capacity, 2)
+    found = fitting_layout(asked, price)
+    try:
+        search(asked, price=price)
+    except NoLayoutFits:
+        assert found is None
+    else:
+        assert found is not None
+        assert max(found.peak_bytes) <= capacity
+
+
+def test_minimum_gpus_is_the_first_size_that_fits(question: Questions, pricer: Pricers) -> None:
+    """Every smaller size is refused by the search, and the one found is not."""
+    asked, price = question(PATTERN, 32, 8), pricer(4, 2e7, 2)
+    found = minimum_gpus(asked, price=price)
+    assert found is not None
+    assert found.gpus > 1
+    for gpus in sizes(asked, found.gpus - 1):
+        with pytest.raises(NoLayoutFits):
+            search(replace(asked, gpus=gpus), price=price)
+    assert search(replace(asked, gpus=found.gpus), price=price).solutions
+
+
+def test_sizes_are_counts_within_a_node_and_then_nodes(question: Questions) -> None:
+    """Nodes of eight: 1 to 8, then 16, 24, 32."""
+    assert list(sizes(question(PATTERN, 32, 8), 35)) == [*range(1, 9), 16, 24, 32]
+
+
+def test_the_core_is_minimal_and_each_relaxation_fits(question: Questions, pricer: Pricers) -> None:
+    """Without any one pin of the core something fits, with all of them nothing does."""
+    pins = parse_pins({
+        "tensor_parallel": "1", "pipeline_parallel": "1", "recompute": "none",
+        "micro_batch_size": "1", "expert_parallel": "1..4",
+    })  # fmt: skip
+    asked, price = replace(question(PATTERN, 8, 8), pins=pins), pricer(4, 3e7, 2)
+    told = explain(asked, price=price)
+    assert told.core
+    only = parse_pins(dict(pin.split(" ", 1) for pin in told.core))
+    assert fitting_layout(replace(asked, pins=only), price) is None
+    for axis in only.axes:
+        assert fitting_layout(replace(asked, pins=only.without(axis)), price) is not None
+    assert set(told.relaxations) == set(told.core)
+    for fit in told.relaxations.values():
+        assert max(fit.peak_bytes) <= 3e7
+
+
+def test_the_nearest_miss_lacks_what_would_do(question: Questions, pricer: Pricers) -> None:
+    """With the missing bytes added something fits, with 2 % less of them nothing does."""
+    asked, capacity = question(PATTERN, 2, 8), 1.2e7
+    told = explain(asked, price=pricer(4, capacity, 2))
+    assert told.core == ()
+    assert told.nearest is not None
+    enough = capacity + told.nearest.lacking_bytes
+    assert fitting_layout(asked, pricer(4, enough + 2048, 2)) is not None
+    assert fitting_layout(asked, pricer(4, enough * 0.98, 2)) is None
+    assert told.enough is None or told.enough.gpus > 2

@@ -1,0 +1,168 @@
+"""The search as a whole: proof, honest gaps, runners-up, determinism."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from costmodels.layout import check_layout
+from planner.frontier import gpus_front, time_memory_front
+from planner.pins import parse_pins
+from planner.search import NoLayoutFits, Pricer, Progress, Question, search
+from planner.space import enumerate_space
+from planner.stages import Solver
+
+Questions = Callable[..., Question]
+Pricers = Callable[[int, float, int], Pricer]
+PATTERN = (0, 0, 1, 1, 1, 1, 1, 1)
+
+
+@pytest.fixture
+def asked(question: Questions) -> Question:
+    """Eight layers of two kinds on sixteen GPUs."""
+    return question(PATTERN, 16, 32)
+
+
+@pytest.fixture
+def price(pricer: Pricers) -> Pricer:
+    """Prices under which memory binds."""
+    return pricer(7, 5e7, 2)
+
+
+def test_the_result_is_a_certificate(asked: Question, price: Pricer) -> None:
+    """OPTIMAL: no gap, the parts add up to the step, each layout is solved, a misfit or bounded."""
+    result = search(asked, price=price)
+    best = result.solutions[0]
+    assert result.status == "OPTIMAL"
+    assert result.gap == 0
+    assert result.bound_s == best.step_time_s
+    assert best.parts.total_s == pytest.approx(best.step_time_s)
+    assert result.candidates == result.misfits + result.solved + result.bounded
+    assert best.layout.world_size == 16
+    check_layout(best.layout, asked.model, asked.training)
+
+
+def test_equal_questions_have_equal_answers(asked: Question, price: Pricer) -> None:
+    """The same question gives the same plans and the same number of solves."""
+    first, second = (search(asked, price=price, k=4) for _ in range(2))
+    assert first.solutions == second.solutions
+    assert first.cpsat_solves == second.cpsat_solves
+
+
+def test_runners_up_differ_in_kind_and_come_in_order(asked: Question, price: Pricer) -> None:
+    """The k best differ in (tp, cp, pp, ep), do not get faster, and a larger k only adds."""
+    many = search(asked, price=price, k=6).solutions
+    kinds = [
+        (s.layout.tensor_parallel, s.layout.context_parallel, s.layout.pipeline_parallel,
+         s.layout.expert_parallel)
+        for s in many
+    ]  # fmt: skip
+    assert len(many) == len(set(kinds)) == 6
+    assert all(a.step_time_s <= b.step_time_s for a, b in pairwise(many))
+    assert many[0] == search(asked, price=price).solutions[0]
+    for solution, (tp, cp, pp, ep) in zip(many, kinds, strict=True):
+        only = parse_pins({
+            "tensor_parallel": str(tp), "context_parallel": str(cp),
+            "pipeline_parallel": str(pp), "expert_parallel": str(ep),
+        })  # fmt: skip
+        alone = search(replace(asked, pins=only), price=price).solutions[0]
+        assert not solution.proved or alone.step_time_s == solution.step_time_s
+
+
+def test_no_time_gives_no_false_proof(asked: Question, price: Pricer) -> None:
+    """Stopped at once, the search holds a plan, a bound below it, and the gap between them."""
+    result = search(asked, price=price, time_limit_s=0.0)
+    optimum = search(asked, price=price).solutions[0].step_time_s
+    assert result.bound_s <= optimum <= result.solutions[0].step_time_s
+    assert result.status == "FEASIBLE"
+    assert result.gap == pytest.approx(1 - result.bound_s / result.solutions[0].step_time_s)
+
+
+def test_interruption_returns_the_best_so_far(
+    asked: Question, price: Pricer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while CP-SAT runs leaves a FEASIBLE answer whose bound is still a bound."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    chunked = replace(asked, pins=parse_pins({"virtual_stages": "2.."}))
+    optimum = search(chunked, price=price).solutions[0].step_time_s
+    monkeypatch.setattr(Solver, "solve", interrupted)
+    result = search(chunked, price=price)
+    assert result.status == "FEASIBLE"
+    assert result.bound_s <= optimum <= result.solutions[0].step_time_s
+
+
+def test_pins_never_make_it_faster(asked: Question, price: Pricer) -> None:
+    """Each pin removes layouts, so the best of the rest is at most as fast."""
+    free = search(asked, price=price).solutions[0].step_time_s
+    for axis, text in (("tensor_parallel", "2"), ("recompute", "full"), ("zero_stage", "0,1")):
+        pinned = search(replace(asked, pins=parse_pins({axis: text})), price=price)
+        assert pinned.solutions[0].step_time_s >= free
+
+
+def test_more_memory_is_never_slower(question: Questions, pricer: Pricers) -> None:
+    """A larger capacity keeps every plan, so the optimum does not rise."""
+    times = [
+        search(question(PATTERN, 8, 16), price=pricer(3, capacity, 2)).solutions[0].step_time_s
+        for capacity in (4e7, 5e7, 7e7, 1e9)
+    ]
+    assert all(a >= b for a, b in pairwise(times))
+
+
+def test_rerank_orders_the_solutions(asked: Question, price: Pricer) -> None:
+    """A finer judgement of the k best decides their order, and is kept beside the price."""
+    plain = search(asked, price=price, k=3).solutions
+    judged = search(
+        asked, price=price, k=3, rerank=lambda layout: -float(layout.tensor_parallel)
+    ).solutions
+    assert {s.layout for s in judged} == {s.layout for s in plain}
+    assert [s.reranked_s for s in judged] == sorted(-float(s.layout.tensor_parallel) for s in plain)
+
+
+def test_progress_reports_bounds(
+    asked: Question, price: Pricer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it runs the search tells its best and its bound; the bound does not fall."""
+    monkeypatch.setattr("planner.search.PROGRESS_S", 0.0)
+    seen: list[Progress] = []
+    result = search(asked, price=price, progress=seen.append)
+    assert seen
+    assert all(a.bound_s <= b.bound_s for a, b in pairwise(seen))
+    assert seen[-1].bound_s <= result.bound_s
+
+
+def test_nothing_fits(question: Questions, pricer: Pricers) -> None:
+    """A model beyond all memory is refused by name."""
+    with pytest.raises(NoLayoutFits, match="small"):
+        search(question(PATTERN, 2, 4), price=pricer(1, 3e6, 2))
+
+
+def test_search_opens_few_of_many(asked: Question, price: Pricer) -> None:
+    """Most layouts are bounded away: the solver sees under a tenth of them."""
+    q = asked
+    space = enumerate_space(q.model, q.training, 16, q.engine, q.pins, 8)
+    result = search(asked, price=price)
+    assert result.candidates > len(space.grid) > 100
+    assert result.cpsat_solves < result.candidates / 10
+
+
+def test_time_memory_front_trades(asked: Question, price: Pricer) -> None:
+    """Along the front memory falls and time does not; its first point is the optimum."""
+    front = time_memory_front(asked, 4, price)
+    assert front[0].solution.step_time_s == search(asked, price=price).solutions[0].step_time_s
+    assert len(front) >= 2
+    for a, b in pairwise(front):
+        assert b.peak_bytes < a.peak_bytes
+        assert b.solution.step_time_s >= a.solution.step_time_s
+
+
+def test_gpus_front_has_no_dominated_point(question: Questions, pricer: Pricers) -> None:
+    """No point of the front is beaten by a smaller one that is as fast and as cheap."""
+    front = gpus_front(question(PATTERN, 1, 16), (2, 4, 6, 8, 16), pricer(2, 5e7, 2))
+    assert len(front) >= 2
+    for a, b in pairwise(front):
+        assert a.gpus < b.gpus
+        assert b.solution.step_time_s < a.solution.step_time_s

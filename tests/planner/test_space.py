@@ -1,0 +1,199 @@
+"""The legal space against a naive enumeration, the counts of what was dropped, and the pins."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.layout import InvalidLayout, Layout, check_layout, even_stages
+from hardware_profiles.engines import engine_names, load_engine
+from planner.pins import PinError, Pins, parse_pin, parse_pins
+from planner.search import Question
+from planner.space import Space, divisors, enumerate_space
+from planner.splits import can_split, splits
+
+Questions = Callable[..., Question]
+
+
+def space_of(question: Question) -> Space:
+    """The space of `question`."""
+    q = question
+    return enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+
+
+def degrees_of(space: Space) -> set[tuple[int, ...]]:
+    """(tp, cp, pp, ep, mbs, zero) of each row."""
+    grid = space.grid
+    columns = (
+        grid.tensor_parallel, grid.context_parallel, grid.pipeline_parallel,
+        grid.expert_parallel, grid.micro_batch_size, grid.zero_stage,
+    )  # fmt: skip
+    return set(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("pattern", [(0, 0, 0, 0), (0, 1, 1, 1)])
+@pytest.mark.parametrize(("gpus", "batch"), [(4, 8), (6, 12), (8, 16)])
+def test_space_is_what_check_layout_allows(
+    pattern: tuple[int, ...], gpus: int, batch: int, question: Questions
+) -> None:
+    """Trying every product of degrees against `check_layout` gives the same rows."""
+    asked = question(
+        pattern, gpus, batch, micro_batches_at_least_pp=False, schedules=("1f1b",),
+        hybrid_shard=False, kv_heads_divide=False,
+    )  # fmt: skip
+    legal = set()
+    for tp, cp, pp, ep, mbs, zero in itertools.product(
+        range(1, gpus + 1), range(1, gpus + 1), range(1, 5), range(1, 5), (1, 2, 4, 8, 16), range(4)
+    ):
+        dp, rest = divmod(gpus, tp * cp * pp)
+        if rest or dp == 0 or (dp * cp == 1 and zero > 0):
+            continue
+        layout = Layout(
+            data_parallel=dp, tensor_parallel=tp, context_parallel=cp, pipeline_parallel=pp,
+            expert_parallel=ep, micro_batch_size=mbs, zero_stage=zero,
+            stages=even_stages(len(pattern), pp),
+        )  # fmt: skip
+        try:
+            check_layout(layout, asked.model, asked.training)
+        except InvalidLayout:
+            continue
+        legal.add((tp, cp, pp, ep, mbs, zero))
+    assert degrees_of(space_of(asked)) == legal
+
+
+@pytest.mark.parametrize("engine", engine_names())
+def test_rows_use_all_gpus_and_reach_the_batch(engine: str, question: Questions) -> None:
+    """In every engine's space dp tp cp pp is the number of GPUs and mbs dp m the batch, exactly."""
+    asked = replace(question((0, 0, 1, 1, 1, 1), 16, 32), engine=load_engine(engine))
+    grid = space_of(asked).grid
+    world = grid.data_parallel * grid.tensor_parallel * grid.context_parallel
+    assert len(grid)
+    assert (world * grid.pipeline_parallel == 16).all()
+    assert (grid.micro_batch_size * grid.data_parallel * grid.num_micro_batches == 32).all()
+    assert np.isin(grid.zero_stage, asked.engine.legality.zero_stages).all()
+    assert (grid.data_parallel * grid.context_parallel % grid.shard_group == 0).all()
+
+
+def test_pins_only_remove(question: Questions) -> None:
+    """A pinned space is the free space's rows that the pins allow, and says how many it dropped."""
+    asked = question((0, 0, 1, 1), 8, 16)
+    free = space_of(asked)
+    pinned = space_of(
+        replace(asked, pins=parse_pins({"pipeline_parallel": "2,4", "zero_stage": "1.."}))
+    )
+    assert degrees_of(pinned) == {
+        row for row in degrees_of(free) if row[2] in (2, 4) and row[5] >= 1
+    }
+    assert pinned.dropped["pinned: pipeline_parallel 2,4"] > 0
+    assert pinned.dropped["pinned: zero_stage 1.."] > 0
+
+
+def test_pinned_axes_lift_default_ranges(question: Questions) -> None:
+    """Tensor parallelism beyond a node and odd micro-batches are there once they are asked for."""
+    asked = question((0, 0), 16, 48, kv_heads_divide=False)
+    assert space_of(asked).grid.micro_batch_size.max() == 16
+    wide = replace(asked, pins=parse_pins({"micro_batch_size": "3"}))
+    assert set(space_of(wide).grid.micro_batch_size.tolist()) == {3}
+
+
+def test_every_dropped_row_has_a_reason(question: Questions) -> None:
+    """Four GPUs and a batch of six, by hand: what each rule on the batch drops."""
+    asked = question(
+        (0, 0), 4, 6, zero_stages=(0,), context_parallel=False, kv_heads_divide=False,
+        micro_batches_at_least_pp=False,
+    )  # fmt: skip
+    # (tp, pp) of 4 GPUs: (1,1) (1,2) (2,1) (2,2) (4,1), dp 4 2 2 1 1; mbs of 6: 1 2 (3 and 6 dropped)
+    dropped = space_of(asked).dropped
+    assert dropped["micro_batch_size above 64 or no power of two (a pin opens it)"] == 10
+    # dp 4 never divides 6; dp 2 x mbs 2 neither
+    assert dropped["data_parallel x micro_batch_size misses the global batch"] == 4
+
+
+def test_one_rank_is_not_chunked(question: Questions) -> None:
+    """A single pipeline rank has one variant per set of recompute modes: nothing to interleave."""
+    space = space_of(question((0, 0), 2, 4))
+    for row in np.flatnonzero(space.grid.pipeline_parallel == 1):
+        assert [v.virtual_stages for v in space.variants(int(row))] == [1]
+
+
+def test_gpipe_stands_back_for_1f1b(question: Questions) -> None:
+    """GPipe takes 1F1B's time and more memory: it is a variant only where 1F1B is not."""
+    both = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe", "1f1b")))
+    alone = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe",)))
+    row = int(np.flatnonzero(both.grid.pipeline_parallel == 2)[0])
+    assert {v.schedule for v in both.variants(row)} == {"1f1b"}
+    row = int(np.flatnonzero(alone.grid.pipeline_parallel == 2)[0])
+    assert {v.schedule for v in alone.variants(row)} == {"gpipe"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "pp", "vpp", "expected"),
+    [
+        pytest.param(("even", False), 4, 1, {(2, 2, 2, 2)}, id="8 / 4"),
+        pytest.param(("even", True), 2, 1, {(4, 4), (4, 4)}, id="(8 + 0) / 2; 9 / 2 does not go"),
+        pytest.param(("even", True), 5, 1, {(1, 2, 2, 2, 1)}, id="(8 + 2) / 5, less the ends"),
+        pytest.param(("ends", False), 3, 2, {(1, 1, 2, 1, 1, 2), (1, 2, 1, 1, 2, 1),
+                                             (2, 1, 1, 2, 1, 1)}, id="two rounds of a + b + c = 4"),
+    ],
+)  # fmt: skip
+def test_engine_splits_by_hand(
+    rules: tuple[str, bool], pp: int, vpp: int, expected: set[tuple[int, ...]], question: Questions
+) -> None:
+    """Eight layers as an engine with its own rule cuts them."""
+    asked = question((0,) * 8, 2, 2, uneven_stages=rules[0], layers_count_ends=rules[1])
+    ways = splits(asked.model, asked.engine.legality, pp, vpp)
+    assert set(ways or ()) == expected
+    assert can_split(asked.model, asked.engine.legality, pp, vpp)
+
+
+@given(st.integers(1, 10**6))
+def test_divisors(number: int) -> None:
+    """Every divisor divides, they come in pairs, and 1 and the number are among them."""
+    found = divisors(number)
+    assert found[0] == 1
+    assert found[-1] == number
+    assert all(number % d == 0 and number // d in found for d in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [("8", 8, 4), ("1,3", 3, 2), ("1..16", 16, 17), ("4..", 10**9, 3), ("..8", 0, 9)],
+)
+def test_pins_are_read(text: str, inside: int, outside: int) -> None:
+    """A pin is a value, a list or a range, open at either end."""
+    pin = parse_pin("tensor_parallel", text)
+    assert pin.allows(inside)
+    assert not pin.allows(outside)
+    assert pin.allows_each(np.array([inside, outside])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("axis", "text", "part"),
+    [
+        ("tensor_parallel", "eight", "'eight'"),
+        ("tensor_parallel", "16..1", "'16..1'"),
+        ("tensor_parallel", "", "whole number"),
+        ("recompute", "some", "none, selective, full"),
+        ("tensors", "8", "tensor_parallel"),
+    ],
+)
+def test_unreadable_pins(axis: str, text: str, part: str) -> None:
+    """A pin that cannot be read gives one line with the value and what would do."""
+    with pytest.raises(PinError, match=r".+") as error:
+        parse_pin(axis, text)
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_pins_without_an_axis() -> None:
+    """Dropping a pin frees its axis and leaves the others."""
+    pins = parse_pins({"tensor_parallel": "8", "recompute": "full"})
+    assert pins.describe() == ("tensor_parallel 8", "recompute full")
+    freed = pins.without("tensor_parallel")
+    assert freed.allows("tensor_parallel", 3)
+    assert not freed.allows("recompute", "none")
+    assert Pins().allows("zero_stage", 3)
