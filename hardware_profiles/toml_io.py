@@ -13,6 +13,7 @@ cell with several numbers ("1e-5 2e-5") is a tuple.
 import csv
 import io
 import json
+import math
 import os
 import tempfile
 import tomllib
@@ -110,7 +111,7 @@ def _value(value: object) -> str:
 
 def _number(value: float) -> str:
     """The shortest text that reads back as `value`: 9.89e14 rather than 989000000000000.0."""
-    if not value or 1e-3 <= abs(value) < 1e6:
+    if not value or 1e-3 <= abs(value) < 1e6 or not math.isfinite(value):
         return repr(value)
     text = next(t for t in (f"{value:.{n}e}" for n in range(18)) if float(t) == value)
     mantissa, _, exponent = text.partition("e")

@@ -102,13 +102,15 @@ def test_the_file_reads_back(tmp_path: Path) -> None:
     assert cluster.kernels.matmul_points[0].flops_per_s == 712.346e12  # six digits are enough
 
 
-def test_a_lone_process_pays_nothing_and_says_so() -> None:
+def test_a_lone_process_pays_nothing_and_says_so(tmp_path: Path) -> None:
     """Without a second rank there is no link to measure: infinite, and never used (max_gpus 1)."""
     alone = tuple(r for r in RECORDS if not isinstance(r.result, CurvePoint))
     cluster = build_cluster(alone, H100, Job(1, 1), {}, "x")
     assert cluster.max_gpus == 1
     assert cluster.node.bus_bandwidth.all_reduce == math.inf
     assert "one process" in cluster.sources["node"]
+    save_cluster(cluster, tmp_path / "x.toml")
+    assert load_cluster(tmp_path / "x.toml") == cluster
 
 
 def test_an_unknown_device_gets_measured_peaks() -> None:
