@@ -57,6 +57,7 @@ def _attention_half(site: Site, attention: Attention) -> Iterator[Operation]:
         yield from _grouped_projections(site, attention)
     yield from _context_exchange(site, attention)
     yield _core(site, attention)
+    yield _core_output(site, attention)
     yield Matmul(
         name="attention_out",
         m=shard.tokens,
@@ -159,7 +160,6 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
     keys = window - window * window / (2 * seq_len)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
-    saved = HALF * t * a * attention.v_head_dim
     return AttentionCore(
         name="core_attention",
         queries=t,
@@ -169,8 +169,17 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
         head_dim=attention.head_dim,
         v_head_dim=attention.v_head_dim,
         fused=site.kernels.flash_attention,
-        saved_bytes=saved + (logsumexp if site.kernels.flash_attention else scores),
+        saved_bytes=logsumexp if site.kernels.flash_attention else scores,
     )
+
+
+def _core_output(site: Site, attention: Attention) -> Pointwise:
+    """The output of the core attention: the projection keeps it even where the core is replayed."""
+    heads = attention.heads / site.shard.tp
+    return Pointwise(
+        name="core_output", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
+        saved_bytes=HALF * site.shard.tokens * heads * attention.v_head_dim, modules=("linear",),
+    )  # fmt: skip
 
 
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:

@@ -9,6 +9,8 @@ section 2.2) each add a projection 2h -> h, a layer, and the head again.
 Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per step).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from costmodels.blocks import layer_operations, norm
@@ -49,7 +51,7 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     shard, h = site.shard, site.model.hidden
     columns = padded_vocab(site.model.vocab, shard.tp, 1) / shard.tp
     logits = shard.tokens * columns
-    final = (norm(site, "final_norm"),) if site.model.final_norm else ()
+    final = (_final_norm(site),) if site.model.final_norm else ()
     passes = 1.0 if site.kernels.fused_cross_entropy else 3.0
     loss = Pointwise(
         name="cross_entropy", forward_bytes=HALF * 2 * logits * passes,
@@ -58,6 +60,15 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     )  # fmt: skip
     head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False)
     return (*final, gather_tokens(site, "head_input"), head, loss)
+
+
+def _final_norm(site: Site) -> Pointwise:
+    """A norm that keeps its input too: a layer is charged with its output, so n layers with n of the
+    n + 1 tensors around them.
+    """
+    plain = norm(site, "final_norm")
+    kept = HALF * site.shard.tokens_outside * site.model.hidden
+    return replace(plain, saved_bytes=plain.saved_bytes + kept)
 
 
 def logits_bytes(site: Site) -> np.float64 | float:

@@ -1,0 +1,136 @@
+"""Small models of every family, and random layouts of them that obey every rule."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from costmodels.grid import Grid
+from costmodels.layout import Layout, Stage
+from costmodels.model import Attention, Experts, Layer, Model
+from costmodels.step import Setting, StepModel
+from costmodels.training import Training
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster
+from hardware_profiles.tunings import Tuning
+
+HEADS = Attention(heads=16, kv_heads=4, head_dim=64, v_head_dim=64)
+LATENT = Attention(
+    heads=16, kv_heads=16, head_dim=96, v_head_dim=64, q_lora_rank=256, kv_lora_rank=128,
+    rope_head_dim=32,
+)  # fmt: skip
+EXPERTS = Experts(experts=16, top_k=2, ffn=512, shared_ffn=512)
+DENSE, MOE = Layer(attention=HEADS, ffn=2816), Layer(attention=HEADS, experts=EXPERTS)
+MODELS = {
+    "dense": Model(name="dense", hidden=1024, vocab=32000, kinds=(DENSE,), pattern=(0,) * 8),
+    "tied": Model(
+        name="tied", hidden=1024, vocab=50257, kinds=(DENSE,), pattern=(0,) * 8, gated=False,
+        norm="layernorm", bias=True, tied=True, learned_positions=2048,
+    ),
+    "moe": Model(
+        name="moe", hidden=1024, vocab=32000, kinds=(DENSE, MOE), pattern=(0, *(1,) * 7)
+    ),
+    "latent": Model(
+        name="latent", hidden=1024, vocab=32000, mtp_layers=1, pattern=(0, 1) * 4,
+        kinds=(Layer(attention=LATENT, ffn=2816), Layer(attention=LATENT, experts=EXPERTS)),
+    ),
+}  # fmt: skip
+ENGINES = ("megatron", "native", "nanotron", "deepspeed", "torchtitan")
+CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090")}
+TUNING = Tuning(
+    launch_s=4e-6, micro_batch_s=1e-3, boundary_s=1e-4, step_s=5e-3, pipelined_rank_s=1e-6
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One layout in its setting, and the grid of that one row."""
+
+    setting: Setting
+    layout: Layout
+    grid: Grid
+
+    @property
+    def step(self) -> StepModel:
+        """The layout priced on its own."""
+        return StepModel(self.setting, self.layout)
+
+
+def grid_of(layout: Layout, training: Training) -> Grid:
+    """A grid with the one row of `layout`, a 1F1B schedule standing for all."""
+    replicas = layout.data_parallel * layout.context_parallel
+    columns = {
+        "data_parallel": layout.data_parallel,
+        "tensor_parallel": layout.tensor_parallel,
+        "pipeline_parallel": layout.pipeline_parallel,
+        "virtual_stages": 1,
+        "context_parallel": layout.context_parallel,
+        "expert_parallel": layout.expert_parallel,
+        "expert_tensor_parallel": layout.expert_tensor_parallel,
+        "sequence_parallel": int(layout.sequence_parallel),
+        "zero_stage": layout.zero_stage,
+        "shard_group": layout.shard_group or replicas if layout.zero_stage else 1,
+        "micro_batch_size": layout.micro_batch_size,
+        "schedule": 1,
+        "num_micro_batches": layout.num_micro_batches(training),
+    }
+    return Grid(**{name: np.array([value], np.int64) for name, value in columns.items()})
+
+
+def cut(layers: int, parts: int, draw: st.DrawFn) -> tuple[int, ...]:
+    """`layers` cut into `parts`, each of at least one."""
+    cuts = draw(
+        st.lists(st.integers(1, layers - 1), min_size=parts - 1, max_size=parts - 1, unique=True)
+    )
+    ends = [0, *sorted(cuts), layers]
+    return tuple(b - a for a, b in zip(ends, ends[1:], strict=False))
+
+
+@st.composite
+def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool = False) -> Case:
+    """A layout of one of `MODELS` under one of `ENGINES`; `uniform`: all layers recompute alike."""
+    model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
+    engine, cluster = load_engine(draw(st.sampled_from(ENGINES))), draw(
+        st.sampled_from(list(CLUSTERS.values()))
+    )  # fmt: skip
+    rules = engine.legality
+    ranks = {None: (1, 2, 4), True: (2, 4), False: (1,)}[pipelined]
+    pp = draw(st.sampled_from(ranks))
+    tp = draw(st.sampled_from((1, 2, 4)))
+    cp = draw(st.sampled_from((1, 2))) if rules.context_parallel else 1
+    dp = draw(st.sampled_from((1, 2, 8, 64)))
+    ep, etp = 1, 1
+    if model.is_moe:
+        degrees = [d for d in (1, 2, 4, 8) if dp * cp * tp % d == 0]
+        ep = draw(st.sampled_from(degrees)) if rules.expert_parallel else 1
+        split = rules.expert_tensor_parallel and dp * cp * tp % (2 * ep) == 0 and tp > 1
+        etp = draw(st.sampled_from((1, 2))) if split else 1
+    zero = draw(st.sampled_from(rules.zero_with_pipeline if pp > 1 else rules.zero_stages))
+    mbs, m = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 2, 7, 8, 40)))
+    counts = cut(model.num_layers, pp, draw)
+    modes = [draw(st.integers(0, 2))] * pp if uniform else [draw(st.integers(0, 2)) for _ in counts]
+    layout = Layout(
+        data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
+        expert_parallel=ep, expert_tensor_parallel=etp, zero_stage=zero, micro_batch_size=mbs,
+        sequence_parallel=tp > 1 and rules.sequence_parallel != "never",
+        shard_group=dp * cp // 2 if zero and rules.hybrid_shard and dp > 1 else 0,
+        stages=tuple(Stage(n, n if mode == 1 else 0, n if mode == 2 else 0)
+                     for n, mode in zip(counts, modes, strict=True)),
+    )  # fmt: skip
+    training = Training(seq_len=draw(st.sampled_from((512, 4096))), global_batch_size=dp * mbs * m)
+    setting = Setting(model, training, cluster, engine, TUNING)
+    return Case(setting, layout, grid_of(layout, training))
+
+
+@pytest.fixture(scope="session")
+def cases() -> Callable[..., st.SearchStrategy[Case]]:
+    """`random_case(pipelined=None | True | False, uniform=False)`."""
+    return random_case
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, Model]:
+    """One small model of each family."""
+    return MODELS

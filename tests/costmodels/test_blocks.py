@@ -1,0 +1,198 @@
+"""The operations of a layer: what they save and compute, against published formulas and by hand.
+
+Korthikanti et al. 2022 is "Reducing Activation Recomputation in Large Transformer Models", arXiv
+2205.05198: its block has 16-bit activations, dropout, GELU of width 4 h and no FlashAttention.
+"""
+
+import pytest
+
+from costmodels.blocks import layer_operations
+from costmodels.ends import embedding_operations, head_operations, logits_bytes
+from costmodels.feed_forward import Site
+from costmodels.hf_config import model_from_config
+from costmodels.layout import Layout, even_stages
+from costmodels.model import Attention, Layer, Model
+from costmodels.operations import AttentionCore, Communication, Matmul
+from costmodels.params import model_parameters
+from costmodels.shard import shard_of
+from costmodels.training import Training
+from hardware_profiles.engine_schema import KernelHabits
+from hardware_profiles.load_models import load_model_config
+
+S, V = 2048, 51200  # sequence length and vocabulary of the paper's section 6
+PAPER_KERNELS = KernelHabits(
+    flash_attention=False, fused_norm=True, fused_gated=True, fused_rope=True,
+    fused_cross_entropy=True, chunked_loss=False, dropout=True, logits_bytes=4.0,
+)  # fmt: skip
+
+
+def gpt(heads: int, hidden: int, layers: int) -> Model:
+    width = hidden // heads
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_dim=width, v_head_dim=width, qkv_bias=True, out_bias=True
+    )
+    return Model(
+        name="gpt", hidden=hidden, vocab=V, kinds=(Layer(attention=attention, ffn=4 * hidden),),
+        pattern=(0,) * layers, gated=False, norm="layernorm", bias=True, tied=True,
+        learned_positions=S,
+    )  # fmt: skip
+
+
+PAPER = {  # table 3: heads a, hidden h, layers L, micro-batch b; tensor parallel is 8
+    "22B": (gpt(64, 6144, 48), 4),
+    "175B": (gpt(96, 12288, 96), 1),
+    "530B": (gpt(128, 20480, 105), 1),
+    "1T": (gpt(160, 25600, 128), 1),
+}
+
+
+def site(model: Model, b: int, t: int, *, sequence_parallel: bool) -> Site:
+    layout = Layout(
+        tensor_parallel=t, micro_batch_size=b, sequence_parallel=sequence_parallel,
+        stages=even_stages(model.num_layers, 1),
+    )  # fmt: skip
+    return Site(model, shard_of(layout, Training(seq_len=S, global_batch_size=b)), PAPER_KERNELS)
+
+
+def saved_bytes(where: Site) -> float:
+    return sum(float(op.saved_bytes) for op in layer_operations(where, where.model.kinds[0]))
+
+
+def letters(name: str) -> tuple[Model, int, int, int]:
+    """Model, b, h, a."""
+    model, b = PAPER[name]
+    return model, b, model.hidden, model.kinds[0].attention.heads
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_one_device_saves_equation_1(name: str):
+    """A GPT block saves s b h (34 + 5 a s / h) bytes."""
+    model, b, h, a = letters(name)
+    saved = saved_bytes(site(model, b, 1, sequence_parallel=False))
+    assert saved == pytest.approx(S * b * h * (34 + 5 * a * S / h), rel=1e-12)
+
+
+@pytest.mark.parametrize("t", [2, 4, 8])
+@pytest.mark.parametrize("name", PAPER)
+def test_tensor_parallel_saves_equation_2(name: str, t: int):
+    """Under tensor parallel it saves s b h (10 + 24 / t + 5 a s / (h t)): norms stay whole."""
+    model, b, h, a = letters(name)
+    saved = saved_bytes(site(model, b, t, sequence_parallel=False))
+    assert saved == pytest.approx(S * b * h * (10 + 24 / t + 5 * a * S / (h * t)), rel=1e-12)
+
+
+@pytest.mark.parametrize("t", [2, 4, 8])
+@pytest.mark.parametrize("name", PAPER)
+def test_sequence_parallel_saves_equation_4(name: str, t: int):
+    """With sequence parallel it saves s b h / t (34 + 5 a s / h): everything is split."""
+    model, b, h, a = letters(name)
+    saved = saved_bytes(site(model, b, t, sequence_parallel=True))
+    assert saved == pytest.approx(S * b * h / t * (34 + 5 * a * S / h), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_selective_recompute_saves_equation_6(name: str):
+    """Replaying the core attention leaves 34 s b h / t: its scores and their dropout go."""
+    model, b, h, _ = letters(name)
+    where = site(model, b, 8, sequence_parallel=True)
+    kept = [op for op in layer_operations(where, model.kinds[0])
+            if "core_attention" not in op.modules]  # fmt: skip
+    saved = sum(float(op.saved_bytes) for op in kept)
+    assert saved == pytest.approx(34 * S * b * h / 8, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_fraction", "flops_fraction"),
+    [
+        pytest.param("175B", 0.70, 2048 / (18 * 12288), id="GPT-3: 80 / (34 + 80), s / (18 h)"),
+        pytest.param("530B", 0.65, 2048 / (18 * 20480), id="MT-NLG: 64 / (34 + 64), s / (18 h)"),
+    ],
+)
+def test_what_selective_recompute_trades(name: str, memory_fraction: float, flops_fraction: float):
+    """Published (section 5): it frees 70 % and 65 % of the activations of these two models.
+
+    The FLOPs are counted here: 4 s^2 h replayed over 3 x 24 s h^2 (1 + s / 6 h).
+    """
+    model, b, h, a = letters(name)
+    operations = layer_operations(site(model, b, 1, sequence_parallel=False), model.kinds[0])
+    core = next(op for op in operations if isinstance(op, AttentionCore))
+    total = sum(float(op.saved_bytes) for op in operations)
+    assert float(core.saved_bytes) / total == pytest.approx(memory_fraction, abs=0.005)
+    once = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
+    replayed = float(core.full_forward_flops)
+    fraction = replayed / (3 * (once + replayed))
+    assert fraction == pytest.approx(flops_fraction / (1 + 3 * flops_fraction), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_ends_save_what_the_paper_adds(name: str):
+    """Embedding dropout s b h / t; final norm, head and logits 4 s b h / t (1 + v / h)."""
+    model, b, h, _ = letters(name)
+    where = site(model, b, 8, sequence_parallel=True)
+    embedding = sum(float(op.saved_bytes) for op in embedding_operations(where))
+    head = sum(float(op.saved_bytes) for op in head_operations(where)) + float(logits_bytes(where))
+    assert embedding == S * b * h / 8
+    assert head == pytest.approx(4 * S * b * h / 8 * (1 + V / h), rel=1e-12)
+
+
+def test_flops_of_a_llama_3_8b_layer():
+    """q and out 2 x 4096^2, k and v 2 x 4096 x 1024, feed-forward 3 x 4096 x 14336: 218.1M x 2 t."""
+    model = model_from_config(load_model_config("llama-3-8b"), "llama-3-8b")
+    where = site(model, 1, 1, sequence_parallel=False)
+    operations = layer_operations(where, model.kinds[0])
+    matrices = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    flops = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
+    assert flops == 2 * S * matrices
+    core = next(op for op in operations if isinstance(op, AttentionCore))
+    assert float(core.full_forward_flops) == 4 * S * S * 4096
+    assert float(core.forward_flops) == 2 * S * S * 4096
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "llama-3-70b", "llama-3.1-405b", "gpt3-175b"])
+def test_six_flops_per_parameter_and_token(name: str):
+    """Without attention scores a step takes 6 N FLOPs per token, N without the embedding."""
+    model = model_from_config(load_model_config(name), name)
+    where = site(model, 1, 1, sequence_parallel=False)
+    once = [op for op in layer_operations(where, model.kinds[0]) if isinstance(op, Matmul)]
+    head = [op for op in head_operations(where) if isinstance(op, Matmul)]
+    forward = model.num_layers * sum(float(op.forward_flops) for op in once)
+    forward += sum(float(op.forward_flops) for op in head)
+    parameters = model_parameters(model)
+    weights = parameters.total - parameters.embedding + model.tied * model.vocab * model.hidden
+    assert 3 * forward / S == pytest.approx(6 * weights, rel=0.01)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b"])
+def test_tensor_parallel_divides_the_work(name: str, tp: int):
+    """The ranks of a tensor-parallel group compute the FLOPs of one device between them.
+
+    Left out are the parts that are whole on every rank: latent down-projections.
+    """
+    model = model_from_config(load_model_config(name), name)
+    whole = ("kv_down", "q_down")
+    for kind in model.kinds:
+        flops = [
+            t * sum(
+                float(op.forward_flops)
+                for op in layer_operations(site(model, 1, t, sequence_parallel=True), kind)
+                if isinstance(op, Matmul | AttentionCore) and op.name not in whole
+            )
+            for t in (1, tp)
+        ]  # fmt: skip
+        assert flops[1] == pytest.approx(flops[0], rel=1e-9)
+
+
+def test_sequence_parallel_moves_the_bytes_of_tensor_parallel():
+    """An all-reduce is a reduce-scatter and an all-gather; only the second input gather is new.
+
+    Per layer: 4 + 4 without sequence parallel, 4 + 6 with it (section 4.2.2 of the paper).
+    """
+    model, _ = PAPER["22B"]
+    for sequence_parallel, forward, backward in ((False, 4, 4), (True, 4, 6)):
+        where = site(model, 1, 8, sequence_parallel=sequence_parallel)
+        moved = [op for op in layer_operations(where, model.kinds[0])
+                 if isinstance(op, Communication) and op.axis == "tp"]  # fmt: skip
+        assert sum(float(op.forward_count) for op in moved) == forward
+        assert sum(float(op.backward_count) for op in moved) == backward
+        assert {float(op.size_bytes) for op in moved} == {2.0 * S * model.hidden}
