@@ -9,7 +9,8 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
     1f1b               (min(m, S - s))                      PipeDream-flush (2006.09503)
     interleaved_1f1b   played from Megatron-LM's order: groups of S micro-batches visit chunk after
                        chunk; warm-up 2 (S - s - 1) + (V - 1) S (2104.04473, section 2.2)
-    zb_h1              (min(m, S)) on every rank: as 1f1b's first rank, since the others wait as long
+    zb_h1              (min(m, S)) on every rank: as 1f1b's first rank, since the others wait as
+    long
                        with their weight gradients (2401.10241, section 2.1)
     zb_v               2 S chunk-activations on every rank, the bytes of 1f1b's first rank
                        (2401.10241, section 6), chunk by chunk in the order of that section's figure

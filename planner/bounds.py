@@ -7,7 +7,8 @@ once-per-step costs, f the fill and the other letters of `planner.stage_problem`
     row_bounds    perfect balance, the row's best schedule:  3 m T/S + f/V (T - T/S) + 3 e
     row_fits      sum over ranks of floor(room / (state + in flight x least saved)) >= layers, for
                   each kind and for all layers taken as the lightest: else nothing fits
-    packing       W(s, n) = least time of rank s with n layers, recomputation relaxed to a mix in any
+    packing       W(s, n) = least time of rank s with n layers, recomputation relaxed to a mix in
+    any
                   proportion. Some rank lasts Y >= the L-th smallest entry of W, because a plan in
                   which every rank lasts less than that holds fewer than L layers. Then
                       3 m Y + f/V (T - Y) + 3 e
@@ -15,8 +16,8 @@ once-per-step costs, f the fill and the other letters of `planner.stage_problem`
     whole_layers  V > 1: the fullest body chunk holds a whole number n of layers:
                       min over n of  weight (c0 + n t) + 3 m E(n) + 3 e
 
-With layers of several kinds, packing and whole_layers take the larger of two relaxations: every layer
-as cheap as the cheapest kind, and only the layers of the most frequent kind.
+With layers of several kinds, packing and whole_layers take the larger of two relaxations: every
+layer as cheap as the cheapest kind, and only the layers of the most frequent kind.
 `planner.stage_path.greedy_path` gives the last rung for V = 1: the least X itself.
 """
 
@@ -75,8 +76,8 @@ def row_fits(space: Space, coefficients: Coefficients) -> Bools:
 
 def _holds(room: Ints, weight: Ints) -> Ints:
     """Layers of `weight` per rank that fit into `room`, over all ranks."""
-    per_rank: Ints = np.minimum(room // np.maximum(weight, 1), 2**20)
-    return np.maximum(per_rank, 0).sum(axis=1)
+    held: Ints = np.clip(room // np.maximum(weight, 1), 0, 2**20).sum(axis=1)
+    return held
 
 
 def _modes(space: Space) -> list[int]:
@@ -175,7 +176,9 @@ def _hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
 
 
 def packing_bound(problem: StageProblem, below: int | None) -> int | None:
-    """A lower bound of the objective; where it is at least `below`, `below` or more; None: no fit."""
+    """A lower bound of the objective; where it is at least `below`, `below` or more; None: no
+    fit.
+    """
     bounds = [_packing(problem, relaxed, below) for relaxed in relaxations(problem)]
     found = [bound for bound in bounds if bound is not None]
     if len(found) < len(bounds):

@@ -9,6 +9,7 @@ chunk; this one does not, which is what counts when chunks are short and memory 
 """
 
 from bisect import bisect_left
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -111,7 +112,4 @@ def _hull(points: list[int]) -> list[tuple[float, int]]:
                 break
             corners.pop()
         corners.append(n)
-    return [
-        ((points[b] - points[a]) / (b - a), b - a)
-        for a, b in zip(corners, corners[1:], strict=False)
-    ]
+    return [((points[b] - points[a]) / (b - a), b - a) for a, b in pairwise(corners)]

@@ -7,7 +7,7 @@ allocator's slack, KiB rounded down: what fits here fits there. Coarser units mo
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Coefficients:
     def joined(cls, parts: Iterable[Self]) -> Self:
         """The rows of all `parts`, one after the other."""
         parts = list(parts)
-        columns = {
+        columns: dict[str, Any] = {
             field.name: np.concatenate([getattr(part, field.name) for part in parts])
             for field in fields(cls)
             if field.name not in ("cap_kib", "slack_fraction")

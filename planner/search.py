@@ -5,14 +5,14 @@ Every legal layout is in exactly one place at any time:
         (`planner.bounds`; every rung that a layout climbs raises it);
     (b) dropped by a necessary condition on memory, or proved infeasible by the solver;
     (c) solved: its best cut into stages is known and compared.
-The smallest bound is always taken next. CP-SAT is asked only for plans below a window just above the
-bound, which is far faster than an open question: no plan there raises the bound to the window's
+The smallest bound is always taken next. CP-SAT is asked only for plans below a window just above
+the bound, which is far faster than an open question: no plan there raises the bound to the window's
 edge, and the layout goes back to (a). When the smallest bound of (a) reaches the best plan found,
 that plan is optimal over the whole space under the prices; on a time limit or Ctrl-C the same
 smallest bound is the honest distance.
 
-Runners-up differ in kind (tp, cp, pp, ep): the search goes on until the k best kinds are proved too,
-or are slower than `SPREAD` times the best.
+Runners-up differ in kind (tp, cp, pp, ep): the search goes on until the k best kinds are proved
+too, or are slower than `SPREAD` times the best.
 """
 
 import heapq
@@ -177,7 +177,9 @@ def search(
 
 
 class _Run:
-    """The state of one search: the rows in order of bound, the queue, the best plan of each kind."""
+    """The state of one search: the rows in order of bound, the queue, the best plan of each
+    kind.
+    """
 
     def __init__(
         self,
@@ -323,7 +325,7 @@ class _Run:
             window = _least(below, entry.bound + 1 + int(entry.bound * WINDOWS[step]))
         if window is not None:
             packed = packing_bound(problem, window)
-            if packed is not None and packed >= window or self._known_refuted(problem, window):
+            if (packed is not None and packed >= window) or self._known_refuted(problem, window):
                 return entry._replace(bound=window, rung=entry.rung + (window != below))
         outcome = self.solver.solve(problem, window)
         self._offer(entry, outcome.plan)

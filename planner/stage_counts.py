@@ -277,7 +277,9 @@ def _surely_fits(problem: StageProblem, rank: int, most: list[int]) -> bool:
 def _transient(
     model: "cp_model.CpModel", chunks: _Chunks, rank: tuple[int, ...], floor: int
 ) -> Expr:
-    """The largest transient of the modes present on the rank: one Boolean per mode above the floor."""
+    """The largest transient of the modes present on the rank: one Boolean per mode above the
+    floor.
+    """
     problem = chunks.problem
     above = [r for r in problem.modes if problem.transient_kib[r] > floor]
     if len(problem.modes) == 1 or not above:
@@ -347,7 +349,7 @@ def _recompute_rank(
 
     for mode in problem.modes:
         counts = range(1) if mode == 0 else range(1 if 0 in problem.modes else total, total + 1)
-        fewest = bisect_left(counts, True, key=lambda n: recomputing(mode, n) is not None)  # noqa: B023
+        fewest = bisect_left(counts, True, key=lambda n: recomputing(mode, n) is not None)
         if fewest < len(counts):
             trial = recomputing(mode, counts[fewest])
             assert trial is not None

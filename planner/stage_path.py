@@ -1,11 +1,11 @@
 """One chunk per rank: the stages are a path through the layers, and each step of it has a price.
 
-`Intervals.price(j, a, b)` is the least time of stage j when it holds layers a..b-1 under the cap: memory
-is only traded for time inside a stage, so no plan needs a slower mix. What is left is a path
+`Intervals.price(j, a, b)` is the least time of stage j when it holds layers a..b-1 under the cap:
+memory is only traded for time inside a stage, so no plan needs a slower mix. What is left is a path
 0 = b_0 <= b_1 <= .. <= b_S = L that minimises (3 m - f) X + f sum c_j + 3 D.
 
-    greedy_path   the least possible X, by filling each stage as far as X allows: a plan, and a bound
-    best_split    the best of a short list of splits
+    greedy_path   the least possible X, by filling each stage as far as X allows: a plan, and a
+    bound best_split    the best of a short list of splits
     solve_path    exact, by CP-SAT: z[j, a, b] = "stage j holds a..b-1", only inside the window of
                   intervals that an objective below the cutoff allows
 """
@@ -116,7 +116,8 @@ class Intervals:
     @staticmethod
     def _mix(table: Ints, first: int, cut: Ints, second: Ints, end: int) -> Ints:
         total: Ints = table[cut, 2] - table[first, 2] + table[second, 1] - table[cut, 1]
-        return total + table[end, 0] - table[second, 0]
+        total += table[end, 0] - table[second, 0]
+        return total
 
 
 @cache
@@ -165,8 +166,10 @@ def plan_of(intervals: Intervals, ends: list[int]) -> StagePlan | None:
 def greedy_path(intervals: Intervals) -> tuple[int, StagePlan | None]:
     """The least X that any plan can have, and a plan that has it; None if nothing fits.
 
-    A stage that may last X takes as many layers as it can: starting later never reaches less far, so
-    if this does not reach the end nothing does. X then rises to the least price that stood in the way.
+    A stage that may last X takes as many layers as it can: starting later never reaches less far,
+    so
+    if this does not reach the end nothing does. X then rises to the least price that stood in the
+    way.
     """
     problem = intervals.problem
     low = -(-problem.least_work_ns // problem.pp)
@@ -194,7 +197,9 @@ def _slowest(intervals: Intervals, ends: list[int]) -> int:
 
 
 def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, int]:
-    """Stage ends when each takes all that `limit` allows, or None and the least price in the way."""
+    """Stage ends when each takes all that `limit` allows, or None and the least price in the
+    way.
+    """
     problem, position, ends, blocked = intervals.problem, 0, [], 2**62
     needed = [problem.fewest_layers(j) for j in range(problem.pp)]
     for stage in range(problem.pp):
@@ -279,7 +284,9 @@ def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outco
 
 
 def _window(intervals: Intervals, below: int | None) -> list[dict[Interval, Price]] | None:
-    """By stage, the intervals on some path whose stages are short enough; None if no path is left."""
+    """By stage, the intervals on some path whose stages are short enough; None if no path is
+    left.
+    """
     problem, last = intervals.problem, len(intervals.problem.pattern)
     limit = 2**62
     if below is not None:

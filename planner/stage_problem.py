@@ -16,8 +16,8 @@ in thirds of a nanosecond so that every schedule's fill is a whole number:
              F&B + B - 3 W per chunk (DualPipe's README); F, B and W counted as a third each
 
 For several chunks the objective is an upper bound of the schedule's length (raise every body chunk
-to X; what an end chunk has above X lies at most m times on any path) and exact for equal chunks. The
-usual formula with sums is up to 38 % too short on uneven chunks, and a solver finds those.
+to X; what an end chunk has above X lies at most m times on any path) and exact for equal chunks.
+The usual formula with sums is up to 38 % too short on uneven chunks, and a solver finds those.
 
 Memory of rank s and each in-flight vector q (`costmodels.in_flight`):
     sum over its chunks of (states + q_v saved) + its ends + max(transients present) <= cap

@@ -24,7 +24,9 @@ MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=64))
 
 
 def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
-    """Prices drawn from `seed`: they scale as one expects, with noise that every row draws alike."""
+    """Prices drawn from `seed`: they scale as one expects, with noise that every row draws
+    alike.
+    """
 
     def price(grid: Grid, question: Question) -> Prices:
         rng = np.random.default_rng(seed)

@@ -99,7 +99,9 @@ def test_search_equals_brute_force(
 def test_random_cases_cover_what_they_claim(
     question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
 ) -> None:
-    """The random questions hold answers, refusals, recomputation, mixed layers and CP-SAT solves."""
+    """The random questions hold answers, refusals, recomputation, mixed layers and CP-SAT
+    solves.
+    """
     fits = refused = recomputed = mixed = solves = 0
     for seed in range(60):
         asked, price = random_case(seed, question, pricer)

@@ -106,7 +106,7 @@ def test_every_dropped_row_has_a_reason(question: Questions) -> None:
         (0, 0), 4, 6, zero_stages=(0,), context_parallel=False, kv_heads_divide=False,
         micro_batches_at_least_pp=False,
     )  # fmt: skip
-    # (tp, pp) of 4 GPUs: (1,1) (1,2) (2,1) (2,2) (4,1), dp 4 2 2 1 1; mbs of 6: 1 2 (3 and 6 dropped)
+    # (tp, pp) of 4 GPUs: (1,1) (1,2) (2,1) (2,2) (4,1), so dp 4 2 2 1 1; of mbs 1 2 3 6 two go
     dropped = space_of(asked).dropped
     assert dropped["micro_batch_size above 64 or no power of two (a pin opens it)"] == 10
     # dp 4 never divides 6; dp 2 x mbs 2 neither
