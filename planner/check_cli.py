@@ -6,7 +6,7 @@ The executor's framework readers are imported inside the commands, as imports ru
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, NoReturn, get_args
 
 import typer
 
@@ -18,6 +18,7 @@ from planner.plan import Prediction, UnreadablePlan, read_plan
 from planner.reading import Reading, UnreadableConfig
 from planner.resolve import Case
 from planner.settings import Settings, one_line
+from planner.text_files import CannotWrite, write_text
 from planner.verdicts import Limits
 
 FORMATS = get_args(Format)
@@ -108,25 +109,23 @@ def export(
         if output is None:
             print(f"# {name}\n{text}")
         else:
-            _write(output / name, text)
-            print(output / name)
+            print(_written(output, name, text))
     print(exported.launch)
     for each in exported.cannot_say:
         print(f"{exported.framework} cannot say {each}", file=sys.stderr)
 
 
-def _write(path: Path, text: str) -> None:
-    """Atomically: a killed run leaves the old file or the new one."""
+def _written(folder: Path, name: str, text: str) -> Path:
+    """Write one file of an export, making its folder; a failure is one line."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        _fail(f"{path}: cannot be written: {error.strerror}")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / name, text)
+    except (CannotWrite, OSError) as error:
+        _fail(f"{folder}: {one_line(error)}")
+    return folder / name
 
 
-def _fail(text: str) -> None:
+def _fail(text: str) -> NoReturn:
     print(f"meshplan: {text}", file=sys.stderr)
     raise typer.Exit(2)
 

@@ -6,6 +6,7 @@ Every format holds the same findings; the machine formats are one document on st
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal
 from urllib.parse import quote
@@ -66,7 +67,7 @@ def as_github(findings: list[Finding]) -> str:
 
 
 def _command(level: str, finding: Finding, text: str) -> str:
-    where = f"file={_property(finding.path)},line={finding.line}"
+    where = f"file={_property(one_line_path(finding))},line={finding.line}"
     title = _property(f"meshplan: {finding.verdict}")
     return f"::{level} {where},title={title}::{_data(text)}"
 
@@ -120,7 +121,7 @@ def as_sarif(findings: list[Finding]) -> str:
     driver = {
         "name": "meshplan",
         "informationUri": _HOME,
-        "version": version("meshplan"),
+        "version": _version(),
         "rules": [
             {
                 "id": _rule_id(verdict),
@@ -138,6 +139,11 @@ def as_sarif(findings: list[Finding]) -> str:
         "columnKind": "unicodeCodePoints",
     }
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+@cache
+def _version() -> str:
+    return version("meshplan")
 
 
 def _rule_id(verdict: str) -> str:

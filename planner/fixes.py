@@ -7,10 +7,10 @@ sharding, then other degrees on the same GPUs. Of the changes that fit, the fast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from costmodels.layout import InvalidLayout, Layout, Stage, even_stages
+from costmodels.layout import InvalidLayout, Layout, Stage
+from costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from planner.plan import Prediction
 from planner.resolve import Case, check_case
-from planner.splits import splits
 
 MOST_PRICED = 12  # changes that are priced for one config: milliseconds each
 
@@ -136,16 +136,11 @@ def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
 
 
 def _restaged(case: Case, pp: int, vpp: int) -> tuple[Stage, ...]:
-    """Stages as even as the engine cuts them, all recomputing what most layers did."""
-    mode = case.layout.recompute
-    ways = splits(case.model, case.engine.legality, pp, vpp)
-    if ways:
-        counts = min(ways, key=lambda way: max(way) - min(way))
-        even = tuple(Stage(n) for n in counts)
+    """Stages as the engine cuts them by itself, all recomputing what all layers did."""
+    rules, mode = case.engine.legality, case.layout.recompute
+    if rules.uneven_stages == "cost" and vpp == 1:
+        counts = split_by_cost(case.model, pp)
     else:
-        even = even_stages(case.model.num_layers, pp * vpp)
-    if mode == "full":
-        return tuple(Stage(stage.layers, full_layers=stage.layers) for stage in even)
-    if mode == "selective":
-        return tuple(Stage(stage.layers, selective_layers=stage.layers) for stage in even)
-    return even
+        ends_count = rules.layers_count_ends
+        counts = split_evenly(case.model.num_layers, pp * vpp, ends_count=ends_count)
+    return stages_with(counts, "none" if mode == "mixed" else mode)

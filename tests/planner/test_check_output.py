@@ -1,0 +1,119 @@
+"""The five output formats: the same findings, each valid in its own standard."""
+
+import json
+from pathlib import Path
+from typing import get_args
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from planner.check_output import MACHINE, RULES, as_github, as_json, as_junit, as_sarif, as_table
+from planner.verdicts import PASSED, Finding, Verdict
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[1] / "support" / "sarif_subset.json").read_text(encoding="utf-8")
+)
+FITS = Finding(
+    path="a/fits.yaml", verdict="fits", text="20.0 GiB free", label="dp8 zero1 mbs1",
+    margin_bytes=20 * 2.0**30, reserved_bytes=60 * 2.0**30, capacity_bytes=80 * 2.0**30,
+    step_time_s=1.5, mfu=0.4, framework="plan", notes=("the profile changed",),
+)  # fmt: skip
+BIG = Finding(
+    path="a/big, odd: name.sh", verdict="does not fit", text="rank 0 needs 100% more", line=7,
+    fix="micro_batch_size 1", framework="megatron", label="dp8 zero1 mbs8", stage=0,
+    category="activations", margin_bytes=-1.0, reserved_bytes=2.0, capacity_bytes=1.0,
+)  # fmt: skip
+BAD = Finding(path="b/bad.json", verdict="unreadable", text="not JSON: Expecting value", line=3)
+SKIPPED = Finding(path="b/x.png", verdict="skipped", text="not a suffix that configs have")
+ALL = [FITS, BIG, BAD, SKIPPED]
+
+
+def test_github_annotates_the_right_line() -> None:
+    """`::error file=,line=` per finding, properties and data escaped as the runner unescapes them."""
+    lines = as_github(ALL).splitlines()
+    assert lines[1] == (
+        "::error file=a/big%2C odd%3A name.sh,line=7,title=meshplan%3A does not fit::"
+        "rank 0 needs 100%25 more. Smallest fix: micro_batch_size 1"
+    )
+    assert lines[2].startswith("::error file=b/bad.json,line=3,title=meshplan%3A unreadable::")
+    assert lines[0].startswith("::notice file=a/fits.yaml,line=1,")
+    assert lines[-1] == "3 configs checked: 1 fits, 1 does not fit, 1 unreadable (1 files skipped)"
+
+
+def test_json_holds_every_field() -> None:
+    """One document with the findings as they are and the exit code."""
+    document = json.loads(as_json(ALL))
+    assert document["exit_code"] == 2
+    assert document["findings"][1]["margin_bytes"] == -1.0
+    assert document["findings"][1]["fix"] == "micro_batch_size 1"
+    assert [each["verdict"] for each in document["findings"]] == [each.verdict for each in ALL]
+
+
+def test_junit_counts_add_up() -> None:
+    """tests = cases, failures and errors are those of the verdicts, and each case says why."""
+    suite = ElementTree.fromstring(as_junit(ALL))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "1", "1")
+    assert suite.get("skipped") == "1"
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert failure.get("type") == "does not fit"
+    assert ":7:" in str(failure.text)
+
+
+def test_sarif_is_valid_and_complete() -> None:
+    """A valid SARIF 2.1.0 log with a result, a rule and a line for every finding."""
+    log = json.loads(as_sarif(ALL))
+    jsonschema.Draft7Validator(SCHEMA).validate(log)
+    run = log["runs"][0]
+    assert len(run["results"]) == 2
+    for result in run["results"]:
+        assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert place["region"]["startLine"] == 7
+    assert place["artifactLocation"]["uri"] == "a/big%2C%20odd%3A%20name.sh"
+
+
+def test_sarif_schema_refuses_what_the_standard_refuses() -> None:
+    """The schema is strict: a missing message, a line 0 and an unknown level fail."""
+    for change in ({"message": {}}, {"level": "fatal"}, {"locations": [{"physicalLocation": {
+            "artifactLocation": {"uri": "x"}, "region": {"startLine": 0}}}]}):  # fmt: skip
+        log = json.loads(as_sarif([BIG]))
+        log["runs"][0]["results"][0] |= change
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft7Validator(SCHEMA).validate(log)
+
+
+def test_every_verdict_has_its_rule() -> None:
+    """A verdict that is a finding is described in SARIF, and one that is none is not."""
+    assert {*RULES, *PASSED} == set(get_args(Verdict))
+    assert not set(RULES) & set(PASSED)
+
+
+def test_the_table_is_for_people() -> None:
+    """Each config has a row; findings follow with place, reason and fix; no escape codes."""
+    text = as_table(ALL, width=120)
+    assert "fits.yaml" in text
+    assert "a/big, odd: name.sh:7: does not fit: rank 0 needs 100% more" in text
+    assert "smallest fix: micro_batch_size 1" in text
+    assert "a/fits.yaml:1: note: the profile changed" in text
+    assert "\x1b" not in text
+    assert "x.png" not in text
+
+
+@pytest.mark.parametrize("name", MACHINE)
+def test_odd_paths_do_not_break_a_format(name: str) -> None:
+    """Control characters, lone surrogates and markup in a path leave every document whole."""
+    finding = Finding(path="a\x00\x1b[31m\ud800<&>\"'\n.yaml", verdict="illegal", text="x")
+    text = MACHINE[name]([finding])  # type: ignore[index]
+    text.encode("utf-8")
+    if name == "junit":
+        ElementTree.fromstring(text)
+    if name in ("json", "sarif"):
+        json.loads(text)
+
+
+@pytest.mark.parametrize("name", MACHINE)
+def test_nothing_to_check_is_a_valid_document(name: str) -> None:
+    """No findings at all is still one document."""
+    assert MACHINE[name]([])  # type: ignore[index]
