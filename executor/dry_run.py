@@ -1,10 +1,12 @@
-"""Run one rank of a plan, whatever its size, on a CPU box: the engine's own program on fake tensors.
+"""Run one rank of a plan, whatever its size, on a CPU box: the engine's own program on fake
+tensors.
 
     python -m executor.dry_run plan.yaml --rank R | --all-stages  [--json]
 
 Each rank is simulated alone, with a process group that answers at once. What comes out is what the
-program does: bytes of live tensors (no allocator slack, no CUDA context, no communication library), the
-FLOPs it executes, and the bytes it communicates. Routed tokens are balanced over the experts.
+program does: bytes of live tensors (no allocator slack, no CUDA context, no communication
+library), the FLOPs it executes, and the bytes it communicates. Routed tokens are balanced over the
+experts.
 """
 
 import argparse
@@ -37,7 +39,8 @@ class DryRun:
     peak_bytes           the most bytes alive at once
     peak_by_category     what they were: weights (computing copy), gradients, optimizer (masters and
                          moments; in fp32 below ZeRO-3 the masters are the weights), activations
-                         (saved for backward), transient (the rest, gathered ZeRO-3 weights included)
+                         (saved for backward), transient (the rest, gathered ZeRO-3 weights
+                         included)
     peak_by_phase        the most bytes alive in each phase of the step
     flops                executed, by "phase.kind" (forward, backward; matmul, attention, grouped)
     comm_bytes, comm_calls
@@ -93,7 +96,7 @@ def dry_run_job(job: Job, rank: int) -> DryRun:
             rank=rank,
             pp_rank=engine.local.groups.at.pp_rank,
             peak_bytes=tracker.peak,
-            peak_by_category=dict(tracker.at_peak),
+            peak_by_category={str(k): v for k, v in tracker.at_peak.items()},
             peak_by_phase=dict(tracker.phase_peaks),
             flops=dict(work.flops),
             comm_bytes=dict(work.comm_bytes),
@@ -104,7 +107,9 @@ def dry_run_job(job: Job, rank: int) -> DryRun:
 
 @contextmanager
 def _alone(rank: int, world_size: int) -> Iterator[None]:
-    """A process group of `world_size` ranks of which only this one exists; no garbage collection."""
+    """A process group of `world_size` ranks of which only this one exists; no garbage
+    collection.
+    """
     dist.init_process_group("fake", rank=rank, world_size=world_size)
     collecting = gc.isenabled()
     gc.disable()
@@ -130,7 +135,8 @@ def tag_state(tracker: Tracker, engine: Engine) -> None:
 def fake_batch(engine: Engine) -> Batch:
     """Tokens without values."""
     shape = (engine.local.local_seq_len, engine.job.layout.micro_batch_size)
-    return Batch(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
+    targets = (1 + engine.job.model.mtp_layers, *shape)
+    return Batch(torch.zeros(shape, dtype=torch.int64), torch.zeros(targets, dtype=torch.int64))
 
 
 def main() -> None:
@@ -148,7 +154,9 @@ def main() -> None:
         step = layout.world_size // layout.pipeline_parallel
         ranks = range(0, layout.world_size, step) if options.all_stages else [options.rank]
         if not 0 <= options.rank < layout.world_size:
-            raise InvalidLayout(f"rank {options.rank}: the plan has ranks 0 to {layout.world_size - 1}")
+            raise InvalidLayout(
+                f"rank {options.rank}: the plan has ranks 0 to {layout.world_size - 1}"
+            )
         results = [dry_run(plan, rank) for rank in ranks]
     except (InvalidLayout, UnreadablePlan) as error:
         print(error, file=sys.stderr)

@@ -1,8 +1,8 @@
 """Live bytes of a program, by storage: what a caching allocator would hold, without its slack.
 
-Every tensor operation passes through `Tracker`; a storage counts from the operation that makes it until
-the last tensor on it dies, rounded up to the 512 bytes that CUDA's caching allocator rounds to.
-Works the same on fake and on real tensors.
+Every tensor operation passes through `Tracker`; a storage counts from the operation that makes it
+until the last tensor on it dies, rounded up to the 512 bytes that CUDA's caching allocator rounds
+to. Works the same on fake and on real tensors.
 """
 
 import weakref
@@ -31,17 +31,18 @@ CATEGORIES: tuple[Category, ...] = (
 )
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows storages and counts work; also the engine's observer, for the peak of each phase.
 
-    live_bytes       now, by category: what a unit keeps is tagged by `tag`; what autograd saves is an
+    live_bytes       now, by category: what a unit keeps is tagged by `tag`; what autograd saves is
+    an
                      activation; everything else is transient
     peak, at_peak    the largest sum so far, and its categories
     phase_peaks      the largest sum within each phase
     """
 
     def __init__(self, work: Work | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.work = work
         self.live_bytes: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
         self.total = 0
@@ -57,7 +58,7 @@ class Tracker(TorchDispatchMode):
         resize = torch.UntypedStorage.resize_
 
         def tracked_resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
-            result: torch.UntypedStorage = resize(storage, size)  # type: ignore[assignment, func-returns-value]
+            result: torch.UntypedStorage = resize(storage, size)
             self._resized(storage, size)
             return result
 

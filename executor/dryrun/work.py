@@ -21,30 +21,30 @@ aten, c10d = torch.ops.aten, torch.ops.c10d
 
 def _product(args: Any, out: Any) -> float:
     """(m, k) @ (k, n), perhaps in a batch."""
-    return 2.0 * prod(args[0].shape) * args[1].shape[-1]
+    return float(2 * prod(args[0].shape) * args[1].shape[-1])
 
 
 def _added_product(args: Any, out: Any) -> float:
-    return 2.0 * prod(args[1].shape) * args[2].shape[-1]
+    return float(2 * prod(args[1].shape) * args[2].shape[-1])
 
 
 def _grouped(args: Any, out: Any) -> float:
     """Every row of x times one (n, k) matrix."""
-    return 2.0 * prod(args[0].shape) * args[1].shape[1]
+    return float(2 * prod(args[0].shape) * args[1].shape[1])
 
 
 def _grouped_outer(args: Any, out: Any) -> float:
-    return 2.0 * prod(args[0].shape) * args[1].shape[-1]
+    return float(2 * prod(args[0].shape) * args[1].shape[-1])
 
 
 def _attention(args: Any, out: Any) -> float:
     q, k, v, causal, window = args
-    return _pairs(q, k, causal, window) * 2.0 * (q.shape[-1] + v.shape[-1])
+    return _pairs(q, k, causal, window) * float(2 * (q.shape[-1] + v.shape[-1]))
 
 
 def _attention_backward(args: Any, out: Any) -> float:
     _, q, k, v, _, _, causal, window = args
-    return _pairs(q, k, causal, window) * 2.0 * (3 * q.shape[-1] + 2 * v.shape[-1])
+    return _pairs(q, k, causal, window) * float(2 * (3 * q.shape[-1] + 2 * v.shape[-1]))
 
 
 def _pairs(q: Tensor, k: Tensor, causal: bool, window: int | None) -> float:

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
 from costmodels.model import Attention
 from executor.engine import kernels
-from executor.engine.functions import ColumnLinear, Gather, RmsNorm, Rope, RowLinear
+from executor.engine.functions import ColumnLinear, Differentiable, Gather, RmsNorm, Rope, RowLinear
 from executor.engine.groups import all_gather, reduce_scatter
 from executor.engine.local import Local, Norm
 from executor.engine.weights import Weight
@@ -52,7 +51,7 @@ class ContextGroup:
             yield queries, slice(place * chunk, (place + 1) * chunk), True
 
 
-class CoreAttention(Function):
+class CoreAttention(Differentiable):
     """softmax(q k^T) v, causal. Saves q, k, v, the output and its log-sum-exp."""
 
     @staticmethod
@@ -83,8 +82,14 @@ class CoreAttention(Function):
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for rows, keys, causal in context.pieces(q.shape[0]):
             grads = kernels.attention_backward(
-                dout[rows], q[rows], k[keys], v[keys], out[rows],
-                lse[:, :, rows].contiguous(), causal, None,
+                dout[rows],
+                q[rows],
+                k[keys],
+                v[keys],
+                out[rows],
+                lse[:, :, rows].contiguous(),
+                causal,
+                None,
             )
             for total, part, where in zip((dq, dk, dv), grads, (rows, keys, keys), strict=True):
                 total[where] += part
@@ -122,7 +127,8 @@ class HeadNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed heads of (sequence, batch, heads, width)."""
-        return RmsNorm.apply(x, self.weight)
+        y: Tensor = RmsNorm.apply(x, self.weight)
+        return y
 
 
 class GroupedQuery:
@@ -164,14 +170,15 @@ class GroupedQuery:
         out = self.core(
             lambda q, k, v: CoreAttention.apply(q, k, v, context, self.shape.window), q, k, v
         )
-        return RowLinear.apply(out.flatten(-2), tp, self.o)
+        y: Tensor = RowLinear.apply(out.flatten(-2), tp, self.o)
+        return y
 
 
 class Latent:
     """Multi-head latent attention (DeepSeek-V2, 2405.04434): low-rank queries, keys and values.
 
-    The down projections and their norms run on each tensor rank's own tokens; the up projections are
-    split by heads and gather the narrow latents instead of the hidden states.
+    The down projections and their norms run on each tensor rank's own tokens; the up projections
+    are split by heads and gather the narrow latents instead of the hidden states.
     """
 
     def __init__(self, local: Local, name: str, shape: Attention, selective: bool) -> None:
@@ -180,9 +187,7 @@ class Latent:
         latent = shape.kv_lora_rank
         self.nope = shape.head_dim - shape.rope_head_dim
         q_in = shape.q_lora_rank or hidden
-        self.q_down = (
-            local.whole(f"{name}.q_down", q_in, hidden) if shape.q_lora_rank else None
-        )
+        self.q_down = local.whole(f"{name}.q_down", q_in, hidden) if shape.q_lora_rank else None
         self.q_norm = Norm(local, f"{name}.q_norm", q_in) if shape.q_lora_rank else None
         self.q_up = local.column(f"{name}.q_up", heads * shape.head_dim, q_in)
         self.kv_down = local.whole(f"{name}.kv_down", latent + shape.rope_head_dim, hidden)
@@ -226,7 +231,8 @@ class Latent:
             k,
             v.contiguous(),  # a view would keep the keys' half of `kv` alive too
         )
-        return RowLinear.apply(out.flatten(-2), tp, self.o)
+        y: Tensor = RowLinear.apply(out.flatten(-2), tp, self.o)
+        return y
 
 
 def context_of(local: Local) -> ContextGroup | None:

@@ -34,7 +34,7 @@ class Clock:
     def phase(self, name: Phase) -> Iterator[None]:
         """Time what happens inside."""
         if self.cuda:
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             yield
             stop.record()

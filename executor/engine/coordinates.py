@@ -4,8 +4,9 @@ Ranks count tensor parallel fastest, then context, data, pipeline:
 
     rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank
 
-ZeRO shards over consecutive ranks of the flattened dp x cp; experts live on consecutive ranks of the
-flattened dp x cp x tp, so that expert parallelism takes tensor ranks first, then context, then data.
+ZeRO shards over consecutive ranks of the flattened dp x cp; experts live on consecutive ranks of
+the flattened dp x cp x tp, so that expert parallelism takes tensor ranks first, then context, then
+data.
 """
 
 from dataclasses import dataclass
@@ -37,8 +38,10 @@ class Coordinates:
     @property
     def dp_rank(self) -> int:
         """Index of the replica of the batch dimension."""
-        return self.rank // (self.layout.tensor_parallel * self.layout.context_parallel) % (
-            self.layout.data_parallel
+        return (
+            self.rank
+            // (self.layout.tensor_parallel * self.layout.context_parallel)
+            % (self.layout.data_parallel)
         )
 
     @property
@@ -125,7 +128,9 @@ class Coordinates:
         return self._blocks(self.layout.expert_parallel, self.expert_shard_ranks)[1]
 
     def _blocks(self, inner: int, shard: int) -> tuple[list[int], list[int]]:
-        """The stage's ranks as (replica, shard, inner): the shard and the replica group of this one."""
+        """The stage's ranks as (replica, shard, inner): the shard and the replica group of this
+        one.
+        """
         place = self.rank - self._first
         lane, block = place % inner, place // inner
         replica, index = divmod(block, shard)

@@ -1,8 +1,9 @@
 """The two ends of the model: the embedding, and the head with its loss.
 
-The head projects, takes the cross-entropy and both gradients in one pass over chunks of tokens, so that
-no more than one chunk of logits exists; the head's weight gradient is added in the forward pass. The
-vocabulary is split over the tensor ranks: three all-reduces of one number per token make the loss whole.
+The head projects, takes the cross-entropy and both gradients in one pass over chunks of tokens, so
+that no more than one chunk of logits exists; the head's weight gradient is added in the forward
+pass. The vocabulary is split over the tensor ranks: three all-reduces of one number per token make
+the loss whole.
 """
 
 from typing import Any
@@ -10,10 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
-from executor.engine.functions import Embedding, rows_of
+from executor.engine.functions import Differentiable, Embedding, rows_of
 from executor.engine.groups import all_gather, all_reduce, reduce_scatter
 from executor.engine.local import Local, Norm
 from executor.engine.weights import Unit, Weight
@@ -22,7 +22,9 @@ CHUNK_BYTES = 2**28  # fp32 logits of one chunk: enough rows for a large matmul,
 
 
 class Embed:
-    """Token rows, learned positions and the embedding's norm, in this rank's part of the sequence."""
+    """Token rows, learned positions and the embedding's norm, in this rank's part of the
+    sequence.
+    """
 
     def __init__(self, local: Local, table: Unit) -> None:
         self.local, model = local, local.model
@@ -33,13 +35,21 @@ class Embed:
             if model.learned_positions
             else None
         )
-        small = [*(self.norm.weights if self.norm else []), *([self.positions] if self.positions else [])]
+        small = [
+            *(self.norm.weights if self.norm else []),
+            *([self.positions] if self.positions else []),
+        ]
         self.small = local.unit("embedding_ends", small) if small else None
 
     @property
+    def small_units(self) -> list[Unit]:
+        """The small weights, if any: all that the backward pass reads."""
+        return [self.small] if self.small else []
+
+    @property
     def units(self) -> list[Unit]:
-        """The table, and the small weights if any."""
-        return [self.table_unit, *([self.small] if self.small else [])]
+        """The table and the small weights."""
+        return [self.table_unit, *self.small_units]
 
     def __call__(self, anchor: Tensor, tokens: Tensor) -> Tensor:
         """(local sequence, batch) tokens to (tensor rank's part, batch, hidden)."""
@@ -53,7 +63,7 @@ class Embed:
         return x if self.norm is None else self.norm(x)
 
 
-class PositionRows(Function):
+class PositionRows(Differentiable):
     """Rows of the learned position table. Saves their numbers."""
 
     @staticmethod
@@ -76,28 +86,41 @@ class Head:
 
     def __init__(self, local: Local, table: Unit) -> None:
         self.local, self.table_unit, self.table = local, table, table.weights[0]
-        self.norm = Norm(local, "final_norm", local.model.hidden) if local.model.final_norm else None
+        self.norm = (
+            Norm(local, "final_norm", local.model.hidden) if local.model.final_norm else None
+        )
         weights = self.norm.weights if self.norm else []
         self.small = local.unit("head_ends", weights) if weights else None
 
     @property
+    def small_units(self) -> list[Unit]:
+        """The norm, if any: all that the backward pass reads."""
+        return [self.small] if self.small else []
+
+    @property
     def units(self) -> list[Unit]:
-        """The table, and the norm if any."""
-        return [self.table_unit, *([self.small] if self.small else [])]
+        """The table and the norm."""
+        return [self.table_unit, *self.small_units]
 
     def __call__(self, x: Tensor, targets: Tensor, scale: float) -> Tensor:
         """`scale` times the summed loss of this rank's (local sequence, batch) targets, fp32."""
         if self.norm is not None:
             x = self.norm(x)
-        return HeadLoss.apply(x, targets, self.table, self.local.tp, scale)
+        loss: Tensor = HeadLoss.apply(x, targets, self.table, self.local.tp, scale)
+        return loss
 
 
-class HeadLoss(Function):
+class HeadLoss(Differentiable):
     """Projection and cross-entropy over chunks of tokens. Saves the input's gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, targets: Tensor, table: Weight, group: ProcessGroup | None, scale: float
+        ctx: Any,
+        x: Tensor,
+        targets: Tensor,
+        table: Weight,
+        group: ProcessGroup | None,
+        scale: float,
     ) -> Tensor:
         """The loss; adds the table's gradient and keeps the input's."""
         rows = rows_of(all_gather(x, group))
@@ -105,9 +128,8 @@ class HeadLoss(Function):
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
         local = targets.reshape(-1) - table.sources[0].start
         size = max(1, CHUNK_BYTES // (4 * table.shape[0]))
-        for chunk, target, dchunk in zip(
-            rows.split(size), local.split(size), dx.split(size), strict=True
-        ):
+        chunks = [x.split(size) for x in (rows, local, dx)]  # type: ignore[no-untyped-call]
+        for chunk, target, dchunk in zip(*chunks, strict=True):
             part, dlogits = _cross_entropy(chunk @ table.value.t(), target, group, scale)
             loss += part
             torch.mm(dlogits, table.value, out=dchunk)
@@ -126,7 +148,9 @@ class HeadLoss(Function):
 def _cross_entropy(
     logits: Tensor, target: Tensor, group: ProcessGroup | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """scale x summed loss of some rows, and its gradient over this rank's part of the vocabulary."""
+    """scale x summed loss of some rows, and its gradient over this rank's part of the
+    vocabulary.
+    """
     wide = logits.float() if logits.dtype != torch.float32 else logits
     held = (target >= 0) & (target < wide.shape[1])
     column = target.clamp(0, wide.shape[1] - 1).unsqueeze(1)

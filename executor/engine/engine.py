@@ -20,8 +20,9 @@ from executor.engine.ends import Embed, Head
 from executor.engine.groups import make_groups
 from executor.engine.legality import check_engine_layout
 from executor.engine.local import Local
+from executor.engine.multi_token import MultiToken
 from executor.engine.optimizer import Update
-from executor.engine.part import Part
+from executor.engine.part import Ends, Part
 from executor.engine.pipeline import Batch, Pipeline
 from executor.engine.record import StepRecord
 from executor.engine.schedule import actions, rank_of, stages_of
@@ -68,7 +69,7 @@ class Engine:
             model=job.model,
             layout=job.layout,
             training=job.training,
-            groups=make_groups(at, job.model.tied and _ends_apart(job.layout)),
+            groups=make_groups(at, _shares_embedding(job)),
             device=device,
             balanced=balanced,
         )
@@ -82,16 +83,24 @@ class Engine:
         }
         orders = actions(job.layout, self.num_micro_batches)
         self.pipeline = Pipeline(self.local, parts, orders, self.observer)
-        shared = list(self.tables.values()) if self.local.groups.ties is not None else []
+        shared = [self.tables["embedding"]] if self.local.groups.ties is not None else []
         self.update = Update(self.local, self.units, shared, job.learning_rate)
 
     def _part(self, index: int) -> Part:
-        last = len(self.job.layout.stages) - 1
-        embed = Embed(self.local, self._table("embedding")) if index == 0 else None
-        head = None
-        if index == last:
-            head = Head(self.local, self._table("embedding" if self.job.model.tied else "head"))
-        return Part(self.local, index, embed, head)
+        """One virtual stage; the first and the last hold the model's ends."""
+        model, local = self.job.model, self.local
+        embed, head = None, None
+        further: tuple[MultiToken, ...] = ()
+        if index == 0:
+            embed = Embed(local, self._table("embedding"))
+        if index == len(self.job.layout.stages) - 1:
+            table = self._table("embedding" if model.tied else "head")
+            head = Head(local, table)
+            further = tuple(
+                MultiToken(local, number, self._table("embedding"), table)
+                for number in range(model.mtp_layers)
+            )
+        return Part(local, index, Ends(embed, head, further))
 
     def _table(self, name: str) -> Unit:
         """The unit of a vocabulary table; tied ends on one rank share it."""
@@ -160,7 +169,9 @@ class Engine:
         )
 
     def run(self, batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-        """Forward, backward and optimizer over micro-batches; gradient norm and loss, both global."""
+        """Forward, backward and optimizer over micro-batches; gradient norm and loss, both
+        global.
+        """
         for unit in self.units:
             unit.start_step(self.uses[id(unit)])
         loss = self.pipeline.run(batches.__getitem__)
@@ -172,7 +183,9 @@ class Engine:
         return norm, loss
 
     def _batches(self, step: int, sequences: Sequences) -> list[Batch]:
-        """This replica's micro-batches: sequences are dealt to replicas in order, then cut by cp."""
+        """This replica's micro-batches: sequences are dealt to replicas in order, then cut by
+        cp.
+        """
         layout, at = self.job.layout, self.local.groups.at
         positions = self.local.positions
         size = layout.micro_batch_size
@@ -182,8 +195,9 @@ class Engine:
             rows = torch.stack(
                 [sequences.sequence(step, i) for i in range(first, first + size)], dim=1
             )
-            tokens, targets = (rows[positions + ahead].to(self.device) for ahead in (0, 1))
-            batches.append(Batch(tokens, targets))
+            windows = range(2 + self.job.model.mtp_layers)
+            ahead = torch.stack([rows[positions + shift] for shift in windows]).to(self.device)
+            batches.append(Batch(ahead[0], ahead[1:]))
         return batches
 
     def _peaks(self) -> tuple[int, int]:
@@ -194,6 +208,7 @@ class Engine:
         return resident, resident
 
 
-def _ends_apart(layout: Layout) -> bool:
-    """Whether the first and the last stage are on different pipeline ranks."""
-    return rank_of(layout, 0) != rank_of(layout, len(layout.stages) - 1)
+def _shares_embedding(job: Job) -> bool:
+    """Whether the first and the last stage both hold the embedding, on different pipeline ranks."""
+    apart = rank_of(job.layout, 0) != rank_of(job.layout, len(job.layout.stages) - 1)
+    return apart and (job.model.tied or job.model.mtp_layers > 0)

@@ -44,7 +44,8 @@ class Dense:
         """(local sequence, batch, hidden) to the same."""
         wide = ColumnLinear.apply(x, self.local.tp, self.into)
         y = SwiGlu.apply(*wide, None) if len(wide) == 2 else F.gelu(wide[0])
-        return RowLinear.apply(y, self.local.tp, self.down)
+        out: Tensor = RowLinear.apply(y, self.local.tp, self.down)
+        return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """The differentiable pieces of a layer. Each says exactly what it saves for the backward pass.
 
-Weights are handles (`weights.Weight`) outside autograd: a function reads `value` and adds to `gradient`
-through the ledger, which may put the product off to a zero-bubble W action. Activations are
-(sequence, batch, width); under tensor parallelism the residual stream holds this rank's part of the
-sequence, and a column-split projection gathers it (again in backward), as in Korthikanti et al. 2022.
+Weights are handles (`weights.Weight`) outside autograd: a function reads `value` and adds to
+`gradient` through the ledger, which may put the product off to a zero-bubble W action. Activations
+are (sequence, batch, width); under tensor parallelism the residual stream holds this rank's part
+of the sequence, and a column-split projection gathers it (again in backward), as in Korthikanti et
+al. 2022.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,16 @@ from torch.distributed import ProcessGroup
 
 from executor.engine import kernels
 from executor.engine.groups import all_gather, all_to_all, reduce_scatter
-from executor.engine.weights import Ledger, Unit, Weight
+from executor.engine.weights import Ledger, Weight
+
+
+class Differentiable(Function):
+    """An autograd function whose `apply` type checkers accept."""
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Run forward and record backward."""
+        return super().apply(*args)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +59,10 @@ def add_products(projections: Sequence[Projection], dys: Sequence[Tensor], x: Te
             projection.bias.gradient.add_(rows_of(dy).sum(0))
 
 
-class ColumnLinear(Function):
-    """Projections split by output columns, of one gathered input. Saves the local part of the input."""
+class ColumnLinear(Differentiable):
+    """Projections split by output columns, of one gathered input. Saves the local part of the
+    input.
+    """
 
     @staticmethod
     def forward(
@@ -94,13 +106,13 @@ class ColumnLinear(Function):
         return dx, None, None
 
 
-class RowLinear(Function):
-    """A projection split by input columns, its sum scattered along the sequence. Saves its input."""
+class RowLinear(Differentiable):
+    """A projection split by input columns, its sum scattered along the sequence. Saves its
+    input.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, group: ProcessGroup | None, projection: Projection
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None, projection: Projection) -> Tensor:
         """y = scatter(sum of x W^T) + b."""
         ctx.group, ctx.projection = group, projection
         ctx.save_for_backward(x)
@@ -124,7 +136,7 @@ class RowLinear(Function):
         return dx, None, None
 
 
-class GroupedLinear(Function):
+class GroupedLinear(Differentiable):
     """Consecutive groups of rows, each times its own expert's matrix. Saves its input."""
 
     @staticmethod
@@ -146,7 +158,7 @@ class GroupedLinear(Function):
         def add() -> None:
             projection.weight.gradient.add_(kernels.grouped_outer(dy, x, ctx.rows))
             if projection.bias is not None:
-                parts = [part.sum(0) for part in dy.split(ctx.rows)]
+                parts = [part.sum(0) for part in dy.split(ctx.rows)]  # type: ignore[no-untyped-call]
                 projection.bias.gradient.add_(torch.stack(parts))
 
         projection.ledger.add(add)
@@ -158,7 +170,7 @@ def _spread(bias: Tensor, rows: list[int]) -> Tensor:
     return torch.cat([b.expand(n, -1) for b, n in zip(bias, rows, strict=True)])
 
 
-class RmsNorm(Function):
+class RmsNorm(Differentiable):
     """Root-mean-square norm. Saves its input and one fp32 number per row."""
 
     @staticmethod
@@ -179,7 +191,7 @@ class RmsNorm(Function):
         return dx, None
 
 
-class LayerNorm(Function):
+class LayerNorm(Differentiable):
     """Layer norm with or without weights. Saves its input and two numbers per row."""
 
     @staticmethod
@@ -199,7 +211,12 @@ class LayerNorm(Function):
         x, mean, rstd = ctx.saved_tensors
         learned = ctx.weight is not None
         dx, dw, db = torch.ops.aten.native_layer_norm_backward(
-            dy.contiguous(), x, [x.shape[-1]], mean, rstd, *_values(ctx.weight, ctx.bias),
+            dy.contiguous(),
+            x,
+            [x.shape[-1]],
+            mean,
+            rstd,
+            *_values(ctx.weight, ctx.bias),
             [True, learned, learned],
         )
         if learned:
@@ -212,7 +229,7 @@ def _values(*weights: Weight | None) -> list[Tensor | None]:
     return [None if weight is None else weight.value for weight in weights]
 
 
-class SwiGlu(Function):
+class SwiGlu(Differentiable):
     """silu(gate) * up, times one number per row if given. Saves its inputs."""
 
     @staticmethod
@@ -230,7 +247,7 @@ class SwiGlu(Function):
         return dgate, dup, None if scale is None else dscale
 
 
-class Rope(Function):
+class Rope(Differentiable):
     """Rotary positions. Saves nothing: its backward is the opposite rotation."""
 
     @staticmethod
@@ -247,7 +264,7 @@ class Rope(Function):
         return kernels.rope(dy, cos, -sin), None, None
 
 
-class Gather(Function):
+class Gather(Differentiable):
     """Gather along the sequence; the backward sums and scatters. Saves nothing."""
 
     @staticmethod
@@ -262,7 +279,7 @@ class Gather(Function):
         return reduce_scatter(dy, ctx.group), None
 
 
-class AllToAll(Function):
+class AllToAll(Differentiable):
     """Rows to other ranks; the backward brings their gradients back. Saves nothing."""
 
     @staticmethod
@@ -280,10 +297,11 @@ class AllToAll(Function):
         return all_to_all(dy, receive, send, ctx.group), None, None, None
 
 
-class Embedding(Function):
+class Embedding(Differentiable):
     """Rows of a vocabulary-split table, summed over the group and scattered along the sequence.
 
-    Saves the tokens. `anchor` is an empty tensor that requires a gradient, so that there is a backward.
+    Saves the tokens. `anchor` is an empty tensor that requires a gradient, so that there is a
+    backward.
     """
 
     @staticmethod
@@ -295,7 +313,9 @@ class Embedding(Function):
         first: int,
         group: ProcessGroup | None,
     ) -> Tensor:
-        """`first` is the vocabulary entry of the local table's row 0; tokens are (sequence, batch)."""
+        """`first` is the vocabulary entry of the local table's row 0; tokens are (sequence,
+        batch).
+        """
         local = tokens - first
         held = (local >= 0) & (local < table.shape[0])
         local = local.clamp_(0, table.shape[0] - 1)
@@ -311,73 +331,3 @@ class Embedding(Function):
         whole = all_gather(dy, ctx.group).mul(held.unsqueeze(-1))
         ctx.table.gradient.index_add_(0, local.reshape(-1), rows_of(whole).float())
         return None, None, None, None, None
-
-
-class Enter(Function):
-    """Into a layer: its units are gathered before it, and complete after its backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, units: list[Unit], following: list[Unit]) -> Tensor:
-        """Wait for this layer's weights and send for the next one's."""
-        ctx.units = units
-        for unit in units:
-            unit.ready()
-        for unit in following:
-            unit.gather()
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, dx: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient is whole unless weight products were put off."""
-        for unit in ctx.units:
-            unit.free()
-            if not unit.ledger.deferring:
-                unit.complete()
-        return dx, None, None
-
-
-class Leave(Function):
-    """Out of a layer: its units are freed, and those it needs gathered again for its backward."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, y: Tensor, units: list[Unit], needed: list[Unit], preceding: list[Unit]
-    ) -> Tensor:
-        """Give the weights back."""
-        ctx.needed, ctx.preceding = needed, preceding
-        for unit in units:
-            unit.free()
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
-        """Wait for this layer's weights and send for the one's before."""
-        for unit in ctx.needed:
-            unit.ready()
-        for unit in ctx.preceding:
-            unit.gather()
-        return dy, None, None, None
-
-
-class Recompute(Function):
-    """Run `function` again in the backward pass instead of keeping what it saves. Saves its inputs."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """y = function(*inputs), keeping nothing else."""
-        ctx.function = function
-        ctx.save_for_backward(*inputs)
-        with torch.no_grad():
-            return function(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        """The forward again, then its backward."""
-        wanted = ctx.needs_input_grad[1:]
-        inputs = [
-            x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)
-        ]
-        with torch.enable_grad():
-            y = ctx.function(*inputs)
-        torch.autograd.backward([y], [dy])
-        return (None, *(x.grad for x in inputs))

@@ -1,16 +1,17 @@
 """The engine's fused kernels as torch operators, so that a dry run sees what a GPU would run.
 
 Each is defined once by its result and has a CPU body (plain torch), a CUDA body (the vendor's fused
-kernel where there is one, else plain torch) and a shape-only body for fake tensors: temporaries inside
-a body are not seen by a dry run, as they are not there in a fused kernel.
+kernel where there is one, else plain torch) and a shape-only body for fake tensors: temporaries
+inside a body are not seen by a dry run, as they are not there in a fused kernel.
 
-    rms_norm        y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps)             (Zhang & Sennrich 2019)
-    swiglu          y = silu(gate) * up * scale,  scale one number per row or absent
-    rope            rotate the halves of the last dimension by the row's angle       (Su et al. 2021)
-    attention       softmax(q k^T * scale) v and the row's log-sum-exp               (Dao 2022)
+    rms_norm        y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps)              1910.07467
+    swiglu          y = silu(gate) * up * scale, scale one number per row or absent  2002.05202
+    rope            rotate the halves of the last dimension by the row's angle       2104.09864
+    attention       softmax(q k^T * scale) v and the row's log-sum-exp               2307.08691
     grouped_linear  rows in consecutive groups, each times its own matrix
 
-x, y of attention are (sequence, batch, heads, width); the log-sum-exp is (batch, heads, sequence) fp32.
+x, y of attention are (sequence, batch, heads, width); the log-sum-exp is (batch, heads, sequence)
+in fp32.
 """
 
 import math
@@ -22,16 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 EPS = 1e-6
-LIBRARY = torch.library.Library("meshplan", "DEF")
+LIBRARY = torch.library.Library("meshplan", "DEF")  # type: ignore[no-untyped-call]
 Kernel = Callable[..., Any]
 
 
 def _define(schema: str, cpu: Kernel, cuda: Kernel, meta: Kernel) -> Kernel:
     """Register one operator with its three bodies and return it."""
     name = schema.partition("(")[0]
-    LIBRARY.define(schema)
+    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
     for key, body in (("CPU", cpu), ("CUDA", cuda), ("Meta", meta)):
-        LIBRARY.impl(name, body, key)
+        LIBRARY.impl(name, body, key)  # type: ignore[no-untyped-call]
     overload: Kernel = getattr(torch.ops.meshplan, name).default
     return overload
 
@@ -51,7 +52,9 @@ def _rms_norm_meta(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
 
 
-def _rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
+def _rms_norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor]:
     normed = x.float() * rstd
     scaled = dy.float() * weight.float()
     dx = rstd * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
@@ -250,7 +253,7 @@ def _window_mask(q: Tensor, k: Tensor, window: int | None) -> Tensor | None:
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tensor:
-    parts = [a @ w.t() for a, w in zip(x.split(list(rows)), weight, strict=True)]
+    parts = [a @ w.t() for a, w in zip(x.split(list(rows)), weight, strict=True)]  # type: ignore[no-untyped-call]
     return torch.cat(parts)
 
 
@@ -265,7 +268,7 @@ def _grouped_linear_meta(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tens
 
 
 def _grouped_outer(dy: Tensor, x: Tensor, rows: Sequence[int]) -> Tensor:
-    pairs = zip(dy.split(list(rows)), x.split(list(rows)), strict=True)
+    pairs = zip(dy.split(list(rows)), x.split(list(rows)), strict=True)  # type: ignore[no-untyped-call]
     return torch.stack([d.t() @ a for d, a in pairs])
 
 

@@ -10,7 +10,8 @@ from torch.distributed import ProcessGroup
 from costmodels.layout import Layout, RecomputeModule
 from costmodels.model import Model
 from costmodels.training import Training
-from executor.engine.functions import LayerNorm, Projection, Recompute, RmsNorm
+from executor.engine.around import Recompute
+from executor.engine.functions import LayerNorm, Projection, RmsNorm
 from executor.engine.groups import Groups
 from executor.engine.weights import Ledger, Sharding, Source, Unit, Weight
 
@@ -23,7 +24,8 @@ class Local:
     """One rank's surroundings.
 
     balanced   every expert gets the same number of tokens (dry runs, which have no token values)
-    anchor     an empty tensor that requires a gradient: where a stage without a differentiable input
+    anchor     an empty tensor that requires a gradient: where a stage without a differentiable
+    input
                starts
     """
 
@@ -56,7 +58,9 @@ class Local:
 
     @property
     def positions(self) -> Tensor:
-        """The global positions of this rank's tokens: chunks r and 2 cp - 1 - r of 2 cp (zig-zag)."""
+        """The global positions of this rank's tokens: chunks r and 2 cp - 1 - r of 2 cp
+        (zig-zag).
+        """
         cp, rank = self.layout.context_parallel, self.groups.at.cp_rank
         if cp == 1:
             return torch.arange(self.training.seq_len)
@@ -73,16 +77,15 @@ class Local:
     def matrix(self, name: str, rows: int, columns: int, split: int | None) -> Weight:
         """A (rows, columns) matrix, split over the tensor ranks along dimension `split` if any.
 
-        The pieces are equal; a vocabulary that does not divide leaves the last rank with fewer rows.
+        The pieces are equal; a vocabulary that does not divide leaves the last rank with fewer
+        rows.
         """
         if split is None:
             return Weight((Source(name, (rows, columns)),), False, None, replicated=True)
         tp, rank = self.layout.tensor_parallel, self.groups.at.tp_rank
         whole = (rows, columns)[split]
         piece = -(-whole // tp)
-        source = Source(
-            name, (rows, columns), split, rank * piece, min(whole, (rank + 1) * piece)
-        )
+        source = Source(name, (rows, columns), split, rank * piece, min(whole, (rank + 1) * piece))
         return Weight((source,), False, None, replicated=False)
 
     def vector(self, name: str, size: int, fill: float, split: bool = False) -> Weight:
@@ -121,9 +124,7 @@ class Local:
         )
         return Unit(name, list(weights), sharding, self.ledger)
 
-    def maybe_recompute(
-        self, module: RecomputeModule, selective: bool
-    ) -> Callable[..., Tensor]:
+    def maybe_recompute(self, module: RecomputeModule, selective: bool) -> Callable[..., Tensor]:
         """`call(function, *inputs)`: replayed in backward if the layer recomputes `module`."""
         if selective and module in self.layout.selective_modules:
             return lambda function, *inputs: Recompute.apply(function, *inputs)
@@ -143,7 +144,9 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed rows of `x`."""
+        y: Tensor
         if self.kind == "rmsnorm":
-            return RmsNorm.apply(x, self.weights[0])
-        weight, bias = self.weights or (None, None)
-        return LayerNorm.apply(x, weight, bias)
+            y = RmsNorm.apply(x, self.weights[0])
+        else:
+            y = LayerNorm.apply(x, *(self.weights or (None, None)))
+        return y

@@ -1,4 +1,6 @@
-"""The end of a step: whole gradients, their norm over all ranks, clipping, AdamW on the fp32 shards."""
+"""The end of a step: whole gradients, their norm over all ranks, clipping, AdamW on the fp32
+shards.
+"""
 
 from collections.abc import Sequence
 
@@ -41,17 +43,21 @@ class Update:
             all_reduce(table.shard_gradient, self.local.groups.ties)
 
     def _sum_replicated(self) -> None:
-        """Norms, routers and biases saw a part of the sequence on each tensor rank: sum the parts."""
+        """Norms, routers and biases saw a part of the sequence on each tensor rank: sum the
+        parts.
+        """
         if self.local.tp is None:
             return
         slices = [unit.replicated_shard(unit.shard_gradient) for unit in self.units]
         flat = all_reduce(torch.cat(slices), self.local.tp)
-        for part, summed in zip(slices, flat.split([len(s) for s in slices]), strict=True):
+        for part, summed in zip(slices, flat.split([len(s) for s in slices]), strict=True):  # type: ignore[no-untyped-call]
             part.copy_(summed)
 
     def norm_and_loss(self, loss: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of the whole gradient and the whole loss, on every rank."""
-        squares = sum((self._square(unit) for unit in self.units), torch.zeros((), device=loss.device))
+        squares = sum(
+            (self._square(unit) for unit in self.units), torch.zeros((), device=loss.device)
+        )
         both = torch.stack((squares, loss / group_size(self.local.tp))).double()
         if dist.get_world_size() > 1:
             dist.all_reduce(both)
@@ -65,10 +71,13 @@ class Update:
         own = gradient[len(shared) :]
         total = torch.linalg.vector_norm(own).square()
         total = total + torch.linalg.vector_norm(shared).square() / group_size(self.local.tp)
-        return total / copies
+        part: Tensor = total / copies
+        return part
 
     def apply(self, norm: Tensor) -> None:
-        """Clip to `CLIP_NORM`, update the masters, start to bring the computing copies up to date."""
+        """Clip to `CLIP_NORM`, update the masters, start to bring the computing copies up to
+        date.
+        """
         factor = (CLIP_NORM / (norm + 1e-6)).clamp(max=1.0).float()
         gradients = [unit.shard_gradient.mul_(factor) for unit in self.units]
         torch._foreach_add_(self.steps, 1)

@@ -1,70 +1,18 @@
-"""The layers of one virtual stage on one rank, between its embedding and its head if it has them."""
+"""The layers of one virtual stage on one rank, between its embedding and its head if it has
+them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from costmodels.layout import Stage
-from costmodels.model import Layer
-from executor.engine.attention import GroupedQuery, Latent
+from executor.engine.around import Enter, Leave
+from executor.engine.block import Block
 from executor.engine.ends import Embed, Head
-from executor.engine.feed_forward import Dense, Mixture
-from executor.engine.functions import Enter, Leave, Recompute
-from executor.engine.local import Local, Norm
+from executor.engine.local import Local
+from executor.engine.multi_token import MultiToken
 from executor.engine.weights import Unit
-
-
-class Block:
-    """One transformer layer."""
-
-    def __init__(self, local: Local, name: str, kind: Layer, stage: Stage, index: int) -> None:
-        model = local.model
-        self.parallel = model.parallel_blocks
-        self.full = index < stage.full_layers
-        selective = stage.full_layers <= index < stage.full_layers + stage.selective_layers
-        attention = Latent if kind.attention.is_mla else GroupedQuery
-        self.attention: Callable[[Tensor], Tensor] = attention(
-            local, f"{name}.attention", kind.attention, selective
-        )
-        self.ffn: Dense | Mixture = (
-            Mixture(local, f"{name}.ffn", kind.experts)
-            if kind.experts
-            else Dense(local, f"{name}.ffn", kind.ffn, model.bias)
-        )
-        module = "moe" if kind.experts else "mlp"
-        self.feed_forward = local.maybe_recompute(module, selective)
-        self.norms = [
-            Norm(local, f"{name}.norm{i}", model.hidden) for i in range(model.norms_per_layer)
-        ]
-        self.units = self._units(local, name)
-
-    def _units(self, local: Local, name: str) -> list[Unit]:
-        dense = [w for norm in self.norms for w in norm.weights]
-        dense += [*self.attention.weights, *self.ffn.weights]  # type: ignore[attr-defined]
-        units = [local.unit(name, dense)]
-        if isinstance(self.ffn, Mixture):
-            units.append(local.unit(f"{name}.experts", self.ffn.expert_weights, experts=True))
-        return units
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(local sequence, batch, hidden) to the same, recomputed in backward if the stage says so."""
-        return Recompute.apply(self._run, x) if self.full else self._run(x)
-
-    def _run(self, x: Tensor) -> Tensor:
-        before = self.norms[:2]
-        after: list[Norm | Callable[[Tensor], Tensor]] = [*self.norms[2:]] or [_same, _same]
-        first = before[0](x)
-        attended = after[0](self.attention(first))
-        if self.parallel:
-            second = before[-1](x) if len(before) == 2 else first
-            return x + attended + after[1](self.feed_forward(self.ffn, second))
-        x = x + attended
-        return x + after[1](self.feed_forward(self.ffn, before[1](x)))
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,44 +27,44 @@ class Segment:
     needed: list[Unit]
 
 
-class Part:
-    """One virtual stage: maybe the embedding, its layers, maybe the head."""
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a stage holds besides its layers: the first the embedding, the last the head."""
 
-    def __init__(self, local: Local, index: int, embed: Embed | None, head: Head | None) -> None:
+    embed: Embed | None = None
+    head: Head | None = None
+    further: tuple[MultiToken, ...] = ()
+
+
+class Part:
+    """One virtual stage: maybe the embedding, its layers, maybe the head and what predicts further.
+
+    Targets are (further predictions + 1, local sequence, batch): the tokens 1, 2, ... ahead.
+    """
+
+    def __init__(self, local: Local, index: int, ends: Ends) -> None:
         stages, model = local.layout.stages, local.model
         first = sum(stage.layers for stage in stages[:index])
         numbers = range(first, first + stages[index].layers)
-        self.index, self.local, self.embed, self.head = index, local, embed, head
+        self.index, self.local, self.ends = index, local, ends
         self.blocks = [
             Block(local, f"layers.{n}", model.kinds[model.pattern[n]], stages[index], n - first)
             for n in numbers
         ]
-        self.loss_scale = 1 / local.training.global_batch_tokens
 
     @property
     def units(self) -> list[Unit]:
-        """Every unit, in the order of the forward pass; a table tied within the stage comes twice."""
-        units = [*(self.embed.units if self.embed else [])]
-        units += [unit for block in self.blocks for unit in block.units]
-        return units + (self.head.units if self.head else [])
+        """Every unit, in the order of the forward pass; one that several segments use comes as
+        often.
+        """
+        none = self.local.anchor
+        return [unit for segment in self._segments(none, none) for unit in segment.units]
 
-    def __call__(self, x: Tensor, targets: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, targets: Tensor) -> Tensor:
         """Tokens or the last stage's output to this stage's output, or to the loss."""
-        segments = [Segment(block, block.units, block.units) for block in self.blocks]
-        if self.embed is not None:
-            embed, tokens = self.embed, x
+        segments = self._segments(x, targets)
+        if self.ends.embed is not None:
             x = self.local.anchor
-            segments.insert(
-                0, Segment(lambda anchor: embed(anchor, tokens), embed.units, embed.units[1:])
-            )
-        if self.head is not None:
-            assert targets is not None
-            head, wanted = self.head, targets
-            segments.append(
-                Segment(
-                    lambda y: head(y, wanted, self.loss_scale), head.units, head.units[1:]
-                )
-            )
         for before, segment, after in zip(
             [None, *segments], segments, [*segments[1:], None], strict=False
         ):
@@ -124,3 +72,27 @@ class Part:
             y = segment.run(y)
             x = Leave.apply(y, segment.units, segment.needed, before.needed if before else [])
         return x
+
+    def _segments(self, tokens: Tensor, targets: Tensor) -> list[Segment]:
+        segments = [Segment(block, block.units, block.units) for block in self.blocks]
+        embed, head = self.ends.embed, self.ends.head
+        if embed is not None:
+            first = Segment(lambda anchor: embed(anchor, tokens), embed.units, embed.small_units)
+            segments.insert(0, first)
+        if head is not None:
+            units, needed = list(head.units), list(head.small_units)
+            for module in self.ends.further:
+                units += [unit for unit in module.units if unit not in units]
+                needed += module.needed
+            segments.append(Segment(lambda x: self._loss(x, targets), units, needed))
+        return segments
+
+    def _loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The loss of the next token, and of those further ahead at their weight."""
+        head, scale = self.ends.head, 1 / self.local.training.global_batch_tokens
+        assert head is not None
+        loss = head(x, targets[0], scale)
+        for ahead, module in enumerate(self.ends.further, start=1):
+            x = module(x, targets[ahead - 1])
+            loss = loss + module.loss(x, targets[ahead], scale)
+        return loss

@@ -1,9 +1,9 @@
 """Runs one rank's actions of a pipeline schedule.
 
-Messages between two ranks travel in the order in which the sender's schedule makes them: the receiver
-knows that order and posts its receives in it, at the latest when it needs one and at best one action
-earlier. A receive buffer lives from then until the backward pass of its micro-batch. Only the start
-of the autograd graph is kept of a stage's output once it is sent.
+Messages between two ranks travel in the order in which the sender's schedule makes them: the
+receiver knows that order and posts its receives in it, at the latest when it needs one and at best
+one action earlier. A receive buffer lives from then until the backward pass of its micro-batch.
+Only the start of the autograd graph is kept of a stage's output once it is sent.
 """
 
 from collections import deque
@@ -15,10 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from costmodels.schedule import Action
 from executor.engine.clock import Observer
 from executor.engine.local import Local
 from executor.engine.part import Part
-from executor.engine.schedule import Action, rank_of
+from executor.engine.schedule import rank_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch on this rank: (local sequence, batch) tokens and next tokens."""
+    """One micro-batch on this rank: (local sequence, batch) tokens, and the tokens 1, 2, ...
+    ahead.
+    """
 
     tokens: Tensor
     targets: Tensor
@@ -97,7 +100,8 @@ class Mailbox:
 
     def close(self) -> None:
         """At the end of a step: every message has been taken and every send has gone."""
-        assert not self.arriving and not any(self.expected.values())
+        assert not self.arriving
+        assert not any(self.expected.values())
         for work, _ in self.sending:
             work.wait()
         self.sending.clear()
@@ -192,7 +196,7 @@ class Pipeline:
         key, part = (action.stage, action.micro_batch), self.parts[action.stage]
         x = batch.tokens if received is None else received.requires_grad_()
         self.inputs[key] = x
-        y = part(x, batch.targets if action.stage == self.last else None)
+        y = part(x, batch.targets)
         if action.stage == self.last:
             self.ends[key] = y
             return y.detach()

@@ -57,7 +57,9 @@ def _train(options: argparse.Namespace) -> None:
         seed=options.seed,
         learning_rate=options.learning_rate,
     )
-    sequences = Sequences(job.training, model.vocab, options.seed, options.data)
+    sequences = Sequences(
+        job.training, model.vocab, options.seed, path=options.data, ahead=1 + model.mtp_layers
+    )
     engine = Engine(job, device)
     engine.init_weights()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""Weights in flat buffers, one buffer per unit (a layer, its experts, the embedding, the head), and ZeRO.
+"""Weights in flat buffers, one buffer per unit (a layer, its experts, the embedding, the head),
+and ZeRO.
 
 A unit of N parameters (per tensor- and expert-parallel rank), sharded over d ranks, keeps
 
@@ -8,9 +9,10 @@ A unit of N parameters (per tensor- and expert-parallel rank), sharded over d ra
     2      N                4 N / d, scattered every micro-batch    12 N / d
     3      only while used  4 N / d, scattered every micro-batch    12 N / d
 
-where the computing copy has the training precision's 2 or 4 bytes. In fp32 below ZeRO-3 the computing
-copy is the master too. ZeRO-2 and 3 hold the whole gradient of a unit (4 N) while it is reduced.
-Autograd never sees a weight: the engine's functions read `Weight.value` and add to `Weight.gradient`.
+where the computing copy has the training precision's 2 or 4 bytes. In fp32 below ZeRO-3 the
+computing copy is the master too. ZeRO-2 and 3 hold the whole gradient of a unit (4 N) while it is
+reduced. Autograd never sees a weight: the engine's functions read `Weight.value` and add to
+`Weight.gradient`.
 """
 
 from collections.abc import Callable, Iterator
@@ -80,7 +82,9 @@ class Weight:
 
 @dataclass(slots=True)
 class Ledger:
-    """Weight gradients put off (zero-bubble schedules), and the reductions under way on this rank."""
+    """Weight gradients put off (zero-bubble schedules), and the reductions under way on this
+    rank.
+    """
 
     deferring: bool = False
     deferred: list[Callable[[], None]] = field(default_factory=list)
@@ -249,7 +253,9 @@ class Unit:
             self.reduce_further()
 
     def _reduce(self) -> Iterator[None]:
-        """Sum the gradient over the shard group, then over the replicas when the step is complete."""
+        """Sum the gradient over the shard group, then over the replicas when the step is
+        complete.
+        """
         zero, group = self.sharding.zero_stage, self.sharding.shard
         whole, last = self.gradient(), self._completed == self.uses
         self._transient = None

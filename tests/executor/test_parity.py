@@ -1,7 +1,7 @@
 """Every layout trains like one process: losses and gradient norms of five AdamW steps agree.
 
-Gloo, fp32, tiny models. One subprocess per world size runs all its layouts in one process group; each
-result is one test. Run by hand: `python tests/executor/test_parity.py WORLD OUT.json [CASE]`.
+Gloo, fp32, tiny models. One subprocess per world size runs all its layouts in one process group;
+each result is one test. Run by hand: `python tests/executor/test_parity.py WORLD OUT.json [CASE]`.
 """
 
 import json
@@ -24,7 +24,8 @@ from executor.engine.engine import Engine, Job
 
 STEPS = 5
 LOSS_TOLERANCE = 2e-6  # relative; fp32 sums in another order differ by some 1e-7
-NORM_TOLERANCE = 2e-5
+FIRST_NORM_TOLERANCE = 1e-6
+NORM_TOLERANCE = 1e-4  # later steps start from weights that differ by the first's rounding
 
 GROUPED = Attention(heads=4, kv_heads=2, head_dim=8, v_head_dim=8)
 LATENT = Attention(
@@ -45,7 +46,7 @@ MOE = Model(
     pattern=(0,) * 4,
 )  # fmt: skip
 DEEPSEEK = Model(
-    name="deepseek", hidden=32, vocab=64, pattern=(0, 1, 1, 1),
+    name="deepseek", hidden=32, vocab=64, pattern=(0, 1, 1, 1), mtp_layers=1,
     kinds=(Layer(attention=LATENT, ffn=48), Layer(attention=LATENT, experts=SHARED)),
 )  # fmt: skip
 MODELS = {model.name: model for model in (LLAMA, TIED, GPT, MOE, DEEPSEEK)}
@@ -85,9 +86,7 @@ def case(model: str, recompute: str = "none", **fields: object) -> Case:
 
 def pipeline(model: str, pp: int, schedule: str, virtual: int = 1, **fields: object) -> Case:
     """A pipeline of `pp` ranks."""
-    return case(
-        model, pipeline_parallel=pp, schedule=schedule, virtual_stages=virtual, **fields
-    )
+    return case(model, pipeline_parallel=pp, schedule=schedule, virtual_stages=virtual, **fields)
 
 
 MIXED = (Stage(3, 1, 1), Stage(1, 0, 1))
@@ -158,7 +157,7 @@ def train(chosen: Case) -> list[list[float]]:
     job = Job(model=model, layout=chosen.layout, training=TRAINING, seed=1, learning_rate=1e-2)
     engine = Engine(job, torch.device("cpu"))
     engine.init_weights()
-    sequences = Sequences(TRAINING, model.vocab, seed=1)
+    sequences = Sequences(TRAINING, model.vocab, seed=1, ahead=1 + model.mtp_layers)
     records = [engine.step(step, sequences) for step in range(STEPS)]
     return [[record.loss, record.grad_norm] for record in records]
 
@@ -201,6 +200,7 @@ def test_parity(chosen, curves):
     losses, norms = zip(*curve, strict=True)
     expected_losses, expected_norms = zip(*reference, strict=True)
     assert losses == pytest.approx(expected_losses, rel=LOSS_TOLERANCE)
+    assert norms[0] == pytest.approx(expected_norms[0], rel=FIRST_NORM_TOLERANCE)
     assert norms == pytest.approx(expected_norms, rel=NORM_TOLERANCE)
 
 
