@@ -1,0 +1,213 @@
+"""`check` and `export` as people, the hook and the runner call them: output, exit codes, speed."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from random_plans import CLUSTER, plan_of
+from typer.testing import CliRunner
+
+from costmodels.layout import Layout, even_stages
+from costmodels.training import Training
+from executor.frameworks import FRAMEWORKS, VARIANTS
+from planner.check_cli import check, export
+from planner.plan import write_plan
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "tests" / "data" / "framework_configs"
+TINY = CONFIGS / "nanotron" / "tiny_llama.yaml"
+HEAVY = """
+import sys
+from planner.check_cli import check
+import typer
+app = typer.Typer()
+app.command()(check)
+app.command()(lambda: None)
+try:
+    app()
+finally:
+    loaded = {"torch", "ortools", "pandas", "networkx", "matplotlib"} & set(sys.modules)
+    print("HEAVY", sorted(loaded), file=sys.stderr)
+"""
+PLAN = plan_of(
+    "llama-3.1-8b",
+    Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1, "full")),
+    Training(seq_len=4096, global_batch_size=64),
+)
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    """The two commands on a command line of their own."""
+    app = typer.Typer()
+    app.command()(check)
+    app.command()(export)
+    return app
+
+
+def _run(app: typer.Typer, *words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("form", ["table", "json", "github", "junit", "sarif"])
+def test_check_a_config(app: typer.Typer, form: str) -> None:
+    """A published config that fits is exit 0 in every format, with nothing on standard error."""
+    code, out, err = _run(app, "check", str(TINY), "--cluster", CLUSTER, "--format", form)
+    assert (code, err) == (0, "")
+    assert "tiny_llama" in out or form in ("github", "sarif")
+
+
+def test_check_tells_findings_by_exit_code(app: typer.Typer, tmp_path: Path) -> None:
+    """1 for a layout that is illegal, 2 for a file that cannot be read, 2 for wrong usage."""
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(TINY.read_text().replace("tp: 2", "tp: 3"))
+    assert _run(app, "check", str(wrong), "--cluster", CLUSTER)[0] == 1
+    assert _run(app, "check", str(tmp_path / "none.yaml"))[0] == 2
+    assert _run(app, "check", str(TINY), "--format", "pdf")[0] == 2
+    assert _run(app, "check", str(TINY), "--gpus", "0")[0] == 2
+
+
+def test_framework_can_be_named(app: typer.Typer, tmp_path: Path) -> None:
+    """--framework reads a file that nobody recognises, and refuses an unknown name."""
+    odd = tmp_path / "train.txt"
+    odd.write_text("run --num-layers 4 --hidden-size 256 --num-attention-heads 4 --vocab-size 512 "
+                   "--micro-batch-size 1 --global-batch-size 8 --seq-length 128 --bf16")  # fmt: skip
+    words = ("check", str(odd), "--cluster", CLUSTER, "--gpus", "8", "--framework")
+    assert _run(app, *words, "megatron")[0] == 0
+    code, out, _ = _run(app, *words, "megatronn")
+    assert code == 2
+    assert "known are" in out
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS, *VARIANTS])
+def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
+    """What `export` writes, `check` recognises; the command is printed, the unsaid on stderr."""
+    plan = tmp_path / "plan.yaml"
+    write_plan(PLAN, plan)
+    code, out, err = _run(app, "export", str(plan), "--to", name, "-o", str(tmp_path / "run"))
+    assert code == 0, err
+    assert out.splitlines()[-1].split()[0] in ("bash", "torchrun", "accelerate", "CUDA_DEVICE_MAX_"
+                                               "CONNECTIONS=1")  # fmt: skip
+    first = Path(out.splitlines()[0])
+    assert first.is_file()
+    words = ("--gpus", "8", "--model", "llama-3.1-8b", "--seq-len", "4096",
+             "--global-batch-size", "64")  # fmt: skip
+    (tmp_path / "meshplan.toml").write_text("micro_batch_size = 1\n")
+    code, out, _ = _run(app, "check", str(first), "--cluster", CLUSTER, "--format", "json", *words)
+    (finding,) = json.loads(out)["findings"]
+    assert finding["framework"] == name.split("-0")[0]
+    assert finding["verdict"] in ("fits", "does not fit"), finding
+
+
+def test_export_refuses_in_one_line(app: typer.Typer, tmp_path: Path) -> None:
+    """An unknown framework and a file that is no plan are one line each, exit 2."""
+    plan = tmp_path / "plan.yaml"
+    write_plan(PLAN, plan)
+    for words in ((str(plan), "--to", "fairseq"), (str(TINY), "--to", "megatron")):
+        code, _, err = _run(app, "export", *words)
+        assert code == 2
+        assert err.count("\n") == 1
+
+
+def _cold(*paths: Path) -> tuple[float, str]:
+    """CPU seconds of a cold `check` in a process of its own, and what heavy libraries it loaded."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", HEAVY, "check", *map(str, paths), "--cluster", CLUSTER],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode in (0, 1), done.stderr
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return spent, done.stderr
+
+
+def test_one_cold_file_takes_under_a_second() -> None:
+    """One file: under 1 s of CPU with the interpreter's start, and no solver or tensor library."""
+    spent, err = _cold(TINY)
+    assert "HEAVY []" in err
+    assert spent < 1.0
+
+
+def test_a_hundred_cold_files_take_under_five_seconds(tmp_path: Path) -> None:
+    """A folder of 50 configs and 50 plans: under 5 s of CPU."""
+    for number in range(50):
+        (tmp_path / f"config-{number}.yaml").write_text(TINY.read_text())
+        write_plan(PLAN, tmp_path / f"plan-{number}.yaml")
+    spent, _ = _cold(tmp_path)
+    assert spent < 5.0
+
+
+def _fake_meshplan(folder: Path) -> dict[str, str]:
+    """A `meshplan` on the PATH, as installing the package would put it there."""
+    script = folder / "meshplan"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        + HEAVY.replace("import sys\n", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n", 1)
+    )
+    script.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_the_hook_runs_as_pre_commit_runs_it(tmp_path: Path) -> None:
+    """The hook's entry followed by the staged files that match `files`, in one process."""
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert {"id", "name", "entry", "language", "files"} <= set(hook)
+    (tmp_path / "meshplan.toml").write_text(f'cluster = "{CLUSTER}"\n')
+    (tmp_path / "good.yaml").write_text(TINY.read_text())
+    (tmp_path / "notes.md").write_text("no config")
+    staged = [name for name in ("good.yaml", "notes.md") if re.search(hook["files"], name)]
+    assert staged == ["good.yaml"]
+    command = [*hook["entry"].split(), *staged]
+    env = _fake_meshplan(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "good.yaml").write_text(TINY.read_text().replace("tp: 2", "tp: 3"))
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60,
+                          check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert "good.yaml:" in done.stdout
+
+
+def test_the_action_runs_as_the_runner_runs_it(tmp_path: Path) -> None:
+    """The composite action's last step, with the inputs as its environment, annotates the line."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    assert action["runs"]["using"] == "composite"
+    assert all("shell" in step for step in action["runs"]["steps"] if "run" in step)
+    step = action["runs"]["steps"][-1]
+    inputs = {name: str(value["default"]) for name, value in action["inputs"].items()}
+    inputs |= {"paths": "configs", "args": f"--cluster {CLUSTER} --tolerance 0.1"}
+    filled = {
+        name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda match: inputs[match[1]], value)
+        for name, value in step["env"].items()
+    }
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "bad.yaml").write_text(TINY.read_text().replace("tp: 2", "tp: 3"))
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        cwd=tmp_path, env={**_fake_meshplan(tmp_path), **filled}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    line = TINY.read_text().splitlines().index("  tp: 2") + 1
+    assert f"::error file=configs/bad.yaml,line={line}," in done.stdout
+
+
+def test_the_example_workflow_calls_the_action_with_its_inputs() -> None:
+    """The example passes only inputs that the action has."""
+    workflow = yaml.safe_load((ROOT / "examples" / "workflow.yml").read_text())
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    steps = workflow["jobs"]["check"]["steps"]
+    used = next(step for step in steps if step["uses"].startswith("meshplan/"))
+    assert set(used["with"]) <= set(action["inputs"])
