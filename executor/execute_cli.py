@@ -82,7 +82,7 @@ def execute(
     Example: meshplan execute plan.yaml --steps 10
     """
     if dry_run:
-        raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages))
+        raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages, json_output=json_output))
     folder = (out or plan.with_suffix(".run")).resolve()
     starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
     try:
@@ -109,10 +109,11 @@ def execute(
     raise typer.Exit(3 if result.inside_band is False else 0)
 
 
-def _dry_run(plan: Path, rank: int | None, *, all_stages: bool) -> int:
+def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: bool) -> int:
     """The engine's own program of one rank with fake tensors; its exit code."""
     which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
-    command = [sys.executable, "-m", "executor.dry_run", str(plan), *which]
+    shown = ["--json"] if json_output else []
+    command = [sys.executable, "-m", "executor.dry_run", str(plan), *which, *shown]
     return subprocess.run(command, check=False).returncode
 
 

@@ -4,8 +4,8 @@ Every rank runs the same measurements at the same time: GPUs of a node share pow
 ranks share memory and cores, and a layout loads all of them too. After each batch of repeats the
 ranks exchange their samples, so that all see the same numbers and stop at the same one.
 CUDA (and ROCm, by the same calls) is timed by events on the stream, the CPU by its clock. On a CPU
-the system may run something else in the middle of a sample: such samples are set aside, as long as
-enough others are left, and counted as outliers.
+the system may run something else in the middle of a sample: then the processor time counts, or the
+sample is set aside as an outlier where that would not do (several threads, collectives).
 """
 
 import math
@@ -118,14 +118,25 @@ class Bench:
         dist.all_gather(rows, own, group=self.control)
         return [row.tolist() for row in rows]
 
-    def samples(self, call: Call, iterations: int, repeats: int) -> list[float]:
-        """Seconds of each repeat, negative where the system ran something else in between."""
+    def samples(
+        self, call: Call, iterations: int, repeats: int, *, alone: bool = True
+    ) -> list[float]:
+        """Seconds of each repeat, negative where the system ran something else in between.
+
+        alone  the call waits for nobody: with a single thread, the processor time of a disturbed
+               repeat is then what it takes on a processor of its own, and is used instead
+        """
         found = []
         for _ in range(repeats):
-            before = preemptions()
+            before, used_s = preemptions(), time.thread_time()
             seconds = self.once_s(call, iterations)
-            disturbed = not self.is_cuda and preemptions() > before
-            found.append(-seconds if disturbed else seconds)
+            used_s = (time.thread_time() - used_s) / iterations
+            if self.is_cuda or preemptions() == before:
+                found.append(seconds)
+            elif alone and torch.get_num_threads() == 1:
+                found.append(used_s)
+            else:
+                found.append(-seconds)
         return found
 
     def measure(self, call: Call, *, together: bool = False) -> Timing:
@@ -138,7 +149,7 @@ class Bench:
         start = time.perf_counter()
         rows: list[list[float]] = [[] for _ in range(self.world_size)]
         while True:
-            own = self.samples(call, iterations, batch)
+            own = self.samples(call, iterations, batch, alone=not together)
             gathered = self.everywhere([time.perf_counter() - start, *own])
             for row, more in zip(rows, gathered, strict=True):
                 row.extend(more[1:])

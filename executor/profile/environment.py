@@ -1,6 +1,7 @@
 """Where a profile was measured: devices, versions, clocks; what its numbers hold for."""
 
 import datetime
+import os
 import platform
 import shutil
 import socket
@@ -66,6 +67,7 @@ def conditions(bench: Bench, found: Header) -> dict[str, str]:
         )
         said.update(clocks_under_load(bench))
     else:
+        said["load"] = f"{os.getloadavg()[0]:.1f} processes running at the end, ours included"
         said["threads"] = f"{torch.get_num_threads()} per rank ({num_cores()} cores shared)"
     return said
 

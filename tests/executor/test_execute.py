@@ -304,7 +304,9 @@ def test_print_starts_nothing(tmp_path: Path) -> None:
 
 def test_the_commands_import_no_torch() -> None:
     """Starting, watching and comparing is done without torch: it would cost two seconds."""
-    program = "import sys, executor.execute_cli, executor.profile_cli; print('torch' in sys.modules)"
+    program = (
+        "import sys, executor.execute_cli, executor.profile_cli; print('torch' in sys.modules)"
+    )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert answer.stdout.strip() == "False", answer.stderr
 
@@ -315,6 +317,18 @@ def test_an_unreadable_plan_is_a_usage_error(tmp_path: Path) -> None:
     answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml")])
     assert answer.exit_code == 2
     assert "not a plan file" in answer.output
+
+
+def test_dry_run_builds_the_rank_that_was_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second stage's program runs without devices, and says how much memory it took."""
+    write_plan(_plan(PP2), tmp_path / "plan.yaml")
+    arguments = [str(tmp_path / "plan.yaml"), "--dry-run", "--rank", "1", "--json"]
+    answer = CliRunner().invoke(APP, arguments)
+    said = capfd.readouterr()
+    assert answer.exit_code == 0, said.err
+    assert '"rank": 1' in said.out
 
 
 def test_two_processes_train(tmp_path: Path) -> None:
