@@ -1,0 +1,183 @@
+"""Collectives and the places of their groups, by hand on a cluster of round numbers, and their laws."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.collectives import collective_s, send_s
+from costmodels.layout import Layout, even_stages
+from costmodels.placement import Group, axis_group, expert_data_group, place, shard_group
+from hardware_profiles.load import load_cluster
+from hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, Link
+
+ORDER = ("tp", "cp", "ep", "dp", "pp")
+KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def link(latency_s: float, ring: float, own: float) -> Link:
+    return Link(
+        latency_s=latency_s,
+        bus_bandwidth=BusBandwidth(
+            all_reduce=ring, all_gather=ring, reduce_scatter=ring, all_to_all=own, send=own
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    """4 GPUs a node; 1 us and 100 GB/s inside; 10 us, 200 GB/s a node and 25 GB/s a card outside."""
+    return load_cluster("dgx-h100").model_copy(
+        update={
+            "gpus_per_node": 4,
+            "node": link(1e-6, 100e9, 50e9),
+            "network": link(10e-6, 200e9, 25e9),
+            "bandwidth_by_nodes": {},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "size_bytes", "expected_s"),
+    [
+        pytest.param("all_reduce", Group(1.0, 1.0), 1e9, 0.0, id="one rank is free"),
+        pytest.param(
+            "all_gather", Group(4.0, 4.0), 1e9, 3e-6 + 7.5e-3, id="3 hops x 1 us + 3/4 1 GB / 100"
+        ),
+        pytest.param(
+            "all_reduce", Group(4.0, 4.0), 1e9, 6e-6 + 15e-3,
+            id="tree 2 (1 + log2 4) = ring 2 x 3 hops; 2 x 3/4 1 GB / 100",
+        ),
+        pytest.param(
+            "all_reduce", Group(16.0, 4.0), 0.0, 100e-6, id="empty: tree 2 (1 + 4) x 10 us < 30"
+        ),
+        pytest.param(
+            "reduce_scatter", Group(16.0, 4.0), 1e9, 150e-6 + 15 / 16 / 100,
+            id="15 hops x 10 us; whole nodes: 200 GB/s, held to 100 inside",
+        ),
+        pytest.param(
+            "all_gather", Group(4.0, 1.0), 1e9, 30e-6 + 0.75 / 50,
+            id="one rank per node gets a quarter of 200 GB/s",
+        ),
+        pytest.param(
+            "all_to_all", Group(8.0, 4.0), 1e9, 15.6e-6 + 0.5 / 25,
+            id="10 us (1 + 7 x 0.08); 4/8 of 1 GB / 25 beats 3/8 / 50",
+        ),
+    ],
+)  # fmt: skip
+def test_collective_by_hand(
+    cluster: Cluster, kind: CollectiveKind, group: Group, size_bytes: float, expected_s: float
+):
+    """Hops of the slowest link, then the share of the bytes that crosses it."""
+    assert collective_s(cluster, kind, size_bytes, group) == pytest.approx(expected_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("across", "expected_s"),
+    [
+        pytest.param(False, 1e-6 + 1 / 50, id="inside: 1 us + 1 GB / 50"),
+        pytest.param(True, 10e-6 + 1 / 25, id="across: 10 us + 1 GB / 25"),
+    ],
+)
+def test_send_by_hand(cluster: Cluster, across: bool, expected_s: float):
+    """A pipeline hop is one latency and one card's bandwidth."""
+    assert send_s(cluster, 1e9, across_nodes=across) == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_one_copy_per_node(cluster: Cluster):
+    """8 copies of a token over 4 nodes meet 4 (1 - 0.75^8) = 3.6 of them: 0.45 of the bytes."""
+    group = Group(16.0, 4.0)
+    plain, once = (
+        collective_s(cluster, "all_to_all", 1e9, group, copies)
+        - collective_s(cluster, "all_to_all", 0.0, group, copies)
+        for copies in (1, 8)
+    )
+    assert once / plain == pytest.approx(4 * (1 - 0.75**8) / 8, rel=1e-9)
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    size_bytes=st.floats(0, 1e11),
+    ranks=st.sampled_from((1, 2, 4, 8, 64, 512)),
+    stride=st.sampled_from((1, 2, 8)),
+    factor=st.floats(1, 10),
+)
+def test_more_bandwidth_is_never_slower(cluster, kind, size_bytes, ranks, stride, factor):
+    """Scaling every link up, or the array down, never costs time."""
+    group = place(float(ranks), float(stride), cluster.gpus_per_node)
+    faster = cluster.model_copy(
+        update={
+            tier: link(
+                getattr(cluster, tier).latency_s,
+                getattr(cluster, tier).bus_bandwidth.all_reduce * factor,
+                getattr(cluster, tier).bus_bandwidth.send * factor,
+            )
+            for tier in ("node", "network")
+        }
+    )
+    time_s = collective_s(cluster, kind, size_bytes, group)
+    assert collective_s(faster, kind, size_bytes, group) <= time_s
+    assert collective_s(cluster, kind, size_bytes / factor, group) <= time_s
+
+
+@given(kind=st.sampled_from(KINDS), size_bytes=st.floats(0, 1e11))
+def test_arrays_are_the_numbers_they_hold(
+    cluster: Cluster, kind: CollectiveKind, size_bytes: float
+):
+    """A formula over many groups gives each what it gives alone."""
+    ranks, stride = np.array([1.0, 2.0, 8.0, 64.0]), np.array([1.0, 4.0, 1.0, 2.0])
+    together = collective_s(cluster, kind, size_bytes, place(ranks, stride, cluster.gpus_per_node))
+    for row, (n, apart) in enumerate(zip(ranks, stride, strict=True)):
+        alone = collective_s(
+            cluster, kind, size_bytes, place(float(n), float(apart), cluster.gpus_per_node)
+        )
+        assert np.broadcast_to(together, 4)[row] == pytest.approx(alone, rel=1e-12)
+
+
+def test_bandwidth_left_at_scale(cluster: Cluster):
+    """Half of the network left at 16 nodes: a group of 16 nodes takes twice as long on the wire."""
+    worn = cluster.model_copy(update={"bandwidth_by_nodes": {1: 1.0, 16: 0.5}})
+    group = Group(16.0, 1.0)
+    latency = collective_s(cluster, "all_gather", 0.0, group)
+    full, half = (collective_s(c, "all_gather", 1e9, group) - latency for c in (cluster, worn))
+    assert half == pytest.approx(2 * full)
+
+
+LAYOUT = Layout(
+    tensor_parallel=4, context_parallel=2, data_parallel=16, pipeline_parallel=4,
+    expert_parallel=16, stages=even_stages(8, 4),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("axis", "ranks", "on_node"),
+    [
+        pytest.param("tp", 4, 4, id="tp: 4 neighbours of 8"),
+        pytest.param("cp", 2, 2, id="cp: 4 apart, 8 / 4 = 2 on a node"),
+        pytest.param("dp", 16, 1, id="dp: 8 apart, alone on its node"),
+        pytest.param("pp", 4, 1, id="pp: 128 apart"),
+        pytest.param("ep", 16, 8, id="ep runs through tp, cp and dp: 8 of 16 on a node"),
+    ],
+)
+def test_group_of_axis_by_hand(axis, ranks: int, on_node: int):
+    """Ranks are numbered innermost axis first, and 8 neighbours share a node."""
+    group = axis_group(LAYOUT, axis, ORDER, 8)
+    assert (group.size, group.ranks_per_node) == (ranks, on_node)
+    assert group.nodes == math.ceil(ranks / on_node)
+
+
+def test_groups_of_weights_by_hand():
+    """Dense weights are shared by dp x cp = 32 ranks 4 apart; experts by 128 / 16 = 8, 16 apart."""
+    dense, expert = shard_group(LAYOUT, ORDER, 8), expert_data_group(LAYOUT, 8)
+    assert (dense.size, dense.ranks_per_node) == (32, 2)
+    assert (expert.size, expert.ranks_per_node) == (8, 1)
+
+
+@given(size=st.integers(1, 4096), stride=st.sampled_from((1, 2, 3, 8, 64)), gpus=st.integers(1, 72))
+def test_group_fits_its_nodes(size: int, stride: int, gpus: int):
+    """A group has at most its own size on a node, at least one rank, and nodes enough for all."""
+    group = place(float(size), float(stride), gpus)
+    assert 1 <= group.ranks_per_node <= min(size, gpus)
+    assert (group.nodes - 1) * group.ranks_per_node < size <= group.nodes * group.ranks_per_node

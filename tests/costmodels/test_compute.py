@@ -1,0 +1,106 @@
+"""Seconds of single kernels: the roofline by hand, quantisation, and laws."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.compute import HALF_RATE_K, TILES, Device, attention_s, matmul_s, pointwise_s
+from costmodels.operations import AttentionCore, Matmul
+from costmodels.precision import RECIPES
+from hardware_profiles.load import load_cluster
+from hardware_profiles.tunings import Tuning
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    """100 units, 100 TFLOP/s bf16 of which all is reached, 1 TB/s, 10 us launches, nothing fitted."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    gpu = cluster.gpu.model_copy(
+        update={
+            "compute_units": 100, "memory_bandwidth_bytes_per_s": 1e12,
+            "peak_flops_per_s": {"bf16": 100e12, "fp8": 200e12},
+        }
+    )  # fmt: skip
+    kernels = cluster.kernels.model_copy(
+        update={
+            "matmul_efficiency": {"bf16": 1.0, "fp8": 1.0}, "grouped_efficiency": {"bf16": 0.5},
+            "memory_efficiency": 1.0, "launch_s": 1e-5, "attention_forward": 0.5,
+            "attention_backward": 0.4, "matmul_points": (), "attention_points": (),
+        }
+    )  # fmt: skip
+    return Device(gpu, kernels, Tuning(), RECIPES["bf16"])
+
+
+def square(rows: float, columns: float, inner: float, **traits: object) -> Matmul:
+    return Matmul(name="linear", m=rows, n=columns, k=inner, **traits)  # type: ignore[arg-type]
+
+
+def seconds(device: Device, op: Matmul) -> float:
+    return float(matmul_s(device, op, op.m, op.n, op.k))
+
+
+def test_large_matmul_by_hand(device: Device):
+    """2560 x 1280 is 100 tiles of 256 x 128, one full wave: 2 m n k / peak x (k + 170) / k."""
+    op = square(2560, 1280, 4096)
+    math_s = 2 * 2560 * 1280 * 4096 / 100e12 * (1 + HALF_RATE_K / 4096)
+    assert seconds(device, op) == pytest.approx(1e-5 + math_s, rel=1e-12)
+
+
+def test_a_tile_too_many_costs_a_wave(device: Device):
+    """101 tiles of 256 x 128 take two waves, so other tiles win: 202 of 128 x 128 take three.
+
+    Filled: 101/200 at rate 1, 202/300 x 0.96, 404/500 x 0.87: the last, 0.703.
+    """
+    op = square(256 * 101, 128, 4096)
+    filled = 404 / 500 * TILES[2][2]
+    math_s = 2 * op.m * op.n * op.k / 100e12 / filled * (1 + HALF_RATE_K / 4096)
+    assert seconds(device, op) == pytest.approx(1e-5 + math_s, rel=1e-12)
+
+
+def test_thin_matmul_is_bound_by_memory(device: Device):
+    """One row against 8192 x 8192: 134 MB of weights at 1 TB/s."""
+    op = square(1, 8192, 8192)
+    moved = 2 * (8192 + 8192 * 8192 + 8192)
+    assert seconds(device, op) == pytest.approx(1e-5 + moved / 1e12, rel=1e-12)
+
+
+def test_recipe_chooses_the_rate(device: Device):
+    """Under fp8 a layer's product runs at the fp8 peak, the head at the 16-bit one."""
+    fp8 = Device(device.gpu, device.kernels, device.tuning, RECIPES["fp8"])
+    linear, head = square(2560, 1280, 65536), square(2560, 1280, 65536, recipe=False)
+    slow, fast = seconds(fp8, head) - 1e-5, seconds(fp8, linear) - 1e-5
+    assert slow == pytest.approx(2 * fast, rel=1e-9)
+    assert seconds(device, linear) == seconds(fp8, head)
+
+
+def test_attention_by_hand(device: Device):
+    """4 x 4096 x 2048 x 16 x 128 FLOPs at half of the peak, times keys / (keys + 128)."""
+    op = AttentionCore(
+        name="core", queries=4096, keys=2048.0, all_keys=4096.0, heads=16, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    flops = 4 * 4096 * 2048 * 16 * 128
+    rate = 50e12 * 2048 / (2048 + 128)
+    assert attention_s(device, op, backward=False) == pytest.approx(1e-5 + flops / rate, rel=1e-9)
+    backward = 2.5 * flops / (40e12 * 2048 / (2048 + 128))
+    assert attention_s(device, op, backward=True) == pytest.approx(1e-5 + backward, rel=1e-9)
+
+
+def test_pointwise_by_hand(device: Device):
+    """3 kernels of 10 us and 2 GB at 1 TB/s."""
+    assert pointwise_s(device, 2e9, 3) == pytest.approx(3e-5 + 2e-3)
+
+
+@given(m=st.integers(1, 20000), n=st.integers(1, 20000), k=st.integers(1, 20000))
+def test_matmul_is_never_above_the_roofline(device: Device, m: int, n: int, k: int):
+    """No product beats the peak or the memory bandwidth."""
+    time_s = seconds(device, square(m, n, k))
+    assert time_s >= 1e-5 + 2.0 * m * n * k / 100e12
+    assert time_s >= 1e-5 + 2.0 * (m * k + k * n + m * n) / 1e12
+
+
+@given(m=st.integers(1, 20000), n=st.integers(1, 20000), k=st.integers(1, 20000))
+def test_a_longer_inner_size_is_never_faster(device: Device, m: int, n: int, k: int):
+    """The same tiles with more to add up take longer."""
+    assert seconds(device, square(m, n, k + 1)) >= seconds(device, square(m, n, k))
