@@ -57,6 +57,7 @@ EXIT_CODES = {
     "planner.resolve.MissingFacts": 2,
     "planner.settings.UnreadableSettings": 2,
     "planner.text_files.CannotWrite": 2,
+    "planner.validate_cli.UnreadableRuns": 2,
     "planner.search.NoLayoutFits": 3,
 }
 """The named errors that a user can mend; any other is a fault of ours and keeps its traceback."""

@@ -142,7 +142,7 @@ def alternatives(case: Case, chosen: Prediction) -> Iterator[Change]:
     parts = time_parts(step_model_of(case))
     for fix in (*_spending(case.layout), *changes(case)):
         moved = replace(case, layout=fix.layout)
-        if not _runs(moved):
+        if not runs(moved):
             continue
         found = predicted(moved)
         lacks = lacking_bytes(found)
@@ -159,7 +159,7 @@ def predicted(case: Case) -> Prediction:
     return predict(case.model, case.layout, case.training, case.cluster, case.engine)
 
 
-def _runs(case: Case) -> bool:
+def runs(case: Case) -> bool:
     """Whether the engine runs the layout, and its profile says how."""
     try:
         check_case(case)

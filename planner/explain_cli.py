@@ -98,7 +98,7 @@ def print_explanation(plan: Plan, case: Case) -> None:
     out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")
               + Text(layout.label, style="bold"))  # fmt: skip
     out.print(indented(time_line(prediction)))
-    out.print(indented(f"layers by stage: {stages_line(plan)}"))
+    out.print(indented(f"by stage: {stages_line(plan)}"))
     out.print(Text("\nTime of one step", style="bold"))
     out.print(indented(parts_table(parts)))
     out.print(Text("\nMemory by pipeline rank", style="bold"))

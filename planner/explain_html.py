@@ -63,7 +63,7 @@ def _sections(plan: Plan, case: Case) -> Iterable[str]:
         "Memory by pipeline rank",
         memory_picture(memory, plan.prediction.gpu_memory_bytes),
         legend((name, name) for name in CATEGORIES),
-        f"<p class='note'>Layers by stage: {escape(stages_line(plan))}.</p>",
+        f"<p class='note'>By stage: {escape(stages_line(plan))}.</p>",
     )
     la = case.layout
     per_micro_batch = 3 * la.pipeline_parallel * la.virtual_stages

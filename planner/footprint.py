@@ -170,6 +170,8 @@ class _Memory:
 
     def nearest_miss(self) -> NearestMiss | None:
         """The least capacity at which something fits, by bisection; None if nothing is legal."""
+        if self.coefficients is None:
+            return None
         low, high, found = self.capacity_kib, 2 * self.capacity_kib, None
         while found is None and high <= MOST_TIMES_CAPACITY * self.capacity_kib:
             found = self.fit(high)

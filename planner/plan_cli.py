@@ -2,17 +2,19 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from planner.answer import plan_of, solve
+from planner.fit_report import misfit_document, misfit_lines, most_asked
+from planner.footprint import explain as explain_misfit
 from planner.output import print_json
 from planner.plan import write_plan
 from planner.plan_report import print_answer, print_comparison, print_cost
 from planner.progress import SearchLine
 from planner.question import Arguments, Asked, ask
-from planner.search import SearchResult
+from planner.search import NoLayoutFits, Question, SearchResult
 
 JOB, PINS, OUTPUT = "The job", "Pins: 8, 1,3, 1..16 or ..4", "The answer"
 PIN_AXES = {
@@ -132,7 +134,10 @@ def plan(
     names = Arguments.__dataclass_fields__.keys() - {"pins"}
     pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
     asked = ask(Arguments(**{name: given[name] for name in names}, pins=pins))
-    result = searched(asked, top, time_limit)
+    try:
+        result = searched(asked, top, time_limit)
+    except NoLayoutFits as error:
+        _refuse(asked.question, error, as_json=as_json)
     answer = plan_of(asked, result)
     if out:
         write_plan(answer, out)
@@ -155,3 +160,13 @@ def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult
         return solve(asked.question, top, time_limit_s, line)
     finally:
         line.close()
+
+
+def _refuse(question: Question, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
+    """Say what came closest, what it lacks and what would do; exit code 3."""
+    why = explain_misfit(question, most_gpus=most_asked(question))
+    if as_json:
+        print_json(misfit_document(question, why))
+    lines = [str(error), *misfit_lines(question, why)]
+    print("error: " + "\n  ".join(lines), file=sys.stderr)
+    raise typer.Exit(3)

@@ -15,6 +15,7 @@ from costmodels.params import active_parameters, model_parameters
 from costmodels.units import format_bytes, format_count, format_seconds
 from planner.compare import Comparison, Row, compare, cost_per_trillion_tokens
 from planner.explain import predicted
+from planner.fit_report import print_fit
 from planner.output import console, listing
 from planner.plan import Plan, layout_of
 from planner.question import Asked
@@ -39,6 +40,7 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan) -> None:
     """The whole answer on stdout."""
     out = console()
     print_question(out, asked)
+    print_fit(out, asked.question)
     print_batch(out, asked.question, plan)
     print_best(out, result, plan)
 
@@ -85,9 +87,7 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     out.print(step_heading(3, "Maximise throughput"))
     out.print(indented(Text(layout_of(plan.layout).label, style="bold green")))
     out.print(indented(time_line(plan.prediction)))
-    if len(plan.layout.stages) > 1:
-        layers = f"{plan.layout.schedule}, layers by stage: {stages_line(plan)}"
-        out.print(indented(layers))
+    out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
     out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
     out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))

@@ -17,7 +17,7 @@ class SearchLine:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._started = time.monotonic()
-        self._last_s = 0.0
+        self._last_s = -LINE_EVERY_S
         self._width = 0
 
     def __call__(self, progress: Progress) -> None:

@@ -119,17 +119,21 @@ def memory_table(memory: Sequence[StageMemory]) -> Table:
 
 
 def stages_line(plan: Plan) -> str:
-    """Layers by virtual stage, runs of equal stages written once."""
-    runs = [(stage, len(list(group))) for stage, group in groupby(layout_of(plan.layout).stages)]
-    words = []
-    for stage, count in runs:
-        text = str(stage.layers)
-        if stage.full_layers:
-            text += f" ({stage.full_layers} recomputed)"
-        if stage.selective_layers:
-            text += f" ({stage.selective_layers} selectively recomputed)"
-        words.append(f"{count} x {text}" if count > 1 else text)
-    return ", ".join(words)
+    """Layers of each virtual stage in model order, and how many of all recompute what."""
+    stages = plan.layout.stages
+    runs = [(layers, len(list(group))) for layers, group in groupby(s.layers for s in stages)]
+    counts = ", ".join(
+        f"{count} x {layers}" if count > 1 else str(layers) for layers, count in runs
+    )
+    total = sum(stage.layers for stage in stages)
+    full = sum(stage.full_layers for stage in stages)
+    selective = sum(stage.selective_layers for stage in stages)
+    told = [f"{counts} layers"]
+    if full:
+        told.append(f"{full} of {total} recomputed")
+    if selective:
+        told.append(f"{selective} of {total} selectively recomputed")
+    return ", ".join(told)
 
 
 def proof_lines(search: SearchReport) -> list[str]:

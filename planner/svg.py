@@ -81,7 +81,9 @@ def _memory_row(y: float, title: str, stage: StageMemory, scale: float) -> Itera
         yield titled("rect", told, class_=name, x=x, y=y, width=size_bytes * scale, height=ROW)
         x += size_bytes * scale
     used = (stage.reserved + stage.context) / GIB
-    yield element("text", f"{used:.1f} GiB", class_="value", x=x + 6, y=y + ROW * 0.7)
+    yield element(
+        "text", f"{used:.1f} GiB", class_="value", x=float(WIDTH - RIGHT + 8), y=y + ROW * 0.7
+    )
 
 
 def _label(y: float, text: str) -> str:

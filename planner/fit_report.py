@@ -1,0 +1,125 @@
+"""Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits.
+
+frees   bytes that one change takes off the fullest rank: the changes of `planner.fixes`, and an
+        optimizer that keeps its moments in 8 bits
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from costmodels.units import format_bytes
+from planner.answer import case_at, plan_layout
+from planner.explain import predicted, runs
+from planner.fixes import changes
+from planner.footprint import Explanation, Fit, NearestMiss, minimum_gpus
+from planner.plan import Prediction
+from planner.report import indented, memory_bars, memory_legend, step_heading
+from planner.resolve import Case
+from planner.search import Question
+from planner.verdicts import fullest, largest_category
+
+SHOWN_SAVINGS = 3
+MOST_GPUS_ASKED = 1024
+"""How far to look for a number of GPUs that is enough, where the question's own is not."""
+
+
+def print_fit(out: Console, question: Question) -> None:
+    """Step 1 on stdout."""
+    out.print(step_heading(1, "Fit the model"))
+    found = minimum_gpus(question)
+    if found is None:
+        sizes = f"none of the smaller whole numbers of nodes, only {question.gpus} GPUs,"
+        out.print(indented(f"{sizes} hold a step"))
+        return
+    case = case_at(replace(question, gpus=found.gpus), found.layout)
+    prediction = predicted(case)
+    few = "1 GPU holds a step" if found.gpus == 1 else f"{found.gpus} GPUs hold a step, no fewer do"
+    out.print(indented(Text(f"{few}: ") + Text(found.layout.label, style="bold")))
+    out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
+    out.print(indented(memory_legend()))
+    out.print(indented(bound_line(case, prediction)))
+
+
+def bound_line(case: Case, prediction: Prediction) -> str:
+    """What fills the fullest rank, and what would free most of it."""
+    rank, memory = fullest(prediction)
+    category = largest_category(memory)
+    line = f"bound by the {category} of rank {rank}: {format_bytes(getattr(memory, category))}"
+    freed = sorted(savings(case, prediction), key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
+    if freed:
+        told = ", ".join(f"{text} {format_bytes(size)}" for text, size in freed)
+        line += f"; what frees most: {told}"
+    return line
+
+
+def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
+    """Each single change that lowers the fullest rank's peak, and by how many bytes."""
+    before = fullest(prediction)[1].reserved
+    cases = [(fix.text, replace(case, layout=fix.layout)) for fix in changes(case)]
+    if case.training.optimizer == "adamw":
+        training = replace(case.training, optimizer="adamw8bit")
+        cases.append(("8-bit optimizer moments", replace(case, training=training)))
+    for text, changed in cases:
+        if runs(changed):
+            freed = before - fullest(predicted(changed))[1].reserved
+            if freed > 0:
+                yield text, freed
+
+
+def misfit_lines(question: Question, why: Explanation) -> list[str]:
+    """Why nothing fits: the nearest miss, the pins that forbid it, and what would do."""
+    lines = []
+    if why.nearest is None:
+        lines.append("no layout is legal on so many GPUs: " + _largest_rule(why))
+    else:
+        lines.append(_miss(why.nearest))
+    for pin, fit in why.relaxations.items():
+        lines.append(f"without the pin {pin} it fits: {fit.layout.label}")
+    if why.enough:
+        lines.append(f"it fits from {why.enough.gpus} GPUs on: {why.enough.layout.label}")
+    if not why.relaxations and not why.enough:
+        lines.append(f"no number of GPUs up to {most_asked(question)} holds it as asked")
+    return lines
+
+
+def most_asked(question: Question) -> int:
+    """The most GPUs that are tried for the sake of the explanation."""
+    return max(4 * question.gpus, MOST_GPUS_ASKED)
+
+
+def _miss(nearest: NearestMiss) -> str:
+    return (
+        f"the nearest miss, {nearest.layout.label}, lacks {format_bytes(nearest.lacking_bytes)} "
+        f"({nearest.lacking_bytes:,.0f} bytes) of {format_bytes(nearest.capacity_bytes)} per GPU"
+    )
+
+
+def _largest_rule(why: Explanation) -> str:
+    rules = sorted(why.dropped.items(), key=lambda item: -item[1])
+    return rules[0][0] if rules else "no shape divides"
+
+
+def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
+    """The same as one JSON document."""
+    return {
+        "status": "INFEASIBLE",
+        "gpus": question.gpus,
+        "nearest": None
+        if why.nearest is None
+        else {
+            "layout": plan_layout(why.nearest.layout).model_dump(mode="json"),
+            "lacking_bytes": why.nearest.lacking_bytes,
+            "capacity_bytes": why.nearest.capacity_bytes,
+        },
+        "relaxations": {pin: _fit(fit) for pin, fit in why.relaxations.items()},
+        "enough": None if why.enough is None else _fit(why.enough),
+        "dropped": why.dropped,
+    }
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    return {"gpus": fit.gpus, "layout": plan_layout(fit.layout).model_dump(mode="json")}

@@ -1,0 +1,235 @@
+"""The command line end to end: what is printed where, what is written, and the exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+import planner.progress
+import planner.search
+from planner.cli import EXIT_CODES, app, exit_code
+from planner.plan import Plan, read_plan
+
+TINY = ("plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--global-batch", "16")
+SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
+
+
+def run(*arguments: str) -> Result:
+    """The command with these arguments, in this process."""
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of the tiny model on this machine."""
+    path = tmp_path_factory.mktemp("plan") / "plan.yaml"
+    result = run(*TINY, "--top", "2", "-o", str(path))
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_plan_prints_three_steps(plan_file: Path) -> None:
+    """For people the answer comes in the three steps of the procedure, with its proof."""
+    text = run(*SMALL, "--top", "2").stdout
+    positions = [text.index(word) for word in ("1  Fit", "2  Hit", "3  Maximise", "OPTIMAL")]
+    assert positions == sorted(positions)
+
+
+def test_json_is_one_document_and_equals_the_file(tmp_path: Path) -> None:
+    """`--json` prints exactly one document: the plan that `-o` writes, search report included."""
+    path = tmp_path / "plan.yaml"
+    result = run(*SMALL, "--top", "1", "--json", "-o", str(path))
+    document = json.loads(result.stdout)
+    assert document == yaml.safe_load(path.read_text())
+    report = document["search"]
+    keys = {"status", "bound_s", "gap", "candidates", "priced", "cpsat_solves", "wall_s"}
+    assert keys <= set(report)
+    assert report["status"] == "OPTIMAL"
+    assert report["gap"] == 0
+
+
+def test_plan_file_round_trips(plan_file: Path) -> None:
+    """A plan read from its file and written again is the same plan."""
+    plan = read_plan(plan_file)
+    assert Plan.from_yaml(plan.to_yaml()) == plan
+
+
+def test_same_question_same_plan() -> None:
+    """The same question twice gives the same layout, runners-up and reasons."""
+    first, second = (json.loads(run(*TINY, "--json").stdout) for _ in range(2))
+    for key in ("layout", "runners_up", "reasons"):
+        assert first[key] == second[key]
+
+
+def test_parts_add_up(plan_file: Path) -> None:
+    """The parts of the time add up to the step, and a runner-up's losses to its distance."""
+    plan = read_plan(plan_file)
+    found = plan.prediction
+    assert found is not None
+    parts = found.compute_s + found.exposed_comm_s + found.bubble_s + found.optimizer_s
+    assert parts == pytest.approx(found.step_time_s)
+    for other in plan.runners_up:
+        lost = sum(other.lost_by.values())
+        assert lost == pytest.approx(other.step_time_s - found.step_time_s, abs=1e-6)
+
+
+def test_a_pin_holds_and_costs() -> None:
+    """A pinned axis has the pinned value, and no plan under a pin is faster than the free one."""
+    free = json.loads(run(*SMALL, "--top", "1", "--json").stdout)
+    pinned = json.loads(run(*SMALL, "--top", "1", "--tp", "8", "--pp", "1..2", "--json").stdout)
+    assert pinned["layout"]["tensor_parallel"] == 8
+    assert pinned["layout"]["pipeline_parallel"] in (1, 2)
+    assert pinned["prediction"]["step_time_s"] >= free["prediction"]["step_time_s"] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("batch", "sequences"),
+    [
+        pytest.param(("--global-batch", "64"), 64, id="sequences as they are"),
+        pytest.param(("--global-batch-tokens", "1M"), 128, id="1M / 8192 = 2**20 / 2**13 = 128"),
+        pytest.param(("--global-batch-tokens", "32x8192"), 32, id="32 sequences of 8192"),
+    ],
+)
+def test_batches(batch: tuple[str, str], sequences: int) -> None:
+    """A batch is sequences or tokens, and M counts 2**20 of them."""
+    result = run("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100",
+                 "--seq-len", "8192", *batch, "--tp", "2", "--json", "--top", "1")  # fmt: skip
+    assert json.loads(result.stdout)["training"]["global_batch_size"] == sequences
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*TINY, "--tp", "x"), "tensor_parallel 'x' is not a whole number"),
+        ((*TINY, "--zero", "3..1"), "write the smaller number first"),
+        ((*TINY, "--schedule", "2f2b"), "it is one of gpipe"),
+        ((*TINY, "--precision", "bf17"), "it is one of fp32, bf16"),
+        ((*TINY, "--precision", "fp8"), "has no such matrix units"),
+        ((*TINY, "--engine", "megatrom"), "did you mean megatron"),
+        ((*TINY, "--global-batch-tokens", "4M"), "say the batch of one step once"),
+        ((*TINY[:-2],), "say the batch of one step once"),
+        ((*TINY[:-2], "--global-batch-tokens", "many"), "write 4M, 1024x4096 or 4194304"),
+        ((*TINY[:-2], "--global-batch-tokens", "1000"), "write --global-batch 1"),
+        ((*TINY, "--gpu", "h100-sxm"), "--cluster already says"),
+        ((*TINY[:4], "--global-batch", "8"), "say what to train on"),
+        ((*TINY[:4], "--gpu", "h100-sxm", "--network", "fast", "--global-batch", "8"),
+         "is no bandwidth"),
+        ((*TINY[:4], "--cluster", "dgx-h101", "--global-batch", "8"), "did you mean dgx-h100"),
+        (("plan", "lama", *TINY[2:]), "no model 'lama'"),
+        (("explain", "absent.yaml"), "absent.yaml: cannot be read"),
+        ((*TINY, "--top", "1", "-o", "absent/plan.yaml"), "cannot write absent/plan.yaml"),
+        (("models", "gpt5"), "no model 'gpt5'"),
+    ],
+)  # fmt: skip
+def test_user_errors(arguments: tuple[str, ...], words: str) -> None:
+    """What the user can mend is one line on stderr that says how, with exit code 2."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        pytest.param(("engine:", "motor: native\nengine:"), "motor", id="unknown key"),
+        pytest.param(("meshplan: 1", "meshplan: 2"), "version 2", id="wrong version"),
+        pytest.param(("seq_len: 1024", "seq_len: -1"), "training.seq_len", id="negative"),
+        pytest.param(
+            ("tensor_parallel: 1", "tensor_parallel: 3"),
+            "the layout takes 6",
+            id="impossible shape",
+        ),
+        pytest.param(("hidden_size: 256", "hidden_size: 512"), "sha256", id="edited model"),
+        pytest.param(("meshplan: 1", "plan: 1"), "not a plan file", id="another file"),
+        pytest.param(("meshplan: 1", "meshplan: [1"), "not YAML", id="not YAML"),
+    ],
+)
+def test_broken_plan_files(
+    plan_file: Path, tmp_path: Path, edit: tuple[str, str], words: str
+) -> None:
+    """A plan file that cannot be used is refused in one line that names the place."""
+    text = plan_file.read_text()
+    assert edit[0] in text
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(text.replace(*edit, 1))
+    result = run("explain", str(broken))
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_nothing_fits() -> None:
+    """Where nothing fits: exit code 3, the nearest miss, what it lacks, and what would do."""
+    result = run("plan", "llama-3.1-405b", "--gpus", "8", "--cluster", "dgx-h100",
+                 "--global-batch", "64")  # fmt: skip
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert "lacks" in result.stderr
+    assert "it fits from 104 GPUs on" in result.stderr
+
+
+def test_nothing_fits_in_json() -> None:
+    """With `--json` the same is one document on stdout."""
+    result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
+                 "--global-batch", "64", "--tp", "1", "--pp", "1", "--json")  # fmt: skip
+    assert result.exit_code == 3
+    document = json.loads(result.stdout)
+    assert document["status"] == "INFEASIBLE"
+    assert document["nearest"]["lacking_bytes"] > 0
+    assert set(document["relaxations"]) == {"tensor_parallel 1", "pipeline_parallel 1"}
+
+
+def test_no_layout_is_legal() -> None:
+    """Where no layout is even legal, the rule that dropped most is named."""
+    result = run("plan", "llama-3.1-70b", "--gpus", "30", "--cluster", "dgx-h100",
+                 "--global-batch", "7", "--dp", "2")  # fmt: skip
+    assert result.exit_code == 3
+    assert "misses the global batch" in result.stderr
+
+
+def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted search answers with the best plan so far and its honest distance."""
+
+    class Interrupting(planner.progress.SearchLine):
+        def __call__(self, progress: planner.search.Progress) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(planner.search, "PROGRESS_S", 0.0)
+    monkeypatch.setattr("planner.plan_cli.SearchLine", Interrupting)
+    result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
+                 "--global-batch", "512", "--json")  # fmt: skip
+    report = json.loads(result.stdout)["search"]
+    assert result.exit_code == 0
+    assert report["status"] == "FEASIBLE"
+    assert 0 < report["gap"] < 1
+
+
+def test_every_named_error_exists() -> None:
+    """The table of exit codes names errors that exist, and gives their code and no other's."""
+    for name, code in EXIT_CODES.items():
+        module, _, attribute = name.rpartition(".")
+        error = getattr(__import__(module, fromlist=[attribute]), attribute)
+        assert issubclass(error, Exception)
+        assert exit_code(error.__new__(error)) == code
+    assert exit_code(RuntimeError("ours")) is None
+
+
+@pytest.mark.parametrize("text", ["", "x" * 10_000, "\x00", "../../etc", "[bold]", "日本"])
+def test_odd_model_names(text: str) -> None:
+    """Any text for a model is refused in a short line, whatever it holds."""
+    result = run("plan", text, *TINY[2:])
+    assert result.exit_code == 2
+    assert len(result.stderr) < 400
+
+
+def test_models_lists_and_shows() -> None:
+    """`models` lists the catalogue and shows the parameters of one, in JSON too."""
+    listed = json.loads(run("models", "--json").stdout)["models"]
+    assert {"llama-3.1-70b", "deepseek-v3"} <= {row["name"] for row in listed}
+    shown = json.loads(run("models", "llama-3.1-8b", "--json").stdout)
+    assert shown["parameters"] == 8_030_261_248  # the model card's 8.03B, exact count on HF
+    assert "8,030,261,248" in run("models", "llama-3.1-8b").stdout
