@@ -141,6 +141,7 @@ def _settings(
         rendezvous=rendezvous,
         device=found.device if found else "cuda",
         versions=_versions(found),
+        gpu=priced_by.gpu.name if priced_by else None,
     )
 
 

@@ -21,6 +21,7 @@ from executor.preflight import label
 from executor.profile.progress import Bar
 from executor.results import Part, RunResult, timing_fields, write_result
 from executor.run import PLAN_FILE, RESULT_FILE, Settings
+from executor.run_row import write_row
 from executor.training_logs import READERS, TrainingLog
 from planner.plan import Plan, layout_of, training_of, write_plan
 from planner.reading import Exported
@@ -115,6 +116,8 @@ def run_elsewhere(name: str, plan: Plan, settings: Settings, out: Path) -> RunRe
         result = result_of(name, plan, settings, read_log(name, plan, log))
         result = result.model_copy(update={"status": status, "problem": problem})
         write_result(result, out / RESULT_FILE)
+    if settings.gpu:
+        write_row(plan, result, settings.gpu, out)
     return result
 
 

@@ -10,6 +10,7 @@ from executor.launch import Interrupted, Job
 from executor.preflight import Placement, label
 from executor.profile.progress import Bar
 from executor.results import RunResult, measured_fields, read_records, write_result
+from executor.run_row import write_row
 from executor.slurm import SlurmFailed
 from executor.start import Starter
 from planner.plan import Plan, layout_of, write_plan
@@ -29,6 +30,7 @@ class Settings:
 
     band    largest accepted |predicted / measured - 1| of the step time, None for the plan's own
     data    flat token file, None for synthetic tokens
+    gpu     name of the profile's GPU, for the row of measured runs; None writes no row
     module  the program of one rank
     """
 
@@ -42,6 +44,7 @@ class Settings:
     warmup: int = 3
     band: float | None = None
     data: Path | None = None
+    gpu: str | None = None
     module: str = ENGINE
 
 
@@ -80,7 +83,10 @@ def run_plan(plan: Plan, settings: Settings, out: Path) -> RunResult:
         raise
     finally:
         tracker.close()
-    return tracker.write("complete")
+    result = tracker.write("complete")
+    if settings.gpu:
+        write_row(plan, result, settings.gpu, out)
+    return result
 
 
 class Tracker:

@@ -24,6 +24,7 @@ from executor.preflight import CannotRun, Placement, notices, pinned_torch, plac
 from executor.probe import Found
 from executor.results import RunResult, measured_fields, read_records
 from executor.run import Settings, contenders, job_of, tournament
+from executor.run_row import row_of
 from executor.training_logs import LoggedStep, TrainingLog
 from hardware_profiles.load import cluster_hash, load_cluster
 from planner.plan import (
@@ -36,10 +37,12 @@ from planner.plan import (
     Prediction,
     RunnerUp,
     StageMemory,
+    layout_of,
     read_plan,
     write_plan,
 )
 from planner.reading import Exported
+from planner.runs import read_runs, run_of
 
 GIB = 2**30
 CONFIG = {
@@ -238,6 +241,21 @@ def test_table_shows_error_and_verdict() -> None:
     assert "OUTSIDE the band of +-25%" in text
 
 
+def test_a_run_reads_back_as_a_row_of_measured_runs() -> None:
+    """The row says the same model, layout and step time; what it cannot say gives no row."""
+    plan = _plan(PP2, _prediction(1.0, stages=2))
+    fields = measured_fields(plan, [[_step(1, 1.0)], [_step(1, 1.25)]], "cuda")
+    row = row_of(plan, _result(plan, **{**fields, "device": "cuda"}), "cpu")
+    assert row is not None
+    run = run_of(row)
+    assert run.layout == layout_of(plan.layout)
+    assert run.engine.name == "native"
+    assert run.measured.step_time_s == 1.25
+    assert run.measured.reserved_gib == 0.5
+    uneven = PP2.model_copy(update={"stages": (PlanStage(layers=2), PlanStage(layers=0))})
+    assert row_of(_plan(uneven), _result(_plan(uneven)), "cpu") is None
+
+
 # --- other engines ------------------------------------------------------------------------------
 
 
@@ -345,6 +363,8 @@ def test_two_processes_train(tmp_path: Path) -> None:
     assert len(written["losses"]) == 4
     assert written["losses"][0] == pytest.approx(math.log(256), rel=0.02)  # of 256 equal tokens
     assert {rank["rank"] for rank in written["ranks"]} == {0, 1}
+    (row,) = read_runs(tmp_path / "plan.run" / "runs.csv")
+    assert float(row["step_time_s"]) == pytest.approx(written["step_time_s"], rel=1e-5)
     assert read_plan(tmp_path / "plan.run" / "plan.yaml") == read_plan(tmp_path / "plan.yaml")
 
 

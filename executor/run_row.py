@@ -1,0 +1,95 @@
+"""A measured run as a row of the table that `meshplan validate` reads and learns from.
+
+The row is read back before it is written: a run that the table's columns cannot say exactly (uneven
+stages, mixed recompute, layers of several kinds) gives no row rather than a wrong one.
+"""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+from costmodels.hf_config import model_from_config
+from costmodels.model import Model
+from costmodels.units import GIB
+from executor.results import RunResult
+from planner.plan import Plan, layout_of
+from planner.runs import SkippedRow, run_of
+
+FILE = "runs.csv"
+SCHEDULES = {"interleaved_1f1b": "interleaved", "zb_h1": "zb", "zb_v": "zb-v",
+             "dualpipe_v": "dualpipe"}  # fmt: skip
+
+
+def write_row(plan: Plan, result: RunResult, gpu: str, folder: Path) -> Path | None:
+    """Write `folder`/runs.csv with the one run; None if the table cannot say it."""
+    row = row_of(plan, result, gpu)
+    if row is None:
+        return None
+    path = folder / FILE
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(row))
+        writer.writeheader()
+        writer.writerow(row)
+    return path
+
+
+def row_of(plan: Plan, result: RunResult, gpu: str) -> dict[str, str] | None:
+    """The columns of a finished run, None if they do not read back as the plan's layout."""
+    model = model_from_config(plan.model.config, plan.model.name)
+    row = {**_shape(model), **_layout(plan), **_measured(result)}
+    row |= {
+        "id": f"{plan.model.name}-{result.layout.replace(' ', '-')}-{result.date}",
+        "suite": "own", "grade": "A", "framework": result.engine, "model": plan.model.name,
+        "gpu": gpu,
+    }  # fmt: skip
+    try:
+        run = run_of(row)
+    except SkippedRow:
+        return None
+    same = run.layout == layout_of(plan.layout) and replace(run.model, name="") == replace(
+        model, name=""
+    )
+    return row if same else None
+
+
+def _shape(model: Model) -> dict[str, str]:
+    kind = model.kinds[-1]  # the dense layers of a mixture of experts lead
+    attention, experts = kind.attention, kind.experts
+    dense = model.kinds[0].ffn
+    said: dict[str, object] = {
+        "layers": model.num_layers, "hidden": model.hidden, "ffn": dense or "",
+        "heads": attention.heads, "kv_heads": attention.kv_heads, "head_dim": attention.head_dim,
+        "vocab": model.vocab, "gated_mlp": int(model.gated), "tied": int(model.tied),
+        "attention": "mla" if attention.is_mla else "gqa",
+    }  # fmt: skip
+    if experts:
+        said |= {
+            "experts": experts.experts, "top_k": experts.top_k, "moe_ffn": experts.ffn,
+            "shared_experts": experts.shared_ffn // experts.ffn,
+            "dense_layers": sum(not model.kinds[index].experts for index in model.pattern),
+        }  # fmt: skip
+    return {name: str(value) for name, value in said.items()}
+
+
+def _layout(plan: Plan) -> dict[str, str]:
+    la, training = layout_of(plan.layout), plan.training
+    said: dict[str, object] = {
+        "seq_len": training.seq_len, "global_batch": training.global_batch_size,
+        "precision": training.precision, "gpus": la.world_size, "dp": la.data_parallel,
+        "tp": la.tensor_parallel, "pp": la.pipeline_parallel, "vpp": la.virtual_stages,
+        "cp": la.context_parallel, "ep": la.expert_parallel, "etp": la.expert_tensor_parallel,
+        "sp": int(la.sequence_parallel), "zero": la.zero_stage, "micro_batch": la.micro_batch_size,
+        "schedule": SCHEDULES.get(la.schedule, la.schedule), "recompute": la.recompute,
+    }  # fmt: skip
+    return {name: str(value) for name, value in said.items()}
+
+
+def _measured(result: RunResult) -> dict[str, str]:
+    first = [rank for rank in result.ranks if rank.rank == 0]
+    said = {"step_time_s": f"{result.step_time_s:.6g}" if result.step_time_s else ""}
+    if first and result.device == "cuda":  # a CPU's resident set is not an allocator's peak
+        said |= {
+            "mem_gb": f"{first[0].reserved_peak_bytes / GIB:.3f}",
+            "mem_kind": "allocator reserved, rank 0, GiB",
+        }
+    return said
