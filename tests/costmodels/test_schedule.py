@@ -1,0 +1,196 @@
+"""Schedules: published bubbles, golden grids of actions, and the laws that every timeline obeys.
+
+Regenerate the grids with `python tests/costmodels/test_schedule.py` after a change that is meant.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.in_flight import in_flight, rank_of_chunk
+from costmodels.layout import Schedule
+from costmodels.schedule import Timeline, Work, end_s, play
+
+GRIDS = Path(__file__).parents[1] / "data" / "schedules"
+GOLDEN: tuple[tuple[Schedule, int, int, int], ...] = (
+    ("gpipe", 4, 1, 6), ("1f1b", 4, 1, 6), ("interleaved_1f1b", 2, 2, 4), ("zb_h1", 4, 1, 6),
+    ("zb_v", 3, 2, 6), ("dualpipe_v", 2, 2, 5),
+)  # fmt: skip
+SPLIT = {"zb_h1", "zb_v", "dualpipe_v"}  # whose backward is I and W
+CHUNKS = {"interleaved_1f1b": 2, "zb_v": 2, "dualpipe_v": 2}
+EVEN = settings(max_examples=60, deadline=None)
+
+
+def even(chunks: int, f: float = 1.0, i: float = 1.0, w: float = 1.0, send: float = 0.0) -> Work:
+    return Work((f,) * chunks, (i,) * chunks, (w,) * chunks, send)
+
+
+def draw_grid(timeline: Timeline) -> str:
+    """One line per rank: actions in order, dots for whole units of waiting."""
+    lines = []
+    for rank, actions in enumerate(timeline.actions):
+        cells, free = [], 0.0
+        for action, start, end in actions:
+            cells += ["."] * round(start - free)
+            cells.append(str(action))
+            free = end
+        lines.append(f"{rank}: " + " ".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def golden_grid(schedule: Schedule, pp: int, vpp: int, m: int) -> str:
+    return draw_grid(play(schedule, pp, vpp, m, even(pp * vpp)))
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), GOLDEN)
+def test_golden_grid(schedule: Schedule, pp: int, vpp: int, m: int):
+    """Who does what when, with every action a unit long (B two), is as drawn in the file."""
+    drawn = (GRIDS / f"{schedule}.txt").read_text(encoding="utf-8")
+    assert golden_grid(schedule, pp, vpp, m) == drawn
+
+
+@pytest.mark.parametrize(("pp", "m"), [(1, 4), (2, 1), (4, 4), (4, 32), (8, 20), (16, 5)])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_bubble_of_1f1b(schedule: Schedule, pp: int, m: int):
+    """Equal stages idle (p-1) / (p-1+m) of the time (2006.09503); GPipe takes the same time."""
+    makespan = play(schedule, pp, 1, m, even(pp)).makespan_s
+    assert 1 - 3 * m / makespan == pytest.approx((pp - 1) / (pp - 1 + m))
+
+
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 4), (8, 4, 32)])
+def test_bubble_of_interleaved(pp: int, vpp: int, m: int):
+    """Over the ideal time it is (p-1) / (v m): v times less (2104.04473, section 2.2)."""
+    makespan = play("interleaved_1f1b", pp, vpp, m, even(pp * vpp)).makespan_s
+    ideal = 3 * vpp * m
+    assert makespan / ideal - 1 == pytest.approx((pp - 1) / (vpp * m))
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 16), (4, 40), (16, 64)])
+@pytest.mark.parametrize(
+    ("f", "i", "w"),
+    [
+        pytest.param(1.0, 1.0, 1.0, id="F = I = W"),
+        pytest.param(1.0, 1.2, 0.8, id="I is longer than W"),
+    ],
+)
+def test_bubble_of_zb_h1(pp: int, m: int, f: float, i: float, w: float):
+    """ZB-H1 idles (p-1)(F + I - W): 2401.10241, table 1."""
+    makespan = play("zb_h1", pp, 1, m, even(pp, f, i, w)).makespan_s
+    bubble = makespan - m * (f + i + w)
+    assert bubble == pytest.approx((pp - 1) * (f + i - w))
+    assert bubble < play("1f1b", pp, 1, m, even(pp, f, i, w)).makespan_s - m * (f + i + w)
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 8), (4, 16), (8, 32)])
+def test_v_shapes_hide_more_than_zb_h1(pp: int, m: int):
+    """With F = I = W the V schedules wait for the first micro-batch to come back, and hardly more."""
+    for schedule in ("zb_v", "dualpipe_v"):
+        makespan = play(schedule, pp, 2, m, even(2 * pp, 0.5, 0.5, 0.5)).makespan_s
+        assert makespan <= play("zb_h1", pp, 1, m, even(pp)).makespan_s
+        assert makespan >= 3 * m / 2
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[Schedule, int, int, int, Work]:
+    """A schedule on uneven stages."""
+    schedule = draw(st.sampled_from([name for name, *_ in GOLDEN]))
+    pp, vpp = draw(st.sampled_from((2, 3, 4))), CHUNKS.get(schedule, 1)
+    m = draw(st.integers(1, 12))
+    m = -(-m // pp) * pp if schedule == "interleaved_1f1b" else m
+    times = st.lists(st.floats(0.1, 3), min_size=pp * vpp, max_size=pp * vpp).map(tuple)
+    send = draw(st.sampled_from((0.0, 0.3)))
+    return schedule, pp, vpp, m, Work(draw(times), draw(times), draw(times), send)
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_every_action_once_and_no_two_at_once(pipeline):
+    """Each chunk runs F and B (or I and W) of each micro-batch once, one action at a time."""
+    schedule, pp, vpp, m, work = pipeline
+    kinds = "FIW" if schedule in SPLIT else "FB"
+    timeline = play(schedule, pp, vpp, m, work)
+    for rank, actions in enumerate(timeline.actions):
+        held = [j for j in range(pp * vpp) if rank_of_chunk(schedule, pp, j) == rank]
+        expected = {(j, kind, i) for j in held for kind in kinds for i in range(m)}
+        assert sorted(map(tuple, (action for action, *_ in actions))) == sorted(expected)
+        assert all(a[2] <= b[1] + 1e-9 for a, b in zip(actions, actions[1:], strict=False))
+        assert all(end - start == pytest.approx(work.seconds(a)) for a, start, end in actions)
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_actions_wait_for_their_input(pipeline):
+    """F after the stage before, B or I after the stage behind, each plus the send; W after its I."""
+    schedule, pp, vpp, m, work = pipeline
+    spans = {
+        tuple(action): (start, end)
+        for actions in play(schedule, pp, vpp, m, work).actions
+        for action, start, end in actions
+    }
+    backward, last = "I" if schedule in SPLIT else "B", pp * vpp - 1
+    for (stage, kind, i), (start, _) in spans.items():
+        before = {
+            "F": (stage - 1, "F", i) if stage else None,
+            backward: (stage + 1, backward, i) if stage < last else (stage, "F", i),
+            "W": (stage, "I", i),
+        }[kind]
+        sent = work.send_s if before and before[0] != stage else 0.0
+        assert before is None or start >= spans[before][1] + sent - 1e-9
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_no_rank_holds_more_than_in_flight_says(pipeline):
+    """Micro-batches between F and the end of B (or W), chunks together, stay within the vectors."""
+    schedule, pp, vpp, m, work = pipeline
+    last_kind = "W" if schedule in SPLIT else "B"
+    vectors = in_flight(schedule, pp, vpp, m)
+    for rank, actions in enumerate(play(schedule, pp, vpp, m, work).actions):
+        most, held = max(map(sum, vectors[rank])), 0
+        for action, *_ in actions:
+            held += (action.kind == "F") - (action.kind == last_kind)
+            assert held <= most
+
+
+@EVEN
+@given(pipeline=pipelines())
+def test_no_schedule_beats_its_slowest_rank(pipeline):
+    """A step lasts at least the work of its busiest rank, and one micro-batch's way out and back."""
+    schedule, pp, vpp, m, work = pipeline
+    makespan = play(schedule, pp, vpp, m, work).makespan_s
+    chunks = range(pp * vpp)
+    each = [work.forward_s[j] + work.input_grad_s[j] + work.weight_grad_s[j] for j in chunks]
+    busy = [sum(each[j] for j in chunks if rank_of_chunk(schedule, pp, j) == s) for s in range(pp)]
+    assert makespan >= m * max(busy) - 1e-9
+    assert makespan >= sum(work.forward_s) + sum(work.input_grad_s) - 1e-9
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), pp=st.sampled_from((2, 3)), more=st.integers(0, 40))
+@pytest.mark.parametrize(
+    ("schedule", "tolerance"),
+    [("gpipe", 5e-3), ("1f1b", 5e-3), ("interleaved_1f1b", 0.02), ("zb_h1", 0.02),
+     ("zb_v", 0.06), ("dualpipe_v", 0.06)],
+)  # fmt: skip
+def test_long_steps_are_extrapolated(schedule: Schedule, tolerance: float, data, pp, more):
+    """`end_s` gives what playing all micro-batches gives, within the bound of each schedule."""
+    vpp, m = CHUNKS.get(schedule, 1), 7 * pp + more
+    m -= m % pp if schedule == "interleaved_1f1b" else 0
+    times = st.lists(st.floats(1, 1.5), min_size=pp * vpp, max_size=pp * vpp).map(tuple)
+    work = Work(data.draw(times), data.draw(times), data.draw(times), 0.05)
+    played = play(schedule, pp, vpp, m, work).makespan_s
+    assert max(end_s(schedule, pp, vpp, m, work)) == pytest.approx(played, rel=tolerance)
+
+
+@pytest.mark.parametrize("m", [100, 101, 1000])
+def test_extrapolation_of_a_long_step_by_hand(m: int):
+    """Equal stages: (m + p - 1) (F + B), whatever m."""
+    assert max(end_s("1f1b", 4, 1, m, even(4))) == pytest.approx(3 * (m + 3))
+
+
+if __name__ == "__main__":
+    for name, ranks, chunks, count in GOLDEN:
+        text = golden_grid(name, ranks, chunks, count)
+        (GRIDS / f"{name}.txt").write_text(text, encoding="utf-8")
