@@ -1,7 +1,9 @@
-"""How long the search takes, and what it proved: `python -m benchmarks.search [PART OF A NAME ...]`.
+"""How long the search takes and what it proved.
 
-One line per case: layouts, rows priced, dropped by memory, bounded away, solved, CP-SAT models, the gap
-(0 when proved), CPU and wall seconds of the search. CPU seconds are the figure to compare: wall
+    python -m benchmarks.search [PART OF A CASE'S NAME ...]
+
+One line per case: layouts, rows priced, dropped by memory, bounded away, solved, CP-SAT models, the
+gap (0 when proved), CPU and wall seconds of the search. CPU seconds are the figure to compare: wall
 seconds are the same on an idle core.
 """
 
@@ -14,7 +16,8 @@ from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from planner.models import read_model
-from planner.search import NoLayoutFits, Question, search
+from planner.question import Question
+from planner.search import NoLayoutFits, search
 
 
 class Case(NamedTuple):

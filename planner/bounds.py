@@ -7,8 +7,7 @@ once-per-step costs, f the fill and the other letters of `planner.stage_problem`
     row_bounds    perfect balance, the row's best schedule:  3 m T/S + f/V (T - T/S) + 3 e
     row_fits      sum over ranks of floor(room / (state + in flight x least saved)) >= layers, for
                   each kind and for all layers taken as the lightest: else nothing fits
-    packing       W(s, n) = least time of rank s with n layers, recomputation relaxed to a mix in
-    any
+    packing       W(s, n) = least time of rank s with n layers, recomputation in any
                   proportion. Some rank lasts Y >= the L-th smallest entry of W, because a plan in
                   which every rank lasts less than that holds fewer than L layers. Then
                       3 m Y + f/V (T - Y) + 3 e
@@ -176,9 +175,7 @@ def _hull(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
 
 
 def packing_bound(problem: StageProblem, below: int | None) -> int | None:
-    """A lower bound of the objective; where it is at least `below`, `below` or more; None: no
-    fit.
-    """
+    """A lower bound of the objective, `below` or more if nothing is below that; None: no fit."""
     bounds = [_packing(problem, relaxed, below) for relaxed in relaxations(problem)]
     found = [bound for bound in bounds if bound is not None]
     if len(found) < len(bounds):

@@ -1,8 +1,8 @@
 """`costmodels.price.Prices` in whole numbers, and the inner problem of one of its rows.
 
-Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity, without the
-allocator's slack, KiB rounded down: what fits here fits there. Coarser units move the optimum
-(ms and MiB by 0.3 to 1.5 %), finer ones overflow (docs/search.md).
+Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity KiB rounded
+down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %), finer
+ones overflow (docs/search.md).
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,6 @@ class Coefficients:
     fixed_kib: Ints
     fixed_step_ns: Ints
     cap_kib: int
-    slack_fraction: float
 
     @classmethod
     def of(cls, prices: Prices) -> Self:
@@ -62,8 +61,7 @@ class Coefficients:
                 columns[name.removesuffix("_s") + "_ns"] = _rounded(np.rint(value * NS_PER_S))
             elif name.endswith("_bytes") and name != "capacity_bytes":
                 columns[name.removesuffix("_bytes") + "_kib"] = _rounded(np.ceil(value / KIB))
-        usable = prices.capacity_bytes / (1 + prices.slack_fraction)
-        return cls(**columns, cap_kib=int(usable // KIB), slack_fraction=prices.slack_fraction)
+        return cls(**columns, cap_kib=int(prices.capacity_bytes // KIB))
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
@@ -72,13 +70,13 @@ class Coefficients:
         columns: dict[str, Any] = {
             field.name: np.concatenate([getattr(part, field.name) for part in parts])
             for field in fields(cls)
-            if field.name not in ("cap_kib", "slack_fraction")
+            if field.name != "cap_kib"
         }
         return replace(parts[0], **columns)
 
     def reserved_bytes(self, peak_kib: int) -> float:
-        """What the allocator reserves when tensors and context take `peak_kib`."""
-        return peak_kib * KIB * (1 + self.slack_fraction)
+        """`peak_kib` in bytes: prices hold the allocator's slack and what lives outside it."""
+        return float(peak_kib * KIB)
 
 
 def _rounded(values: NDArray[np.float64]) -> Ints:

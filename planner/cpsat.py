@@ -1,9 +1,8 @@
 """CP-SAT as this project runs it: one worker, a fixed seed, a deterministic limit, little presolve.
 
 One worker and the deterministic limit make equal questions give equal plans. Presolve's probing
-costs
-ten times what it saves on models this small (measured, docs/search.md). OR-Tools is imported by the
-functions that build a model, so that a question that needs none does not wait half a second for it.
+costs ten times what it saves on models this small (measured). OR-Tools is imported by the functions
+that build a model, so that a question that needs none does not wait half a second for it.
 """
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from costmodels.grid import Grid
 from costmodels.price import Prices
-from planner.search import NoLayoutFits, Pricer, Question, Solution, closed_form, search
+from planner.question import Pricer, Question, closed_form
+from planner.search import NoLayoutFits, Solution, search
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,48 +26,28 @@ import numpy as np
 
 from costmodels.grid import Grid
 from costmodels.layout import Layout, check_layout
-from costmodels.model import Model
-from costmodels.price import Prices
-from costmodels.price import price as closed_form_price
-from costmodels.training import Training
-from hardware_profiles.engine_schema import Engine
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import load_fit
 from planner.bounds import packing_bound, row_bounds, row_fits
 from planner.chunk_bound import chunk_bound
 from planner.coefficients import Coefficients, stage_problem
-from planner.pins import Pins
+from planner.question import Pricer, closed_form, price_space
+from planner.question import Question as Question
 from planner.space import Space, Variant, enumerate_space
 from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem, StepParts
 from planner.stages import Solver
 
-WINDOWS = (0.001, 0.004, 0.016, 0.064, 0.25)
+WINDOWS = (0.03, 0.25)
 NEAR = 1.02  # a cutoff so close to the bound is window enough
 LAST = len(WINDOWS)
 SPREAD = 1.5
 FIRST_KINDS = 32
-ROWS_PER_PRICE = 65_536
 PROGRESS_S = 0.2
 
-Pricer = Callable[[Grid, "Question"], Prices]
 Kind = tuple[int, int, int, int]
 Family = tuple[str, int, int, int, tuple[int, ...]]
 
 
 class NoLayoutFits(Exception):
     """No legal layout of the question fits; `planner.footprint.explain` says what would."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is to be trained, on what, by which engine, and what the user fixed."""
-
-    model: Model
-    training: Training
-    gpus: int
-    cluster: Cluster
-    engine: Engine
-    pins: Pins = field(default_factory=Pins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +113,6 @@ class _Open(NamedTuple):
     rung: int
 
 
-def closed_form(grid: Grid, question: Question) -> Prices:
-    """The cost model's own prices, with what was fitted for this engine and GPU."""
-    q = question
-    tuning = load_fit(q.engine.name, q.cluster.gpu.name).tuning
-    return closed_form_price(grid, q.model, q.training, q.cluster, q.engine, tuning)
-
-
-def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
-    """Every row of `space` priced, in blocks so that memory stays small."""
-    rows = np.arange(len(space.grid))
-    return Coefficients.joined(
-        Coefficients.of(price(space.grid.take(rows[i : i + ROWS_PER_PRICE]), question))
-        for i in range(0, max(1, len(rows)), ROWS_PER_PRICE)
-    )
-
-
 def search(
     question: Question,
     *,
@@ -177,9 +141,7 @@ def search(
 
 
 class _Run:
-    """The state of one search: the rows in order of bound, the queue, the best plan of each
-    kind.
-    """
+    """One search: rows in order of bound, the queue, the best plan of each kind."""
 
     def __init__(
         self,
@@ -223,8 +185,7 @@ class _Run:
 
     def _variants_in(self, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> int:
         pp, m = self.space.grid.pipeline_parallel[rows], self.space.grid.num_micro_batches[rows]
-        shapes, first, counts = np.unique(pp * 2**32 + m, return_index=True, return_counts=True)
-        del shapes
+        _, first, counts = np.unique(pp * 2**32 + m, return_index=True, return_counts=True)
         return sum(
             int(times) * len(self.space.variants(int(rows[i])))
             for i, times in zip(first, counts, strict=True)

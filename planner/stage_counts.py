@@ -277,9 +277,7 @@ def _surely_fits(problem: StageProblem, rank: int, most: list[int]) -> bool:
 def _transient(
     model: "cp_model.CpModel", chunks: _Chunks, rank: tuple[int, ...], floor: int
 ) -> Expr:
-    """The largest transient of the modes present on the rank: one Boolean per mode above the
-    floor.
-    """
+    """The largest transient of the modes present: one Boolean per mode above the floor."""
     problem = chunks.problem
     above = [r for r in problem.modes if problem.transient_kib[r] > floor]
     if len(problem.modes) == 1 or not above:

@@ -167,9 +167,7 @@ def greedy_path(intervals: Intervals) -> tuple[int, StagePlan | None]:
     """The least X that any plan can have, and a plan that has it; None if nothing fits.
 
     A stage that may last X takes as many layers as it can: starting later never reaches less far,
-    so
-    if this does not reach the end nothing does. X then rises to the least price that stood in the
-    way.
+    so if this does not reach the end nothing does. X then rises to the least price in the way.
     """
     problem = intervals.problem
     low = -(-problem.least_work_ns // problem.pp)
@@ -197,9 +195,7 @@ def _slowest(intervals: Intervals, ends: list[int]) -> int:
 
 
 def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, int]:
-    """Stage ends when each takes all that `limit` allows, or None and the least price in the
-    way.
-    """
+    """Stage ends when each takes all that `limit` allows; or None and the least price above it."""
     problem, position, ends, blocked = intervals.problem, 0, [], 2**62
     needed = [problem.fewest_layers(j) for j in range(problem.pp)]
     for stage in range(problem.pp):
@@ -284,9 +280,7 @@ def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outco
 
 
 def _window(intervals: Intervals, below: int | None) -> list[dict[Interval, Price]] | None:
-    """By stage, the intervals on some path whose stages are short enough; None if no path is
-    left.
-    """
+    """By stage, the intervals of paths whose stages are all short enough; None: no such path."""
     problem, last = intervals.problem, len(intervals.problem.pattern)
     limit = 2**62
     if below is not None:

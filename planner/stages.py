@@ -21,9 +21,7 @@ class Solver:
         self._last: Intervals | None = None
 
     def first_plan(self, problem: StageProblem) -> tuple[int | None, StagePlan | None]:
-        """A lower bound and a plan that comes near it, without CP-SAT; bound None if nothing
-        fits.
-        """
+        """A lower bound and a plan near it, without CP-SAT; bound None if nothing fits."""
         if problem.vpp > 1:
             return 0, first_counts(problem)
         intervals = self._intervals(problem)

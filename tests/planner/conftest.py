@@ -15,7 +15,7 @@ from costmodels.price import Prices
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
-from planner.search import Pricer, Question
+from planner.question import Pricer, Question
 from planner.stage_problem import End, StageProblem
 
 ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
@@ -64,8 +64,7 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
             send_s=np.where(pp > 1, share * 2e-4, 0.0),
             fixed_bytes=np.full(len(grid), 1e6),
             fixed_step_s=np.full(len(grid), 1e-3),
-            slack_fraction=0.05,
-            capacity_bytes=capacity_bytes,
+            capacity_bytes=capacity_bytes / 1.05,
         )
 
     return price

@@ -7,7 +7,8 @@ import pytest
 
 from planner.footprint import explain, fitting_layout, minimum_gpus, sizes
 from planner.pins import parse_pins
-from planner.search import NoLayoutFits, Pricer, Question, search
+from planner.question import Pricer, Question
+from planner.search import NoLayoutFits, search
 
 Questions = Callable[..., Question]
 Pricers = Callable[[int, float, int], Pricer]
