@@ -74,7 +74,7 @@ def misfit_lines(question: Question, why: Explanation) -> list[str]:
     """Why nothing fits: the nearest miss, the pins that forbid it, and what would do."""
     lines = []
     if why.nearest is None:
-        lines.append("no layout is legal on so many GPUs: " + _largest_rule(why))
+        lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
     else:
         lines.append(_miss(why.nearest))
     for pin, fit in why.relaxations.items():

@@ -85,7 +85,8 @@ def shortened(layout: Layout, micro_batches: int, most: int | None) -> int:
     """As many micro-batches as `most` allows, still a multiple of pipeline_parallel above it."""
     if most is None or micro_batches <= most:
         return micro_batches
-    return max(most - most % layout.pipeline_parallel, 2 * layout.pipeline_parallel)
+    pp = layout.pipeline_parallel
+    return min(micro_batches, max(most - most % pp, 2 * pp))
 
 
 def _event(rank: int, action: Action, start_s: float, end_s: float) -> Event:

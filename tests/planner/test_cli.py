@@ -184,11 +184,12 @@ def test_nothing_fits_in_json() -> None:
 
 
 def test_no_layout_is_legal() -> None:
-    """Where no layout is even legal, the rule that dropped most is named."""
+    """Where no layout is even legal, the rule that dropped most is named, and the pin."""
     result = run("plan", "llama-3.1-70b", "--gpus", "30", "--cluster", "dgx-h100",
                  "--global-batch", "7", "--dp", "2")  # fmt: skip
     assert result.exit_code == 3
-    assert "misses the global batch" in result.stderr
+    assert "no layout is legal" in result.stderr
+    assert "without the pin data_parallel 2 it fits" in result.stderr
 
 
 def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:

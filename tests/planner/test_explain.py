@@ -1,0 +1,251 @@
+"""Explanations: parts of the time, the timeline, its trace, the page and the pictures on it."""
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from costmodels.layout import Layout, Stage, even_stages
+from planner.answer import case_at, reasons
+from planner.cli import app
+from planner.explain import (
+    TimeParts,
+    alternatives,
+    lacking_bytes,
+    lost_by,
+    predicted,
+    step_model_of,
+    time_parts,
+)
+from planner.plan import StageMemory
+from planner.question import Arguments, ask
+from planner.report import CATEGORIES, folded
+from planner.resolve import Case
+from planner.svg import memory_picture, parts_picture, round_step, timeline_picture
+from planner.timeline import chrome_trace, shortened, step_timeline
+
+ASKED = ask(
+    Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", seq_len=4096, global_batch=128)
+)
+EXAMPLE = {
+    "tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 1, "pipeline_parallel": 4,
+    "data_parallel": 4, "stages": even_stages(32, 4),
+}  # fmt: skip
+
+
+def case(**fields: object) -> Case:
+    """A layout of llama-3.1-8b on 32 GPUs: dp4 tp2 pp4, but for `fields`."""
+    return case_at(ASKED.question, Layout(**{**EXAMPLE, **fields}))  # type: ignore[arg-type]
+
+
+LAYOUTS = [
+    pytest.param(case(), id="1f1b"),
+    pytest.param(case(stages=even_stages(32, 4, "full")), id="full recompute"),
+    pytest.param(
+        case(virtual_stages=2, schedule="interleaved_1f1b", stages=even_stages(32, 8)),
+        id="interleaved",
+    ),
+    pytest.param(
+        case(pipeline_parallel=1, data_parallel=16, stages=(Stage(32),)), id="no pipeline"
+    ),
+]
+
+
+@pytest.mark.parametrize("given_case", LAYOUTS)
+def test_parts_sum_to_the_step(given_case: Case) -> None:
+    """The parts add up to the step time, none is negative, recompute costs only if done."""
+    model = step_model_of(given_case)
+    parts = time_parts(model)
+    assert parts.total_s == pytest.approx(model.time().step_time_s)
+    assert all(seconds >= -1e-9 for _, seconds in parts.items())
+    assert (parts.recompute_s > 0) == (given_case.layout.recompute != "none")
+
+
+def test_lost_by_sums_to_the_difference() -> None:
+    """What one layout loses to another adds up to the difference of their step times."""
+    one, other = (
+        time_parts(step_model_of(c)) for c in (case(), case(stages=even_stages(32, 4, "full")))
+    )
+    lost = lost_by(one, other)
+    assert sum(lost.values()) == pytest.approx(other.total_s - one.total_s)
+    assert next(iter(lost)) == "recompute_s"
+    assert lost_by(one, one) == {}
+
+
+def test_alternatives_agree_with_the_price() -> None:
+    """Each alternative says what pricing that layout by itself says."""
+    chosen = case()
+    prediction = predicted(chosen)
+    found = list(alternatives(chosen, prediction))
+    assert len(found) > 5
+    for change in found:
+        own = predicted(replace(chosen, layout=change.fix.layout))
+        if change.slower is None:
+            assert change.lacks_bytes == pytest.approx(lacking_bytes(own))
+        else:
+            assert change.slower == pytest.approx(own.step_time_s / prediction.step_time_s - 1)
+
+
+def test_reasons_are_sentences() -> None:
+    """A reason names the change and what it would cost."""
+    found = reasons(case(), predicted(case()))
+    assert any(text.startswith("micro_batch_size 2: ") for text in found)
+    assert all(("slower" in t) or ("faster" in t) or ("lacks" in t) for t in found)
+
+
+@pytest.mark.parametrize("given_case", LAYOUTS)
+def test_timeline_ends_with_the_step(given_case: Case) -> None:
+    """The last event ends when the step does, but for what is added once per step."""
+    model = step_model_of(given_case)
+    time = model.time()
+    timeline = step_timeline(model)
+    assert timeline.end_s + time.fixed_s == pytest.approx(time.step_time_s, rel=2e-3)
+    la = given_case.layout
+    forwards = sum(event.kind == "F" for event in timeline.events)
+    assert forwards == model.m * la.pipeline_parallel * la.virtual_stages
+
+
+@pytest.mark.parametrize("given_case", LAYOUTS)
+def test_no_rank_does_two_things_at_once(given_case: Case) -> None:
+    """The events of one rank never overlap."""
+    timeline = step_timeline(step_model_of(given_case))
+    for rank in range(timeline.ranks):
+        events = sorted((e.start_s, e.end_s) for e in timeline.events if e.rank == rank)
+        for (_, end), (start, _) in pairwise(events):
+            assert start >= end - 1e-9
+
+
+@given(micro_batches=st.integers(1, 4096), most=st.integers(1, 512), pp=st.integers(1, 64))
+@settings(deadline=None)
+def test_shortened(micro_batches: int, most: int, pp: int) -> None:
+    """A shortened step has no more micro-batches than the whole, and fills the pipeline."""
+    layout = Layout(pipeline_parallel=pp, stages=even_stages(pp, pp))
+    kept = shortened(layout, micro_batches, most)
+    assert kept == micro_batches or (
+        kept % pp == 0 and kept >= 2 * pp and kept <= max(most, 2 * pp)
+    )
+
+
+def test_chrome_trace_fields() -> None:
+    """Complete events in microseconds, one thread per rank, named like `2F0`."""
+    timeline = step_timeline(step_model_of(case()))
+    document = json.loads(json.dumps(chrome_trace(timeline, "title")))
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert {event["tid"] for event in events} == {0, 1, 2, 3}
+    first = next(event for event in events if event["name"] == "0F0")
+    assert first["ts"] == 0
+    end_us = max(event["ts"] + event["dur"] for event in events)
+    assert end_us == pytest.approx(timeline.end_s * 1e6)
+
+
+def test_memory_picture_is_to_scale() -> None:
+    """The boxes of a rank are as wide as their share of the memory, stacked without gaps."""
+    memory = predicted(case()).memory
+    root = ET.fromstring(memory_picture(memory, 80e9))
+    boxes = [box for box in root.iter() if box.tag.endswith("rect")]
+    assert len(boxes) == len(CATEGORIES) * len(folded(memory))
+    first = boxes[: len(CATEGORIES)]
+    stage = memory[0]
+    scale = float(first[0].get("width", "0")) / stage.weights
+    x = float(first[0].get("x", "0"))
+    for box, name in zip(first, CATEGORIES, strict=True):
+        assert float(box.get("x", "0")) == pytest.approx(x, abs=0.1)
+        assert float(box.get("width", "0")) == pytest.approx(getattr(stage, name) * scale, abs=0.1)
+        x += getattr(stage, name) * scale
+
+
+def test_pictures_are_xml() -> None:
+    """All three pictures are well-formed, a long timeline drawn as a few shapes."""
+    model = step_model_of(case(micro_batch_size=1))
+    ET.fromstring(parts_picture(time_parts(model)))
+    short = ET.fromstring(timeline_picture(step_timeline(model, 8), 1))
+    long_model = step_model_of(
+        case(virtual_stages=8, schedule="interleaved_1f1b", stages=even_stages(32, 32))
+    )
+    timeline = step_timeline(long_model, None)
+    big = replace(timeline, events=timeline.events * 4)
+    long = ET.fromstring(timeline_picture(big, 8))
+    assert sum(shape.tag.endswith("rect") for shape in short.iter()) > 60
+    assert sum(shape.tag.endswith("path") for shape in long.iter()) <= 6
+
+
+@pytest.mark.parametrize(
+    ("least", "step"),
+    [
+        pytest.param(0.9, 1.0, id="0.9 -> 1"),
+        pytest.param(1.2, 2.0, id="1.2 -> 2"),
+        pytest.param(43.0, 50.0, id="43 -> 50"),
+        pytest.param(0.06, 0.1, id="0.06 -> 0.1"),
+        pytest.param(5.0, 5.0, id="5 stays"),
+    ],
+)
+def test_round_step(least: float, step: float) -> None:
+    """Ticks are 1, 2 or 5 times a power of ten."""
+    assert round_step(least) == pytest.approx(step)
+
+
+def test_folded_names_each_rank_once() -> None:
+    """Neighbours that hold the same share one line, others keep their own."""
+    one = StageMemory(weights=1e9, gradients=0, optimizer=0, activations=0, transient=0, context=0,
+                      slack=0, allocated=1e9, reserved=1e9)  # fmt: skip
+    two = one.model_copy(update={"weights": 2e9})
+    titles = [title for title, _ in folded([two, one, one, one, two])]
+    assert titles == ["rank 0", "ranks 1-3", "rank 4"]
+
+
+class Links(HTMLParser):
+    """Collects what a page would fetch, and checks that its tags close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [value or "" for key, value in attrs if key in ("src", "href")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_explain_writes_page_and_trace(tmp_path: Path) -> None:
+    """`explain` prints, writes one page that fetches nothing, a trace, and one JSON document."""
+    runner, plan = CliRunner(), str(tmp_path / "plan.yaml")
+    job = ["--gpus", "32", "--cluster", "dgx-h100", "--global-batch", "128"]
+    planned = runner.invoke(app, ["plan", "llama-3.1-8b", *job, "--top", "3", "-o", plan])
+    assert planned.exit_code == 0, planned.output
+    page, trace = tmp_path / "plan.html", tmp_path / "trace.json"
+    shown = runner.invoke(app, ["explain", plan, "--html", str(page), "--trace", str(trace)])
+    assert shown.exit_code == 0, shown.output
+    for heading in ("Time of one step", "Memory by pipeline rank", "Proof", "lost by"):
+        assert heading in shown.stdout
+    links = Links()
+    links.feed(page.read_text())
+    assert links.fetched == []
+    assert links.open == []
+    assert page.read_text().count("<svg") == 3
+    assert json.loads(trace.read_text())["traceEvents"]
+    document = json.loads(runner.invoke(app, ["explain", plan, "--json"]).stdout)
+    total = sum(document["time_parts"].values())
+    assert total == pytest.approx(document["prediction"]["step_time_s"])
+
+
+def test_parts_have_names_for_people() -> None:
+    """Every part of the time and category of memory has a name, a colour class and a place."""
+    from planner.explain import PART_NAMES
+    from planner.explain_html import TEMPLATE
+
+    style = TEMPLATE.read_text()
+    assert set(PART_NAMES) == set(TimeParts.__dataclass_fields__)
+    for name in (*PART_NAMES, *CATEGORIES):
+        assert f".{name}" in style
+    assert set(CATEGORIES) <= set(StageMemory.model_fields)
