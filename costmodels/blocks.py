@@ -15,7 +15,7 @@ Leaves out: RoPE tables, position ids, random number state.
 
 from collections.abc import Iterator
 
-from costmodels.elementwise import maximum
+from costmodels.elementwise import maximum, where
 from costmodels.experts import expert_operations
 from costmodels.feed_forward import (
     HALF,
@@ -204,9 +204,15 @@ def norm(site: Site, name: str) -> Pointwise:
         forward_bytes=2 * width * passes * outputs,
         backward_bytes=3 * width * passes * outputs,
         kernels=round((1 if site.kernels.fused_norm else 6) * outputs),
-        saved_bytes=width * (1.0 if site.kernels.fused_norm else 3.0) * outputs,
+        saved_bytes=width * _kept_norms(site) * outputs,
         modules=("norm", "pointwise"),
     )
+
+
+def _kept_norms(site: Site) -> Number:
+    """Outputs kept of a norm: its own and, unfused, two more; not its own where the gathered copy is."""
+    intermediates = 0.0 if site.kernels.fused_norm else 2.0
+    return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)
 
 
 def _residual(site: Site, name: str) -> Pointwise:

@@ -49,7 +49,7 @@ class Device:
     def rate_flops_per_s(self, dtype: Dtype, *, grouped: bool = False) -> float:
         """Sustained rate of a large matmul in `dtype`."""
         table = self.kernels.matmul_efficiency
-        efficiency = table.get(dtype, table["bf16"])
+        efficiency = table[dtype] if dtype in table else table[self.recipe.other_dtype(self.gpu)]
         if grouped:
             efficiency = self.kernels.grouped_efficiency.get(dtype, efficiency)
         return self.gpu.peak_flops_per_s[dtype] * efficiency
@@ -57,7 +57,7 @@ class Device:
 
 def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: Number) -> Number:
     """Seconds of `op.groups` products (rows x inner) @ (inner x columns)."""
-    dtype = device.recipe.matmul_dtype(device.gpu) if op.recipe else device.recipe.base_dtype
+    dtype = device.recipe.matmul_dtype(device.gpu) if op.recipe else device.recipe.other_dtype(device.gpu)
     grouped = op.name.startswith("experts")
     flops = 2.0 * rows * columns * inner * op.groups
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
@@ -76,7 +76,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     if device.attention == "flash2":
         efficiency *= kernels.flash2_fraction
     width = min(1.0, min(op.head_dim, op.v_head_dim) / 128.0) ** 0.5
-    rate = device.gpu.peak_flops_per_s[recipe.base_dtype] * efficiency * width
+    rate = device.gpu.peak_flops_per_s[recipe.other_dtype(device.gpu)] * efficiency * width
     rate = rate * op.keys / (op.keys + HALF_RATE_QUERIES / 2)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
@@ -84,7 +84,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and dropout
     scores = 2.0 * op.queries * op.all_keys * op.heads
     matmuls = op.forward_flops * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
-    math_s = matmuls / device.rate_flops_per_s(recipe.base_dtype) / 0.6
+    math_s = matmuls / device.rate_flops_per_s(recipe.other_dtype(device.gpu)) / 0.6
     memory_s = scores * (7.0 if backward else 6.0) / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
 

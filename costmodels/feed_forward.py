@@ -31,6 +31,11 @@ class Site:
     shard: Shard
     kernels: KernelHabits
 
+    @property
+    def gathered_bytes(self) -> Number:
+        """The input of the matmuls, gathered over the tensor-parallel ranks: 2 t h."""
+        return HALF * self.shard.tokens * self.model.hidden
+
 
 def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
     """Up (and gate), activation, down, for `f` columns on this rank."""
@@ -70,14 +75,18 @@ def scatter_tokens(site: Site, name: str) -> Communication:
 
 
 def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communication:
-    sharded = site.shard.sequence_parallel > 0
+    sharded, keeps = site.shard.sequence_parallel > 0, site.kernels.saves_gathered
+    size = site.gathered_bytes
+    kept = where(site.shard.tp > 1, size, 0.0) if entering and keeps else 0.0
+    # with sequence parallel, entering gathers its input again for the weight gradient, unless kept
+    backward_sharded = 2.0 if entering and not keeps else 1.0
     return Communication(
         name=name,
         axis="tp",
         kind="all_gather" if entering else "reduce_scatter",
-        size_bytes=HALF * site.shard.tokens * site.model.hidden,
+        size_bytes=size,
         forward_count=where(sharded, 1.0, 0.0 if entering else 2.0),
-        # with sequence parallel, entering gathers its input again for the weight gradient
-        backward_count=where(sharded, 2.0 if entering else 1.0, 2.0 if entering else 0.0),
+        backward_count=where(sharded, backward_sharded, 2.0 if entering else 0.0),
         hidden_by="linear",
+        saved_bytes=kept,
     )

@@ -26,12 +26,17 @@ class Recipe:
     cast_bytes: float = 0.0
     saved_fraction: float = 1.0
 
+    def other_dtype(self, gpu: Gpu) -> Dtype:
+        """`base_dtype`, or what `gpu` has instead (fp16 on V100, which has no bf16)."""
+        wanted: tuple[Dtype, ...] = (self.base_dtype, "fp16", "fp32")
+        return next(dtype for dtype in wanted if dtype in gpu.peak_flops_per_s)
+
     def matmul_dtype(self, gpu: Gpu) -> Dtype:
         """The format in which the linear layers run on `gpu`."""
         for dtype in self.linear_dtypes:
             if dtype in gpu.peak_flops_per_s:
                 return dtype
-        return self.base_dtype
+        return self.other_dtype(gpu)
 
 
 RECIPES: dict[Precision, Recipe] = {

@@ -1,8 +1,20 @@
 """Closed-form price of many layouts: what one layer, the embedding and the head cost in each.
 
-The stage problem (how many layers each stage holds, which of them recompute) is left open: these are its
-coefficients, linear in the counts. All seconds are lower bounds of what `simulate` gives, up to the bound
-stated there, so that a search that trusts them cannot discard the best layout.
+The stage problem (how many layers each stage holds, which of them recompute) is left open: these are
+its coefficients, linear in the counts. With c_j the seconds of one micro-batch in stage j and D the
+largest once-per-step sum of a rank,
+
+    step = (m - 1) max c_j + sum c_j + D          one chunk per rank, 1F1B
+
+is the simulated step of one rank exactly. For a pipeline it is never above it by more than what
+comes after the slowest stage, sum over j behind it of c_j (nothing where the head is slowest), and
+by D; a rank's memory is never below the simulated one. `benchmarks/fidelity.py` prints the distances.
+
+Approximations: the gradients of an end hide under what the mean rank's layers leave of their
+backward; what a recomputing layer hides of its gradients is spread over the m micro-batches; what
+an overlapped transfer delays the neighbour is left out; host time of a micro-batch is counted in
+the m micro-batches but not in the fill; transients are those of the largest layer kind, whether a
+rank holds it or not.
 """
 
 from dataclasses import dataclass
@@ -29,6 +41,8 @@ Floats = NDArray[np.float64]
 class Prices:
     """Coefficients of N layouts, K layer kinds and R = 3 recompute modes (none, selective, full).
 
+    Bytes are what the allocator reserves: its slack is in every column.
+
     layer_s            (N, K, R) forward + backward of one layer and micro-batch, with its exposed
                        tensor, context and expert communication, and the recomputation of mode r
     layer_saved_bytes  (N, K, R) kept for the backward of one layer and micro-batch
@@ -42,9 +56,7 @@ class Prices:
     embedding_*, head_* (N,) the same for the first and the last stage's ends (head: loss and MTP too)
     head_transient_bytes (N,) logits and their gradient, on the last stage only
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
-    fixed_bytes        (N,) of every rank: context, communicators, workspaces, buckets not tied to a
-                       layer
-    slack_fraction     reserved = allocated * (1 + slack_fraction)
+    fixed_bytes        (N,) of every rank, beside tensors: context, communicators, the framework
     capacity_bytes     usable memory of the accelerator
     fixed_step_s       (N,) once per step whatever the stages hold
     """
@@ -69,7 +81,6 @@ class Prices:
     send_s: Floats
     fixed_bytes: Floats
     fixed_step_s: Floats
-    slack_fraction: float
     capacity_bytes: float
 
 
@@ -93,20 +104,19 @@ def price(
         layer_step_s=once.layers_s[:, :, 0],
         transient_bytes=work.replay_bytes + gathered[:, None],
         embedding_s=work.rows(work.embedding.total_s),
-        embedding_saved_bytes=work.rows(work.embedding.saved_bytes),
+        embedding_saved_bytes=work.end_saved_bytes(work.embedding),
         embedding_state_bytes=weights.embedding_state_bytes,
         embedding_update_bytes=update_ends[:, 0],
         embedding_step_s=once.ends_s[:, 0],
         head_s=work.rows(work.head.total_s),
-        head_saved_bytes=work.rows(work.head.saved_bytes),
+        head_saved_bytes=work.end_saved_bytes(work.head),
         head_state_bytes=weights.head_state_bytes,
         head_update_bytes=update_ends[:, 1],
         head_step_s=once.ends_s[:, 1],
         head_transient_bytes=work.logits_bytes + gathered,
         send_s=work.send_s,
-        fixed_bytes=np.full(len(grid), outside / (1 + tuning.memory_slack_fraction)),
+        fixed_bytes=np.full(len(grid), outside),
         fixed_step_s=fixed_s,
-        slack_fraction=tuning.memory_slack_fraction,
         capacity_bytes=cluster.usable_memory_bytes or cluster.gpu.memory_bytes,
     )
 

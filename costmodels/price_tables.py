@@ -87,7 +87,7 @@ class WorkTable(_Table):
     @property
     def layer_saved_bytes(self) -> Floats:
         """(N, K, R)."""
-        return self.rows_by_mode(lambda kind, mode: self.layers[kind].saved_bytes[mode])
+        return self.rows_by_mode(lambda kind, mode: self._kept_bytes(kind, mode))
 
     @property
     def forward_room_s(self) -> Floats:
@@ -107,15 +107,25 @@ class WorkTable(_Table):
     def replay_bytes(self) -> Floats:
         """(N, R) what the largest replayed layer holds beyond what it kept."""
         extra = [
-            [self._column(layer.saved_bytes[0] - layer.saved_bytes[mode]) for mode in MODES]
-            for layer in self.layers
+            [
+                self._column(self._kept_bytes(kind, 0) - self._kept_bytes(kind, mode))
+                for mode in MODES
+            ]
+            for kind in self.kinds
         ]
         return np.max(np.array(extra), axis=0).T[self.of_row]
 
     @property
     def logits_bytes(self) -> Floats:
         """(N,)."""
-        return self.rows(logits_bytes(self.ranks.step.site))
+        return self.rows(self.ranks.working_scale * logits_bytes(self.ranks.step.site))
+
+    def end_saved_bytes(self, end: Cost) -> Floats:
+        """(N,) of `embedding` or `head`."""
+        return self.rows(self.ranks.working_scale * end.saved_bytes)
+
+    def _kept_bytes(self, kind: int, mode: int) -> Number:
+        return self.ranks.working_scale * self.layers[kind].saved_bytes[mode]
 
     @property
     def send_s(self) -> Floats:
@@ -171,8 +181,9 @@ class WeightTable(_Table):
 
     def update_bytes(self) -> tuple[Floats, Floats]:
         """(N, K) of each layer and (N, 2) of the ends, held in the optimizer step only."""
+        ranks = self.ranks
         return self._by_part(
-            lambda part: update_bytes(self.ranks.state, part.dense, self.ranks.sharding)
+            lambda part: ranks.working_scale * update_bytes(ranks.state, part.dense, ranks.sharding)
         )
 
     def update_s(self) -> tuple[Floats, Floats]:
@@ -227,10 +238,12 @@ class WeightTable(_Table):
         return columns[:, :-2], columns[:, -2:]
 
     def _state_bytes(self, parameters: RankParameters) -> Number:
-        return state_memory(self.ranks.state, parameters, self.ranks.sharding).allocated
+        states = state_memory(self.ranks.state, parameters, self.ranks.sharding).allocated
+        return self.ranks.state_scale * states
 
     def _gathered(self, parameters: Number) -> Number:
-        return gathered_bytes(self.ranks.state, parameters, self.ranks.sharding)
+        state = self.setting.engine.state
+        return self.ranks.working_scale * gathered_bytes(state, parameters, self.ranks.sharding)
 
 
 def _inner_degrees(

@@ -67,6 +67,16 @@ class Ranks:
         state = self.setting.engine.state
         return state.model_copy(update=FROZEN) if self.setting.training.adapters_only else state
 
+    @property
+    def state_scale(self) -> float:
+        """Reserved over allocated, of weights, gradients and optimizer state."""
+        return 1 + self.setting.tuning.state_slack_fraction
+
+    @property
+    def working_scale(self) -> float:
+        """Reserved over allocated, of activations and whatever else a step holds for a while."""
+        return 1 + self.setting.tuning.activation_slack_fraction
+
     def layer_work(self, kind: int) -> "LayerWork":
         """One layer of `kind` and micro-batch."""
         site, pricer = self.step.site, self.step.pricer

@@ -378,7 +378,25 @@ class StepModel:
     def slack_bytes(self, memory: Memory) -> float:
         """What the caching allocator reserves beyond `memory` [fitted]."""
         tuning = self.setting.tuning
-        return float(memory.allocated) * tuning.memory_slack_fraction + tuning.memory_bytes
+        working = memory.activations + memory.transient
+        return float(
+            memory.states * tuning.state_slack_fraction
+            + working * tuning.activation_slack_fraction
+            + tuning.memory_bytes
+        )
+
+    @property
+    def held_bytes(self) -> float:
+        """What the allocator holds back for the communication stream, and gives back when pressed."""
+        tuning, la = self.setting.tuning, self.layout
+        pairs = tuning.held_gathers if la.pipeline_parallel == 1 else tuning.held_gathers_pipelined
+        return float(2 * self.site.gathered_bytes * pairs) if la.tensor_parallel > 1 else 0.0
+
+    def reserved_bytes(self, memory: Memory) -> float:
+        """The allocator's peak with `memory`: never more than the device has but for what is in use."""
+        needed = float(memory.allocated) + self.slack_bytes(memory)
+        capacity = self.setting.cluster.gpu.memory_bytes - self.context_bytes
+        return max(needed, min(needed + self.held_bytes, capacity))
 
     @cached_property
     def sharding(self) -> Sharding:

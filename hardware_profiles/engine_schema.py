@@ -84,12 +84,15 @@ class KernelHabits(Frozen):
 
     attention       the attention kernel: FlashAttention-2 does not use the matrix units that came
                     with Hopper fully, cuDNN and FlashAttention-3 do
+    saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead of
+                    gathering it again
     dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or one
                     per node, multiplied there ("deduplicated": DeepEP, HybridEP)
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     """
 
     attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
+    saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
     logits_bytes: float = 10.0
 

@@ -40,7 +40,12 @@ class Tuning(Frozen):
     collective_scale       seconds of collectives over what the cluster's links say
     interference           slowdown of compute while communication runs beside it, as a fraction
     memory_bytes           held by the framework beside what the cost model counts
-    memory_slack_fraction  reserved over allocated, minus one
+    state_slack_fraction, activation_slack_fraction
+                           what the caching allocator reserves beyond weights, gradients and optimizer
+                           state, and beyond activations and transients, as fractions of them
+    held_gathers, held_gathers_pipelined
+                           pairs of gathered tensor-parallel inputs that the allocator holds back for
+                           the communication stream, without and with a pipeline
     """
 
     matmul_scale: float = Field(default=1.0, gt=0)
@@ -56,7 +61,10 @@ class Tuning(Frozen):
     collective_scale: float = Field(default=1.0, gt=0)
     interference: float = Field(default=0.1, ge=0)
     memory_bytes: float = Field(default=0.0, ge=0)
-    memory_slack_fraction: float = Field(default=0.05, ge=0)
+    state_slack_fraction: float = Field(default=0.05, ge=0)
+    activation_slack_fraction: float = Field(default=0.05, ge=0)
+    held_gathers: float = Field(default=0.0, ge=0)
+    held_gathers_pipelined: float = Field(default=0.0, ge=0)
 
 
 class Fit(Frozen):

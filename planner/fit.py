@@ -131,8 +131,12 @@ def _constants(samples: Sequence[Sample]) -> tuple[str, ...]:
 
 
 def _search(samples: Sequence[Sample], names: Sequence[str]) -> Tuning:
-    tuning = Tuning(**{name: SECONDS[name] / 4 for name in names if name in SECONDS})
-    best, step = _loss(samples, tuning), {n: 0.25 if n in SCALES else 1.4 for n in names}
+    tuning = Tuning()
+    for name in [name for name in names if name in SECONDS] * 2:
+        trials = [SECONDS[name] * 4.0**power for power in range(-2, 6)]
+        known = [tuning, *(tuning.model_copy(update={name: value}) for value in trials)]
+        tuning = min(known, key=lambda trial: _loss(samples, trial))
+    best, step = _loss(samples, tuning), {n: 0.25 if n in SCALES else 0.7 for n in names}
     for _ in range(ROUNDS):
         for name in names:
             for sign in (1, -1):

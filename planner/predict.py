@@ -20,7 +20,7 @@ def predict(
     time = step_model.time()
     cost = step_model.total_cost
     gpus_per_step = time.step_time_s * layout.world_size
-    peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.base_dtype]
+    peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.other_dtype(cluster.gpu)]
     mixed = step_model.pricer.device.recipe.cast_bytes > 0
     return Prediction(
         step_time_s=time.step_time_s,
@@ -45,5 +45,5 @@ def _stage(memory: Memory, step_model: StepModel) -> StageMemory:
         weights=float(memory.weights), gradients=float(memory.gradients),
         optimizer=float(memory.optimizer), activations=float(memory.activations),
         transient=float(memory.transient), context=context, slack=slack, allocated=allocated,
-        reserved=allocated + slack,
+        reserved=step_model.reserved_bytes(memory),
     )  # fmt: skip

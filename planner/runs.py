@@ -5,7 +5,6 @@ crash. What a row leaves empty is filled in as its framework would run it, and `
 """
 
 import csv
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +30,12 @@ class SkippedRow(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the row says happened; None where it does not."""
+    """What the row says happened; None where it does not. `rank_0`: memory is the first stage's."""
 
     step_time_s: float | None
     allocated_gib: float | None
     reserved_gib: float | None
+    rank_0: bool
     oom: bool
 
 
@@ -65,7 +65,7 @@ class Run:
 
 
 ENGINES = (
-    ("nanotron", "nanotron"), ("picotron", "nanotron"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
     ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "megatron"), ("megatron", "megatron"), ("mcore", "megatron"), ("nemo", "nemo"),
     ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
@@ -250,7 +250,7 @@ def _measured(row: dict[str, str]) -> Measured:
     allocated = memory if "allocated" in kind and "reserved" not in kind else None
     return Measured(
         step_time_s=_number(row, "step_time_s"), allocated_gib=allocated, reserved_gib=reserved,
-        oom=(row.get("oom") or "0") not in ("0", ""),
+        rank_0="rank 0" in kind, oom=(row.get("oom") or "0") not in ("0", ""),
     )  # fmt: skip
 
 
@@ -277,44 +277,34 @@ INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
 def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
     """The row's own bus bandwidths in place of the cluster's.
 
-    They were measured with the whole job; a group on fewer nodes gets more, along a power law between
-    the cluster's usual rate on two nodes and the row's on all of its nodes.
+    They were measured with 1 GiB over the whole job. Rings that were slow were slow per step: between 4
+    and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks. So what the usual
+    bandwidth does not explain of an all-gather is put on the latency of each of its steps.
     """
     world, per_node = _count(row, "gpus"), cluster.gpus_per_node
     node = _measured_link(cluster.node, row, "node", min(world, per_node))
     if world <= per_node:
         return cluster.model_copy(update={"node": node})
     network = _measured_link(cluster.network, row, "world", world)
-    usual = cluster.network.bus_bandwidth.all_gather / network.bus_bandwidth.all_gather
-    nodes = world // per_node
-    by_nodes = {2: max(usual, 1.0), nodes: 1.0} if nodes > 2 else {}
-    return cluster.model_copy(
-        update={"node": node, "network": network, "bandwidth_by_nodes": by_nodes}
-    )
+    return cluster.model_copy(update={"node": node, "network": network})
 
 
 def _measured_link(link: Link, row: dict[str, str], scope: str, ranks: int) -> Link:
     rates = link.bus_bandwidth.model_dump()
+    latency_s, share = link.latency_s, (ranks - 1) / ranks
+    gathers = _number(row, f"{scope}_allgather_gbs")
+    if gathers and scope == "world":
+        taken_s = share * MEASURED_SIZE_BYTES / (gathers * GB)
+        wire_s = share * MEASURED_SIZE_BYTES / rates["all_gather"]
+        latency_s = max((taken_s - wire_s) / (ranks - 1), latency_s / 4)
     for kind, column in MEASURED_KINDS.items():
-        if value := _number(row, f"{scope}_{column}_gbs"):
-            rates[kind] = _without_latency(value * GB, kind, ranks, link)
-    return link.model_copy(update={"bus_bandwidth": BusBandwidth(**rates)})
+        value = _number(row, f"{scope}_{column}_gbs")
+        if value and (scope == "node" or kind == "all_reduce"):
+            rates[kind] = value * GB
+    return Link(latency_s=latency_s, bus_bandwidth=BusBandwidth(**rates))
 
 
 MEASURED_KINDS: dict[CollectiveKind, str] = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter",
 }  # fmt: skip
 MEASURED_SIZE_BYTES = 2**30
-
-
-def _without_latency(busbw: float, kind: CollectiveKind, ranks: int, link: Link) -> float:
-    """The wire rate behind a bus bandwidth measured with 1 GiB: its time less the ring's steps.
-
-    Never above the link's own rate, which is what is left when the steps are all of the time.
-    """
-    share = (ranks - 1) / ranks * (2 if kind == "all_reduce" else 1)
-    taken_s = share * MEASURED_SIZE_BYTES / busbw
-    steps = ranks - 1 if kind != "all_reduce" else 2 * (1 + math.log2(ranks))
-    wire_s = max(taken_s - steps * link.latency_s, taken_s / 10)
-    limit: float = getattr(link.bus_bandwidth, kind)
-    return min(share * MEASURED_SIZE_BYTES / wire_s, max(limit, busbw))

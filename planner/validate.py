@@ -10,6 +10,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from costmodels.params import active_parameters
@@ -61,12 +62,13 @@ def predict_rows(rows: Iterable[dict[str, str]]) -> Iterator[Predicted | Skipped
 def predict_run(run: Run, tuning: Tuning) -> Predicted:
     """Time and memory of one run under `tuning`."""
     model = StepModel(Setting(run.model, run.training, run.cluster, run.engine, tuning), run.layout)
-    memory = [(float(m.allocated), float(m.allocated) + model.slack_bytes(m)) for m in model.memory()]
-    reserved = max(reserved for _, reserved in memory)
+    memory = [(float(m.allocated), model.reserved_bytes(m)) for m in model.memory()]
+    fullest = max(reserved for _, reserved in memory)
+    allocated, reserved = memory[0] if run.measured.rank_0 else max(memory, key=itemgetter(1))
     return Predicted(
-        run=run, time=model.time(), allocated_gib=max(a for a, _ in memory) / GIB,
+        run=run, time=model.time(), allocated_gib=allocated / GIB,
         reserved_gib=reserved / GIB,
-        fits=reserved + model.context_bytes <= run.cluster.gpu.memory_bytes,
+        fits=fullest + model.context_bytes <= run.cluster.gpu.memory_bytes,
         simple_step_time_s=_simple_s(run),
     )  # fmt: skip
 
@@ -74,7 +76,7 @@ def predict_run(run: Run, tuning: Tuning) -> Predicted:
 def _simple_s(run: Run) -> float:
     peaks = run.cluster.gpu.peak_flops_per_s
     flops = 6 * active_parameters(run.model).without_mtp * run.training.global_batch_tokens
-    return flops / (peaks["bf16"] * SIMPLE_MFU * run.layout.world_size)
+    return flops / (peaks.get("bf16", peaks["fp16"]) * SIMPLE_MFU * run.layout.world_size)
 
 
 def json_row(row: Predicted | Skipped) -> dict[str, Any]:

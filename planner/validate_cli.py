@@ -1,0 +1,156 @@
+"""`meshplan validate`: the cost model against measured runs."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from planner.accuracy import summary
+from planner.runs import SkippedRow, read_runs, run_of
+from planner.text_files import write_text
+from planner.validate import Predicted, Skipped, json_row, predict_rows
+
+BUILT_IN = Path(__file__).parent.parent / "hardware_profiles" / "published" / "runs.csv"
+
+
+class UnreadableRuns(ValueError):
+    """A file of measured runs that cannot be read; one line."""
+
+
+def validate(
+    runs: Annotated[Path | None, typer.Argument(help="CSV of measured runs.")] = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="Write every row's prediction here ('-': stdout).")
+    ] = None,
+    suite: Annotated[str, typer.Option(help="Only these suites, comma-separated.")] = "",
+    grade: Annotated[str, typer.Option(help="Only these grades, such as A,B.")] = "",
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw predicted against measured (.png, .svg or .html).")
+    ] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="Learn the fitted constants into this folder.")
+    ] = None,
+) -> None:
+    """Score the cost model against measured runs, by suite.
+
+    Example: meshplan validate --grade A,B --json out.json
+
+    Without a file the published runs that ship with meshplan are used. Columns: docs/accuracy.md.
+    """
+    rows = _rows(runs or BUILT_IN, _words(suite), _words(grade))
+    if fit is not None:
+        _fit(rows, fit, str(runs or BUILT_IN.name))
+        return
+    results = _predict(rows)
+    predicted = [row for row in results if isinstance(row, Predicted)]
+    document: dict[str, Any] = {
+        "rows": [json_row(row) for row in results],
+        "summary": summary(predicted, len(results) - len(predicted)),
+    }
+    if json_out is not None:
+        text = json.dumps(document, indent=1) + "\n"
+        if str(json_out) == "-":
+            print(text, end="")
+            return
+        write_text(json_out, text)
+    _print(document["summary"], results)
+    if plot is not None:
+        from planner.validate_plot import draw  # draws only when asked: matplotlib is an extra
+
+        draw(predicted, plot)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word.strip() for word in text.split(",") if word.strip())
+
+
+def _rows(path: Path, suites: frozenset[str], grades: frozenset[str]) -> list[dict[str, str]]:
+    try:
+        rows = list(read_runs(path))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise UnreadableRuns(f"{path}: cannot be read as measured runs: {error}") from None
+    return [
+        row for row in rows
+        if (not suites or row.get("suite") in suites) and (not grades or row.get("grade") in grades)
+    ]  # fmt: skip
+
+
+def _predict(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        return list(progress.track(predict_rows(rows), total=len(rows), description="predicting"))
+
+
+def _fit(rows: list[dict[str, str]], folder: Path, source: str) -> None:
+    """Write one file per engine; a user's own go where `MESHPLAN_FITS` points."""
+    from hardware_profiles.toml_io import write_toml
+    from planner.fit import fit_all
+
+    runs = []
+    for row in rows:
+        try:
+            runs.append(run_of(row))
+        except SkippedRow:
+            continue  # said by a validation without --fit
+    console = Console(stderr=True)
+    today = datetime.date.today().isoformat()
+    folder.mkdir(parents=True, exist_ok=True)
+    for engine, families in fit_all(runs, source, today, console.print).items():
+        document = {family: fit.model_dump(exclude_defaults=True) for family, fit in families.items()}
+        write_toml(document, folder / f"{engine}.toml")
+        print(f"{folder / engine}.toml: {', '.join(sorted(families))}")
+
+
+def _percent(value: float | None, signed: bool = False) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:+.1%}" if signed else f"{value:.1%}"
+
+
+def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
+    console = Console()
+    table = Table("suite", "rows", "median", "p90", "bias", "6ND at MFU 0.42", title="Step time")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, cell in report["step_time"].items():
+        table.add_row(
+            name, str(cell["rows"]), _percent(cell["median"]), _percent(cell["p90"]),
+            _percent(cell["bias"], signed=True), _percent(cell["simple_median"]),
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"mean of the suites' medians (A, B): {_percent(report['mean_of_suite_medians'])}")
+    for kind in ("allocated", "reserved"):
+        if cell := report[kind]:
+            console.print(
+                f"{kind} memory, {cell['rows']} rows: median {_percent(cell['median'])}, "
+                f"p90 {_percent(cell['p90'])}, bias {_percent(cell['bias'], signed=True)}"
+            )
+    _print_choice(console, report)
+    reasons: dict[str, int] = {}
+    for row in results:
+        if isinstance(row, Skipped):
+            reasons[row.reason] = reasons.get(row.reason, 0) + 1
+    for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:8]:
+        console.print(f"skipped {count}: {reason}", highlight=False)
+
+
+def _print_choice(console: Console, report: dict[str, Any]) -> None:
+    fits = report["fits"]
+    if fits["balanced_accuracy"] is not None:
+        console.print(
+            f"does it fit: {_percent(fits['balanced_accuracy'])} balanced; {fits['missed']} of "
+            f"{fits['out_of_memory']} out-of-memory rows said to fit, {fits['careful']} of "
+            f"{fits['fitting']} fitting rows said not to"
+        )
+    if found := report["choice"]:
+        console.print(
+            f"choice in {found['groups']} groups: regret median {_percent(found['median_regret'])}, "
+            f"mean {_percent(found['mean_regret'])}, Spearman {found['spearman']:.2f}; rules of thumb: "
+            f"median {_percent(found['rules_median_regret'])}, mean "
+            f"{_percent(found['rules_mean_regret'])}"
+        )
