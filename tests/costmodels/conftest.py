@@ -40,7 +40,13 @@ MODELS = {
 ENGINES = ("megatron", "native", "nanotron", "deepspeed", "torchtitan")
 CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090")}
 TUNING = Tuning(
-    launch_s=4e-6, micro_batch_s=1e-3, boundary_s=1e-4, step_s=5e-3, pipelined_rank_s=1e-6
+    launch_s=4e-6,
+    micro_batch_s=1e-3,
+    boundary_s=1e-4,
+    step_s=5e-3,
+    pipelined_rank_s=1e-6,
+    state_slack_fraction=0.02,
+    activation_slack_fraction=0.1,
 )
 
 

@@ -15,7 +15,7 @@ from costmodels.price import Prices
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
-from planner.question import Pricer, Question
+from planner.priced_space import Pricer, Question
 from planner.stage_problem import End, StageProblem
 
 ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
