@@ -16,7 +16,7 @@ from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from planner.models import read_model
-from planner.question import Question
+from planner.priced_space import Question
 from planner.search import NoLayoutFits, search
 
 

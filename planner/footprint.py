@@ -22,7 +22,7 @@ from costmodels.layout import Layout
 from planner.bounds import row_bounds, row_fits
 from planner.coefficients import Coefficients, stage_problem
 from planner.pins import Pin, Pins
-from planner.question import Pricer, Question, closed_form, price_space
+from planner.priced_space import Pricer, Question, closed_form, price_space
 from planner.search import layout_of_row
 from planner.space import Space, enumerate_space
 from planner.stage_problem import StagePlan, StageProblem

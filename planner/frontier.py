@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.grid import Grid
 from costmodels.price import Prices
-from planner.question import Pricer, Question, closed_form
+from planner.priced_space import Pricer, Question, closed_form
 from planner.search import NoLayoutFits, Solution, search
 
 

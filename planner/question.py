@@ -1,49 +1,206 @@
-"""What is asked of the search, and the prices of every row of its space."""
+"""What the command line says, as a question that the search can answer.
 
-from collections.abc import Callable
+model      a name of the catalogue, a config.json, or the folder that holds one
+cluster    a profile's name or file; or a GPU, GPUs per node and the network of each GPU, which
+           together are named GPU:PER_NODE:NETWORK (`hardware_profiles.load.compose_cluster`)
+batch      sequences, or tokens: 4M is 4 x 2**20 (labs count so: 512 x 8192), 1024x4096 is
+           sequences x their length, 4194304 is itself
+engine     whose rules and habits count; `native` on this machine's processors, `megatron`
+           elsewhere, where nothing is said
+seq_len    4096 where nothing is said, or what the model reads at most if that is shorter
+"""
+
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, get_args
 
-import numpy as np
-
-from costmodels.grid import Grid
-from costmodels.model import Model
-from costmodels.price import Prices
-from costmodels.price import price as closed_form_price
-from costmodels.training import Training
-from hardware_profiles.engine_schema import Engine
+from costmodels.hf_config import left_out
+from costmodels.precision import RECIPES
+from costmodels.training import Optimizer, Precision, Training
+from costmodels.units import parse_bandwidth
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster, usual_cluster
+from hardware_profiles.local_cpu import LOCAL_CPU
 from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import load_fit
-from planner.coefficients import Coefficients
-from planner.pins import Pins
-from planner.space import Space
+from planner.models import read_model
+from planner.pins import parse_pins
+from planner.search import Question
 
-ROWS_PER_PRICE = 65_536
-Pricer = Callable[[Grid, "Question"], Prices]
+DEFAULT_SEQ_LEN = 4096
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+SUFFIX = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "B": 2**30}
+
+
+class BadQuestion(ValueError):
+    """Arguments that do not make a question; one line with the value, the rule and a fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is to be trained, on what, by which engine, and what the user fixed."""
+class Arguments:
+    """What was typed, before it is looked up; None where nothing was."""
 
-    model: Model
-    training: Training
+    model: str
     gpus: int
-    cluster: Cluster
-    engine: Engine
-    pins: Pins = field(default_factory=Pins)
+    cluster: str | None = None
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+    network: str | None = None
+    seq_len: int | None = None
+    global_batch: int | None = None
+    global_batch_tokens: str | None = None
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    expert_imbalance: float = 1.0
+    engine: str | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
 
 
-def closed_form(grid: Grid, question: Question) -> Prices:
-    """The cost model's own prices, with what was fitted for this engine and GPU."""
-    q = question
-    tuning = load_fit(q.engine.name, q.cluster.gpu.name).tuning
-    return closed_form_price(grid, q.model, q.training, q.cluster, q.engine, tuning)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question, what the plan file must quote of it, and what was assumed.
+
+    cluster_name  what `load_cluster` takes to find the same cluster again
+    """
+
+    question: Question
+    model_config: dict[str, Any]
+    cluster_name: str
+    notes: tuple[str, ...]
 
 
-def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
-    """Every row of `space` priced, in blocks so that memory stays small."""
-    rows = np.arange(len(space.grid))
-    return Coefficients.joined(
-        Coefficients.of(price(space.grid.take(rows[i : i + ROWS_PER_PRICE]), question))
-        for i in range(0, max(1, len(rows)), ROWS_PER_PRICE)
+def ask(arguments: Arguments) -> Asked:
+    """Look everything up; raises `BadQuestion` and the loaders' errors for unknown names."""
+    a = arguments
+    config, model = read_model(a.model)
+    notes = [f"{a.model}: the {tower} is not priced" for tower in left_out(config)]
+    cluster_name, cluster = _cluster(a)
+    training, more = _training(a, config)
+    engine = load_engine(a.engine or _usual_engine(cluster))
+    if a.engine is None:
+        more.append(f"engine {engine.name} (--engine chooses another)")
+    _check_precision(training.precision, cluster)
+    question = Question(
+        model=model,
+        training=training,
+        gpus=a.gpus,
+        cluster=cluster,
+        engine=engine,
+        pins=parse_pins(a.pins),
     )
+    return Asked(
+        question=question,
+        model_config=config,
+        cluster_name=cluster_name,
+        notes=(*notes, *more),
+    )
+
+
+def _cluster(a: Arguments) -> tuple[str, Cluster]:
+    if a.cluster and (a.gpu or a.gpus_per_node or a.network):
+        raise BadQuestion("--cluster already says --gpu, --gpus-per-node and --network; drop one")
+    if a.cluster == LOCAL_CPU:
+        name = f"{LOCAL_CPU}:{a.gpus}"
+    elif a.cluster or a.gpu:
+        name = a.cluster or _composed_name(a)
+    else:
+        raise BadQuestion("say what to train on: --cluster dgx-h100, or --gpu h100-sxm")
+    cluster = load_cluster(name)
+    if cluster.max_gpus is not None and a.gpus > cluster.max_gpus:
+        raise BadQuestion(f"--gpus {a.gpus}, but {name} has {cluster.max_gpus}; take at most these")
+    return name, cluster
+
+
+def _composed_name(a: Arguments) -> str:
+    """`GPU:PER_NODE:NETWORK`, or the GPU's name, which stands for the cluster it is usual in."""
+    assert a.gpu is not None
+    usual = usual_cluster(a.gpu)
+    if a.network is None:
+        if a.gpus_per_node not in (None, usual.gpus_per_node):
+            raise BadQuestion(f"--gpus-per-node {a.gpus_per_node} needs --network too: 400Gb/s")
+        return usual.gpu.name
+    try:
+        network_bytes_per_s = parse_bandwidth(a.network)
+    except ValueError as error:
+        raise BadQuestion(f"--network {error}") from None
+    per_node = a.gpus_per_node or usual.gpus_per_node
+    return f"{usual.gpu.name}:{per_node}:{network_bytes_per_s * 8e-9:g}Gb"
+
+
+def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:
+    notes = []
+    shape = re.fullmatch(r"(\d+)x(\d+)", a.global_batch_tokens or "")
+    seq_len = a.seq_len or (int(shape[2]) if shape else None)
+    if seq_len is None:
+        longest = next((config[key] for key in LONGEST if isinstance(config.get(key), int)), None)
+        seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
+        notes.append(f"sequences of {seq_len} tokens (--seq-len chooses another length)")
+    training = Training(
+        seq_len=seq_len,
+        global_batch_size=_sequences(a, seq_len),
+        precision=_one_of("--precision", a.precision, get_args(Precision)),
+        optimizer=_one_of("--optimizer", a.optimizer, get_args(Optimizer)),
+        expert_imbalance=a.expert_imbalance,
+    )
+    return training, notes
+
+
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
+    if value not in known:
+        raise BadQuestion(f"{option} {value!r} is not known; it is one of {', '.join(known)}")
+    return value
+
+
+def _sequences(a: Arguments, seq_len: int) -> int:
+    if (a.global_batch is None) == (a.global_batch_tokens is None):
+        raise BadQuestion(
+            "say the batch of one step once: --global-batch 512 (sequences) or "
+            "--global-batch-tokens 4M"
+        )
+    if a.global_batch is not None:
+        return a.global_batch
+    text = str(a.global_batch_tokens)
+    tokens = parse_tokens(text)
+    if tokens % seq_len:
+        near = max(1, round(tokens / seq_len))
+        raise BadQuestion(
+            f"--global-batch-tokens {text} = {tokens} is {tokens / seq_len:.2f} sequences of "
+            f"{seq_len}, not a whole number; write --global-batch {near}"
+        )
+    return tokens // seq_len
+
+
+def parse_tokens(text: str) -> int:
+    """Tokens of "4M" (2**20 each), "1024x4096" or "4194304"; raises `BadQuestion`."""
+    if shape := re.fullmatch(r"(\d+)x(\d+)", text):
+        tokens = int(shape[1]) * int(shape[2])
+    elif found := re.fullmatch(r"(\d+(?:\.\d+)?)([KMGB]?)", text.strip().upper()):
+        exact = float(found[1]) * SUFFIX[found[2]]
+        tokens = int(exact) if exact == int(exact) else 0
+    else:
+        tokens = 0
+    if tokens <= 0:
+        raise BadQuestion(
+            f"--global-batch-tokens {text!r} is no number of tokens; write 4M, 1024x4096 or 4194304"
+        )
+    return tokens
+
+
+def _usual_engine(cluster: Cluster) -> str:
+    return "native" if cluster.gpu.vendor == "cpu" else "megatron"
+
+
+def _check_precision(precision: Precision, cluster: Cluster) -> None:
+    """The GPU must have a rate for every format that the recipe uses."""
+    recipe, peaks = RECIPES[precision], cluster.gpu.peak_flops_per_s
+    missing = recipe.base_dtype not in peaks
+    if missing or not set(recipe.linear_dtypes) & set(peaks):
+        able = [
+            name
+            for name, other in RECIPES.items()
+            if other.base_dtype in peaks and set(other.linear_dtypes) & set(peaks)
+        ]
+        raise BadQuestion(
+            f"--precision {precision}: {cluster.gpu.title} has no such matrix units; "
+            f"it can do {', '.join(able)}"
+        )

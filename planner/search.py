@@ -18,7 +18,7 @@ too, or are slower than `SPREAD` times the best.
 import heapq
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal, NamedTuple
 
@@ -29,8 +29,8 @@ from costmodels.layout import Layout, check_layout
 from planner.bounds import packing_bound, row_bounds, row_fits
 from planner.chunk_bound import chunk_bound
 from planner.coefficients import Coefficients, stage_problem
-from planner.question import Pricer, closed_form, price_space
-from planner.question import Question as Question
+from planner.priced_space import Pricer, closed_form, price_space
+from planner.priced_space import Question as Question
 from planner.space import Space, Variant, enumerate_space
 from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem, StepParts
 from planner.stages import Solver

@@ -9,7 +9,7 @@ import pytest
 from costmodels.layout import Stage
 from planner.coefficients import stage_problem
 from planner.pins import parse_pins
-from planner.question import Pricer, Question, price_space
+from planner.priced_space import Pricer, Question, price_space
 from planner.search import NoLayoutFits, search
 from planner.space import enumerate_space
 from planner.stage_problem import THIRDS_PER_S, StageProblem, evaluate

@@ -7,7 +7,7 @@ import pytest
 
 from planner.footprint import explain, fitting_layout, minimum_gpus, sizes
 from planner.pins import parse_pins
-from planner.question import Pricer, Question
+from planner.priced_space import Pricer, Question
 from planner.search import NoLayoutFits, search
 
 Questions = Callable[..., Question]

@@ -9,7 +9,7 @@ import pytest
 from costmodels.layout import check_layout
 from planner.frontier import gpus_front, time_memory_front
 from planner.pins import parse_pins
-from planner.question import Pricer, Question
+from planner.priced_space import Pricer, Question
 from planner.search import NoLayoutFits, Progress, search
 from planner.space import enumerate_space
 from planner.stages import Solver

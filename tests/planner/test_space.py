@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodels.layout import InvalidLayout, Layout, check_layout, even_stages
 from hardware_profiles.engines import engine_names, load_engine
 from planner.pins import PinError, Pins, parse_pin, parse_pins
-from planner.question import Question
+from planner.priced_space import Question
 from planner.space import Space, divisors, enumerate_space
 from planner.splits import can_split, splits
 

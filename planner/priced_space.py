@@ -1,0 +1,49 @@
+"""What is asked of the search, and the prices of every row of its space."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodels.grid import Grid
+from costmodels.model import Model
+from costmodels.price import Prices
+from costmodels.price import price as closed_form_price
+from costmodels.training import Training
+from hardware_profiles.engine_schema import Engine
+from hardware_profiles.schema import Cluster
+from hardware_profiles.tunings import load_fit
+from planner.coefficients import Coefficients
+from planner.pins import Pins
+from planner.space import Space
+
+ROWS_PER_PRICE = 65_536
+Pricer = Callable[[Grid, "Question"], Prices]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be trained, on what, by which engine, and what the user fixed."""
+
+    model: Model
+    training: Training
+    gpus: int
+    cluster: Cluster
+    engine: Engine
+    pins: Pins = field(default_factory=Pins)
+
+
+def closed_form(grid: Grid, question: Question) -> Prices:
+    """The cost model's own prices, with what was fitted for this engine and GPU."""
+    q = question
+    tuning = load_fit(q.engine.name, q.cluster.gpu.name).tuning
+    return closed_form_price(grid, q.model, q.training, q.cluster, q.engine, tuning)
+
+
+def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
+    """Every row of `space` priced, in blocks so that memory stays small."""
+    rows = np.arange(len(space.grid))
+    return Coefficients.joined(
+        Coefficients.of(price(space.grid.take(rows[i : i + ROWS_PER_PRICE]), question))
+        for i in range(0, max(1, len(rows)), ROWS_PER_PRICE)
+    )
