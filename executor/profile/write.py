@@ -33,6 +33,7 @@ from hardware_profiles.schema import (
 )
 
 MEASURED = "measured, see conditions"
+EXACT = frozenset({"size_bytes", "memory_bytes", "host_memory_bytes"})  # counted, not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +143,11 @@ def build_cluster(
 
 
 def rounded(value: object) -> object:
-    """`value` with every float in it to six significant digits: more is noise, and hard to read."""
+    """`value` with every measured float in it to six significant digits: more is noise to read."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
+        return {key: item if key in EXACT else rounded(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return tuple(rounded(item) for item in value)
     return value

@@ -98,6 +98,7 @@ def test_the_file_reads_back(tmp_path: Path) -> None:
     cluster = build_cluster(RECORDS, H100, JOB, {"date": "2026-01-01"}, "x")
     save_cluster(cluster, tmp_path / "x.toml")
     assert load_cluster(tmp_path / "x.toml") == cluster
+    assert {point.size_bytes for point in cluster.collective_points} == {1024, GIB}
     assert cluster.kernels is not None
     assert cluster.kernels.matmul_points[0].flops_per_s == 712.346e12  # six digits are enough
 
