@@ -27,9 +27,10 @@ from planner.plan import (
     RunnerUp,
     SearchReport,
 )
+from planner.priced_space import Question
 from planner.question import Asked
 from planner.resolve import Case
-from planner.search import Progress, Question, SearchResult, search
+from planner.search import Progress, SearchResult, search
 from planner.verdicts import fullest
 
 MOST_REASONS = 8

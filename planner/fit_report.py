@@ -17,9 +17,9 @@ from planner.explain import predicted, runs
 from planner.fixes import changes
 from planner.footprint import Explanation, Fit, NearestMiss, minimum_gpus
 from planner.plan import Prediction
+from planner.priced_space import Question
 from planner.report import indented, memory_bars, memory_legend, step_heading
 from planner.resolve import Case
-from planner.search import Question
 from planner.verdicts import fullest, largest_category
 
 SHOWN_SAVINGS = 3

@@ -12,9 +12,10 @@ from planner.footprint import explain as explain_misfit
 from planner.output import print_json
 from planner.plan import write_plan
 from planner.plan_report import print_answer, print_comparison, print_cost
+from planner.priced_space import Question
 from planner.progress import SearchLine
 from planner.question import Arguments, Asked, ask
-from planner.search import NoLayoutFits, Question, SearchResult
+from planner.search import NoLayoutFits, SearchResult
 
 JOB, PINS, OUTPUT = "The job", "Pins: 8, 1,3, 1..16 or ..4", "The answer"
 PIN_AXES = {

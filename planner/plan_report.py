@@ -18,6 +18,7 @@ from planner.explain import predicted
 from planner.fit_report import print_fit
 from planner.output import console, listing
 from planner.plan import Plan, layout_of
+from planner.priced_space import Question
 from planner.question import Asked
 from planner.report import (
     bullets,
@@ -30,7 +31,7 @@ from planner.report import (
     step_heading,
     time_line,
 )
-from planner.search import Question, SearchResult
+from planner.search import SearchResult
 from planner.space import divisors
 
 SHOWN_REASONS = 3

@@ -25,7 +25,7 @@ from hardware_profiles.local_cpu import LOCAL_CPU
 from hardware_profiles.schema import Cluster
 from planner.models import read_model
 from planner.pins import parse_pins
-from planner.search import Question
+from planner.priced_space import Question
 
 DEFAULT_SEQ_LEN = 4096
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
