@@ -116,4 +116,4 @@ def test_random_cases_cover_what_they_claim(
         recomputed += result.solutions[0].layout.recompute != "none"
         solves += result.cpsat_solves
     assert min(fits, refused, recomputed, mixed) >= 5
-    assert solves >= 50
+    assert solves >= 30
