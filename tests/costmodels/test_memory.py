@@ -1,0 +1,176 @@
+"""Memory of a rank: the totals of two papers, recompute and schedules by hand, laws of ZeRO."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.in_flight import in_flight
+from costmodels.layout import Layout, even_stages
+from costmodels.memory import Sharding, activation_peak, gathered_bytes, state_memory
+from costmodels.model import Attention, Layer, Model
+from costmodels.params import RankParameters
+from costmodels.step import Setting, StepModel
+from costmodels.training import Training
+from hardware_profiles.engine_schema import State
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster
+from hardware_profiles.tunings import Tuning
+
+ZERO = State(weight_bytes=2, gradient_bytes=2, master_bytes=4, moment_bytes=8, reduce_bytes=2)
+
+
+def sharding(zero_stage: int, ranks: float, pipelined: float = 0.0) -> Sharding:
+    return Sharding(
+        zero_stage=zero_stage, dense_ranks=ranks, expert_ranks=ranks, pipelined=pipelined
+    )
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "gigabytes"),
+    [
+        pytest.param(0, 120.0, id="16 bytes x 7.5e9"),
+        pytest.param(1, 31.4, id="(4 + 12 / 64) x 7.5e9"),
+        pytest.param(2, 16.6, id="(2 + 14 / 64) x 7.5e9"),
+        pytest.param(3, 1.9, id="16 / 64 x 7.5e9"),
+    ],
+)
+def test_states_of_the_zero_paper(zero_stage: int, gigabytes: float):
+    """Published: 7.5e9 parameters over 64 ranks (1910.02054, figure 1)."""
+    states = state_memory(ZERO, RankParameters(dense=7.5e9), sharding(zero_stage, 64.0))
+    assert float(states.allocated) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+@given(
+    dense=st.floats(0, 1e11), expert=st.floats(0, 1e11), ranks=st.sampled_from((1, 2, 8, 512)),
+    pipelined=st.sampled_from((0.0, 1.0)),
+    name=st.sampled_from(("megatron", "native", "nanotron", "deepspeed", "torchtitan")),
+)  # fmt: skip
+def test_a_higher_zero_stage_never_holds_more(dense, expert, ranks, pipelined, name):
+    """Each ZeRO stage divides what the one below it divides, and more."""
+    state, parameters = load_engine(name).state, RankParameters(dense=dense, expert=expert)
+    held = [
+        float(state_memory(state, parameters, sharding(zero, ranks, pipelined)).allocated)
+        for zero in range(4)
+    ]
+    assert all(held[zero + 1] <= held[zero] * (1 + 1e-12) for zero in range(3))
+
+
+def test_zero_3_gathers_one_layer_at_a_time():
+    """While a layer of 1e9 parameters computes, 2 + 2 bytes of each are whole; below stage 3 nothing."""
+    assert gathered_bytes(ZERO, 1e9, sharding(3, 64.0)) == 4e9
+    assert gathered_bytes(ZERO, 1e9, sharding(2, 64.0)) == 0
+
+
+def test_fullest_moment_by_hand():
+    """Two chunks of 10 and 30 bytes: (3, 1) holds 60, (2, 2) holds 80."""
+    assert activation_peak([(3, 1), (2, 2)], [10.0, 30.0]) == 80.0
+
+
+def gpt(heads: int, hidden: int, layers: int) -> Model:
+    width = hidden // heads
+    attention = Attention(heads=heads, kv_heads=heads, head_dim=width, v_head_dim=width)
+    return Model(
+        name="gpt", hidden=hidden, vocab=51200, kinds=(Layer(attention=attention, ffn=4 * hidden),),
+        pattern=(0,) * layers, gated=False, norm="layernorm", bias=True,
+    )  # fmt: skip
+
+
+def paper_rank_0(model: Model, b: int, p: int, batch: int, *, full: bool) -> float:
+    """Activations of the first rank, tensor and sequence parallel 8, 1F1B, as Korthikanti counts."""
+    engine = load_engine("megatron")
+    kernels = engine.kernels.model_copy(
+        update={"flash_attention": False, "dropout": True, "logits_bytes": 4.0}
+    )
+    layout = Layout(
+        tensor_parallel=8, sequence_parallel=True, pipeline_parallel=p, micro_batch_size=b,
+        stages=even_stages(model.num_layers, p, "full" if full else "none"),
+    )  # fmt: skip
+    setting = Setting(
+        model, Training(seq_len=2048, global_batch_size=batch), load_cluster("dgx-a100"),
+        engine.model_copy(update={"kernels": kernels}), Tuning(),
+    )  # fmt: skip
+    memory = StepModel(setting, layout).memory()[0]
+    return float(memory.activations + (0.0 if full else memory.transient))
+
+
+PAPER = [  # table 3 of arXiv 2205.05198: heads a, hidden h, layers L, micro-batch b, p, batch
+    pytest.param(64, 6144, 48, 4, 1, 4, id="22B: p 1, so head and logits too"),
+    pytest.param(96, 12288, 96, 1, 8, 64, id="175B: p 8"),
+    pytest.param(128, 20480, 105, 1, 35, 280, id="530B: p 35"),
+    pytest.param(160, 25600, 128, 1, 64, 512, id="1T: p 64"),
+]
+
+
+@pytest.mark.parametrize(("a", "h", "layers", "b", "p", "batch"), PAPER)
+def test_first_rank_holds_equation_5(a: int, h: int, layers: int, b: int, p: int, batch: int):
+    """s b h / t (L (34 + 5 a s / h) + p), and 4 (1 + v / h) more where the last stage is the first."""
+    s, t, v = 2048, 8, 51200
+    ends = p + (4 * (1 + v / h) if p == 1 else 0)
+    expected = s * b * h / t * (layers * (34 + 5 * a * s / h) + ends)
+    activations = paper_rank_0(gpt(a, h, layers), b, p, batch, full=False)
+    assert activations == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("a", "h", "layers", "b", "p", "batch"), PAPER[1:])
+def test_full_recompute_keeps_inputs(a: int, h: int, layers: int, b: int, p: int, batch: int):
+    """2 s b h / t for each layer in flight, p dropout masks, beside the one that is replayed."""
+    expected = 2048 * b * h / 8 * (2 * layers + p)
+    activations = paper_rank_0(gpt(a, h, layers), b, p, batch, full=True)
+    assert activations == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vpp", "m", "expected"),
+    [
+        pytest.param("gpipe", 4, 1, 16, [16, 16, 16, 16], id="gpipe: all m"),
+        pytest.param("1f1b", 4, 1, 16, [4, 3, 2, 1], id="1f1b: p - s"),
+        pytest.param("1f1b", 4, 1, 2, [2, 2, 2, 1], id="1f1b: no more than m"),
+        pytest.param("zb_h1", 4, 1, 16, [4, 4, 4, 4], id="zb_h1: p everywhere"),
+        pytest.param("interleaved_1f1b", 4, 3, 16, [15, 13, 11, 9], id="vp + p - 1 - 2 s chunks"),
+        pytest.param("zb_v", 4, 2, 16, [8, 8, 8, 8], id="zb_v: 2 p chunks"),
+        pytest.param("dualpipe_v", 4, 2, 16, [9, 9, 9, 9], id="dualpipe_v: 2 p + 1 chunks"),
+    ],
+)
+def test_micro_batches_in_flight(schedule, pp: int, vpp: int, m: int, expected: list[int]):
+    """The most chunk-activations that each rank holds at once."""
+    assert [max(map(sum, rank)) for rank in in_flight(schedule, pp, vpp, m)] == expected
+
+
+@pytest.mark.parametrize(("p", "v"), [(4, 2), (8, 3), (16, 4)])
+def test_interleaving_holds_the_papers_factor_more(p: int, v: int):
+    """The first rank holds 1 + (p - 1) / (p v) of what 1F1B holds (2205.05198, section 4.2.3)."""
+    chunks = max(map(sum, in_flight("interleaved_1f1b", p, v, 8 * p)[0]))
+    assert chunks / (p * v) == pytest.approx(1 + (p - 1) / (p * v))
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_recompute_never_keeps_more(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """None keeps at least what selective keeps, and that at least what full keeps."""
+    case = data.draw(cases(pipelined=False, uniform=True))
+    layers = case.setting.model.num_layers
+    kept = [
+        float(
+            StepModel(
+                case.setting, replace(case.layout, stages=even_stages(layers, 1, mode))
+            ).stage_costs[0].saved_bytes
+        )
+        for mode in ("none", "selective", "full")
+    ]  # fmt: skip
+    assert kept[0] >= kept[1] >= kept[2] > 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_categories_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """Allocated is the sum of the five categories, none of them negative."""
+    for memory in data.draw(cases()).step.memory():
+        parts = (
+            memory.weights, memory.gradients, memory.optimizer, memory.activations,
+            memory.transient,
+        )  # fmt: skip
+        assert min(map(float, parts)) >= 0
+        assert float(memory.allocated) == pytest.approx(sum(map(float, parts)))

@@ -1,0 +1,70 @@
+"""How engines cut layers into stages when nobody says, against their own published layouts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.hf_config import model_from_config
+from costmodels.model import Model
+from costmodels.stage_split import split_by_cost, split_evenly, stages_with
+from hardware_profiles.load_models import load_model_config
+
+
+def model_of(name: str) -> Model:
+    return model_from_config(load_model_config(name), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        pytest.param("ultrascale-1b", 11, id="1B: 11 of 16 layers"),
+        pytest.param("ultrascale-8b", 18, id="8B: 18 of 32 layers"),
+        pytest.param("ultrascale-70b", 41, id="70B: 41 of 80 layers"),
+    ],
+)
+def test_nanotron_gives_the_first_stage_more(name: str, first: int):
+    """Published: the playbook's first of two stages, the head weighing on the second."""
+    model = model_of(name)
+    assert split_by_cost(model, 2) == (first, model.num_layers - first)
+
+
+def test_megatron_counts_the_ends_as_layers():
+    """Llama 3.1 405B (2407.21783): 126 layers, embedding and head are 16 x 8."""
+    assert split_evenly(126, 16, ends_count=True) == (7, *(8,) * 14, 7)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "ends_count", "expected"),
+    [
+        pytest.param(32, 4, True, (8, 8, 8, 8), id="what divides is even"),
+        pytest.param(10, 4, False, (2, 3, 3, 2), id="the rest to the middle"),
+        pytest.param(5, 1, True, (5,), id="one stage"),
+    ],
+)
+def test_split_evenly_by_hand(layers: int, stages: int, ends_count: bool, expected):
+    """Layers over stages, away from embedding and head."""
+    assert split_evenly(layers, stages, ends_count=ends_count) == expected
+
+
+@given(layers=st.integers(1, 200), stages=st.integers(1, 32), ends_count=st.booleans())
+def test_no_layer_is_lost(layers: int, stages: int, ends_count: bool):
+    """Stages hold all layers between them, as alike as the ends allow."""
+    counts = split_evenly(layers, stages, ends_count=ends_count)
+    assert sum(counts) == layers
+    assert len(counts) == stages
+    assert max(counts) - min(counts) <= (2 if ends_count else 1)
+
+
+@given(stages=st.integers(1, 16))
+def test_cost_split_loses_no_layer(stages: int):
+    """Every layer has one stage under nanotron's rule too."""
+    model = model_of("ultrascale-8b")
+    assert sum(split_by_cost(model, stages)) == model.num_layers
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_stages_recompute_alike(recompute: str):
+    """All layers of all stages, or none."""
+    for stage in stages_with((3, 0, 5), recompute):
+        assert stage.selective_layers == (stage.layers if recompute == "selective" else 0)
+        assert stage.full_layers == (stage.layers if recompute == "full" else 0)
