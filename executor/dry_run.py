@@ -16,13 +16,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from costmodels.hf_config import model_from_config
 from costmodels.layout import InvalidLayout
 from costmodels.units import format_bytes
 from executor.dryrun.tracker import Tracker
@@ -71,8 +73,6 @@ def dry_run(plan: Plan, rank: int) -> DryRun:
 
 def job_of(plan: Plan) -> Job:
     """What a plan asks the engine to train."""
-    from costmodels.hf_config import model_from_config
-
     return Job(
         model=model_from_config(plan.model.config, plan.model.name),
         layout=layout_of(plan.layout),
@@ -81,17 +81,46 @@ def job_of(plan: Plan) -> Job:
 
 
 def dry_run_job(job: Job, rank: int) -> DryRun:
-    """Run one rank of `job`, one step."""
+    """Run one rank of `job`, one step; a step of very many micro-batches from two shorter ones.
+
+    Once the pipeline is full every further pp micro-batches do the same: `2 pp` and `3 pp` of them
+    (with the remainder that the schedule needs) give all figures of a longer step exactly.
+    """
     began = time.perf_counter()
-    with _alone(rank, job.layout.world_size), FakeTensorMode(allow_non_fake_inputs=True):
-        tracker = Tracker()
-        with tracker.watching():
-            engine = Engine(job, torch.device("cpu"), balanced=True, observer=tracker)
-            tag_state(tracker, engine)
-            tracker.work = Work(engine.local.groups.axes())
-            batches = [fake_batch(engine)] * engine.num_micro_batches
-            engine.run(batches)
-        work = tracker.work
+    pp = job.layout.pipeline_parallel
+    wanted = job.layout.num_micro_batches(job.training)
+    short = 2 * pp + wanted % pp
+    longer = short + pp
+    if wanted <= short + longer:
+        return _measure(job, rank, began)
+    a, b = (_measure(_with_micro_batches(job, n), rank, began) for n in (short, longer))
+    return _extrapolate(a, b, (wanted - longer) // pp)
+
+
+def _with_micro_batches(job: Job, number: int) -> Job:
+    """The same job with another global batch."""
+    size = number * job.layout.data_parallel * job.layout.micro_batch_size
+    return replace(job, training=replace(job.training, global_batch_size=size))
+
+
+def _extrapolate(a: DryRun, b: DryRun, repeats: int) -> DryRun:
+    """`b` and `repeats` times more of what it does beyond `a`."""
+
+    def more(name: str) -> dict[str, Any]:
+        before, after = getattr(a, name), getattr(b, name)
+        return {key: x + repeats * (x - before.get(key, 0)) for key, x in after.items()}
+
+    tables = ("peak_by_category", "peak_by_phase", "flops", "comm_bytes", "comm_calls")
+    peak = b.peak_bytes + repeats * (b.peak_bytes - a.peak_bytes)
+    return replace(b, peak_bytes=peak, **{name: more(name) for name in tables})
+
+
+def _measure(job: Job, rank: int, began: float) -> DryRun:
+    """The whole program of one step."""
+    with watched_engine(job, rank) as (engine, tracker):
+        work = Work(engine.local.groups.axes())
+        tracker.work = work
+        engine.run([fake_batch(engine)] * engine.num_micro_batches)
         return DryRun(
             rank=rank,
             pp_rank=engine.local.groups.at.pp_rank,
@@ -103,6 +132,17 @@ def dry_run_job(job: Job, rank: int) -> DryRun:
             comm_calls=dict(work.comm_calls),
             wall_s=time.perf_counter() - began,
         )
+
+
+@contextmanager
+def watched_engine(job: Job, rank: int) -> Iterator[tuple[Engine, Tracker]]:
+    """One rank's engine on fake tensors, alone in its world, and the tracker that follows it."""
+    with _alone(rank, job.layout.world_size), FakeTensorMode(allow_non_fake_inputs=True):
+        tracker = Tracker()
+        with tracker.watching():
+            engine = Engine(job, torch.device("cpu"), balanced=True, observer=tracker)
+            tag_state(tracker, engine)
+            yield engine, tracker
 
 
 @contextmanager

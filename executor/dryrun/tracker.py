@@ -39,6 +39,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                      activation; everything else is transient
     peak, at_peak    the largest sum so far, and its categories
     phase_peaks      the largest sum within each phase
+    saved            a list to which every newly saved tensor's shape, dtype and bytes are added
     """
 
     def __init__(self, work: Work | None = None) -> None:
@@ -50,6 +51,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.at_peak = dict(self.live_bytes)
         self.current: str = "build"
         self.phase_peaks: dict[str, int] = defaultdict(int)
+        self.saved: list[tuple[tuple[int, ...], str, int]] | None = None
         self._held: dict[int, tuple[int, Category]] = {}
 
     @contextmanager
@@ -107,6 +109,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Autograd keeps `x`: an activation, unless it is something longer-lived."""
         if self.category_of(x) == "transient":
             self.tag(x, "activations")
+            if self.saved is not None:
+                size = self._held[x.untyped_storage()._cdata][0]
+                self.saved.append((tuple(x.shape), str(x.dtype).removeprefix("torch."), size))
         return x.detach()  # `x` itself would be a cycle where it is the output of its own node
 
     def _add(self, storage: torch.UntypedStorage) -> None:

@@ -1,4 +1,4 @@
-"""What is put around a layer: its weights gathered and freed, and its forward run again in backward."""
+"""What is put around a layer: weights gathered and freed, and the forward run again in backward."""
 
 from collections.abc import Callable
 from typing import Any

@@ -16,6 +16,7 @@ from costmodels.model import Experts
 from executor.engine.functions import (
     AllToAll,
     ColumnLinear,
+    Combine,
     GroupedLinear,
     Projection,
     RowLinear,
@@ -137,7 +138,8 @@ class Mixture:
         if routing.regroup is not None:
             y = y.index_select(0, routing.regroup.argsort())
         y = AllToAll.apply(y, routing.receive, routing.send, group)
-        return torch.zeros_like(x).index_add(0, token, y)
+        combined: Tensor = Combine.apply(y, token, x.shape[0])
+        return combined
 
     def _routing(self, chosen: Tensor) -> Routing:
         """Sort (tokens, top_k) choices by expert and agree with the other ranks on the counts."""

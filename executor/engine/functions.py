@@ -297,6 +297,22 @@ class AllToAll(Differentiable):
         return all_to_all(dy, receive, send, ctx.group), None, None, None
 
 
+class Combine(Differentiable):
+    """Rows added to the tokens they belong to. Saves the tokens' numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, token: Tensor, tokens: int) -> Tensor:
+        """y[token[i]] += rows[i], (tokens, hidden)."""
+        ctx.save_for_backward(token)
+        return rows.new_zeros((tokens, rows.shape[1])).index_add_(0, token, rows)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        """Each row gets its token's gradient."""
+        (token,) = ctx.saved_tensors
+        return dy.index_select(0, token), None, None
+
+
 class Embedding(Differentiable):
     """Rows of a vocabulary-split table, summed over the group and scattered along the sequence.
 

@@ -1,0 +1,245 @@
+"""The dry run against arithmetic, against the same program on real tensors, and on a large plan."""
+
+import json
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import hardware_profiles
+from costmodels.layout import Layout, even_stages
+from costmodels.model import Attention, Experts, Layer, Model
+from costmodels.training import Training
+from executor.dry_run import _measure, dry_run_job, tag_state
+from executor.dryrun.saved import saved_bytes_per_layer
+from executor.dryrun.tracker import Tracker
+from executor.engine.data import Sequences
+from executor.engine.engine import Engine, Job
+from planner.plan import Plan, PlanCluster, PlanLayout, PlanModel, PlanTraining
+
+GIB = 2**30
+LLAMA_8B = Model(
+    name="llama-3-8b", hidden=4096, vocab=128256, pattern=(0,) * 32,
+    kinds=(
+        Layer(attention=Attention(heads=32, kv_heads=8, head_dim=128, v_head_dim=128), ffn=14336),
+    ),
+)  # fmt: skip
+ATTENTION = 4096 * 4096 * 2 + 2 * 1024 * 4096
+LAYER = ATTENTION + 3 * 14336 * 4096 + 2 * 4096
+TABLE = 128256 * 4096
+PARAMETERS = 32 * LAYER + 2 * TABLE + 4096
+TOKENS = 8192
+TRAINING = Training(seq_len=TOKENS, global_batch_size=8)
+TINY = Model(
+    name="tiny", hidden=64, vocab=128, pattern=(0, 1, 0, 1),
+    kinds=(
+        Layer(attention=Attention(heads=4, kv_heads=2, head_dim=16, v_head_dim=16), ffn=128),
+        Layer(
+            attention=Attention(heads=4, kv_heads=2, head_dim=16, v_head_dim=16),
+            experts=Experts(experts=4, top_k=2, ffn=64),
+        ),
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def zero3():
+    """Llama-3 8B on 8 GPUs, ZeRO-3, one sequence of 8192 tokens each."""
+    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(32, 1))
+    return dry_run_job(Job(model=LLAMA_8B, layout=layout, training=TRAINING), 0)
+
+
+@pytest.mark.parametrize(
+    ("category", "expected_bytes"),
+    [
+        pytest.param("gradients", 4 * PARAMETERS / 8, id="fp32 gradient shard: 4 P / 8"),
+        pytest.param("optimizer", 12 * PARAMETERS / 8, id="fp32 master and moments: 12 P / 8"),
+    ],
+)
+def test_states_by_hand(category, expected_bytes, zero3):
+    """ZeRO-3 keeps an eighth of every state on each of eight ranks."""
+    assert zero3.peak_by_category[category] == pytest.approx(expected_bytes, rel=1e-5)
+
+
+def test_layer_by_hand():
+    """A Llama layer saves x, two normed copies, q, k, v, the attention's output, its input to the
+    feed-forward and three feed-forward-wide tensors: 17 s h elements; then three fp32 statistics.
+    """
+    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(32, 1))
+    job = Job(model=LLAMA_8B, layout=layout, training=TRAINING)
+    wide = TOKENS * (6 * 4096 + 2 * 1024 + 3 * 14336) * 2
+    statistics = 4 * TOKENS * (1 + 1 + 32)
+    assert saved_bytes_per_layer(job, 0) == wide + statistics
+    assert saved_bytes_per_layer(job, 0, "full") == TOKENS * 4096 * 2
+    assert saved_bytes_per_layer(job, 0, "selective") == wide + 4 * TOKENS * 2
+
+
+def test_activations_by_hand(zero3):
+    """At the peak every layer's activations are alive, and the head's input and statistics."""
+    layers = 32 * (TOKENS * (6 * 4096 + 2 * 1024 + 3 * 14336) * 2 + 4 * TOKENS * 34)
+    tokens = TOKENS * (8 + 1)  # the local tokens and whether each is held, for the embedding
+    ends = TOKENS * 4096 * 2 + 4 * TOKENS
+    assert zero3.peak_by_category["activations"] == pytest.approx(layers + tokens + ends, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        pytest.param(
+            "forward.matmul",
+            2 * TOKENS * (32 * (LAYER - 2 * 4096) + 3 * TABLE),
+            id="2 T (matrices + the head's three products)",
+        ),
+        pytest.param("backward.matmul", 4 * TOKENS * 32 * (LAYER - 2 * 4096), id="4 T matrices"),
+        pytest.param(
+            "forward.attention", 32 * 2 * TOKENS**2 * 4096, id="4 T^2 h of each layer, causal half"
+        ),
+        pytest.param("backward.attention", 32 * 5 * TOKENS**2 * 4096, id="five products for two"),
+    ],
+)
+def test_flops_by_hand(kind, expected, zero3):
+    """Every matrix product of the step is counted once."""
+    assert zero3.flops[kind] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected_bytes"),
+    [
+        pytest.param(
+            "dp.all_gather", 2 * (2 * 32 * LAYER + 2 * TABLE + 2 * 4096),
+            id="bf16: layers and the last norm twice, tables once",
+        ),
+        pytest.param("dp.reduce_scatter", 4 * PARAMETERS, id="fp32 gradient once"),
+    ],
+)  # fmt: skip
+def test_communication_by_hand(kind, expected_bytes, zero3):
+    """ZeRO-3 gathers weights for the forward and the backward pass and scatters gradients once."""
+    assert zero3.comm_bytes[kind] == expected_bytes
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(("zero", "precision"), [(0, "fp32"), (1, "bf16"), (3, "bf16")])
+def test_against_real_tensors(zero, precision, recompute, tmp_path):
+    """The same program on real tensors has the same live bytes to the last one (dense layers)."""
+    model = replace(TINY, kinds=TINY.kinds[:1], pattern=(0,) * 3)
+    layout = Layout(
+        zero_stage=zero, micro_batch_size=2, stages=even_stages(3, 1, recompute),
+        selective_modules=("core_attention", "mlp"),
+    )  # fmt: skip
+    training = Training(seq_len=64, global_batch_size=4, precision=precision)
+    job = Job(model=model, layout=layout, training=training)
+    fake = dry_run_job(job, 0)
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    tracker = Tracker()
+    with tracker.watching():
+        engine = Engine(job, torch.device("cpu"), observer=tracker)
+        tag_state(tracker, engine)
+    batches = engine._batches(0, Sequences(training, model.vocab, seed=0))
+    with tracker.watching():
+        engine.run(batches)
+    dist.destroy_process_group()
+    assert tracker.peak == pytest.approx(fake.peak_bytes, rel=0.01)
+    for category in ("weights", "gradients", "optimizer", "activations"):
+        assert tracker.at_peak[category] == fake.peak_by_category[category], category
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(Layout(data_parallel=2, zero_stage=2, stages=even_stages(4, 1)), id="zero2"),
+        pytest.param(
+            Layout(pipeline_parallel=2, stages=even_stages(4, 2), data_parallel=2, zero_stage=1),
+            id="1f1b",
+        ),
+        pytest.param(
+            Layout(pipeline_parallel=2, schedule="gpipe", stages=even_stages(4, 2)), id="gpipe"
+        ),
+        pytest.param(
+            Layout(
+                pipeline_parallel=2, virtual_stages=2, schedule="interleaved_1f1b",
+                stages=even_stages(4, 4), data_parallel=2, expert_parallel=2,
+            ),
+            id="interleaved",
+        ),
+        pytest.param(
+            Layout(
+                pipeline_parallel=2, virtual_stages=2, schedule="zb_v", stages=even_stages(4, 4)
+            ),
+            id="zb_v",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rank", [0, -1])
+def test_long_steps_by_extrapolation(layout, rank):
+    """A step of 16 micro-batches is exactly what two shorter ones say it is."""
+    training = Training(seq_len=64, global_batch_size=16 * layout.data_parallel)
+    job = Job(model=TINY, layout=layout, training=training)
+    rank %= layout.world_size
+    whole, short = _measure(job, rank, 0.0), dry_run_job(job, rank)
+    assert short.peak_bytes == whole.peak_bytes
+    assert short.flops == whole.flops
+    assert short.comm_bytes == whole.comm_bytes
+    assert short.comm_calls == whole.comm_calls
+
+
+def test_stages_add_up():
+    """The stages of a pipeline execute the same FLOPs in sum as one stage, recompute aside."""
+    training = Training(seq_len=64, global_batch_size=4)
+    whole = dry_run_job(
+        Job(model=TINY, layout=Layout(stages=even_stages(4, 1)), training=training), 0
+    )
+    layout = Layout(pipeline_parallel=4, stages=even_stages(4, 4), schedule="zb_h1")
+    parts = [dry_run_job(Job(model=TINY, layout=layout, training=training), r) for r in range(4)]
+    assert sum(part.total_flops for part in parts) == whole.total_flops
+
+
+@pytest.fixture(scope="module")
+def large_plan(tmp_path_factory):
+    """Llama-3.1 405B on 16,384 GPUs: tp8 pp16 dp128, seven layers on the outer two ranks."""
+    catalogue = Path(hardware_profiles.__file__).parent / "models"
+    config = json.loads((catalogue / "llama-3.1-405b.json").read_text())
+    stages = ({"layers": 7}, *({"layers": 8},) * 14, {"layers": 7})
+    plan = Plan(
+        model=PlanModel.of("llama-3.1-405b", config),
+        cluster=PlanCluster(name="h100-sxm-ib", gpus=16384, sha256="0"),
+        training=PlanTraining(seq_len=8192, global_batch_size=2048),
+        engine="native",
+        layout=PlanLayout(
+            data_parallel=128, tensor_parallel=8, sequence_parallel=True, pipeline_parallel=16,
+            zero_stage=1, stages=stages,
+        ),
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("plan") / "plan.yaml"
+    path.write_text(plan.to_yaml())
+    return path
+
+
+def test_large_rank_in_time(large_plan):
+    """A rank of the 405B plan runs within 60 CPU seconds and 8 GiB, and fits an 80 GB GPU."""
+    command = [sys.executable, "-m", "executor.dry_run", str(large_plan), "--rank", "0", "--json"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    (result,) = json.loads(done.stdout)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
+    assert after.ru_maxrss * 1024 < 8 * GIB
+    parameters = 7 * (16384 * 16384 * 2 + 2 * 1024 * 16384 + 3 * 53248 * 16384) + 128256 * 16384
+    norms = 7 * 2 * 16384  # held whole by every tensor rank
+    held = parameters / 8 + norms
+    assert result["peak_by_category"]["weights"] == pytest.approx(2 * held, rel=1e-5)
+    assert result["peak_by_category"]["gradients"] == pytest.approx(4 * held, rel=1e-5)
+    assert result["peak_by_category"]["optimizer"] == pytest.approx(12 * held / 128, rel=1e-4)
+
+
+def test_wrong_rank(large_plan):
+    """A rank that the plan does not have is one line and exit code 2."""
+    command = [sys.executable, "-m", "executor.dry_run", str(large_plan), "--rank", "16384"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "rank 16384: the plan has ranks 0 to 16383"
