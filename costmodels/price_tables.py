@@ -195,6 +195,8 @@ class WeightTable(_Table):
         each, zero = self.ranks.state.reduce_bytes, self.grid.zero_stage
 
         def seconds(collective: Collective, part: RankParameters) -> Number:
+            if self.setting.training.adapters_only:
+                return 0.0
             sums, shares = collective("all_reduce", part), collective("reduce_scatter", part)
             return where(zero == 0, sums, where(zero < 3, shares, 0.0))
 
@@ -205,6 +207,8 @@ class WeightTable(_Table):
         each, zero = self.ranks.state.weight_bytes, self.grid.zero_stage
 
         def seconds(collective: Collective, part: RankParameters) -> Number:
+            if self.setting.training.adapters_only:
+                return 0.0
             gather = collective("all_gather", part)
             return where((zero == 1) | (zero == 2), gather, 0.0)
 

@@ -125,7 +125,12 @@ def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool
         stages=tuple(Stage(n, n if mode == 1 else 0, n if mode == 2 else 0)
                      for n, mode in zip(counts, modes, strict=True)),
     )  # fmt: skip
-    training = Training(seq_len=draw(st.sampled_from((512, 4096))), global_batch_size=dp * mbs * m)
+    training = Training(
+        seq_len=draw(st.sampled_from((512, 4096))),
+        global_batch_size=dp * mbs * m,
+        precision=draw(st.sampled_from(("bf16", "fp8"))),
+        adapters_only=draw(st.sampled_from((False, False, True))),
+    )
     setting = Setting(model, training, cluster, engine, TUNING)
     return Case(setting, layout, grid_of(layout, training))
 

@@ -13,7 +13,7 @@ from costmodels.in_flight import in_flight
 from costmodels.layout import Layout
 from costmodels.price import Prices, price
 from costmodels.ranks import SELECTIVE
-from costmodels.step import MODES
+from costmodels.stage_model import MODES
 
 RELATIVE = 1e-9
 COMMON = settings(max_examples=40, deadline=None)

@@ -1,0 +1,102 @@
+"""Costs of lists of operations: what hides under what, what recompute replays, what the host adds."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.blocks import layer_operations
+from costmodels.layer import Cost, exposed_s
+from costmodels.operations import Matmul
+from costmodels.stage_model import MODES
+from costmodels.step import StepModel
+
+SECONDS = st.floats(0, 1e3)
+FRACTION = st.floats(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("whole", "room", "overlap", "interference", "expected"),
+    [
+        pytest.param(10, 4, 0.5, 0.1, 6.4, id="hides min(5, 4) = 4: 10 - 4 + 0.1 x 4"),
+        pytest.param(10, 40, 0.5, 0.1, 5.5, id="hides min(5, 40) = 5: 10 - 5 + 0.1 x 5"),
+        pytest.param(10, 40, 1.0, 0.0, 0.0, id="all of it"),
+        pytest.param(10, 40, 0.0, 0.1, 10.0, id="the engine overlaps nothing"),
+    ],
+)
+def test_exposed_by_hand(whole, room, overlap, interference, expected):
+    """What is seen is what is not hidden, and what hiding slows down."""
+    assert exposed_s(whole, room, overlap, interference) == pytest.approx(expected)
+
+
+@given(compute=SECONDS, communication=SECONDS, overlap=FRACTION, interference=FRACTION)
+def test_overlapped_region(compute, communication, overlap, interference):
+    """max(T_math, T_comm) <= t <= T_math + T_comm, where hiding slows nothing down."""
+    alone = compute + exposed_s(communication, compute, overlap, 0.0)
+    assert max(compute, communication) * (1 - 1e-12) <= alone + 1e-9
+    slowed = compute + exposed_s(communication, compute, overlap, interference)
+    assert alone <= slowed + 1e-9
+    assert slowed <= compute + communication + 1e-9
+
+
+@given(whole=SECONDS, more=SECONDS, room=SECONDS, overlap=FRACTION, interference=FRACTION)
+def test_more_communication_is_never_seen_less(whole, more, room, overlap, interference):
+    """Exposed time grows with the communication and shrinks with the room."""
+    seen = exposed_s(whole, room, overlap, interference)
+    assert exposed_s(whole + more, room, overlap, interference) >= seen - 1e-9
+    assert exposed_s(whole, room + more, overlap, interference) <= seen + 1e-9
+
+
+def costs(step: StepModel, kind: int) -> list[Cost]:
+    return [step._plain_cost(kind, mode) for mode in MODES]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_recompute_only_adds_a_replay(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """Full recompute replays the forward, selective less of it; the other passes do not change."""
+    step = data.draw(cases()).step
+    directions = 2 if step.setting.training.adapters_only else 3  # frozen: no weight gradients
+    for kind in range(len(step.setting.model.kinds)):
+        none, selective, full = costs(step, kind)
+        assert none.replay.total_s == 0
+        assert full.replay == full.forward
+        assert 0 < float(selective.replay.total_s) <= float(full.replay.total_s)
+        assert float(full.replay_flops) == pytest.approx(float(none.model_flops) / directions)
+        for cost in (selective, full):
+            assert (cost.forward, cost.input_grad, cost.weight_grad, cost.model_flops) == (
+                none.forward, none.input_grad, none.weight_grad, none.model_flops,
+            )  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_costs_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """The total of a cost is the sum of its passes, of a pass that of its causes."""
+    step = data.draw(cases()).step
+    cost = step.layer_cost(0, "full")
+    passes = (cost.forward, cost.input_grad, cost.weight_grad, cost.replay)
+    assert float(cost.total_s) == pytest.approx(sum(float(p.total_s) for p in passes))
+    for one in passes:
+        causes = (
+            one.matmul_s, one.attention_s, one.pointwise_s, one.host_s, one.tensor_s,
+            one.context_s, one.expert_s, one.data_s,
+        )  # fmt: skip
+        assert float(one.total_s) == pytest.approx(sum(map(float, causes)))
+        assert min(map(float, causes)) >= 0
+    assert float((cost + cost).total_s) == pytest.approx(float((cost * 2).total_s))
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """With a second per launch a pass lasts its launches: one product per weight gradient."""
+    case = data.draw(cases(pipelined=False))
+    tuning = case.setting.tuning.model_copy(update={"launch_s": 1.0})
+    slow = StepModel(replace(case.setting, tuning=tuning), case.layout)
+    operations = layer_operations(slow.site, case.setting.model.kinds[0])
+    matmuls = sum(isinstance(op, Matmul) for op in operations)
+    weight_grad = float(slow.layer_cost(0, "none").weight_grad.total_s)
+    assert weight_grad == pytest.approx(0 if case.setting.training.adapters_only else matmuls)

@@ -1,0 +1,139 @@
+"""One training step: no parallelism by hand, parts that add up, and laws over random layouts."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.layout import Layout, even_stages
+from costmodels.params import model_parameters
+from costmodels.schedule import play
+from costmodels.step import UPDATE_BYTES, Setting, StepModel, StepTime
+from costmodels.training import Training
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster
+from hardware_profiles.tunings import Tuning
+
+QUICK = settings(max_examples=40, deadline=None)
+
+
+@pytest.fixture(scope="module")
+def setting(models) -> Setting:
+    """The dense model under Megatron on DGX H100, nothing fitted."""
+    training = Training(seq_len=4096, global_batch_size=64)
+    cluster, engine = load_cluster("dgx-h100"), load_engine("megatron")
+    return Setting(models["dense"], training, cluster, engine, Tuning())
+
+
+def test_one_gpu_by_hand(setting: Setting):
+    """64 micro-batches of 8 layers and both ends, and one pass over 28 bytes per parameter."""
+    step = StepModel(setting, Layout(stages=even_stages(8, 1)))
+    time = step.time()
+    once = 8 * float(step.layer_cost(0, "none").total_s)
+    once += sum(float(end.total_s) for end in step.ends)
+    parameters = model_parameters(setting.model).total
+    bandwidth = step.pricer.device.bandwidth_bytes_per_s
+    update = UPDATE_BYTES["adamw"] * parameters / bandwidth
+    assert time.step_time_s == pytest.approx(64 * once + update, rel=1e-12)
+    assert time.exposed_comm_s == 0
+    assert time.bubble_s == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("m", [4, 8, 64])
+def test_bubble_of_a_pipeline(setting: Setting, models, m: int):
+    """Equal stages on one node idle (p-1) / (p-1+m) of the pipeline's time, ends taken away."""
+    bare = replace(models["dense"], vocab=8, final_norm=False)
+    here = replace(
+        setting, model=bare, training=Training(seq_len=4096, global_batch_size=m),
+        engine=setting.engine.model_copy(
+            update={"overlap": setting.engine.overlap.model_copy(update={"pipeline": 0.0})}
+        ),
+    )  # fmt: skip
+    time = StepModel(here, Layout(pipeline_parallel=4, stages=even_stages(8, 4))).time()
+    fraction = time.bubble_s / (time.step_time_s - time.optimizer_s)
+    assert fraction == pytest.approx(3 / (3 + m), rel=0.05)
+
+
+@QUICK
+@given(data=st.data())
+def test_parts_add_up_to_the_timeline(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
+    """The parts are the last rank's end with its gradients reduced, the update, and what is fixed."""
+    step = data.draw(cases()).step
+    la, time = step.layout, step.time()
+    ends = play(la.schedule, la.pipeline_parallel, la.virtual_stages, step.m, step.work).end_s
+    reduced = max(end + step.reduce_s(rank) for rank, end in enumerate(ends))
+    expected = reduced + time.optimizer_s + time.fixed_s
+    assert time.step_time_s == pytest.approx(expected, rel=5e-3)
+    parts = {f.name: float(getattr(time, f.name)) for f in fields(StepTime)}
+    assert min(parts.values()) >= -1e-9, parts
+
+
+@QUICK
+@given(data=st.data(), factor=st.floats(1, 8), tier=st.sampled_from(("node", "network")))
+def test_more_bandwidth_is_never_slower(cases, data: st.DataObject, factor: float, tier: str):
+    """A faster link never makes a step longer."""
+    case = data.draw(cases())
+    cluster = case.setting.cluster
+    link = getattr(cluster, tier)
+    rates = {name: rate * factor for name, rate in link.bus_bandwidth}
+    faster = link.model_copy(update={"bus_bandwidth": link.bus_bandwidth.model_copy(update=rates)})
+    setting = replace(case.setting, cluster=cluster.model_copy(update={tier: faster}))
+    quick = StepModel(setting, case.layout).time().step_time_s
+    assert quick <= case.step.time().step_time_s * (1 + 5e-3)
+
+
+@QUICK
+@given(data=st.data())
+def test_layouts_compute_the_same_flops(cases, data: st.DataObject):
+    """Model FLOPs of the whole step do not depend on the layout, recompute only adds hardware FLOPs.
+
+    Left out: latent attention's down-projections, which every tensor-parallel rank repeats, and the
+    rows that pad a vocabulary.
+    """
+    case = data.draw(cases())
+    if case.setting.model.name == "latent":
+        return
+    layers = case.setting.model.num_layers
+    batch = case.setting.training.global_batch_size
+    alone = StepModel(case.setting, Layout(stages=even_stages(layers, 1)))
+    assert alone.m == batch
+    spread = case.step.total_cost
+    one = alone.total_cost
+    assert float(spread.model_flops) == pytest.approx(float(one.model_flops), rel=1e-3)
+    assert float(spread.replay_flops) >= 0
+
+
+@QUICK
+@given(data=st.data())
+def test_more_work_takes_longer(cases, data: st.DataObject):
+    """Twice the batch in twice the micro-batches is slower, and less than twice as slow."""
+    case = data.draw(cases())
+    training = case.setting.training
+    double = replace(training, global_batch_size=2 * training.global_batch_size)
+    once, twice = (
+        StepModel(replace(case.setting, training=t), case.layout).time().step_time_s
+        for t in (training, double)
+    )
+    assert once < twice <= 2 * once * (1 + 5e-3)
+
+
+def test_six_flops_per_parameter_in_a_step(setting: Setting):
+    """A step of long matmuls takes 6 N FLOPs per token and the attention's 6 s h L besides."""
+    step = StepModel(setting, Layout(stages=even_stages(8, 1)))
+    model, training = setting.model, setting.training
+    weights = model_parameters(model).total - model.vocab * model.hidden
+    attention = 6 * training.seq_len * model.hidden * model.num_layers
+    per_token = float(step.total_cost.model_flops) / training.global_batch_tokens
+    assert per_token == pytest.approx(6 * weights + attention, rel=0.01)
+
+
+def test_arrays_and_numbers_agree_on_places(setting: Setting):
+    """A pipeline hop crosses nodes where its neighbours are a node apart."""
+    for tp, dp, crosses in ((8, 1, True), (4, 1, False), (1, 8, True)):
+        layout = Layout(
+            tensor_parallel=tp, data_parallel=dp, pipeline_parallel=2, stages=even_stages(8, 2)
+        )
+        assert bool(np.asarray(StepModel(setting, layout).pricer.crosses_nodes)) == crosses
