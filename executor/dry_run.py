@@ -110,9 +110,17 @@ def _extrapolate(a: DryRun, b: DryRun, repeats: int) -> DryRun:
         before, after = getattr(a, name), getattr(b, name)
         return {key: x + repeats * (x - before.get(key, 0)) for key, x in after.items()}
 
-    tables = ("peak_by_category", "peak_by_phase", "flops", "comm_bytes", "comm_calls")
-    peak = b.peak_bytes + repeats * (b.peak_bytes - a.peak_bytes)
-    return replace(b, peak_bytes=peak, **{name: more(name) for name in tables})
+    return DryRun(
+        rank=b.rank,
+        pp_rank=b.pp_rank,
+        peak_bytes=b.peak_bytes + repeats * (b.peak_bytes - a.peak_bytes),
+        peak_by_category=more("peak_by_category"),
+        peak_by_phase=more("peak_by_phase"),
+        flops=more("flops"),
+        comm_bytes=more("comm_bytes"),
+        comm_calls=more("comm_calls"),
+        wall_s=b.wall_s,
+    )
 
 
 def _measure(job: Job, rank: int, began: float) -> DryRun:

@@ -1,4 +1,4 @@
-"""What one layer keeps for its backward pass, tensor by tensor: read from the program, not computed."""
+"""What one layer keeps for its backward pass, tensor by tensor: read from the program itself."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -25,8 +25,8 @@ def saved_per_layer(
 ) -> tuple[Saved, ...]:
     """What a layer of `job.model.kinds[kind]` saves for one micro-batch, its input included.
 
-    Bytes are on one rank of the layout, rounded to the allocator's 512; the sum over a stage's layers
-    and the micro-batches in flight is the stage's activation memory. Raises `InvalidLayout`.
+    Bytes are on one rank of the layout, rounded to the allocator's 512; the sum over a stage's
+    layers and the micro-batches in flight is the stage's activation memory. Raises `InvalidLayout`.
     """
     stage = Stage(1, int(recompute == "selective"), int(recompute == "full"))
     kinds = len(job.model.kinds)

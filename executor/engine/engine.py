@@ -143,11 +143,12 @@ class Engine:
 
     def step(self, step: int, sequences: Sequences, warmup: bool = False) -> StepRecord:
         """One optimizer step on the global batch of `step`."""
+        batches = self._batches(step, sequences)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        norm, loss = self.run(self._batches(step, sequences))
+        norm, loss = self.run(batches)
         figures = torch.stack((norm, loss)).tolist()
         if self.device.type == "cuda":
             torch.cuda.synchronize()

@@ -1,6 +1,7 @@
 """What one rank writes per step, one JSON line each, so that a killed run leaves what it measured.
 
-step_time_s       wall time of the whole step on this rank, device synchronised
+step_time_s       wall time of the step on this rank, device synchronised; making its batches is
+                  not in it
 forward_s, backward_s, optimizer_s
                   sums over the micro-batches of the step of the time the device spent in the phase;
                   tensor, context and expert collectives inside a phase count in it
