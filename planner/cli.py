@@ -58,9 +58,10 @@ EXIT_CODES = {
     "planner.settings.UnreadableSettings": 2,
     "planner.text_files.CannotWrite": 2,
     "planner.validate_cli.UnreadableRuns": 2,
+    "planner.dry_run_report.DryRunFailed": 1,
     "planner.search.NoLayoutFits": 3,
 }
-"""The named errors that a user can mend; any other is a fault of ours and keeps its traceback."""
+"""The named errors that a user can mend; any other is ours and keeps its traceback."""
 
 
 class Commands(TyperGroup):

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from costmodels.units import format_bytes
+from costmodels.units import GIB, format_bytes
 from planner.answer import case_at, plan_layout
 from planner.explain import predicted, runs
 from planner.fixes import changes
@@ -23,8 +23,10 @@ from planner.resolve import Case
 from planner.verdicts import fullest, largest_category
 
 SHOWN_SAVINGS = 3
+NOUNS = {"optimizer": "optimizer states", "transient": "transient buffers"}
 MOST_GPUS_ASKED = 1024
 """How far to look for a number of GPUs that is enough, where the question's own is not."""
+LEAST_SAVING = 0.05 * GIB
 
 
 def print_fit(out: Console, question: Question) -> None:
@@ -39,7 +41,8 @@ def print_fit(out: Console, question: Question) -> None:
     prediction = predicted(case)
     few = "1 GPU holds a step" if found.gpus == 1 else f"{found.gpus} GPUs hold a step, no fewer do"
     out.print(indented(Text(f"{few}: ") + Text(found.layout.label, style="bold")))
-    out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
+    rank, memory = fullest(prediction)
+    out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
     out.print(indented(memory_legend()))
     out.print(indented(bound_line(case, prediction)))
 
@@ -48,7 +51,8 @@ def bound_line(case: Case, prediction: Prediction) -> str:
     """What fills the fullest rank, and what would free most of it."""
     rank, memory = fullest(prediction)
     category = largest_category(memory)
-    line = f"bound by the {category} of rank {rank}: {format_bytes(getattr(memory, category))}"
+    size = format_bytes(getattr(memory, category))
+    line = f"rank {rank} is the fullest, its largest part {NOUNS.get(category, category)}: {size}"
     freed = sorted(savings(case, prediction), key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
     if freed:
         told = ", ".join(f"{text} {format_bytes(size)}" for text, size in freed)
@@ -66,7 +70,7 @@ def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
     for text, changed in cases:
         if runs(changed):
             freed = before - fullest(predicted(changed))[1].reserved
-            if freed > 0:
+            if freed > LEAST_SAVING:
                 yield text, freed
 
 

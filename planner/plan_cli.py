@@ -7,6 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner.answer import plan_of, solve
+from planner.dry_run_report import dry_run_line
 from planner.fit_report import misfit_document, misfit_lines, most_asked
 from planner.footprint import explain as explain_misfit
 from planner.output import print_json
@@ -64,7 +65,7 @@ def plan(
     ] = None,
     seq_len: Annotated[
         int | None,
-        typer.Option(help="Tokens of a sequence [default: 4096].", min=1, rich_help_panel=JOB),
+        typer.Option(help="Tokens of a sequence; 4096 unless said.", min=1, rich_help_panel=JOB),
     ] = None,
     global_batch: Annotated[
         int | None, typer.Option(help="Sequences per step.", min=1, rich_help_panel=JOB)
@@ -86,7 +87,7 @@ def plan(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="megatron, torchtitan, nanotron, native, ... [default: megatron, native on CPUs].",
+            help="megatron, torchtitan, nanotron, native...; megatron unless said (CPUs: native).",
             rich_help_panel=JOB,
         ),
     ] = None,
@@ -116,12 +117,24 @@ def plan(
     ] = None,
     price_per_gpu_hour: Annotated[
         float | None,
-        typer.Option(help="Adds cost per 1e9 tokens.", min=0.0, rich_help_panel=OUTPUT),
+        typer.Option(
+            help="Adds what a step and 1e12 tokens cost.",
+            min=0.0,
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(help="A config or plan to set beside.", rich_help_panel=OUTPUT),
+        typer.Option(help="A framework's config, to set beside the plan.", rich_help_panel=OUTPUT),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Run the fullest rank on fake tensors too (needs torch).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="The plan as one JSON document.", rich_help_panel=OUTPUT),
@@ -150,6 +163,8 @@ def plan(
         print_cost(answer, price_per_gpu_hour)
     if compare:
         print_comparison(answer, compare, price_per_gpu_hour, to_stderr=as_json)
+    if dry_run:
+        print(dry_run_line(answer), file=sys.stderr if as_json else sys.stdout)
     if out:
         print(f"wrote {out}", file=sys.stderr)
 

@@ -64,12 +64,14 @@ def parts_table(parts: TimeParts) -> Table:
     return table
 
 
-def memory_bars(memory: Sequence[StageMemory], gpu_memory_bytes: float) -> Table:
+def memory_bars(
+    memory: Sequence[StageMemory], gpu_memory_bytes: float, first_rank: int = 0
+) -> Table:
     """Stacked bars, one per pipeline rank (neighbours that hold the same share a line)."""
     table = listing()
     fullest = max((stage.reserved + stage.context for stage in memory), default=0.0)
     scale = BAR / max(gpu_memory_bytes, fullest)
-    for title, stage in folded(memory):
+    for title, stage in folded(memory, first_rank):
         bar = Text()
         for name, (letter, colour) in CATEGORIES.items():
             length = round(getattr(stage, name) * scale)
@@ -83,14 +85,14 @@ def memory_bars(memory: Sequence[StageMemory], gpu_memory_bytes: float) -> Table
     return table
 
 
-def folded(memory: Sequence[StageMemory]) -> list[tuple[str, StageMemory]]:
+def folded(memory: Sequence[StageMemory], first_rank: int = 0) -> list[tuple[str, StageMemory]]:
     """Title and memory of each pipeline rank; neighbours alike to 0.1 GiB become one."""
 
     def rounded(item: tuple[int, StageMemory]) -> tuple[float, ...]:
         return tuple(round(getattr(item[1], name) / GIB, 1) for name in CATEGORIES)
 
     rows = []
-    for _, group in groupby(enumerate(memory), key=rounded):
+    for _, group in groupby(enumerate(memory, first_rank), key=rounded):
         ranks = list(group)
         first, last = ranks[0][0], ranks[-1][0]
         rows.append((f"rank {first}" if first == last else f"ranks {first}-{last}", ranks[0][1]))

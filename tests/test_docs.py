@@ -1,0 +1,123 @@
+"""The documentation says what is true: commands, pasted outputs, links, the file tree."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from benchmarks.readme import DOCUMENTS, PLACE, differences, file_tree, renewed
+from planner.cli import COMMANDS, app, load_command
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md"))),
+]
+
+
+def commands() -> list[tuple[str, Any]]:
+    """Every command and sub-command by its full name."""
+    found = []
+    for name in COMMANDS:
+        command = load_command(name)
+        found.append((name, command))
+        inner = getattr(command, "commands", {})
+        found += [(f"{name} {sub}", each) for sub, each in inner.items()]
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+def test_each_command_has_help_and_an_example(name: str, command: Any) -> None:
+    """The help of a command opens with one sentence and shows one example of itself."""
+    text = command.help or command.callback.__doc__ or ""
+    first = text.strip().splitlines()[0]
+    assert first.endswith((".", ":")), name
+    assert re.search(rf"(?m)^\s*(Example:)?\s*meshplan {name}\b", text), f"{name} has no example"
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_each_command_is_documented(name: str) -> None:
+    """docs/commands.md shows the help of every command."""
+    places = {place["command"] for place in PLACE.finditer(read("docs/commands.md"))}
+    assert f"meshplan {name} --help" in places
+
+
+def test_every_option_says_what_it_does() -> None:
+    """No option or argument is without help."""
+    silent = [
+        f"{name} {parameter.name}"
+        for name, command in commands()
+        for parameter in command.params
+        if not getattr(parameter, "help", None) and parameter.name not in ("help", "as_json")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_pasted_outputs_are_current(document: str) -> None:
+    """Pasted outputs are what the commands print now (`python -m benchmarks.readme` renews them)."""
+    before = read(document)
+    assert PLACE.search(before)
+    assert differences(before, renewed(before)) == []
+
+
+def test_tree_lists_every_file() -> None:
+    """The tree in the README names every source file."""
+    tree = file_tree()
+    for folder in ("hardware_profiles", "costmodels", "planner", "executor"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert path.name == "__init__.py" or path.name in tree
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """A link within the project leads to a file that exists."""
+    text = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_readme_quotes_runnable_commands() -> None:
+    """Each `meshplan` line of the README names a command and options that exist."""
+    known = dict(commands())
+    for line in re.findall(r"(?m)^(?:\$ |.*\.venv/bin/)?(meshplan [a-z].*)$", read("README.md")):
+        words = line.split("#")[0].split()
+        command = known[words[1]]
+        options = {name for parameter in command.params for name in parameter.opts}
+        used = {word for word in words if word.startswith("-") and word != "\\"}
+        assert used <= options, line
+
+
+def test_summaries_agree_with_the_commands() -> None:
+    """The list of commands calls each by the verb that its own help opens with."""
+    for name, listed in COMMANDS.items():
+        command = load_command(name)
+        text = (command.help or command.callback.__doc__ or "").strip()
+        assert listed.summary.endswith(".")
+        if not hasattr(command, "commands"):
+            assert listed.summary.split()[0] == text.split()[0], name
+
+
+def test_pre_commit_and_just_name_real_tools() -> None:
+    """The hooks parse, and each runs a tool that the extra `dev` installs."""
+    hooks = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"][0]["hooks"]
+    assert {hook["entry"].split()[0] for hook in hooks} <= {"ruff", "mypy", "pytest"}
+    assert "benchmarks.readme" in read("justfile")
+
+
+def test_bare_command_shows_the_commands() -> None:
+    """`meshplan` alone lists every command; an unknown one is a usage error."""
+    shown = CliRunner().invoke(app, [])
+    assert all(name in shown.output for name in COMMANDS)
+    assert CliRunner().invoke(app, ["plam"]).exit_code == 2
+    assert isinstance(load_command("plan"), typer.core.TyperCommand)
+
+
+def read(name: str) -> str:
+    """The text of a file of the project."""
+    return (ROOT / name).read_text(encoding="utf-8")
