@@ -15,7 +15,7 @@ Leaves out: RoPE tables, position ids, random number state.
 
 from collections.abc import Iterator
 
-from costmodels.elementwise import maximum, where
+from costmodels.elementwise import Number, maximum, where
 from costmodels.experts import expert_operations
 from costmodels.feed_forward import (
     HALF,
@@ -25,15 +25,7 @@ from costmodels.feed_forward import (
     scatter_tokens,
 )
 from costmodels.model import Attention, Layer
-from costmodels.operations import (
-    AttentionCore,
-    Communication,
-    Matmul,
-    Module,
-    Number,
-    Operation,
-    Pointwise,
-)
+from costmodels.operations import AttentionCore, Communication, Matmul, Module, Operation, Pointwise
 from costmodels.shard import Shard
 
 

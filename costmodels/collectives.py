@@ -22,8 +22,7 @@ the formula. Leaves out: two different axes on the network at once.
 
 import numpy as np
 
-from costmodels.elementwise import log2, maximum, minimum, where
-from costmodels.operations import Number
+from costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
 from costmodels.placement import Group
 from hardware_profiles.schema import Cluster, CollectiveKind, Link
 
@@ -57,7 +56,7 @@ def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Numbe
     return where(nodes > 1, across, inside)
 
 
-def send_s(cluster: Cluster, size_bytes: Number, *, across_nodes: Number) -> Number:
+def send_s(cluster: Cluster, size_bytes: Number, *, across_nodes: Condition) -> Number:
     """Seconds to hand `size_bytes` to the neighbouring pipeline rank."""
     network = cluster.network.bus_bandwidth.send
     inside = cluster.node.latency_s + size_bytes / cluster.node.bus_bandwidth.send
@@ -76,9 +75,7 @@ def hops_s(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     return step * (n - 1)
 
 
-def _all_to_all_wire_s(
-    cluster: Cluster, size_bytes: Number, group: Group, copies: int
-) -> Number:
+def _all_to_all_wire_s(cluster: Cluster, size_bytes: Number, group: Group, copies: int) -> Number:
     n, r, nodes = group.size, group.ranks_per_node, group.nodes
     inside_s = size_bytes * (r - 1) / n / cluster.node.bus_bandwidth.all_to_all
     rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)

@@ -17,11 +17,12 @@
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodels.elementwise import ceil, maximum
-from costmodels.operations import AttentionCore, Matmul, Number
+from costmodels.elementwise import Number, ceil, maximum
+from costmodels.operations import AttentionCore, Matmul
 from costmodels.precision import Recipe
 from hardware_profiles.schema import Dtype, Gpu, Kernels
 from hardware_profiles.tunings import Tuning
@@ -57,7 +58,11 @@ class Device:
 
 def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: Number) -> Number:
     """Seconds of `op.groups` products (rows x inner) @ (inner x columns)."""
-    dtype = device.recipe.matmul_dtype(device.gpu) if op.recipe else device.recipe.other_dtype(device.gpu)
+    dtype = (
+        device.recipe.matmul_dtype(device.gpu)
+        if op.recipe
+        else device.recipe.other_dtype(device.gpu)
+    )
     grouped = op.name.startswith("experts")
     flops = 2.0 * rows * columns * inner * op.groups
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
@@ -75,8 +80,8 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     if device.attention == "flash2":
         efficiency *= kernels.flash2_fraction
-    width = min(1.0, min(op.head_dim, op.v_head_dim) / 128.0) ** 0.5
-    rate = device.gpu.peak_flops_per_s[recipe.other_dtype(device.gpu)] * efficiency * width
+    width = math.sqrt(min(1.0, min(op.head_dim, op.v_head_dim) / 128.0))
+    rate: Number = device.gpu.peak_flops_per_s[recipe.other_dtype(device.gpu)] * efficiency * width
     rate = rate * op.keys / (op.keys + HALF_RATE_QUERIES / 2)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:

@@ -11,9 +11,8 @@ Leaves out: the gradient of a tied embedding's second use (one more add of V h /
 
 from dataclasses import replace
 
-import numpy as np
-
 from costmodels.blocks import layer_operations, norm
+from costmodels.elementwise import Number
 from costmodels.feed_forward import HALF, Site, gather_tokens, scatter_tokens
 from costmodels.operations import Matmul, Operation, Pointwise
 from costmodels.params import padded_vocab
@@ -71,7 +70,7 @@ def _final_norm(site: Site) -> Pointwise:
     return replace(plain, saved_bytes=plain.saved_bytes + kept)
 
 
-def logits_bytes(site: Site) -> np.float64 | float:
+def logits_bytes(site: Site) -> Number:
     """What the loss holds at its peak beside the layers' activations, on the last stage."""
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
     return site.kernels.logits_bytes * site.shard.tokens * columns

@@ -14,9 +14,9 @@ all-reduce per direction, written here as the reduce-scatter and all-gather that
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from costmodels.elementwise import where
+from costmodels.elementwise import Number, where
 from costmodels.model import Model
-from costmodels.operations import Communication, Matmul, Number, Operation, Pointwise
+from costmodels.operations import Communication, Matmul, Operation, Pointwise
 from costmodels.shard import Shard
 from hardware_profiles.engine_schema import KernelHabits
 

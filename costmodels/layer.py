@@ -20,16 +20,9 @@ from typing import Literal, Self
 
 from costmodels.collectives import collective_s
 from costmodels.compute import Device, attention_s, matmul_s, pointwise_s
-from costmodels.elementwise import maximum, minimum
+from costmodels.elementwise import Number, maximum, minimum
 from costmodels.layout import RecomputeModule
-from costmodels.operations import (
-    AttentionCore,
-    Communication,
-    Matmul,
-    Number,
-    Operation,
-    Pointwise,
-)
+from costmodels.operations import AttentionCore, Communication, Matmul, Operation, Pointwise
 from costmodels.placement import Group
 from hardware_profiles.engine_schema import Overlap
 from hardware_profiles.schema import Cluster
@@ -181,7 +174,8 @@ class Pricer:
             for axis in ("tp", "cp", "ep", "etp")
         }
         busy = matmul + attention + pointwise + sum(exposed.values())
-        issued = sum(_launches(op, direction) for op in operations) * tuning.launch_s
+        launches = sum(_launches(op, direction) for op in operations)
+        issued: Number = launches * tuning.launch_s
         issued = issued + self._waiting_s(operations, direction)
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
             issued = issued + tuning.routing_s

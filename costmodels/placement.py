@@ -7,10 +7,9 @@ of g accelerators, and the g / r groups of a node share its network.
 
 from dataclasses import dataclass
 
-from costmodels.elementwise import ceil, floor, maximum, minimum
+from costmodels.elementwise import Number, ceil, floor, maximum, minimum
 from costmodels.grid import Grid
 from costmodels.layout import Layout
-from costmodels.operations import Number
 from hardware_profiles.engine_schema import Axis
 
 

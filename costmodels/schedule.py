@@ -246,9 +246,8 @@ def _play_greedily(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) ->
     arrived: dict[tuple[int, str, int], float] = {}
     played: list[list[tuple[Action, float, float]]] = [[] for _ in ranks]
     choices = [_choice(rank, arrived, stages) for rank in ranks]
-    while any(choices):
-        start, s = min((choice[0], s) for s, choice in enumerate(choices) if choice)
-        action = choices[s][1]
+    while ready := [(*choice, s) for s, choice in enumerate(choices) if choice]:
+        start, action, s = min(ready, key=lambda choice: (choice[0], choice[2]))
         ranks[s].take(action)
         ranks[s].free_s = start + work.seconds(action)
         arrived[action.stage, action.kind, action.micro_batch] = ranks[s].free_s + work.send_s

@@ -4,10 +4,9 @@ matrices.
 
 from dataclasses import dataclass
 
-from costmodels.elementwise import where
+from costmodels.elementwise import Number, where
 from costmodels.grid import Grid
 from costmodels.layout import Layout
-from costmodels.operations import Number
 from costmodels.training import Training
 
 

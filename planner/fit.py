@@ -1,6 +1,6 @@
 """Learning the few fitted constants of an engine on a GPU family from measured runs.
 
-    minimise  mean over rows of  w min(|ln(predicted / measured)|, 1)  +  0.01 sum of (ln scale)^2
+    minimise  mean over rows of  w min(|ln(predicted / measured)|, 1)  +  0.02 sum of (ln scale)^2
 
     w    1 / sqrt(rows of its group): repeats of one layout say little more than one of them
     ln   symmetric in too fast and too slow; capped, so that a broken row pulls no more than another
@@ -19,18 +19,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from costmodels.step import Setting, StepModel
 from hardware_profiles.tunings import Fit, Tuning, gpu_family
 from planner.runs import Run
 
 SCALES = ("matmul_scale", "attention_scale", "pointwise_scale", "collective_scale", "expert_scale")
 SECONDS = {
-    "launch_s": 1e-5, "routing_s": 1e-4, "micro_batch_s": 3e-4, "step_s": 5e-3,
-    "boundary_s": 3e-4, "pipelined_rank_s": 3e-5,
+    "launch_s": (1e-6, 2e-4), "routing_s": (5e-5, 5e-3), "micro_batch_s": (1e-4, 2e-2),
+    "step_s": (1e-3, 0.2), "boundary_s": (1e-3, 0.6), "pipelined_rank_s": (2e-5, 5e-4),
 }  # fmt: skip
-"""Constants in seconds, and where the search for each starts."""
+"""Constants in seconds, and the smallest and largest values that are tried."""
 
+COARSE = 6
 FOLDS = 3
+FEW = 12
+MANY = 24
 ROUNDS = 6
 LARGEST_SAMPLE = 100
 SLOW_SCHEDULES = ("zb_h1", "zb_v", "dualpipe_v")
@@ -77,7 +82,7 @@ def fit_all(
 def fit_pool(pool: Sequence[Run], source: str, date: str) -> Fit | None:
     """The fit of one pool, None if it does not carry over to held-out groups."""
     samples = _samples(pool)
-    if len({_group(sample.run) for sample in samples}) < FOLDS:
+    if len(samples) < FEW or len({_group(sample.run) for sample in samples}) < FOLDS:
         return None
     names = _constants(samples)
     held_out, unfitted = [], []
@@ -119,7 +124,7 @@ def _samples(pool: Sequence[Run]) -> list[Sample]:
 
 
 def _constants(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Those that the pool's runs can tell."""
+    """Those that the pool's runs can tell: few runs tell only the rates of kernels and of the host."""
     runs = [sample.run for sample in samples]
     moe = any(run.model.is_moe for run in runs)
     pipelined = any(run.layout.pipeline_parallel > 1 for run in runs)
@@ -127,20 +132,24 @@ def _constants(samples: Sequence[Sample]) -> tuple[str, ...]:
     left_out = set() if moe else {"expert_scale", "routing_s"}
     if not (nanotron and pipelined):
         left_out |= {"boundary_s", "pipelined_rank_s"}
+    if len(runs) < MANY:
+        left_out |= {"pointwise_scale", "collective_scale", "micro_batch_s", "step_s"}
     return tuple(name for name in (*SCALES, *SECONDS) if name not in left_out)
 
 
 def _search(samples: Sequence[Sample], names: Sequence[str]) -> Tuning:
     tuning = Tuning()
     for name in [name for name in names if name in SECONDS] * 2:
-        trials = [SECONDS[name] * 4.0**power for power in range(-2, 6)]
-        known = [tuning, *(tuning.model_copy(update={name: value}) for value in trials)]
+        trials = np.geomspace(*SECONDS[name], COARSE)
+        known = [tuning, *(tuning.model_copy(update={name: float(value)}) for value in trials)]
         tuning = min(known, key=lambda trial: _loss(samples, trial))
     best, step = _loss(samples, tuning), {n: 0.25 if n in SCALES else 0.7 for n in names}
     for _ in range(ROUNDS):
         for name in names:
             for sign in (1, -1):
                 value = getattr(tuning, name) * math.exp(sign * step[name])
+                if name in SECONDS and value > SECONDS[name][1]:
+                    continue
                 trial = tuning.model_copy(update={name: value})
                 loss = _loss(samples, trial)
                 if loss < best - 1e-5:
@@ -153,5 +162,5 @@ def _search(samples: Sequence[Sample], names: Sequence[str]) -> Tuning:
 
 def _loss(samples: Sequence[Sample], tuning: Tuning) -> float:
     total = sum(sample.weight * min(abs(sample.error(tuning)), 1.0) for sample in samples)
-    kept = 0.01 * sum(math.log(getattr(tuning, name)) ** 2 for name in SCALES)
+    kept = 0.02 * sum(math.log(getattr(tuning, name)) ** 2 for name in SCALES)
     return total / sum(sample.weight for sample in samples) + kept

@@ -67,7 +67,8 @@ class Run:
 ENGINES = (
     ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
-    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "megatron"), ("megatron", "megatron"), ("mcore", "megatron"), ("nemo", "nemo"),
+    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "megatron-bridge"), ("megatron-bridge", "megatron-bridge"),
+    ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"), ("nemo", "nemo"),
     ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
     ("fsdp", "torchtitan"),
 )  # fmt: skip

@@ -1,0 +1,117 @@
+"""Peak device memory of each pipeline rank of one layout.
+
+Allocated is what the framework's tensors take; reserved, what its caching allocator holds for them, is
+what runs out. The categories and their formulas are those of `memory`.
+"""
+
+from costmodels.elementwise import minimum
+from costmodels.ends import logits_bytes
+from costmodels.in_flight import in_flight
+from costmodels.memory import (
+    Memory,
+    Sharding,
+    activation_peak,
+    gathered_bytes,
+    state_memory,
+    update_bytes,
+)
+from costmodels.stage_model import StageModel
+
+CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
+FROZEN = {"gradient_bytes": 0.0, "master_bytes": 0.0, "moment_bytes": 0.0, "bucket_bytes": 0.0}
+
+
+def context_bytes(model: StageModel) -> float:
+    """Device memory outside the framework's allocator: CUDA context, libraries, communicators."""
+    kernels = model.setting.cluster.kernels
+    assert kernels is not None
+    return kernels.context_bytes or CONTEXT_BYTES
+
+
+def slack_bytes(model: StageModel, memory: Memory) -> float:
+    """What the caching allocator reserves beyond `memory` [fitted]."""
+    tuning = model.setting.tuning
+    working = memory.activations + memory.transient
+    return float(
+        memory.states * tuning.state_slack_fraction
+        + working * tuning.activation_slack_fraction
+        + tuning.memory_bytes
+    )
+
+
+def held_bytes(model: StageModel) -> float:
+    """What the allocator holds back for the communication stream, and gives back when pressed."""
+    tuning, la = model.setting.tuning, model.layout
+    pairs = tuning.held_gathers if la.pipeline_parallel == 1 else tuning.held_gathers_pipelined
+    return float(2 * model.site.gathered_bytes * pairs) if la.tensor_parallel > 1 else 0.0
+
+
+def reserved_bytes(model: StageModel, memory: Memory) -> float:
+    """The allocator's peak with `memory`: never more than the device has but for what is in use."""
+    needed = float(memory.allocated) + slack_bytes(model, memory)
+    capacity = model.setting.cluster.gpu.memory_bytes - context_bytes(model)
+    return max(needed, min(needed + held_bytes(model), capacity))
+
+
+def sharding_of(model: StageModel) -> Sharding:
+    """How ZeRO divides this layout's states."""
+    la = model.layout
+    ranks = float(la.shard_group or model.dense_group.size)
+    return Sharding(
+        zero_stage=la.zero_stage, dense_ranks=ranks,
+        expert_ranks=minimum(model.expert_group.size, ranks),
+        pipelined=la.pipeline_parallel > 1,
+    )  # fmt: skip
+
+
+def step_memory(model: StageModel) -> tuple[Memory, ...]:
+    """Peak of each pipeline rank, by category."""
+    return tuple(_rank_memory(model, rank) for rank in range(model.layout.pipeline_parallel))
+
+
+def _rank_memory(model: StageModel, rank: int) -> Memory:
+    la, state = model.layout, model.setting.engine.state
+    chunks = [i for i in range(len(la.stages)) if model.rank_of(i) == rank]
+    vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
+    held = activation_peak(vectors, [float(model.stage_costs[i].saved_bytes) for i in chunks])
+    if model.setting.training.adapters_only:
+        state = state.model_copy(update=FROZEN)
+    states = state_memory(state, model.rank_parameters[rank], sharding_of(model))
+    working = _transient(model, chunks)
+    update = float(update_bytes(state, model.rank_parameters[rank].dense, sharding_of(model)))
+    if update > held + working:
+        return states + Memory(transient=update)
+    return states + Memory(activations=held, transient=working)
+
+
+def _transient(model: StageModel, chunks: list[int]) -> float:
+    """Logits on the last rank, a replayed layer's activations, ZeRO-3's gathered layers."""
+    state, last = model.setting.engine.state, len(model.layout.stages) - 1
+    kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}
+    replayed = {key for i in chunks for key in model.stage_counts[i] if key[1] != "none"}
+    working = max((_replay_bytes(model, *key) for key in replayed), default=0.0)
+    gathered = max((_gathered(model, kind) for kind in kinds), default=0.0)
+    if last not in chunks:
+        return working + 2 * gathered
+    alone = model.setting.model.tied and last == 0
+    ends = float(
+        gathered_bytes(state, 0.0 if alone else model.stage_parameters[last].dense
+                       - sum(model.layer_parameters(k).dense * n
+                             for (k, _), n in model.stage_counts[last].items()), sharding_of(model))
+    )  # fmt: skip
+    return max(float(logits_bytes(model.site)), working) + 2 * gathered + ends
+
+
+def _replay_bytes(model: StageModel, kind: int, mode: str) -> float:
+    """What a replayed layer holds beyond what it kept."""
+    whole = model.layer_cost(kind, "none").saved_bytes
+    return float(whole - model.layer_cost(kind, mode).saved_bytes)
+
+
+def _gathered(model: StageModel, kind: int) -> float:
+    parameters = model.layer_parameters(kind)
+    return float(
+        gathered_bytes(
+            model.setting.engine.state, parameters.dense + parameters.expert, sharding_of(model)
+        )
+    )

@@ -1,0 +1,145 @@
+"""Seconds of one training step of one layout.
+
+    step    = makespan of the pipeline (last rank done, gradients reduced) + update + fixed
+    gradients: reduced behind the backward of the last micro-batch, as far as the engine overlaps;
+               a rank that is done before the last one has that time too
+    update  = bytes of gradients, master weights and moments of this rank / bandwidth, and the
+              gathering of updated weights under ZeRO-1 and 2
+
+Source: schedules as in `schedule`, overlap as in `layer`. Leaves out: data loading, checkpoints,
+evaluation, and the reduction across the shard groups of HSDP beside the one inside them.
+"""
+
+from dataclasses import dataclass, fields
+
+from costmodels.layer import Pass, exposed_s
+from costmodels.schedule import Work, end_s
+from costmodels.stage_model import StageModel
+from hardware_profiles.schema import CollectiveKind
+
+UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
+"""Read and written per parameter: gradient, master weight, moments, and the 16-bit weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of one step by cause; `step_time_s` is their sum.
+
+    compute_s       the busiest pipeline rank computing, recompute included
+    tensor_s ... data_s, send_s   exposed communication of that rank
+    bubble_s        that rank waiting for the others
+    optimizer_s     update of the weights; fixed_s once per step
+    """
+
+    compute_s: float
+    tensor_s: float
+    context_s: float
+    expert_s: float
+    data_s: float
+    send_s: float
+    bubble_s: float
+    optimizer_s: float
+    fixed_s: float
+
+    @property
+    def step_time_s(self) -> float:
+        """All of it."""
+        return float(sum(getattr(self, f.name) for f in fields(self)))
+
+    @property
+    def exposed_comm_s(self) -> float:
+        """Communication that is not hidden."""
+        return self.tensor_s + self.context_s + self.expert_s + self.data_s + self.send_s
+
+
+def schedule_work(model: StageModel) -> Work:
+    """The schedule's actions in seconds."""
+    tuning, shown = model.setting.tuning, 1.0 - model.setting.engine.overlap.pipeline
+    pipelined = model.layout.pipeline_parallel > 1
+    waits = float(tuning.boundary_s * model.pricer.crosses_nodes)
+    blocking = (shown * model.hop_s + waits) if pipelined else 0.0
+    extra = blocking + tuning.micro_batch_s / 2 / model.layout.virtual_stages
+    return Work(
+        tuple(float(c.forward.total_s) + extra for c in model.stage_costs),
+        tuple(float(c.replay.total_s + c.input_grad.total_s) + extra for c in model.stage_costs),
+        tuple(float(c.weight_grad.total_s) for c in model.stage_costs),
+        model.hop_s - shown * model.hop_s,
+    )
+
+
+def step_time(model: StageModel) -> StepTime:
+    """Seconds of one step, by cause."""
+    la = model.layout
+    ends = end_s(
+        la.schedule, la.pipeline_parallel, la.virtual_stages, model.m, schedule_work(model)
+    )
+    reduced = [end + reduce_s(model, rank) for rank, end in enumerate(ends)]
+    busy = [_busy(model, rank) for rank in range(la.pipeline_parallel)]
+    worst = max(range(len(busy)), key=lambda rank: busy[rank].total_s)
+    makespan, work = max(reduced), busy[worst]
+    crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
+    send = 2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
+    overhead = model.m * model.setting.tuning.micro_batch_s
+    waits = model.setting.tuning.boundary_s * model.pricer.crosses_nodes
+    overhead = overhead + float(2 * crossings * model.m * waits)
+    data = model.m * work.data_s + reduce_s(model, worst)
+    update = max(update_s(model, rank) for rank in range(la.pipeline_parallel))
+    known = model.m * (work.total_s - work.data_s) + data + send + overhead
+    return StepTime(
+        compute_s=float(model.m * work.compute_s + overhead),
+        tensor_s=float(model.m * work.tensor_s),
+        context_s=float(model.m * work.context_s),
+        expert_s=float(model.m * work.expert_s),
+        data_s=float(data),
+        send_s=send,
+        bubble_s=float(makespan - known),
+        optimizer_s=update,
+        fixed_s=model.setting.tuning.step_s,
+    )
+
+
+def _busy(model: StageModel, rank: int) -> Pass:
+    """One micro-batch's work of a pipeline rank, all its stages and directions together."""
+    total = Pass()
+    for index, cost in enumerate(model.stage_costs):
+        if model.rank_of(index) == rank:
+            total = total + cost.forward + cost.input_grad + cost.weight_grad + cost.replay
+    return total
+
+
+def reduce_s(model: StageModel, rank: int) -> float:
+    """Exposed gradient communication after the rank's last backward."""
+    if model.layout.zero_stage >= 3 or model.setting.training.adapters_only:
+        return 0.0
+    engine, tuning = model.setting.engine, model.setting.tuning
+    kind: CollectiveKind = "all_reduce" if model.layout.zero_stage == 0 else "reduce_scatter"
+    whole = model.collective_s(kind, model.rank_parameters[rank], engine.state.reduce_bytes)
+    room = sum(
+        float(cost.input_grad.compute_s + cost.weight_grad.compute_s + cost.replay.compute_s)
+        for index, cost in enumerate(model.stage_costs)
+        if model.rank_of(index) == rank
+    )
+    return float(exposed_s(whole, room, engine.overlap.data_reduce, tuning.interference))
+
+
+def update_s(model: StageModel, rank: int) -> float:
+    """The optimizer step of a rank, and the gathering of what it updated."""
+    if model.setting.training.adapters_only:
+        return 0.0
+    device, la = model.pricer.device, model.layout
+    parameters = model.rank_parameters[rank]
+    moved = UPDATE_BYTES[model.setting.training.optimizer]
+    sharded = la.zero_stage >= 1
+    dense = parameters.dense / (model.dense_group.size if sharded else 1)
+    expert = parameters.expert / (model.expert_group.size if sharded else 1)
+    update = (dense + expert) * moved / device.bandwidth_bytes_per_s
+    if la.zero_stage not in (1, 2):
+        return float(update)
+    gather = model.collective_s("all_gather", parameters, model.setting.engine.state.weight_bytes)
+    forward = sum(
+        float(c.forward.compute_s)
+        for i, c in enumerate(model.stage_costs)
+        if model.rank_of(i) == rank
+    )
+    overlap, tuning = model.setting.engine.overlap.weight_gather, model.setting.tuning
+    return float(update + exposed_s(gather, forward, overlap, tuning.interference))
