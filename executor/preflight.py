@@ -59,6 +59,11 @@ def notices(
             f"{placement.processes_per_node} processes share {found.devices} cores: "
             "steps take longer than predicted"
         )
+    if found and found.device == "cpu" and found.load > found.devices / 4:
+        said.append(
+            f"other work is running (load {found.load:.1f} on {found.devices} cores): "
+            "steps take longer than predicted"
+        )
     pinned = pinned_torch()
     if found and pinned and found.torch.split("+")[0] != pinned:
         said.append(f"torch {found.torch} is installed; the engine is tested with {pinned}")

@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ class Found(Frozen):
 
     devices       accelerators; on a host without, its cores, each of which can be a rank
     memory_bytes  of one accelerator; of the whole host where there is none
+    load          processes that were running, of others
     """
 
     host: str
@@ -31,6 +33,7 @@ class Found(Frozen):
     memory_bytes: float
     torch: str
     cuda: str | None = None
+    load: float = 0.0
 
     def as_cpu(self) -> Self:
         """The same host without its GPUs, for a plan that is made for its cores."""
@@ -63,6 +66,7 @@ def look() -> Found:
             name="cpu",
             memory_bytes=memory_bytes(),
             torch=torch.__version__,
+            load=os.getloadavg()[0],
         )
     return Found(
         host=host,

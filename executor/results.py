@@ -1,7 +1,7 @@
 """What a run measured, beside what its plan predicted.
 
     step time     of a step, the slowest rank's; of the run, the median of the timed steps
-    parts         of the busiest pipeline rank, the one with the most forward and backward time:
+    parts         of the step of median time, on the rank with the most forward and backward time:
       compute and communication   forward + backward with the collectives inside them, and the
                                   gradient reductions that nothing hid
       bubble                      waiting for other pipeline stages, messages included
@@ -120,7 +120,7 @@ def measured_fields(
     return {
         "losses": losses,
         "ranks": ranks,
-        "parts": compare(plan, step_times, ranks, device),
+        "parts": (*compare(plan, records, timed), *memory_parts(plan, ranks, device)),
         **timing_fields(plan, step_times),
     }
 
@@ -155,14 +155,16 @@ def _rank(plan: Plan, rank: int, steps: Sequence[StepRecord], timed: Sequence[in
 
 
 def compare(
-    plan: Plan, step_times_s: Sequence[float], ranks: Sequence[RankResult], device: str
+    plan: Plan, records: Sequence[Sequence[StepRecord]], timed: Sequence[int]
 ) -> tuple[Part, ...]:
-    """Predicted against measured, part by part."""
+    """Predicted against measured seconds, part by part, of the step that took the median time."""
     p = plan.prediction
-    busiest = max(ranks, key=lambda rank: rank.forward_s + rank.backward_s)
-    step_time_s = median(step_times_s)
+    step_times_s = {i: max(steps[i].step_time_s for steps in records) for i in timed}
+    step_time_s = median(step_times_s.values())
+    typical = min(timed, key=lambda i: abs(step_times_s[i] - step_time_s))
+    busiest = max((steps[typical] for steps in records), key=lambda s: s.forward_s + s.backward_s)
     working_s = busiest.forward_s + busiest.backward_s + busiest.exposed_comm_s
-    rest_s = step_time_s - working_s - busiest.waiting_s - busiest.optimizer_s
+    rest_s = step_times_s[typical] - working_s - busiest.waiting_s - busiest.optimizer_s
     parts: tuple[tuple[str, float | None, float], ...] = (
         ("step time", p.step_time_s if p else None, step_time_s),
         ("compute and communication", p.compute_s + p.exposed_comm_s if p else None, working_s),
@@ -170,14 +172,14 @@ def compare(
         ("optimizer", p.optimizer_s if p else None, busiest.optimizer_s),
         ("not accounted for", None, rest_s),
     )
-    seconds = tuple(
+    return tuple(
         Part(name=name, unit="s", predicted=predicted, measured=measured)
         for name, predicted, measured in parts
     )
-    return (*seconds, *_memory_parts(plan, ranks, device))
 
 
-def _memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[Part, ...]:
+def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[Part, ...]:
+    """Predicted against measured peaks of each pipeline rank."""
     stages = plan.prediction.memory if plan.prediction else ()
     parts: list[tuple[str, float | None, float]] = []
     for place in sorted({rank.pipeline_rank for rank in ranks}):

@@ -127,6 +127,7 @@ def test_a_run_as_planned_has_nothing_to_note() -> None:
     ("change", "said"),
     [
         pytest.param({"torch": "2.4.0"}, "torch 2.4.0 is installed", id="another torch"),
+        pytest.param({"load": 3.0}, "load 3.0 on 2 cores", id="other work"),
         pytest.param({"devices": 1}, "2 processes share 1 cores", id="too few cores"),
         pytest.param(
             {"device": "cuda", "memory_bytes": 4e9}, "made for 7.5 GiB", id="a smaller GPU"
