@@ -89,7 +89,7 @@ def resolve(
     legal), and the loaders' errors for unknown names. `model` is the one to take when neither the
     file nor the settings name one.
     """
-    facts = {**_facts(near), **reading.facts, **_facts(given)}
+    facts = {**_filling(near, reading), **reading.facts, **_facts(given)}
     settings = given.fill(near)
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
@@ -115,6 +115,16 @@ def check_case(case: Case) -> None:
 def _facts(settings: Settings) -> dict[str, Fact]:
     names = ("gpus", "model", "seq_len", "global_batch_size", "micro_batch_size", "precision")
     return {name: Fact(getattr(settings, name), 1) for name in names if getattr(settings, name)}
+
+
+def _filling(near: Settings, reading: Reading) -> dict[str, Fact]:
+    """What a settings file adds: nothing about the batch once the config itself determines it."""
+    determined = sum(name in reading.facts for name in _BATCH) >= 2
+    return {
+        name: fact
+        for name, fact in _facts(near).items()
+        if name not in _BATCH or not determined
+    }
 
 
 def _check_missing(

@@ -83,6 +83,7 @@ _SECTIONS = {
     "num_distributed_optimizer_instances": "ddp",
     "optimizer": "optimizer",
     "optimizer_cpu_offload": "optimizer",
+    "use_precision_aware_optimizer": "optimizer",
 }
 _ALSO = {
     "seq_length": "model",

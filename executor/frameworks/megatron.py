@@ -74,13 +74,17 @@ def _script(
     overlap = {"overlap_grad_reduce": True, "overlap_param_gather": True}
     if "use_distributed_optimizer" in run:
         run = {**run, **overlap}
+    if "use_megatron_fsdp" in run:
+        run = {**run, "no_gradient_accumulation_fusion": True, "ckpt_format": "fsdp_dtensor"}
     data = {"mock_data": True, "tokenizer_type": "NullTokenizer"}
     steps = {"train_iters": 20, "lr": 1e-5, "log_interval": 1, "log_throughput": True}
     lines = [
         "#!/usr/bin/env bash",
         f"# {name}: {answer.layout.label} on {answer.layout.world_size} GPUs.",
         "set -euo pipefail",
-        "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+        "unset CUDA_DEVICE_MAX_CONNECTIONS"  # Megatron-FSDP refuses 1, the others want it
+        if "use_megatron_fsdp" in run
+        else "export CUDA_DEVICE_MAX_CONNECTIONS=1",
         f"GPUS_PER_NODE={answer.gpus_per_node}",
         f"NUM_NODES={answer.nodes}",
         *_array("MODEL_ARGS", model),

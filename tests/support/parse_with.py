@@ -7,9 +7,15 @@ imports nothing of ours. A missing framework is exit code 77 with the reason.
 """
 
 import importlib
+import importlib.abc
+import importlib.machinery
 import json
 import os
+import subprocess
 import sys
+import tempfile
+import types
+import typing
 from pathlib import Path
 
 MISSING = 77
@@ -46,6 +52,7 @@ def accelerate(path: Path, world: int) -> dict[str, object]:
 
 def torchtitan_02(path: Path, world: int) -> dict[str, object]:
     """torchtitan 0.2's ConfigManager on the TOML, and the mesh sizes that follow."""
+    importlib.import_module("torchtitan.config.job_config")  # 0.3 has no such module
     manager = importlib.import_module("torchtitan.config").ConfigManager()
     config = manager.parse_args([f"--job.config_file={path}"])
     degrees = config.parallelism
@@ -64,6 +71,7 @@ def torchtitan_02(path: Path, world: int) -> dict[str, object]:
 
 def torchtitan_03(path: Path, world: int) -> dict[str, object]:
     """torchtitan 0.3's ConfigManager on the exported module, and the mesh sizes that follow."""
+    importlib.import_module("torchtitan.config.configs")  # 0.2 has no such module
     sys.path.insert(0, str(path.parent))
     manager = importlib.import_module("torchtitan.config").ConfigManager()
     config = manager.parse_args(["--module", path.stem, "--config", "meshplan"])
@@ -104,7 +112,91 @@ def megatron_core(path: Path, world: int) -> dict[str, object]:
     }
 
 
+def megatron_lm(path: Path, world: int) -> dict[str, object]:
+    """Megatron-LM's argparse and its `validate_args`, on what bash passes to torchrun."""
+    words, connections = _launched(path)
+    os.environ.update(WORLD_SIZE=str(world), RANK="0")
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    if connections:
+        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = connections
+    typing.__dict__.setdefault("override", lambda method: method)  # Python 3.12's
+    torch = importlib.import_module("torch")
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    arguments = importlib.import_module("megatron.training.arguments")
+    arguments.get_device_arch_version = lambda: 9
+    sys.argv = words
+    parsed = arguments.validate_args(arguments.parse_args())
+    names = ["data_parallel_size", "virtual_pipeline_model_parallel_size", "global_batch_size",
+             "sequence_parallel", "recompute_granularity", "pipeline_model_parallel_layout",
+             "num_experts", "fp8"]  # fmt: skip
+    return {name: getattr(parsed, name) for name in names}
+
+
+def _launched(path: Path) -> tuple[list[str], str]:
+    """The words after torchrun's own, and CUDA_DEVICE_MAX_CONNECTIONS, by a torchrun that tells."""
+    folder = Path(tempfile.mkdtemp())
+    stub = folder / "torchrun"
+    stub.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        "words = sys.argv[sys.argv.index('pretrain_gpt.py'):]\n"
+        "print(json.dumps([words, os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS', '')]))\n"
+    )
+    stub.chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", str(path)], env=env, capture_output=True, check=True)
+    words, connections = json.loads(done.stdout)
+    return words, connections
+
+
+class _Anything(types.ModuleType):
+    """Stands for a GPU-only module that a config parser imports and never uses."""
+
+    __version__ = "2.9.9"
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of NEVER_USED when they are not installed."""
+
+    NEVER_USED = ("flash_attn", "datatrove", "grouped_gemm", "functorch", "datasets",
+                  "transformers", "lighteval", "boto3", "triton", "ring_flash_attn",
+                  "causal_conv1d", "mamba_ssm", "apex", "transformer_engine")  # fmt: skip
+
+    def find_spec(self, name: str, path: object, target: object = None) -> object:
+        if name.split(".")[0] not in self.NEVER_USED:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: object) -> types.ModuleType:
+        return _Anything(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__path__ = []
+
+
+def nanotron(path: Path, world: int) -> dict[str, object]:
+    """nanotron's dacite reader, strict about unknown keys."""
+    sys.meta_path.append(_Finder())
+    config = importlib.import_module("nanotron.config").get_config_from_file(str(path))
+    degrees = config.parallelism
+    return {
+        "world": degrees.dp * degrees.tp * degrees.pp * degrees.context_parallel_size,
+        "global_batch_size": config.global_batch_size,
+        "engine": type(degrees.pp_engine).__name__,
+        "tp_mode": degrees.tp_mode.name,
+        "recompute": degrees.recompute_layer,
+        "zero_stage": config.optimizer.zero_stage,
+        "layers": config.model.model_config.num_hidden_layers,
+    }
+
+
 PARSERS = {
+    "megatron-lm": megatron_lm,
+    "nanotron": nanotron,
     "deepspeed": deepspeed,
     "accelerate": accelerate,
     "torchtitan-0.2": torchtitan_02,
