@@ -64,7 +64,7 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
             send_s=np.where(pp > 1, share * 2e-4, 0.0),
             fixed_bytes=np.full(len(grid), 1e6),
             fixed_step_s=np.full(len(grid), 1e-3),
-            capacity_bytes=capacity_bytes / 1.05,
+            capacity_bytes=capacity_bytes,
         )
 
     return price
