@@ -78,7 +78,8 @@ def _init_process_group(device_type: str | None) -> torch.device:
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    # A bound device would make groups by splitting the world, which every rank must then join.
+    dist.init_process_group("nccl")
     return device
 
 
