@@ -4,6 +4,7 @@ The script can be printed and submitted by hand. Logs and results go to a folder
 must see.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -86,21 +87,17 @@ def run_slurm(
 
 
 def _wait(number: str, watch: Callable[[], None], poll_s: float) -> str:
-    """The state in which the job ended."""
+    """The state in which the job ended; Slurm keeps it for some minutes, without accounting too."""
     while True:
-        # A finished job leaves squeue after some minutes, and sacct learns of one a little late.
-        queued = _said(["squeue", "--noheader", "--format=%T", f"--jobs={number}"], check=False)
-        if queued.strip() not in WAITING:
-            command = ["sacct", "--noheader", "-X", "--format=State%30", f"--jobs={number}"]
-            words = _said(command).split()
-            if words and words[0] not in WAITING:
-                return words[0]
+        match = re.search(r"JobState=(\w+)", _said(["scontrol", "show", "job", number]))
+        if match and match[1] not in WAITING:
+            return match[1]
         watch()
         time.sleep(poll_s)
 
 
-def _said(command: list[str], *, check: bool = True) -> str:
+def _said(command: list[str]) -> str:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    if check and answer.returncode:
+    if answer.returncode:
         raise SlurmFailed(f"{command[0]}: {answer.stderr.strip() or answer.stdout.strip()}")
     return answer.stdout.strip()

@@ -95,7 +95,9 @@ def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) 
     """Ctrl-C or SIGTERM on the starting process ends even ranks that ignore SIGTERM."""
     program = f"""
         import pathlib, sys
+        import executor.launch
         from executor.launch import Interrupted, Job, run_job, torchrun_command
+        executor.launch.GRACE_S = 1.0
         logs = pathlib.Path({str(folder / "logs")!r})
         job = Job(module="waiting_rank", processes_per_node=2)
         try:

@@ -1,4 +1,4 @@
-"""Jobs under Slurm; sbatch, srun, squeue, sacct, scancel and scontrol are stood in for by scripts.
+"""Jobs under Slurm; sbatch, srun, scancel and scontrol are stood in for by scripts.
 
 The stand-in sbatch runs the submitted script, so the script itself is what is tested: its
 directives
@@ -21,14 +21,15 @@ COMMANDS = {
         if bash "$2" > "$FAKE/said" 2>&1; then echo COMPLETED; else echo FAILED; fi > "$FAKE/state"
         echo 4711
         """,
-    "scontrol": "echo localhost",
+    "scontrol": """
+        [ "$2" = hostnames ] && echo localhost
+        [ "$2" = job ] && echo "JobId=$3 JobName=meshplan JobState=$(cat "$FAKE/state") Reason=None"
+        """,
     "srun": """
         shift
         export SLURM_NODEID=0
         exec "$@"
         """,
-    "squeue": '[ -e "$FAKE/pending" ] && echo PENDING; exit 0',
-    "sacct": 'cat "$FAKE/state"',
     "scancel": 'echo "$1" > "$FAKE/cancelled"',
 }
 
@@ -92,7 +93,7 @@ def test_a_job_that_slurm_ended(fake: Path, tmp_path: Path) -> None:
 
 def test_interrupt_cancels_the_job(fake: Path, tmp_path: Path) -> None:
     """Ctrl-C while the job waits in the queue cancels it."""
-    (fake / "sbatch").write_text("#!/bin/bash\ntouch $FAKE/pending; echo 12\n")
+    (fake / "sbatch").write_text("#!/bin/bash\necho PENDING > $FAKE/state; echo 12\n")
 
     def interrupt() -> None:
         raise KeyboardInterrupt
