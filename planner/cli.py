@@ -36,7 +36,7 @@ COMMANDS = {
     "check": Command("planner.check_cli:check", "Use", "Say whether configs still fit."),
     "profile": Command("executor.profile_cli:profile", "Measure", "Measure this cluster."),
     "validate": Command(
-        "planner.validate_cli:validate", "Measure", "Compare predictions with measured runs."
+        "planner.validate_cli:validate", "Measure", "Score the cost model against measured runs."
     ),
     "models": Command("planner.models_cli:models", "Look up", "List or show known models."),
     "profiles": Command(

@@ -59,7 +59,7 @@ def test_every_option_says_what_it_does() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_pasted_outputs_are_current(document: str) -> None:
-    """Pasted outputs are what the commands print now (`python -m benchmarks.readme` renews them)."""
+    """Pasted outputs are what the commands print now; `python -m benchmarks.readme` renews them."""
     before = read(document)
     assert PLACE.search(before)
     assert differences(before, renewed(before)) == []
@@ -85,7 +85,10 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_readme_quotes_runnable_commands() -> None:
     """Each `meshplan` line of the README names a command and options that exist."""
     known = dict(commands())
-    for line in re.findall(r"(?m)^(?:\$ |.*\.venv/bin/)?(meshplan [a-z].*)$", read("README.md")):
+    fences = "".join(re.findall(r"```\n.*?```", read("README.md"), flags=re.DOTALL))
+    lines = re.findall(r"(?m)^(?:.*\.venv/bin/)?(meshplan [a-z].*)$", fences)
+    assert len(lines) > 5
+    for line in lines:
         words = line.split("#")[0].split()
         command = known[words[1]]
         options = {name for parameter in command.params for name in parameter.opts}
