@@ -56,6 +56,8 @@ def shapes(*, is_cuda: bool, quick: bool) -> Iterator[Shape]:
         widths, heads, tokens = ([32, 64] if quick else [32, 64, 128]), 4, 1024
     for width, length in product(widths, lengths):
         yield _shape(heads, width, length, tokens)
+    if quick and not is_cuda:
+        yield _shape(heads, 128, 2048, tokens)  # what `Kernels.attention_forward` is defined by
     longest, width = lengths[-1], widths[-1]
     yield _shape(heads, width, longest, tokens, causal=False)
     yield _shape(heads, width, longest, tokens, kv_heads=heads // 4)

@@ -233,7 +233,7 @@ def _steady(dtype: Dtype, device: torch.device) -> Measurement:
 
     It comes before the points of its format, and so brings the device to their steady state.
     """
-    side = 8192 if device.type == "cuda" else 1024
+    side = 8192 if device.type == "cuda" else 2048
 
     def run(bench: Bench) -> tuple[Record, ...]:
         return run_steady(bench, Shape(side, side, side), dtype)
