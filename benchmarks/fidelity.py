@@ -2,10 +2,10 @@
 
     python -m benchmarks.fidelity [LAYOUTS PER QUESTION] [SEED]
 
-For each question random rows of its legal space are drawn, a schedule and a recompute mode for each,
-and two cuts into stages: the search's own first plan, and a random one. Printed by schedule and cut:
-closed form over simulated step time, less one (median, middle 90 %, extremes), and priced over
-simulated memory of every rank. Below 0 is a lower bound that is not reached; above 0 is what a
+For each question random rows of its legal space are drawn, a schedule and a recompute mode for
+each, and two cuts into stages: the search's own first plan, and a random one. Printed by schedule
+and cut: closed form over simulated step time, less one (median, middle 90 %, extremes), and priced
+over simulated memory of every rank. Below 0 is a lower bound that is not reached; above 0 is what a
 search may overlook. The last line is the time that pricing took.
 """
 

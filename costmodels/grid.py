@@ -1,7 +1,7 @@
 """Many layouts at once: the degrees of `Layout` as parallel integer arrays.
 
-The cost formulas take either one `Layout` or a `Grid`; they use the letters that both share, so a formula
-is written once and prices one layout or a million.
+The cost formulas take either one `Layout` or a `Grid`; they use the letters that both share, so a
+formula is written once and prices one layout or a million.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Grid:
 
 
 def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Rows of `columns` that differ from each other, and for each row the index of its equal there."""
+    """Rows of `columns` that differ from each other, and each row's index among them."""
     key = columns[0]
     for column in columns[1:]:
         key = _codes(key) * (column.max(initial=0) + 1) + column

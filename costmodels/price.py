@@ -1,14 +1,14 @@
 """Closed-form price of many layouts: what one layer, the embedding and the head cost in each.
 
-The stage problem (how many layers each stage holds, which of them recompute) is left open: these are
-its coefficients, linear in the counts. With c_j the seconds of one micro-batch in stage j and D the
-largest once-per-step sum of a rank,
+The stage problem (how many layers each stage holds, which of them recompute) is left open: these
+are its coefficients, linear in the counts. With c_j the seconds of one micro-batch in stage j and D
+the largest once-per-step sum of a rank,
 
     step = (m - 1) max c_j + sum c_j + D          one chunk per rank, 1F1B
 
 is the simulated step of one rank exactly. For a pipeline it is never above it by more than what
 comes after the slowest stage, sum over j behind it of c_j (nothing where the head is slowest), and
-by D; a rank's memory is never below the simulated one. `benchmarks/fidelity.py` prints the distances.
+by D; a rank's memory is never below the simulated one. `benchmarks.fidelity` prints the distances.
 
 Approximations: the gradients of an end hide under what the mean rank's layers leave of their
 backward; what a recomputing layer hides of its gradients is spread over the m micro-batches; what
@@ -35,6 +35,7 @@ from hardware_profiles.schema import Cluster
 from hardware_profiles.tunings import Tuning
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,8 @@ class Prices:
                        update
     transient_bytes    (N, R) held only while some layer of mode r runs; a stage pays its largest
                        mode once
-    embedding_*, head_* (N,) the same for the first and the last stage's ends (head: loss and MTP too)
+    embedding_*, head_* (N,) the same for the first and the last stage's ends (head: loss and MTP
+                       too)
     head_transient_bytes (N,) logits and their gradient, on the last stage only
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
     fixed_bytes        (N,) of every rank, beside tensors: context, communicators, the framework
@@ -145,6 +147,14 @@ class _Once:
             self.latency_s + other.latency_s,
         )
 
+    def where(self, rows: Bools, other: Self) -> Self:
+        """These seconds in `rows`, those of `other` in the rest."""
+        return type(self)(
+            np.where(rows[:, None, None], self.layers_s, other.layers_s),
+            np.where(rows[:, None], self.ends_s, other.ends_s),
+            np.where(rows, self.latency_s, other.latency_s),
+        )
+
 
 def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: WeightTable) -> _Once:
     """Gradients reduced, weights updated, and gathered again."""
@@ -168,10 +178,9 @@ def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: Weigh
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Computing under which a rank's communication may hide, (N, K, R) by layer and (N, 2) by end.
+    """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
 
-    One rank (pp 1) hides all its communication under all its computing. Of several ranks the mean
-    one counts: its layers hide together, and an end hides under what its layers leave.
+    counts  layers of each kind in the model
     """
 
     layers_s: Floats
@@ -182,30 +191,45 @@ class _Room:
 
     def exposed(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> _Once:
         """What is seen of the communication of each layer, of the ends and of the latencies."""
-        alone = (self.ranks == 1)[:, None]
-        whole = layers @ self.counts
-        room = np.einsum("nkr,k->nr", self.layers_s, self.counts)
-        everything = whole + ends.sum(axis=1) + latency
-        seen = exposed_s(
-            everything[:, None], room + self.ends_s.sum(axis=1)[:, None], overlap, self.interference
-        )
-        fraction = _ratio(seen[:, 0], everything)[:, None]
-        spare = np.maximum(room[:, 0] - overlap * whole, 0.0) / self.ranks
-        together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
-        own = exposed_s(
-            layers[:, :, None], np.maximum(self.layers_s, together), overlap, self.interference
-        )
+        alone = self._on_one_rank(layers, ends, latency, overlap)
+        return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency, overlap))
+
+    def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> _Once:
+        """All communication hides under all computing; each part is seen in proportion."""
+        whole = layers @ self.counts + ends.sum(axis=1) + latency
+        room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
+        seen = self._seen(whole[:, None], room, overlap)
+        fraction = _ratio(seen[:, 0], whole)
         replayed = (seen - seen[:, :1]) / self.counts.sum()
         return _Once(
-            np.where(alone[:, :, None], (layers * fraction)[:, :, None] + replayed[:, None, :], own),
-            np.where(alone, ends * fraction, exposed_s(
-                ends, self.ends_s + spare[:, None], overlap, self.interference)),
-            np.where(alone[:, 0], latency * fraction[:, 0], exposed_s(
-                latency, spare, overlap, self.interference)),
-        )  # fmt: skip
+            (layers * fraction[:, None])[:, :, None] + replayed[:, None, :],
+            ends * fraction[:, None],
+            latency * fraction,
+        )
+
+    def _on_mean_rank(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> _Once:
+        """Layers hide together, and the rest under what the layers of the mean rank leave."""
+        whole, room = layers @ self.counts, self._all_layers_s
+        together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
+        spare = np.maximum(room[:, 0] - overlap * whole, 0.0) / self.ranks
+        return _Once(
+            self._seen(layers[:, :, None], np.maximum(self.layers_s, together), overlap),
+            self._seen(ends, self.ends_s + spare[:, None], overlap),
+            self._seen(latency, spare, overlap),
+        )
+
+    @property
+    def _all_layers_s(self) -> Floats:
+        """(N, R) of all layers of the model, recomputing alike."""
+        total: Floats = np.einsum("nkr,k->nr", self.layers_s, self.counts)
+        return total
+
+    def _seen(self, whole: Floats, room: Floats, overlap: float) -> Floats:
+        return np.asarray(exposed_s(whole, room, overlap, self.interference))
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
     """part / whole, 0 where there is no whole."""
     whole = np.broadcast_to(whole, part.shape)
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+    ratio: Floats = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+    return ratio

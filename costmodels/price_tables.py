@@ -1,6 +1,7 @@
-"""The two tables that the rows of a grid are put together from, and how rows look things up in them.
+"""The two tables that the rows of a grid are put together from, and how rows look things up.
 
-work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel): computing and its communication
+work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel): computing, and the
+          communication inside a layer
 weights   depends on (tp, dp cp, ep, etp, ZeRO stage, shard group): states, gradients, optimizer
 
 A grid of a million rows has a few thousand different entries in each.
@@ -65,7 +66,7 @@ class _Table:
 
 
 class WorkTable(_Table):
-    """Seconds and saved bytes of one micro-batch, by layer kind and recompute mode, and of the ends."""
+    """Seconds and saved bytes of one micro-batch, by layer kind and recompute mode; the ends."""
 
     def __init__(self, setting: Setting, grid: Grid) -> None:
         stride = math.prod(_inner_degrees(setting, grid, ("pp",)))
@@ -113,7 +114,8 @@ class WorkTable(_Table):
             ]
             for kind in self.kinds
         ]
-        return np.max(np.array(extra), axis=0).T[self.of_row]
+        most: Floats = np.max(np.array(extra), axis=0)
+        return most.T[self.of_row]
 
     @property
     def logits_bytes(self) -> Floats:
@@ -134,7 +136,7 @@ class WorkTable(_Table):
 
 
 class WeightTable(_Table):
-    """What the weights of a layer and of the ends cost once per step, and the memory that they take."""
+    """What the weights of a layer and of the ends cost once per step, and the memory they take."""
 
     def __init__(self, setting: Setting, grid: Grid) -> None:
         super().__init__(setting, grid, (
@@ -150,7 +152,7 @@ class WeightTable(_Table):
         own_head = head_parameters_per_rank(model, tp)
         shared = self.single if model.tied else np.zeros(len(self.grid), dtype=bool)
         head = where(shared, final_norm_parameters(model), own_head)
-        degrees = (tp, self.grid.expert_parallel, self.grid.expert_tensor_parallel)
+        degrees = (tp, self.grid.expert_parallel * 1.0, self.grid.expert_tensor_parallel * 1.0)
         self.head = RankParameters(dense=head) + mtp_parameters_per_rank(model, *degrees)
         self.parts = (*self.layers, self.embedding, self.head)
 
@@ -227,7 +229,7 @@ class WeightTable(_Table):
     def _wire(
         self, seconds: Callable[[Collective, RankParameters], Number], bytes_each: float
     ) -> tuple[Floats, Floats, Floats]:
-        """A rank communicates all its parts at once: their bytes add up, the latency counts once."""
+        """A rank communicates all its parts at once: bytes add up, the latency counts once."""
         ranks = self.ranks
 
         def wire_s(kind: CollectiveKind, part: RankParameters) -> Number:

@@ -1,8 +1,8 @@
 """What one rank of each layout of a grid computes, communicates and keeps.
 
-The formulas are those of `StepModel` for one layout, which hold for arrays too; they are asked here
-for what does not depend on how many layers a stage holds. Every number is an array over the rows, or
-a float where no row differs.
+The formulas are those of `StageModel` for one layout, which hold for arrays too; they are asked
+here for what does not depend on how many layers a stage holds. Every number is an array over the
+rows, or a float where no row differs.
 """
 
 from dataclasses import dataclass

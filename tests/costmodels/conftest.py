@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def cut(layers: int, parts: int, draw: st.DrawFn) -> tuple[int, ...]:
         st.lists(st.integers(1, layers - 1), min_size=parts - 1, max_size=parts - 1, unique=True)
     )
     ends = [0, *sorted(cuts), layers]
-    return tuple(b - a for a, b in zip(ends, ends[1:], strict=False))
+    return tuple(b - a for a, b in pairwise(ends))
 
 
 @st.composite
@@ -139,6 +140,12 @@ def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool
 def cases() -> Callable[..., st.SearchStrategy[Case]]:
     """`random_case(pipelined=None | True | False, uniform=False)`."""
     return random_case
+
+
+@pytest.fixture(scope="session")
+def case_of() -> Callable[[Setting, Layout], Case]:
+    """A layout in a setting as a case."""
+    return lambda setting, layout: Case(setting, layout, grid_of(layout, setting.training))
 
 
 @pytest.fixture(scope="session")

@@ -113,7 +113,7 @@ def test_what_selective_recompute_trades(name: str, memory_fraction: float, flop
 
     The FLOPs are counted here: 4 s^2 h replayed over 3 x 24 s h^2 (1 + s / 6 h).
     """
-    model, b, h, a = letters(name)
+    model, b, _, _ = letters(name)
     operations = layer_operations(site(model, b, 1, sequence_parallel=False), model.kinds[0])
     core = next(op for op in operations if isinstance(op, AttentionCore))
     total = sum(float(op.saved_bytes) for op in operations)
@@ -136,7 +136,7 @@ def test_ends_save_what_the_paper_adds(name: str):
 
 
 def test_flops_of_a_llama_3_8b_layer():
-    """q and out 2 x 4096^2, k and v 2 x 4096 x 1024, feed-forward 3 x 4096 x 14336: 218.1M x 2 t."""
+    """q and out 2 x 4096^2, k, v 2 x 4096 x 1024, feed-forward 3 x 4096 x 14336: 218.1M x 2 t."""
     model = model_from_config(load_model_config("llama-3-8b"), "llama-3-8b")
     where = site(model, 1, 1, sequence_parallel=False)
     operations = layer_operations(where, model.kinds[0])

@@ -1,4 +1,4 @@
-"""Collectives and the places of their groups, by hand on a cluster of round numbers, and their laws."""
+"""Collectives and the places of their groups, by hand on a cluster of round numbers; laws."""
 
 import math
 
@@ -28,7 +28,7 @@ def link(latency_s: float, ring: float, own: float) -> Link:
 
 @pytest.fixture(scope="module")
 def cluster() -> Cluster:
-    """4 GPUs a node; 1 us and 100 GB/s inside; 10 us, 200 GB/s a node and 25 GB/s a card outside."""
+    """4 GPUs a node; 1 us and 100 GB/s inside; 10 us, 200 GB/s a node, 25 GB/s a card outside."""
     return load_cluster("dgx-h100").model_copy(
         update={
             "gpus_per_node": 4,

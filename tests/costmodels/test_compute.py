@@ -13,7 +13,7 @@ from hardware_profiles.tunings import Tuning
 
 @pytest.fixture(scope="module")
 def device() -> Device:
-    """100 units, 100 TFLOP/s bf16 of which all is reached, 1 TB/s, 10 us launches, nothing fitted."""
+    """100 units, 100 TFLOP/s bf16, all of it reached, 1 TB/s, 10 us launches, nothing fitted."""
     cluster = load_cluster("dgx-h100")
     assert cluster.kernels is not None
     gpu = cluster.gpu.model_copy(

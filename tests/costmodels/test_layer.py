@@ -1,4 +1,4 @@
-"""Costs of lists of operations: what hides under what, what recompute replays, what the host adds."""
+"""Costs of lists of operations: what hides, what recompute replays, what the host adds."""
 
 from collections.abc import Callable
 from dataclasses import replace

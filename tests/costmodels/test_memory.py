@@ -59,7 +59,7 @@ def test_a_higher_zero_stage_never_holds_more(dense, expert, ranks, pipelined, n
 
 
 def test_zero_3_gathers_one_layer_at_a_time():
-    """While a layer of 1e9 parameters computes, 2 + 2 bytes of each are whole; below stage 3 nothing."""
+    """While a layer of 1e9 parameters computes, 2 + 2 bytes of each are whole; below stage 3 none."""
     assert gathered_bytes(ZERO, 1e9, sharding(3, 64.0)) == 4e9
     assert gathered_bytes(ZERO, 1e9, sharding(2, 64.0)) == 0
 
@@ -79,7 +79,7 @@ def gpt(heads: int, hidden: int, layers: int) -> Model:
 
 
 def paper_rank_0(model: Model, b: int, p: int, batch: int, *, full: bool) -> float:
-    """Activations of the first rank, tensor and sequence parallel 8, 1F1B, as Korthikanti counts."""
+    """Activations of the first rank, tensor and sequence parallel 8, 1F1B, as the paper counts."""
     engine = load_engine("megatron")
     kernels = engine.kernels.model_copy(
         update={"flash_attention": False, "dropout": True, "logits_bytes": 4.0}
@@ -106,7 +106,7 @@ PAPER = [  # table 3 of arXiv 2205.05198: heads a, hidden h, layers L, micro-bat
 
 @pytest.mark.parametrize(("a", "h", "layers", "b", "p", "batch"), PAPER)
 def test_first_rank_holds_equation_5(a: int, h: int, layers: int, b: int, p: int, batch: int):
-    """s b h / t (L (34 + 5 a s / h) + p), and 4 (1 + v / h) more where the last stage is the first."""
+    """s b h / t (L (34 + 5 a s / h) + p), and 4 (1 + v / h) where the last stage is the first."""
     s, t, v = 2048, 8, 51200
     ends = p + (4 * (1 + v / h) if p == 1 else 0)
     expected = s * b * h / t * (layers * (34 + 5 * a * s / h) + ends)

@@ -1,4 +1,4 @@
-"""The closed form against the simulation of the same layout, and rows against one layout at a time."""
+"""The closed form against the simulation of the same layout, and rows against single layouts."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -9,11 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.grid import Grid, distinct
+from costmodels.hf_config import model_from_config
 from costmodels.in_flight import in_flight
-from costmodels.layout import Layout
+from costmodels.layout import Layout, Stage
 from costmodels.price import Prices, price
 from costmodels.ranks import SELECTIVE
-from costmodels.stage_model import MODES
+from costmodels.stage_model import MODES, Setting
+from costmodels.training import Training
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster
+from hardware_profiles.load_models import load_model_config
+from hardware_profiles.tunings import Tuning
 
 RELATIVE = 1e-9
 COMMON = settings(max_examples=40, deadline=None)
@@ -98,6 +104,48 @@ def test_pipeline_is_bounded(cases: Callable[..., st.SearchStrategy], data: st.D
     slowest = times.index(max(times))
     excess = step_s(prices, case) - simulated
     assert excess <= sum(times[slowest + 1 :]) + once_s(prices, case) + RELATIVE
+
+
+def real_layout(tp: int, pp: int, dp: int, counts: tuple[int, ...], **traits: int) -> Layout:
+    return Layout(
+        tensor_parallel=tp, pipeline_parallel=pp, data_parallel=dp, sequence_parallel=tp > 1,
+        zero_stage=1, stages=tuple(Stage(n) for n in counts), **traits,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "seq_len", "batch", "layout"),
+    [
+        pytest.param(
+            "llama-3.1-8b", 8192, 512, real_layout(2, 4, 8, (8,) * 4), id="8B: 4 stages, m 64"
+        ),
+        pytest.param(
+            "llama-3.1-70b", 8192, 512, real_layout(8, 4, 8, (20, 20, 20, 20)), id="70B: m 64"
+        ),
+        pytest.param(
+            "llama-3.1-405b", 8192, 2048, real_layout(8, 16, 128, (7, *(8,) * 14, 7)),
+            id="405B as Meta ran it: 16 stages, m 16",
+        ),
+        pytest.param(
+            "deepseek-v3", 4096, 15360,
+            real_layout(1, 16, 128, (3, *(4,) * 14, 2), expert_parallel=64),
+            id="DeepSeek-V3: 16 stages, 64-way experts, m 120",
+        ),
+        pytest.param(
+            "mixtral-8x22b", 4096, 1024, real_layout(4, 4, 8, (14,) * 4, expert_parallel=8),
+            id="Mixtral 8x22B: m 128",
+        ),
+    ],
+)  # fmt: skip
+def test_real_pipelines_are_close(name: str, seq_len: int, batch: int, layout: Layout, case_of):
+    """On layouts that one would run the closed form is within 2 % of the simulation, not above."""
+    model = model_from_config(load_model_config(name), name)
+    training = Training(seq_len=seq_len, global_batch_size=batch)
+    engine, cluster = load_engine("megatron"), load_cluster("dgx-h100")
+    case = case_of(Setting(model, training, cluster, engine, Tuning()), layout)
+    ratio = step_s(priced(case), case) / case.step.time().step_time_s
+    print(f"{name}: closed form / simulation = {ratio:.4f}")
+    assert 0.98 <= ratio <= 1.005
 
 
 @COMMON

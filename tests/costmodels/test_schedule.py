@@ -3,6 +3,7 @@
 Regenerate the grids with `python tests/costmodels/test_schedule.py` after a change that is meant.
 """
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_bubble_of_zb_h1(pp: int, m: int, f: float, i: float, w: float):
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 8), (4, 16), (8, 32)])
 def test_v_shapes_hide_more_than_zb_h1(pp: int, m: int):
-    """With F = I = W the V schedules wait for the first micro-batch to come back, and hardly more."""
+    """With F = I = W the V schedules wait for the first micro-batch to return, and hardly more."""
     for schedule in ("zb_v", "dualpipe_v"):
         makespan = play(schedule, pp, 2, m, even(2 * pp, 0.5, 0.5, 0.5)).makespan_s
         assert makespan <= play("zb_h1", pp, 1, m, even(pp)).makespan_s
@@ -115,14 +116,14 @@ def test_every_action_once_and_no_two_at_once(pipeline):
         held = [j for j in range(pp * vpp) if rank_of_chunk(schedule, pp, j) == rank]
         expected = {(j, kind, i) for j in held for kind in kinds for i in range(m)}
         assert sorted(map(tuple, (action for action, *_ in actions))) == sorted(expected)
-        assert all(a[2] <= b[1] + 1e-9 for a, b in zip(actions, actions[1:], strict=False))
+        assert all(a[2] <= b[1] + 1e-9 for a, b in pairwise(actions))
         assert all(end - start == pytest.approx(work.seconds(a)) for a, start, end in actions)
 
 
 @EVEN
 @given(pipeline=pipelines())
 def test_actions_wait_for_their_input(pipeline):
-    """F after the stage before, B or I after the stage behind, each plus the send; W after its I."""
+    """F after the stage before, B or I after the one behind, each plus the send; W after its I."""
     schedule, pp, vpp, m, work = pipeline
     spans = {
         tuple(action): (start, end)
@@ -157,7 +158,7 @@ def test_no_rank_holds_more_than_in_flight_says(pipeline):
 @EVEN
 @given(pipeline=pipelines())
 def test_no_schedule_beats_its_slowest_rank(pipeline):
-    """A step lasts at least the work of its busiest rank, and one micro-batch's way out and back."""
+    """A step lasts at least its busiest rank's work, and one micro-batch's way out and back."""
     schedule, pp, vpp, m, work = pipeline
     makespan = play(schedule, pp, vpp, m, work).makespan_s
     chunks = range(pp * vpp)

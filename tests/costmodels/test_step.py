@@ -60,7 +60,7 @@ def test_bubble_of_a_pipeline(setting: Setting, models, m: int):
 @QUICK
 @given(data=st.data())
 def test_parts_add_up_to_the_timeline(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """The parts are the last rank's end with its gradients reduced, the update, and what is fixed."""
+    """The parts are the last rank's end with its gradients reduced, the update, what is fixed."""
     step = data.draw(cases()).step
     la, time = step.layout, step.time()
     ends = play(la.schedule, la.pipeline_parallel, la.virtual_stages, step.m, step.work).end_s
@@ -88,7 +88,7 @@ def test_more_bandwidth_is_never_slower(cases, data: st.DataObject, factor: floa
 @QUICK
 @given(data=st.data())
 def test_layouts_compute_the_same_flops(cases, data: st.DataObject):
-    """Model FLOPs of the whole step do not depend on the layout, recompute only adds hardware FLOPs.
+    """Model FLOPs of the whole step do not depend on the layout; recompute adds hardware FLOPs.
 
     Left out: latent attention's down-projections, which every tensor-parallel rank repeats, and the
     rows that pad a vocabulary.
