@@ -179,8 +179,8 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
     for finding in findings:
         if finding.verdict != "skipped":
             style = "green" if finding.verdict in PASSED else "red"
-            cells = [one_line_path(finding), Text(finding.verdict, style=style)]
-            table.add_row(*cells, *_numbers(finding))
+            verdict = Text(finding.verdict, style=style)
+            table.add_row(Text(one_line_path(finding)), verdict, *_numbers(finding))
     with console.capture() as captured:
         if table.row_count:
             console.print(table)

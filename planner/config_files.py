@@ -19,7 +19,7 @@ SKIPPED_FILES = frozenset((FILE, PROJECT, "package.json", "package-lock.json"))
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file to check; `named` when the user gave it rather than its folder; or why it is skipped."""
+    """A file to check, `named` by the user or found in a folder; or why it is skipped."""
 
     path: Path
     named: bool

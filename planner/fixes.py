@@ -1,7 +1,7 @@
 """The smallest change that makes a layout legal, or makes it fit.
 
-One change at a time, in order of how little it disturbs: a smaller micro-batch, more recompute, more
-sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest.
+One change at a time, in order of how little it disturbs: a smaller micro-batch, more recompute,
+more sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,9 +1,9 @@
 """What a framework's config says, in our words: facts with the line they were read from.
 
-A config never says everything: the GPU, the model or the batch may be elsewhere. A `Reading` keeps what
-the file does say, the rule by which its framework cuts the layers into stages, and what it leaves out;
-`planner.resolve` adds the missing facts. `Exported` is the way back: files, a command, and what the
-format cannot express.
+A config never says everything: the GPU, the model or the batch may be elsewhere. A `Reading` keeps
+what the file does say, the rule by which its framework cuts the layers into stages, and what it
+leaves out; `planner.resolve` adds the missing facts. `Exported` is the way back: files, a command,
+and what the format cannot express.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,25 @@ from typing import Any, Literal
 from costmodels.layout import InvalidLayout
 
 COUNTS = frozenset(
-    """data_parallel tensor_parallel pipeline_parallel virtual_stages context_parallel expert_parallel
-    expert_tensor_parallel micro_batch_size shard_replicas seq_len global_batch_size
-    num_micro_batches gpus""".split()
+    (
+        *("data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages"),
+        *("context_parallel", "expert_parallel", "expert_tensor_parallel", "micro_batch_size"),
+        *("shard_replicas", "seq_len", "global_batch_size", "num_micro_batches", "gpus"),
+    )
 )
-"""Facts that are whole numbers of at least 1. `shard_replicas` is how many copies of the sharded state
-there are: dp * cp / shard_group."""
+"""Facts that are whole numbers of at least 1. `shard_replicas` is how many copies of the sharded
+state there are: dp * cp / shard_group."""
 
 FIELDS = COUNTS | frozenset(
-    """sequence_parallel zero_stage shard_group schedule selective_modules optimizer_offload
-    activation_offload precision optimizer model""".split()
+    (
+        *("sequence_parallel", "zero_stage", "shard_group", "schedule", "selective_modules"),
+        *("optimizer_offload", "activation_offload", "precision", "optimizer", "model"),
+    )
 )
-"""Every fact a config may state: fields of `Layout` and `Training`, `gpus`, and `model` (a name)."""
+"""Every fact a config may state: fields of `Layout` and `Training`, `gpus`, `model` (a name)."""
+
+
+Mode = Literal["none", "selective", "full"]
 
 
 class UnreadableConfig(ValueError):
@@ -55,10 +62,10 @@ class Fact:
 class Placement:
     """How a framework cuts the layers into pipeline stages (the rules are in `stage_rules`).
 
-    rule            "even": all equal, or an error; "ends": even, but the first and the last rank may hold
-                    another number, and the ends may count as layers (Megatron); "weighted": as even as
-                    it goes with the ends weighing some layers (torchtitan); "cost": by the parameters
-                    of a block (nanotron); "given": `layers` says it
+    rule            "even": all equal, or an error; "ends": even, but the first and the last rank
+                    may hold another number, and the ends may count as layers (Megatron);
+                    "weighted": as even as it goes with the ends weighing some layers (torchtitan);
+                    "cost": by the parameters of a block (nanotron); "given": `layers` says it
     first, last     layers of the first and the last rank, None for the even share
     embedding, head layers that the embedding and the head count as
     layers          of each virtual stage in model order
@@ -77,9 +84,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Which layers recompute: all of them in `mode`, or `first` of each stage, or one in `every`."""
+    """Which layers recompute: all in `mode`, or `first` of each stage, or one in `every`."""
 
-    mode: Literal["none", "selective", "full"] = "none"
+    mode: Mode = "none"
     first: int | None = None
     every: int | None = None
 

@@ -121,9 +121,7 @@ def _filling(near: Settings, reading: Reading) -> dict[str, Fact]:
     """What a settings file adds: nothing about the batch once the config itself determines it."""
     determined = sum(name in reading.facts for name in _BATCH) >= 2
     return {
-        name: fact
-        for name, fact in _facts(near).items()
-        if name not in _BATCH or not determined
+        name: fact for name, fact in _facts(near).items() if name not in _BATCH or not determined
     }
 
 

@@ -103,7 +103,7 @@ def judge(
     if verdict == "fits" and best is not None and limits.slack is not None:
         verdict, text, line = _beaten(case, place, now, best, limits.slack)
     said = text or (
-        f"{format_bytes(margin)} of {format_bytes(usable_bytes(case.cluster))} free on rank {rank}, "
+        f"{format_bytes(margin)} of {format_bytes(margin + memory.reserved)} free on rank {rank}, "
         f"{format_seconds(now.step_time_s)} per step"
     )
     return _finding(case, place, now, verdict=verdict, text=said, line=line)
@@ -194,8 +194,8 @@ def _drift(
         change = after / before - 1
         if abs(change) > limits.tolerance:
             text = (
-                f"{name} is now predicted as {shown(after)}, {change:+.1%} from the {shown(before)} "
-                f"of the plan (tolerance {limits.tolerance:.0%})"
+                f"{name} is now predicted as {shown(after)}, {change:+.1%} from the plan's "
+                f"{shown(before)} (tolerance {limits.tolerance:.0%})"
             )
             return "drifted", text, line
     return "fits", "", line

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from executor.frameworks import accelerate, bridge, deepspeed, megatron, nanotron, torchtitan
+from executor.frameworks import (
+    accelerate,
+    bridge,
+    deepspeed,
+    megatron,
+    nanotron,
+    nanotron_read,
+    torchtitan,
+    torchtitan_read,
+)
 from planner.plan import Plan
 from planner.reading import Exported, Reading, UnreadableConfig
 
@@ -31,13 +40,13 @@ class Framework:
 FRAMEWORKS = {
     framework.name: framework
     for framework in (
-        Framework("nanotron", "nanotron", nanotron.claims, nanotron.read, nanotron.export),
+        Framework("nanotron", "nanotron", nanotron.claims, nanotron_read.read, nanotron.export),
         Framework(
             "accelerate", "Accelerate", accelerate.claims, accelerate.read, accelerate.export
         ),
         Framework("deepspeed", "DeepSpeed", deepspeed.claims, deepspeed.read, deepspeed.export),
         Framework(
-            "torchtitan", "torchtitan", torchtitan.claims, torchtitan.read, torchtitan.export
+            "torchtitan", "torchtitan", torchtitan.claims, torchtitan_read.read, torchtitan.export
         ),
         Framework("megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export),
         Framework("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export),

@@ -10,8 +10,8 @@
     precision                mixed_precision: bf16, fp16, fp8, no
     world                    num_processes
 
-The batch, the sequence and the model belong to the training code. A file that says DEEPSPEED points to a
-DeepSpeed JSON, which is the one to check.
+The batch, the sequence and the model belong to the training code. A file that says DEEPSPEED
+points to a DeepSpeed JSON, which is the one to check.
 
 Source: huggingface/accelerate@16cb6eb8 `src/accelerate/parallelism_config.py`,
 `commands/config/config_args.py`, `examples/torch_native_parallelism/configs/*.yaml`,

@@ -5,14 +5,16 @@
     virtual_stages       model.virtual_pipeline_model_parallel_size
     uneven stages        model.pipeline_model_parallel_layout "Et*3|t*4|t*3L"
     zero_stage 1         ddp.use_distributed_optimizer (and the same under optimizer)
-    zero_stage 2, 3      ddp.use_megatron_fsdp, dist.use_megatron_fsdp, ddp.data_parallel_sharding_strategy
+    zero_stage 2, 3      ddp.use_megatron_fsdp, dist.use_megatron_fsdp,
+                         ddp.data_parallel_sharding_strategy
     batch                train.micro_batch_size, train.global_batch_size
     seq_len              dataset.seq_length, model.seq_length
     precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...
 
 A recipe states the model and every default; the overrides state the layout. Written as YAML (for
-`--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a script,
-and so is NeMo's `trainer.devices`, `trainer.num_nodes`, `trainer.strategy.*` and `exp_manager` YAML.
+`--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a
+script, and so is NeMo's `trainer.devices`, `trainer.num_nodes`, `trainer.strategy.*` and
+`exp_manager` YAML.
 
 Source: NVIDIA-NeMo/Megatron-Bridge@067f987d `src/megatron/bridge/training/config.py`,
 `training/mixed_precision.py`, `scripts/training/run_recipe.py`,

@@ -10,9 +10,9 @@
     tensor_parallel          tensor_parallel.autotp_size
     precision                bf16.enabled, fp16.enabled
 
-Pipeline, context, sequence and expert parallelism and activation checkpointing are set in code, not in
-this file: the `activation_checkpointing` section only tunes checkpoints that the model makes.
-`auto` (Hugging Face fills it in) counts as absent.
+Pipeline, context, sequence and expert parallelism and activation checkpointing are set in code,
+not in this file: the `activation_checkpointing` section only tunes checkpoints that the model
+makes. `auto` (Hugging Face fills it in) counts as absent.
 
 Source: deepspeedai/DeepSpeed@edaa7221 `deepspeed/runtime/config.py`, `runtime/zero/config.py`,
 `runtime/tensor_parallel/config.py`, `docs/_pages/config-json.md`; huggingface/accelerate@16cb6eb8
@@ -200,7 +200,7 @@ def read(text: str, path: str) -> Reading:
 
 
 def _replicas(facts: dict[str, Fact]) -> Fact | None:
-    """train_batch_size / (micro x accumulation); the remainder is left for the batch rule to say."""
+    """train_batch_size / (micro x accumulation); None if it has a remainder."""
     per_replica = facts["micro_batch_size"].value * facts["num_micro_batches"].value
     replicas, rest = divmod(facts["global_batch_size"].value, per_replica)
     return None if rest else Fact(replicas, facts["global_batch_size"].line)

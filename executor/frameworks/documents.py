@@ -1,8 +1,9 @@
 """YAML, JSON and TOML as flat facts: `parallelism.tp` -> its value and its line.
 
-YAML goes through its node tree rather than through `safe_load`, because only nodes know their lines and
-because the loader's constructors fail in ways that are not YAML errors (a date with month 99). Lists stay
-values. A document that is not a mapping, nests too deep or expands too far is refused in one line.
+YAML goes through its node tree rather than through `safe_load`, because only nodes know their
+lines and because the loader's constructors fail in ways that are not YAML errors (a date with
+month 99). Lists stay values. A document that is not a mapping, nests too deep or expands too far
+is refused in one line.
 """
 
 import json
@@ -51,8 +52,7 @@ def _check_depth(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            line = event.start_mark.line + 1
-            raise UnreadableConfig(f"it nests more than {MAX_DEPTH} deep; no config does", line)
+            raise UnreadableConfig(f"it nests more than {MAX_DEPTH} deep; no config does")
 
 
 def _flatten_yaml(node: yaml.MappingNode, prefix: str, found: dict[str, Fact]) -> None:
@@ -89,7 +89,7 @@ def _scalar(text: str) -> Any:
 
 
 def number(text: str) -> Any:
-    """`text` as int or float if it is one (underscores allowed, as in TOML and YAML), else itself."""
+    """`text` as int or float if it is one (underscores allowed), else itself."""
     if re.fullmatch(r"[-+]?[0-9][0-9_]{0,300}", text):
         return int(text.replace("_", ""))
     if re.fullmatch(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", text):

@@ -6,11 +6,12 @@
     virtual_stages, stages     --num-virtual-stages-per-pipeline-rank, or uneven stages as
                                --pipeline-model-parallel-layout "Et*3|t*4|t*3L"
     zero_stage 1               --use-distributed-optimizer
-    zero_stage 2, 3            --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads[_params]
+    zero_stage 2, 3            --use-megatron-fsdp --data-parallel-sharding-strategy
+                               optim_grads[_params]
     recompute                  --recompute-granularity, -method, -num-layers, -modules
 
-The rest is in `megatron_settings` and `megatron_model`. Reading takes what the command line would be
-after the script's own variables (`shell`), and `#SBATCH` lines for the number of GPUs.
+The rest is in `megatron_settings` and `megatron_model`. Reading takes what the command line would
+be after the script's own variables (`shell`), and `#SBATCH` lines for the number of GPUs.
 
 Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/`.
 """

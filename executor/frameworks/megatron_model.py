@@ -1,8 +1,9 @@
 """The model's shape in Megatron's names, and back as a Hugging Face configuration.
 
 Megatron builds a GPT from sizes and switches; a configuration names a family that has them. Reading
-picks the family whose shape those switches give: latent attention -> deepseek_v3, experts -> qwen3_moe,
-qwen2_moe or mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox or gpt2.
+picks the family whose shape those switches give: latent attention -> deepseek_v3, experts ->
+qwen3_moe, qwen2_moe or mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox or
+gpt2.
 
 Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, moe, mla) and
 `megatron/core/transformer/transformer_config.py`.
@@ -59,11 +60,8 @@ def _position_settings(answer: Answer) -> dict[str, object]:
     if answer.config.get("model_type") in _ALIBI:
         return {"position_embedding_type": "none"}
     base = answer.config.get("rope_theta")
-    known = isinstance(base, int | float)
-    return {
-        "position_embedding_type": "rope",
-        "rotary_base": int(base) if known else ROTARY_BASE,
-    }
+    known = int(base) if isinstance(base, int | float) else ROTARY_BASE
+    return {"position_embedding_type": "rope", "rotary_base": known}
 
 
 def _latent_settings(model: Model) -> dict[str, object]:
@@ -208,7 +206,7 @@ def _expert_config(values: Values) -> dict[str, Any] | None:
     if shared is None and not values.on("qk_layernorm") and all(routed):
         config = {"model_type": "mixtral", "num_local_experts": experts.value, **common}
         return config | ({"intermediate_size": width.value} if width else {})
-    family = {"model_type": "qwen3_moe"}
+    family: dict[str, Any] = {"model_type": "qwen3_moe"}
     if shared is not None:
         family = {
             "model_type": "qwen2_moe",

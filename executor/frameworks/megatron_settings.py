@@ -227,7 +227,7 @@ def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
     pp = facts.get("pipeline_parallel", Fact(1, 1)).value
     if len(counts) % pp:
         raise IllegalConfig(
-            f"the pipeline layout has {len(counts)} stages, not a multiple of pipeline_parallel {pp}",
+            f"the pipeline layout has {len(counts)} stages, no multiple of pipeline_parallel {pp}",
             layout.line,
         )
     put(facts, virtual_stages=Fact(len(counts) // pp, layout.line))

@@ -11,14 +11,15 @@
     recompute full           parallelism.recompute_layer: true
     zero_stage 0 / 1         optimizer.zero_stage
     micro_batch_size, seq_len, num_micro_batches
-                             tokens.micro_batch_size, sequence_length, batch_accumulation_per_replica
+                             tokens.micro_batch_size, sequence_length,
+                             batch_accumulation_per_replica
 
-Source: huggingface/nanotron@2411b022 `src/nanotron/config/parallelism_config.py`, `config/config.py`,
-`config/models_config.py`, `parallel/context.py` (world size), `examples/config_tiny_llama.yaml`.
+Source: huggingface/nanotron@2411b022 `src/nanotron/config/parallelism_config.py`,
+`config/config.py`, `config/models_config.py`, `parallel/context.py` (world size),
+`examples/config_tiny_llama.yaml`.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -27,7 +28,6 @@ from costmodels.layout import Schedule
 from costmodels.model import Model
 from costmodels.stage_split import split_by_cost
 from costmodels.training import Precision
-from executor.frameworks.documents import read_yaml
 from executor.frameworks.saying import (
     GPUS_PER_NODE,
     Answer,
@@ -36,16 +36,10 @@ from executor.frameworks.saying import (
     modules_unsaid,
     unless,
 )
-from executor.frameworks.values import Values, put
 from planner.plan import Plan
 from planner.reading import (
     CannotSay,
     Exported,
-    Fact,
-    Placement,
-    Reading,
-    Recompute,
-    UnreadableConfig,
 )
 
 FILE = "nanotron.yaml"
@@ -73,14 +67,6 @@ ADAMW = {
     "adam_beta1": 0.9,
     "adam_beta2": 0.95,
     "torch_adam_is_fused": True,
-}
-_SIZES = {
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
 }
 
 
@@ -245,87 +231,3 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     if training.optimizer not in ("adamw", "sgd"):
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "it has adamW and sgd"))
     return unsaid + imbalance_unsaid(training)
-
-
-def read(text: str, path: str) -> Reading:
-    """A nanotron config; raises `UnreadableConfig` and `IllegalConfig`."""
-    values = Values(read_yaml(text))
-    if not values.has("parallelism"):
-        raise UnreadableConfig("no `parallelism:` section found")
-    facts: dict[str, Fact] = {"virtual_stages": Fact(1, 1), "expert_tensor_parallel": Fact(1, 1)}
-    put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
-    mode = values.word(TP_MODES, "parallelism.tp_mode") or Fact(False, 1)
-    split = facts.get("tensor_parallel", Fact(1, 1)).value > 1
-    schedule = values.word(SCHEDULES, "parallelism.pp_engine") or Fact("gpipe", 1)
-    if facts.get("pipeline_parallel", Fact(1, 1)).value == 1:
-        schedule = Fact("1f1b", schedule.line)
-    put(
-        facts,
-        sequence_parallel=Fact(mode.value and split, mode.line),
-        schedule=schedule,
-        zero_stage=values.count("optimizer.zero_stage", least=0),
-        precision=values.word(DTYPES, "model.dtype") or Fact("bf16", 1),
-        optimizer=values.word({"adamW": "adamw", "sgd": "sgd"}, "optimizer.optimizer_factory.name"),
-    )
-    return Reading(
-        framework="nanotron",
-        engine="nanotron",
-        path=path,
-        facts=facts,
-        placement=Placement(rule="cost", line=facts.get("pipeline_parallel", Fact(1, 1)).line),
-        recompute=Recompute("full" if values.on("parallelism.recompute_layer") else "none"),
-        model_config=_shape_of(values),
-        ignored=values.ignored(),
-        notes=values.suspects(COUNTS.values()),
-    )
-
-
-def _shape_of(values: Values) -> dict[str, Any] | None:
-    prefix = "model.model_config."
-    sizes = {
-        theirs: fact.value
-        for ours, theirs in _SIZES.items()
-        if (fact := values.count(prefix + ours)) is not None
-    }
-    if "hidden_size" not in sizes or "num_hidden_layers" not in sizes:
-        return None
-    config: dict[str, Any] = {
-        **sizes,
-        "model_type": "qwen2" if values.on(prefix + "attention_bias") else "llama",
-        "tie_word_embeddings": values.on(prefix + "tie_word_embeddings"),
-    }
-    return config | _experts_of(values, prefix + "moe_config.", sizes)
-
-
-def _experts_of(values: Values, prefix: str, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """MoE layers as Qwen2-MoE's configuration; absent ones are `MoEConfig`'s defaults."""
-    experts = values.count(prefix + "num_experts")
-    if experts is None:
-        return {}
-    top, width = values.count(prefix + "top_k"), values.count(prefix + "moe_intermediate_size")
-    shared = values.count(prefix + "shared_expert_intermediate_size", least=0)
-    listed = values.get(prefix + "layers")
-    routed = listed.value if listed and isinstance(listed.value, list) else [-1]
-    layers = range(min(sizes["num_hidden_layers"], 100_000))
-    width_value = width.value if width else 1408
-    config = {
-        "num_experts_per_tok": top.value if top else 2,
-        "moe_intermediate_size": width_value,
-        "mlp_only_layers": [] if routed == [-1] else [at for at in layers if at not in routed],
-    }
-    if values.on(prefix + "enable_shared_expert"):
-        config |= {
-            "model_type": "qwen2_moe",
-            "num_experts": experts.value,
-            "shared_expert_intermediate_size": shared.value if shared else 5632,
-            "qkv_bias": values.on("model.model_config.attention_bias"),
-        }
-    elif not config["mlp_only_layers"] and not values.on("model.model_config.attention_bias"):
-        config |= {
-            "model_type": "mixtral",
-            "num_local_experts": experts.value,
-            "intermediate_size": width_value,
-        }
-    else:
-        config |= {"model_type": "qwen3_moe", "num_experts": experts.value}
-    return config

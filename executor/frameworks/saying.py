@@ -1,4 +1,4 @@
-"""What every exporter needs: the plan in the cost model's types, and words for what it cannot say."""
+"""What every exporter needs: the plan unpacked, and words for what a format cannot say."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """Reads a launch script as far as its arguments: variables, arrays, simple conditions, the command.
 
-`read_script` follows assignments (`A=1`, `A=(...)`, `A+=(...)`, `export A=1`), expands `$A`, `${A}`,
-`${A:-x}`, `${A[@]}` and `$((a * b))`, takes the branch of an `if` whose test it can decide (`=`, `!=`,
-`-eq`, `-n`, `-z` on known text; others count as false) and skips loops, `case` and functions. The
-environment and positional arguments are unknown, so they are empty unless the script gives a default.
-Commands are never run.
+`read_script` follows assignments (`A=1`, `A=(...)`, `A+=(...)`, `export A=1`), expands `$A`,
+`${A}`, `${A:-x}`, `${A[@]}` and `$((a * b))`, takes the branch of an `if` whose test it can decide
+(`=`, `!=`, `-eq`, `-n`, `-z` on known text; others count as false) and skips loops, `case` and
+functions. The environment and positional arguments are unknown, so they are empty unless the
+script gives a default. Commands are never run.
 """
 
 import ast

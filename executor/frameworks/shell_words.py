@@ -1,7 +1,8 @@
 """Splits a shell script into commands of words, each word with its line and its pieces by quoting.
 
-Only what launch scripts use: words, quotes, `${...}`, `$((...))`, `$(...)`, comments, line continuations,
-arrays `NAME=( ... )`, operators, here-documents. Nothing is run and nothing is expanded here.
+Only what launch scripts use: words, quotes, `${...}`, `$((...))`, `$(...)`, comments, line
+continuations, arrays `NAME=( ... )`, operators, here-documents. Nothing is run and nothing is
+expanded here.
 """
 
 from dataclasses import dataclass

@@ -18,7 +18,6 @@ resharding, v0.2.2 `models/llama3/infra/parallelize.py`.
 import re
 from typing import Any
 
-from executor.frameworks.documents import read_toml
 from executor.frameworks.saying import (
     GPUS_PER_NODE,
     Answer,
@@ -29,29 +28,17 @@ from executor.frameworks.saying import (
     unless,
 )
 from executor.frameworks.torchtitan_names import (
-    CONVERTERS,
-    COUNTS,
     MODELS,
     SCHEDULES,
-    SINGLE_STAGE,
-    V_SHAPED,
     Version,
-    model_named,
     module_names,
 )
-from executor.frameworks.torchtitan_python import read_python, write_python
+from executor.frameworks.torchtitan_python import write_python
 from executor.frameworks.torchtitan_toml import write_toml
-from executor.frameworks.values import Values, put
 from planner.plan import Plan
 from planner.reading import (
     CannotSay,
     Exported,
-    Fact,
-    IllegalConfig,
-    Placement,
-    Reading,
-    Recompute,
-    UnreadableConfig,
 )
 
 LATEST: Version = "0.3"
@@ -123,7 +110,9 @@ def _schedule_name(answer: Answer) -> str:
 
 
 def _sharding(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
-    """Replicas and shards; `shard_group` counts context-parallel ranks, as FSDP shards over both."""
+    """Replicas and shards; `shard_group` counts context-parallel ranks, as FSDP shards over
+    both.
+    """
     la, ranks = answer.layout, answer.sharding_ranks
     replicas, rest = divmod(ranks, la.shard_group or ranks)
     shard, more = divmod(la.data_parallel, replicas or 1)
@@ -181,166 +170,3 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
     if training.optimizer != "adamw":
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "AdamW is what it has"))
     return unsaid + imbalance_unsaid(training)
-
-
-def read(text: str, path: str) -> Reading:
-    """A TOML or Python configuration; raises `UnreadableConfig` and `IllegalConfig`."""
-    python = path.endswith(".py")
-    values = Values(read_python(text) if python else read_toml(text))
-    if not (values.has("parallelism") or values.has("training")):
-        raise UnreadableConfig("no [parallelism] or [training] section found")
-    facts: dict[str, Fact] = {}
-    put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
-    put(facts, seq_len=facts.get("seq_len") or values.count("training.max_context_length"))
-    put(facts, expert_tensor_parallel=values.count("parallelism.expert_tensor_parallel_degree"))
-    facts.setdefault("expert_tensor_parallel", Fact(1, 1))
-    _read_sharding(values, facts)
-    notes = _read_batch(values, facts)
-    placement = _read_stages(values, facts)
-    sequence = values.flag("parallelism.enable_sequence_parallel") or Fact(True, 1)
-    split = facts.get("tensor_parallel", Fact(1, 1)).value > 1
-    put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
-    put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
-    if values.on("training.enable_cpu_offload"):
-        notes.append("training.enable_cpu_offload moves all sharded state to the host: not priced")
-    return Reading(
-        framework="torchtitan",
-        engine="torchtitan",
-        path=path,
-        facts=facts,
-        placement=placement,
-        recompute=_recompute(values, python=python),
-        ignored=values.ignored(),
-        notes=(*notes, *values.suspects(COUNTS.values())),
-    )
-
-
-def _read_sharding(values: Values, facts: dict[str, Fact]) -> None:
-    replicate = values.count("parallelism.data_parallel_replicate_degree") or Fact(1, 1)
-    shard = values.count("parallelism.data_parallel_shard_degree", least=-1) or Fact(-1, 1)
-    policies = {"always": 3, "never": 2, "default": 0}
-    policy = values.word(policies, "parallelism.fsdp_reshard_after_forward") or Fact(0, 1)
-    if shard.value == 0:
-        raise IllegalConfig(
-            "data_parallel_shard_degree is 0; -1 means all that is left", shard.line
-        )
-    if shard.value > 0:
-        put(facts, data_parallel=Fact(replicate.value * shard.value, shard.line))
-    pipelined = facts.get("pipeline_parallel", Fact(1, 1)).value > 1
-    stage = policy.value or (2 if pipelined else 3)
-    context = facts.get("context_parallel", Fact(1, 1)).value
-    sharded = shard.value != 1 or context > 1
-    put(facts, zero_stage=Fact(stage if sharded else 0, policy.line if sharded else shard.line))
-    if sharded and replicate.value > 1:
-        put(facts, shard_replicas=replicate)
-
-
-def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
-    """Micro-batch and global batch; returns a note when a step runs the pipeline several times."""
-    pipelined = facts.get("pipeline_parallel", Fact(1, 1)).value > 1
-    total = values.count("training.global_batch_size", least=-1)
-    total = total if total and total.value > 0 else None
-    local = values.count("training.local_batch_size")
-    tokens = values.count("training.num_tokens_per_microbatch_per_dp_rank")
-    split = values.count("parallelism.pipeline_parallel_microbatch_size") or Fact(1, 1)
-    if tokens and "seq_len" in facts:  # after 0.3.0: batches are counted in tokens
-        micro = Fact(max(1, tokens.value // facts["seq_len"].value), tokens.line)
-        put(facts, micro_batch_size=micro)
-        if pipelined:
-            put(facts, num_micro_batches=values.count("parallelism.num_pp_microbatches"))
-        return []
-    local = local or Fact(8, 1)
-    put(facts, micro_batch_size=split if pipelined else local, global_batch_size=total)
-    if not pipelined:
-        put(facts, num_micro_batches=None if total else Fact(1, local.line))
-        return []
-    if local.value % split.value:
-        raise IllegalConfig(
-            f"local_batch_size {local.value} is not a multiple of "
-            f"pipeline_parallel_microbatch_size {split.value}",
-            local.line,
-        )
-    if total is None:
-        put(facts, num_micro_batches=Fact(local.value // split.value, local.line))
-        return []
-    replicas = facts.get("data_parallel")
-    if replicas and total.value > local.value * replicas.value:
-        return [
-            "a step runs the pipeline several times; priced as if it ran once, with less bubble"
-        ]
-    return []
-
-
-def _read_stages(values: Values, facts: dict[str, Fact]) -> Placement:
-    pp = facts.get("pipeline_parallel", Fact(1, 1))
-    name = values.get("parallelism.pipeline_parallel_schedule") or Fact("1F1B", pp.line)
-    schedule = values.word(SCHEDULES, "parallelism.pipeline_parallel_schedule")
-    if pp.value == 1:
-        put(facts, schedule=Fact("1f1b", pp.line), virtual_stages=Fact(1, pp.line))
-        return Placement(rule="weighted")
-    put(facts, schedule=schedule or Fact("1f1b", pp.line))
-    parts = values.get("parallelism.module_fqns_per_model_part")
-    if parts is not None:
-        return _given(parts, pp.value, facts)
-    first = values.count("parallelism.pipeline_parallel_first_stage_less_layers", least=0)
-    last = values.count("parallelism.pipeline_parallel_last_stage_less_layers", least=0)
-    per_stage = values.count("parallelism.pipeline_parallel_layers_per_stage")
-    if per_stage is None or name.value in V_SHAPED:
-        chunks = 1 if name.value in SINGLE_STAGE else 2
-        put(facts, virtual_stages=Fact(chunks, name.line))
-    return Placement(
-        rule="weighted",
-        embedding=first.value if first else 1,
-        head=last.value if last else 1,
-        layers_per_stage=per_stage.value if per_stage else None,
-        line=(per_stage or name).line,
-    )
-
-
-def _given(parts: Fact, pp: int, facts: dict[str, Fact]) -> Placement:
-    stages = parts.value
-    if not (isinstance(stages, list) and stages and all(isinstance(s, list) for s in stages)):
-        raise UnreadableConfig("module_fqns_per_model_part must be lists of names", parts.line)
-    if len(stages) % pp:
-        raise IllegalConfig(
-            f"module_fqns_per_model_part has {len(stages)} parts, not a multiple of pp {pp}",
-            parts.line,
-        )
-    put(facts, virtual_stages=Fact(len(stages) // pp, parts.line))
-    counts = tuple(sum(str(name).startswith("layers.") for name in stage) for stage in stages)
-    return Placement(rule="given", layers=counts, line=parts.line)
-
-
-def _recompute(values: Values, *, python: bool) -> Recompute:
-    modes = {"none": "none", "full": "full", "selective": "selective"}
-    mode = values.word(modes, "activation_checkpoint.mode")
-    option = values.get("activation_checkpoint.selective_ac_option")
-    chosen = mode.value if mode else "selective"
-    if chosen == "selective" and not python:
-        every = str(option.value if option else "2")
-        if every.isdigit() and int(every) > 0:
-            return Recompute("full", every=int(every))
-    return Recompute(chosen)
-
-
-def _precision(values: Values) -> Fact | None:
-    converters = values.get("model.converters")
-    listed = converters.value if converters and isinstance(converters.value, list) else []
-    for name in listed:
-        if name in CONVERTERS:
-            return Fact(CONVERTERS[name], converters.line if converters else 1)
-    stated = values.get("model.precision")
-    kinds = {"bfloat16": "bf16", "float32": "fp32"}
-    return stated or values.word(kinds, "training.mixed_precision_param") or Fact("bf16", 1)
-
-
-def _optimizer(values: Values) -> Fact | None:
-    return values.word({"AdamW": "adamw", "Adam": "adamw"}, "optimizer.name")
-
-
-def _model(values: Values) -> Fact | None:
-    module, flavor = values.get("model.name"), values.get("model.flavor")
-    if module is None or flavor is None:
-        return values.get("model.ours")
-    ours = model_named(module.value, flavor.value)
-    return Fact(ours, flavor.line) if ours else None

@@ -1,8 +1,9 @@
 """torchtitan's words for ours: schedules, models, and where 0.2 and 0.3 differ.
 
-Source: pytorch/torchtitan v0.2.2 (73a0e697) `torchtitan/config/job_config.py`, `models/*/__init__.py`,
-`components/quantization/*.py`; torchtitan 0.3.0 `torchtitan/config/configs.py`,
-`models/*/config_registry.py`; torch 2.13 `distributed/pipelining/schedules.py` (schedule names).
+Source: pytorch/torchtitan v0.2.2 (73a0e697) `torchtitan/config/job_config.py`,
+`models/*/__init__.py`, `components/quantization/*.py`; torchtitan 0.3.0
+`torchtitan/config/configs.py`, `models/*/config_registry.py`; torch 2.13
+`distributed/pipelining/schedules.py` (schedule names).
 """
 
 from dataclasses import dataclass

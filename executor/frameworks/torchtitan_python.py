@@ -104,8 +104,8 @@ def read_python(text: str) -> dict[str, Fact]:
     if len(functions) != 1:
         names = ", ".join(function.name for function in functions[:5]) or "none"
         raise UnreadableConfig(
-            f"it must hold one configuration function, not {len(functions)} ({names}); copy the one "
-            "to check into a file of its own"
+            f"it must hold one configuration function, not {len(functions)} ({names}); copy the "
+            "one to check into a file of its own"
         )
     found: dict[str, Fact] = {}
     module = _module(tree)
@@ -119,7 +119,7 @@ def read_python(text: str) -> dict[str, Fact]:
 
 def _in_order(function: ast.FunctionDef) -> Iterator[ast.AST]:
     """Nodes in the order of their lines, so that a later assignment wins."""
-    nodes = [node for node in ast.walk(function) if hasattr(node, "lineno")]
+    nodes = [node for node in ast.walk(function) if isinstance(node, ast.expr | ast.stmt)]
     return iter(sorted(nodes, key=lambda node: (node.lineno, node.col_offset)))
 
 
@@ -157,6 +157,9 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
             if keyword.arg:
                 line = keyword.value.lineno
                 found[f"{_SECTION[name]}.{keyword.arg}"] = Fact(_literal(keyword.value), line)
+    elif name == "Trainer.Config":
+        if any(k.arg == "activation_checkpoint" and _is_none(k.value) for k in node.keywords):
+            found["activation_checkpoint.mode"] = Fact("none", node.lineno)
     elif name.endswith(".Config") and name.split(".")[-2] in _CHECKPOINT:
         found["activation_checkpoint.mode"] = Fact(_CHECKPOINT[name.split(".")[-2]], node.lineno)
     elif name.endswith(".Config") and name.split(".")[-2] in CONVERTER_CLASSES:
@@ -173,6 +176,9 @@ def _assignment(node: ast.Assign, found: dict[str, Fact]) -> None:
     _, _, below = name.partition(".")
     if below.startswith(("parallelism.", "training.")):
         found[below] = Fact(_literal(node.value), node.lineno)
-    elif below == "activation_checkpoint" and _literal(node.value) is None:
-        if isinstance(node.value, ast.Constant):
-            found["activation_checkpoint.mode"] = Fact("none", node.lineno)
+    elif below == "activation_checkpoint" and _is_none(node.value):
+        found["activation_checkpoint.mode"] = Fact("none", node.lineno)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None

@@ -35,7 +35,7 @@ class Values:
         return any(name == prefix or name.startswith(prefix + ".") for name in self.found)
 
     def count(self, *names: str, least: int = 1) -> Fact | None:
-        """A whole number; raises `UnreadableConfig` on another type, `IllegalConfig` out of range."""
+        """A whole number; `UnreadableConfig` on another type, `IllegalConfig` out of range."""
         fact = self.get(*names)
         if fact is None:
             return None
@@ -103,7 +103,7 @@ def near(text: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as it goes into a one-line message: quoted, without newlines, cut at 60 characters."""
+    """A value as a one-line message takes it: quoted, printable, at most 60 characters."""
     text = repr(value)
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= 60 else text[:57] + "..."

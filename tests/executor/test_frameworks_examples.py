@@ -1,4 +1,6 @@
-"""Configs that the frameworks publish: recognised, read right, checked, and written back the same."""
+"""Configs that the frameworks publish: recognised, read right, checked, and written back the
+same.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -98,7 +98,9 @@ def test_a_plan_that_fits_tells_its_margin(tmp_path: Path) -> None:
 
 
 def test_too_big_names_rank_category_bytes_and_fix(tmp_path: Path) -> None:
-    """10 + 8 x 10 = 90 GiB do not fit; mbs 4 (50 GiB, 2.05 s) is faster than recompute (26, 3.04)."""
+    """10 + 8 x 10 = 90 GiB do not fit; mbs 4 (50 GiB, 2.05 s) is faster than recompute (26,
+    3.04).
+    """
     layout = replace(LAYOUT, micro_batch_size=8)
     finding = _check_plan(tmp_path / "plan.yaml", _plan(layout=layout))
     over = 90 * GIB - usable_bytes(load_cluster(CLUSTER))
@@ -197,7 +199,9 @@ def test_illegal_points_to_the_line(
     assert words in finding.text
     assert finding.line == line
     if fix:
-        assert finding.fix is None or finding.fix.startswith(("micro_batch_size", "tensor_parallel"))
+        assert finding.fix is None or finding.fix.startswith(
+            ("micro_batch_size", "tensor_parallel")
+        )
 
 
 def test_missing_facts_are_all_named_with_their_flags(tmp_path: Path) -> None:
@@ -280,7 +284,9 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, content: bytes, words: 
 
 
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
-    """A missing file, a loop of links, a pipe and a name that no system allows are all told apart."""
+    """A missing file, a loop of links, a pipe and a name that no system allows are all told
+    apart.
+    """
     loop, pipe = tmp_path / "loop", tmp_path / "pipe"
     loop.symlink_to(loop)
     os.mkfifo(pipe)

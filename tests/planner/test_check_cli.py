@@ -170,11 +170,13 @@ def test_the_hook_runs_as_pre_commit_runs_it(tmp_path: Path) -> None:
     assert staged == ["good.yaml"]
     command = [*hook["entry"].split(), *staged]
     env = _fake_meshplan(tmp_path)
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60,
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True,
+    timeout=60,
                           check=False)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (tmp_path / "good.yaml").write_text(TINY.read_text().replace("tp: 2", "tp: 3"))
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60,
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True,
+    timeout=60,
                           check=False)  # fmt: skip
     assert done.returncode == 1
     assert "good.yaml:" in done.stdout

@@ -30,7 +30,9 @@ ALL = [FITS, BIG, BAD, SKIPPED]
 
 
 def test_github_annotates_the_right_line() -> None:
-    """`::error file=,line=` per finding, properties and data escaped as the runner unescapes them."""
+    """`::error file=,line=` per finding, properties and data escaped as the runner unescapes
+    them.
+    """
     lines = as_github(ALL).splitlines()
     assert lines[1] == (
         "::error file=a/big%2C odd%3A name.sh,line=7,title=meshplan%3A does not fit::"

@@ -2,8 +2,8 @@
 
     python parse_with.py deepspeed ds_config.json WORLD_SIZE
 
-A script, not a module: it runs in the interpreter that has the framework (docs/frameworks.md), so it
-imports nothing of ours. A missing framework is exit code 77 with the reason.
+A script, not a module: it runs in the interpreter that has the framework (docs/frameworks.md), so
+it imports nothing of ours. A missing framework is exit code 77 with the reason.
 """
 
 import importlib
