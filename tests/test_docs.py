@@ -9,7 +9,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.readme import DOCUMENTS, PLACE, differences, file_tree, renewed
+from benchmarks.readme import DOCUMENTS, PLACE, TREE, differences, file_tree, renewed
 from planner.cli import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parent.parent
@@ -66,8 +66,9 @@ def test_pasted_outputs_are_current(document: str) -> None:
 
 
 def test_tree_lists_every_file() -> None:
-    """The tree in the README names every source file."""
-    tree = file_tree()
+    """The tree in the README names every source file, each with what it is for."""
+    (tree,) = TREE.findall(read("README.md"))
+    assert all(len(line.split()) > 1 for line in file_tree().splitlines() if line.startswith(" "))
     for folder in ("hardware_profiles", "costmodels", "planner", "executor"):
         for path in (ROOT / folder).rglob("*.py"):
             assert path.name == "__init__.py" or path.name in tree
@@ -85,7 +86,11 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_readme_quotes_runnable_commands() -> None:
     """Each `meshplan` line of the README names a command and options that exist."""
     known = dict(commands())
-    fences = "".join(re.findall(r"```\n.*?```", read("README.md"), flags=re.DOTALL))
+    fences = "".join(
+        text
+        for language, text in re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", read("README.md"))
+        if not language
+    )
     lines = re.findall(r"(?m)^(?:.*\.venv/bin/)?(meshplan [a-z].*)$", fences)
     assert len(lines) > 5
     for line in lines:
