@@ -172,12 +172,12 @@ def test_no_schedule_beats_its_slowest_rank(pipeline):
 @given(data=st.data(), pp=st.sampled_from((2, 3)), more=st.integers(0, 40))
 @pytest.mark.parametrize(
     ("schedule", "tolerance"),
-    [("gpipe", 5e-3), ("1f1b", 5e-3), ("interleaved_1f1b", 0.02), ("zb_h1", 0.02),
+    [("gpipe", 5e-3), ("1f1b", 5e-3), ("interleaved_1f1b", 0.03), ("zb_h1", 0.02),
      ("zb_v", 0.06), ("dualpipe_v", 0.06)],
 )  # fmt: skip
 def test_long_steps_are_extrapolated(schedule: Schedule, tolerance: float, data, pp, more):
     """`end_s` gives what playing all micro-batches gives, within the bound of each schedule."""
-    vpp, m = CHUNKS.get(schedule, 1), 7 * pp + more
+    vpp, m = CHUNKS.get(schedule, 1), 9 * pp + more
     m -= m % pp if schedule == "interleaved_1f1b" else 0
     times = st.lists(st.floats(1, 1.5), min_size=pp * vpp, max_size=pp * vpp).map(tuple)
     work = Work(data.draw(times), data.draw(times), data.draw(times), 0.05)
