@@ -1,6 +1,7 @@
 """The dry run against arithmetic, against the same program on real tensors, and on a large plan."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 
 import hardware_profiles
-from costmodels.layout import Layout, even_stages
+from costmodels.layout import Layout, Stage, even_stages
 from costmodels.model import Attention, Experts, Layer, Model
 from costmodels.training import Training
 from executor.dry_run import _measure, dry_run_job, tag_state
@@ -122,31 +124,83 @@ def test_communication_by_hand(kind, expected_bytes, zero3):
     assert zero3.comm_bytes[kind] == expected_bytes
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize(("zero", "precision"), [(0, "fp32"), (1, "bf16"), (3, "bf16")])
-def test_against_real_tensors(zero, precision, recompute, tmp_path):
-    """The same program on real tensors has the same live bytes to the last one (dense layers)."""
-    model = replace(TINY, kinds=TINY.kinds[:1], pattern=(0,) * 3)
-    layout = Layout(
-        zero_stage=zero, micro_batch_size=2, stages=even_stages(3, 1, recompute),
-        selective_modules=("core_attention", "mlp"),
-    )  # fmt: skip
-    training = Training(seq_len=64, global_batch_size=4, precision=precision)
-    job = Job(model=model, layout=layout, training=training)
-    fake = dry_run_job(job, 0)
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+DENSE = replace(TINY, kinds=TINY.kinds[:1], pattern=(0,) * 4)
+SMALL = Training(seq_len=256, global_batch_size=8)
+REAL = {
+    "recompute": Layout(
+        micro_batch_size=2, stages=(Stage(4, 2, 1),), selective_modules=("core_attention", "mlp")
+    ),
+    **{
+        f"zero{z}": Layout(data_parallel=2, zero_stage=z, stages=even_stages(4, 1))
+        for z in (0, 1, 2, 3)
+    },
+    "tp2": Layout(tensor_parallel=2, sequence_parallel=True, stages=even_stages(4, 1)),
+    "tp2 full": Layout(
+        tensor_parallel=2, sequence_parallel=True, zero_stage=3, stages=even_stages(4, 1, "full")
+    ),
+    "cp2": Layout(context_parallel=2, zero_stage=1, stages=even_stages(4, 1)),
+    "1f1b": Layout(pipeline_parallel=2, zero_stage=1, stages=(Stage(3), Stage(1, 0, 1))),
+    "zb_v": Layout(
+        pipeline_parallel=2, virtual_stages=2, schedule="zb_v", stages=even_stages(4, 4)
+    ),
+}
+
+
+def measured(name):
+    """The tracker's figures for one rank of a layout with real tensors, in its process group."""
+    job = Job(model=DENSE, layout=REAL[name], training=SMALL)
     tracker = Tracker()
     with tracker.watching():
         engine = Engine(job, torch.device("cpu"), observer=tracker)
         tag_state(tracker, engine)
-    batches = engine._batches(0, Sequences(training, model.vocab, seed=0))
+    batches = engine._batches(0, Sequences(SMALL, DENSE.vocab, seed=0))
     with tracker.watching():
         engine.run(batches)
-    dist.destroy_process_group()
-    assert tracker.peak == pytest.approx(fake.peak_bytes, rel=0.01)
-    for category in ("weights", "gradients", "optimizer", "activations"):
-        assert tracker.at_peak[category] == fake.peak_by_category[category], category
+    return {"peak": tracker.peak, "at_peak": dict(tracker.at_peak)}
+
+
+def worker(rank, world, folder):
+    """One process: every layout of `world` ranks; every rank writes its figures."""
+    torch.set_num_threads(1)
+    results = {}
+    for name in (n for n, layout in REAL.items() if layout.world_size == world):
+        store = dist.FileStore(f"{folder}/{name}.store", world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        results[name] = measured(name)
+        dist.destroy_process_group()
+    Path(folder, f"{world}-{rank}.json").write_text(json.dumps(results))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """(world, rank) -> {layout: figures} of the runs with real tensors."""
+    folder = tmp_path_factory.mktemp("real")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, __file__, str(folder)], check=True, timeout=280, env=environment
+    )
+    return {
+        (world, rank): json.loads((folder / f"{world}-{rank}.json").read_text())
+        for world in (1, 2)
+        for rank in range(world)
+    }
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_against_real_tensors(name, real):
+    """The same program on real tensors keeps the same states to the byte and peaks within 2 %.
+
+    Messages go at once in a dry run; a real one may still hold them a little later.
+    """
+    layout = REAL[name]
+    rank = layout.world_size - 1
+    figures = real[layout.world_size, rank][name]
+    fake = dry_run_job(Job(model=DENSE, layout=layout, training=SMALL), rank)
+    assert figures["peak"] == pytest.approx(fake.peak_bytes, rel=0.02)
+    for category in ("weights", "gradients", "optimizer"):
+        assert figures["at_peak"][category] == fake.peak_by_category[category], category
+    if layout.world_size == 1:
+        assert figures["at_peak"]["activations"] == fake.peak_by_category["activations"]
 
 
 @pytest.mark.parametrize(
@@ -175,12 +229,11 @@ def test_against_real_tensors(zero, precision, recompute, tmp_path):
         ),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("rank", [0, -1])
-def test_long_steps_by_extrapolation(layout, rank):
+def test_long_steps_by_extrapolation(layout):
     """A step of 16 micro-batches is exactly what two shorter ones say it is."""
     training = Training(seq_len=64, global_batch_size=16 * layout.data_parallel)
     job = Job(model=TINY, layout=layout, training=training)
-    rank %= layout.world_size
+    rank = layout.world_size - 1
     whole, short = _measure(job, rank, 0.0), dry_run_job(job, rank)
     assert short.peak_bytes == whole.peak_bytes
     assert short.flops == whole.flops
@@ -243,3 +296,9 @@ def test_wrong_rank(large_plan):
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.strip() == "rank 16384: the plan has ranks 0 to 16383"
+
+
+if __name__ == "__main__":
+    for processes in (1, 2):
+        arguments = (processes, sys.argv[1])
+        mp.start_processes(worker, arguments, nprocs=processes, start_method="fork")
