@@ -12,7 +12,7 @@ from planner.fit_report import misfit_document, misfit_lines, most_asked
 from planner.footprint import explain as explain_misfit
 from planner.output import print_json
 from planner.plan import write_plan
-from planner.plan_report import print_answer, print_comparison, print_cost
+from planner.plan_report import print_answer, print_comparison, print_cost, read_beside
 from planner.priced_space import Question
 from planner.progress import SearchLine
 from planner.question import Arguments, Asked, ask
@@ -148,6 +148,7 @@ def plan(
     names = Arguments.__dataclass_fields__.keys() - {"pins"}
     pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
     asked = ask(Arguments(**{name: given[name] for name in names}, pins=pins))
+    beside = read_beside(compare) if compare else None
     try:
         result = searched(asked, top, time_limit)
     except NoLayoutFits as error:
@@ -161,8 +162,8 @@ def plan(
         print_answer(asked, result, answer)
     if price_per_gpu_hour is not None and not as_json:
         print_cost(answer, price_per_gpu_hour)
-    if compare:
-        print_comparison(answer, compare, price_per_gpu_hour, to_stderr=as_json)
+    if beside:
+        print_comparison(answer, beside, price_per_gpu_hour, to_stderr=as_json)
     if dry_run:
         print(dry_run_line(answer), file=sys.stderr if as_json else sys.stdout)
     if out:

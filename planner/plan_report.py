@@ -14,12 +14,14 @@ from rich.text import Text
 from costmodels.params import active_parameters, model_parameters
 from costmodels.units import format_bytes, format_count, format_seconds
 from planner.compare import Comparison, Row, compare, cost_per_trillion_tokens
+from planner.config_files import text_of
 from planner.explain import predicted
 from planner.fit_report import print_fit
 from planner.output import console, listing
 from planner.plan import Plan, layout_of
 from planner.priced_space import Question
-from planner.question import Asked
+from planner.question import Asked, BadQuestion
+from planner.reading import Reading, UnreadableConfig
 from planner.report import (
     bullets,
     indented,
@@ -119,15 +121,21 @@ def print_cost(plan: Plan, price_per_gpu_hour: float) -> None:
     console().print(f"{at}: {step:,.2f} a step, {tokens:,.0f} a trillion tokens")
 
 
-def print_comparison(plan: Plan, config: Path, price: float | None, *, to_stderr: bool) -> None:
-    """The config that runs now beside the plan; raises `UnreadableConfig` and `InvalidLayout`."""
+def read_beside(config: Path) -> Reading:
+    """The config to set beside the plan; raises `BadQuestion`."""
     from executor.frameworks import read_config
 
-    text = config.read_text(encoding="utf-8")
-    reading = read_config(text, str(config), None)
+    try:
+        return read_config(text_of(config), str(config), None)
+    except UnreadableConfig as error:
+        raise BadQuestion(f"--compare {config}: {error}") from None
+
+
+def print_comparison(plan: Plan, reading: Reading, price: float | None, *, to_stderr: bool) -> None:
+    """The config that runs now beside the plan; raises `MissingFacts` and `InvalidLayout`."""
     found = compare(plan, reading, predicted, gpu_hour_price=price)
     out = Console(stderr=True) if to_stderr else console()
-    out.print(Text(f"\n{config} beside the plan", style="bold"))
+    out.print(Text(f"\n{reading.path} beside the plan", style="bold"))
     out.print(indented(comparison_table(found)))
     for note in found.notes:
         out.print(indented(Text(f"note: {note}", style="dim")))

@@ -118,6 +118,7 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
          "is no bandwidth"),
         ((*TINY[:4], "--cluster", "dgx-h101", "--global-batch", "8"), "did you mean dgx-h100"),
         (("plan", "lama", *TINY[2:]), "no model 'lama'"),
+        ((*TINY, "--compare", "absent.toml"), "--compare absent.toml: cannot be read"),
         (("explain", "absent.yaml"), "absent.yaml: cannot be read"),
         ((*TINY, "--top", "1", "-o", "absent/plan.yaml"), "cannot write absent/plan.yaml"),
         (("models", "gpt5"), "no model 'gpt5'"),
@@ -225,6 +226,18 @@ def test_odd_model_names(text: str) -> None:
     result = run("plan", text, *TINY[2:])
     assert result.exit_code == 2
     assert len(result.stderr) < 400
+
+
+def test_compare_sets_a_config_beside_the_plan() -> None:
+    """`--compare` shows what runs now beside the plan, and where the questions differ."""
+    config = Path(__file__).parent.parent / "data/framework_configs/torchtitan/llama3_70b.toml"
+    result = run("plan", "llama-3.1-70b", "--gpus", "256", "--cluster", "dgx-h100", "--seq-len",
+                 "8192", "--global-batch", "256", "--tp", "8", "--pp", "1", "--top", "1",
+                 "--compare", str(config), "--price-per-gpu-hour", "2")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "beside the plan" in result.stdout
+    assert "cost_per_trillion_tokens" in result.stdout
+    assert "at 2 per GPU-hour" in result.stdout
 
 
 def test_models_lists_and_shows() -> None:
