@@ -28,7 +28,7 @@ from hardware_profiles.load import load_cluster
 from hardware_profiles.local_cpu import num_cores
 from hardware_profiles.schema import Cluster
 
-QUICK_LIMIT_S = 100.0  # with starting the processes and writing, under two minutes
+QUICK_LIMIT_S = 85.0  # with starting the processes and writing, under two minutes on a busy host
 MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
 
 
