@@ -24,32 +24,36 @@ from planner.verdicts import Limits
 FORMATS = get_args(Format)
 
 
+Paths = Annotated[list[Path], typer.Argument(help="Plan files, configs, or folders of them.")]
+ClusterName = Annotated[
+    str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
+]
+Gpus = Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")]
+ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
+SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Sequences per optimizer step.")]
+FrameworkName = Annotated[
+    str | None, typer.Option(help="Read every path as this framework's config.")
+]
+Tolerance = Annotated[float, typer.Option(min=0, help="Drift that is no finding, as a fraction.")]
+Slack = Annotated[
+    float | None,
+    typer.Option(min=0, help="Search, and report a layout slower than the best by more."),
+]
+FormatName = Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")]
+
+
 def check(
-    paths: Annotated[list[Path], typer.Argument(help="Plan files, configs, or folders of them.")],
-    cluster: Annotated[
-        str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A built-in model, or a config.json by path.")
-    ] = None,
-    seq_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")] = None,
-    global_batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Sequences per optimizer step.")
-    ] = None,
-    framework: Annotated[
-        str | None, typer.Option(help="Read every path as this framework's config.")
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, help="Drift that is no finding, as a fraction.")
-    ] = 0.05,
-    slack: Annotated[
-        float | None,
-        typer.Option(min=0, help="Search, and report a layout slower than the best by more."),
-    ] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")
-    ] = "table",
+    paths: Paths,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    model: ModelName = None,
+    seq_len: SeqLen = None,
+    global_batch_size: Batch = None,
+    framework: FrameworkName = None,
+    tolerance: Tolerance = 0.05,
+    slack: Slack = None,
+    output_format: FormatName = "table",
 ) -> None:
     """Say whether plans and framework configs still fit, are legal, and did not drift.
 

@@ -153,7 +153,7 @@ def _rule_id(verdict: str) -> str:
 def _result(finding: Finding, names: list[Verdict]) -> dict[str, Any]:
     region = {"startLine": finding.line}
     uri = quote(one_line_path(finding).replace("\\", "/"))
-    kept = ("label", "margin_bytes", "reserved_bytes", "capacity_bytes", "step_time_s", "mfu")
+    kept = ("label", "margin_bytes", "peak_bytes", "capacity_bytes", "step_time_s", "mfu")
     properties = {name: getattr(finding, name) for name in kept}
     return {
         "ruleId": _rule_id(finding.verdict),
@@ -201,10 +201,10 @@ def _print_details(finding: Finding, show: Callable[[str], object]) -> None:
 
 
 def _numbers(finding: Finding) -> list[str]:
-    reserved, margin, step = finding.reserved_bytes, finding.margin_bytes, finding.step_time_s
+    peak, margin, step = finding.peak_bytes, finding.margin_bytes, finding.step_time_s
     return [
         finding.label or "n/a",
-        "n/a" if reserved is None else format_bytes(reserved),
+        "n/a" if peak is None else format_bytes(peak),
         "n/a" if margin is None else format_bytes(margin),
         "n/a" if step is None else format_seconds(step),
     ]

@@ -15,7 +15,7 @@ from planner.plan import Plan, Prediction
 from planner.reading import Reading
 from planner.resolve import Case, check_case, resolve
 from planner.settings import Settings
-from planner.verdicts import Price, fullest, usable_bytes
+from planner.verdicts import Price, fullest, peak_bytes, usable_bytes
 
 TRILLION = 1e12
 SECONDS_PER_HOUR = 3600.0
@@ -90,7 +90,7 @@ def cost_per_trillion_tokens(tokens_per_s_per_gpu: float, gpu_hour_price: float)
 def _quantities(case: Case, now: Prediction, rate: float | None) -> dict[str, float | str | None]:
     """The column of one layout, in the order in which the rows are shown."""
     cost = None if rate is None else cost_per_trillion_tokens(now.tokens_per_s_per_gpu, rate)
-    reserved = fullest(now)[1].reserved
+    peak = peak_bytes(fullest(now)[1])
     return {
         "layout": case.layout.label,
         "gpus": float(case.layout.world_size),
@@ -102,8 +102,8 @@ def _quantities(case: Case, now: Prediction, rate: float | None) -> dict[str, fl
         "tokens_per_s_per_gpu": now.tokens_per_s_per_gpu,
         "mfu": now.mfu,
         "hfu": now.hfu,
-        "peak_reserved_bytes": reserved,
-        "margin_bytes": usable_bytes(case.cluster) - reserved,
+        "peak_bytes": peak,
+        "margin_bytes": usable_bytes(case.cluster) - peak,
         "cost_per_trillion_tokens": cost,
     }
 

@@ -151,9 +151,11 @@ def _model(
 ) -> Model:
     if "model" in facts:
         return model_named(str(facts["model"].value))
-    if other is not None:
+    if reading.model_config is None:
+        assert other is not None
         return other
-    config: dict[str, Any] = {"vocab_size": settings.vocab_size, **(reading.model_config or {})}
+    vocab = settings.vocab_size or (other.vocab if other else None)
+    config: dict[str, Any] = {"vocab_size": vocab, **reading.model_config}
     return model_from_config(config, Path(reading.path).stem or "config")
 
 

@@ -1,8 +1,8 @@
 """What is to be said of one config once it is a case: legal, fits, drifted, beaten; with margins.
 
-margin = usable memory - the largest reserved peak of any pipeline rank
-drift  = |predicted now / predicted when the plan was written - 1|, of the step time and of the
-         largest reserved peak
+peak   = what the allocator reserves + the context beside it, on the fullest pipeline rank
+margin = usable memory - peak
+drift  = |predicted now / predicted when the plan was written - 1|, of the step time and of the peak
 beaten = step time / the best layout's step time - 1
 """
 
@@ -44,7 +44,7 @@ class Finding:
     framework: str | None = None
     label: str | None = None
     margin_bytes: float | None = None
-    reserved_bytes: float | None = None
+    peak_bytes: float | None = None
     capacity_bytes: float | None = None
     stage: int | None = None
     category: str | None = None
@@ -96,22 +96,27 @@ def judge(
         return _illegal(case, place, str(error))
     now = price(case)
     rank, memory = fullest(now)
-    margin = usable_bytes(case.cluster) - memory.reserved
+    margin = usable_bytes(case.cluster) - peak_bytes(memory)
     if margin < 0:
         return _too_big(case, place, price, now)
     verdict, text, line = _drift(case, place, now, planned, limits)
     if verdict == "fits" and best is not None and limits.slack is not None:
         verdict, text, line = _beaten(case, place, now, best, limits.slack)
     said = text or (
-        f"{format_bytes(margin)} of {format_bytes(margin + memory.reserved)} free on rank {rank}, "
-        f"{format_seconds(now.step_time_s)} per step"
+        f"{format_bytes(margin)} of {format_bytes(usable_bytes(case.cluster))} free "
+        f"on rank {rank}, {format_seconds(now.step_time_s)} per step"
     )
     return _finding(case, place, now, verdict=verdict, text=said, line=line)
 
 
 def fullest(prediction: Prediction) -> tuple[int, StageMemory]:
-    """The pipeline rank with the largest reserved peak, and that peak."""
-    return max(enumerate(prediction.memory), key=lambda pair: pair[1].reserved)
+    """The pipeline rank with the largest peak, and its memory."""
+    return max(enumerate(prediction.memory), key=lambda pair: peak_bytes(pair[1]))
+
+
+def peak_bytes(memory: StageMemory) -> float:
+    """What a rank takes of the accelerator: the allocator's reserve and the context beside it."""
+    return memory.reserved + memory.context
 
 
 def largest_category(memory: StageMemory) -> str:
@@ -139,8 +144,8 @@ def _finding(
         line=line,
         fix=fix,
         label=case.layout.label,
-        margin_bytes=usable - memory.reserved,
-        reserved_bytes=memory.reserved,
+        margin_bytes=usable - peak_bytes(memory),
+        peak_bytes=peak_bytes(memory),
         capacity_bytes=usable,
         stage=rank,
         category=largest_category(memory),
@@ -168,10 +173,10 @@ def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding
     usable = usable_bytes(case.cluster)
     rank, memory = fullest(now)
     category = largest_category(memory)
-    fix = fix_memory(case, price, lambda p: fullest(p)[1].reserved <= usable)
-    over = memory.reserved - usable
+    fix = fix_memory(case, price, lambda p: peak_bytes(fullest(p)[1]) <= usable)
+    over = peak_bytes(memory) - usable
     text = (
-        f"rank {rank} of {len(now.memory)} needs {memory.reserved / GIB:.1f} GiB, "
+        f"rank {rank} of {len(now.memory)} needs {peak_bytes(memory) / GIB:.1f} GiB, "
         f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than the {usable / GIB:.1f} GiB of "
         f"{case.cluster.gpu.name}; most are {category} ({format_bytes(getattr(memory, category))})"
     )
@@ -188,7 +193,11 @@ def _drift(
         return "fits", "", line
     pairs = {
         "step time": (now.step_time_s, planned.step_time_s, format_seconds),
-        "peak memory": (fullest(now)[1].reserved, fullest(planned)[1].reserved, format_bytes),
+        "peak memory": (
+            peak_bytes(fullest(now)[1]),
+            peak_bytes(fullest(planned)[1]),
+            format_bytes,
+        ),
     }
     for name, (after, before, shown) in pairs.items():
         change = after / before - 1

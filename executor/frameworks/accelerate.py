@@ -149,29 +149,16 @@ def read(text: str, path: str) -> Reading:
         raise UnreadableConfig(f"it launches DeepSpeed: check {target} instead", kind.line)
     if kind is None and not values.has("parallelism_config"):
         raise UnreadableConfig("no distributed_type or parallelism_config found")
-    degrees = {
-        name: values.count(f"{PREFIX}{name}_size") or Fact(1, 1)
-        for name in ("dp_replicate", "tp", "cp")
-    }
-    context = degrees["cp"] if degrees["cp"].value > 1 else values.count(f"{PREFIX}sp_size")
-    facts: dict[str, Fact] = {
-        "tensor_parallel": degrees["tp"],
-        "context_parallel": context or Fact(1, 1),
-        "pipeline_parallel": Fact(1, 1),
-        "virtual_stages": Fact(1, 1),
-        "expert_parallel": Fact(1, 1),
-        "expert_tensor_parallel": Fact(1, 1),
-        "sequence_parallel": Fact(False, 1),
-        "zero_stage": _zero_stage(values, kind),
-    }
+    replicas = values.count(f"{PREFIX}dp_replicate_size") or Fact(1, 1)
+    facts = _axes(values) | {"zero_stage": _zero_stage(values, kind)}
     put(
         facts,
         gpus=_processes(values),
-        data_parallel=_data_parallel(values, degrees),
+        data_parallel=_data_parallel(values, replicas),
         precision=values.word(MIXED, "mixed_precision"),
     )
-    if degrees["dp_replicate"].value > 1:
-        put(facts, shard_replicas=degrees["dp_replicate"])
+    if replicas.value > 1:
+        put(facts, shard_replicas=replicas)
     notes = []
     if values.on("fsdp_config.fsdp_offload_params"):
         notes.append("fsdp_config.fsdp_offload_params moves all sharded state: not priced")
@@ -196,11 +183,22 @@ def _processes(values: Values) -> Fact | None:
     return count if count and count.value > 0 else None
 
 
-def _data_parallel(values: Values, degrees: dict[str, Fact]) -> Fact | None:
+def _axes(values: Values) -> dict[str, Fact]:
+    """The axes that this file can state, and 1 for those that Accelerate does not have."""
+    one = Fact(1, 1)
+    context = values.count(f"{PREFIX}cp_size") or one
+    ulysses = values.count(f"{PREFIX}sp_size") or one
+    absent = ("pipeline_parallel", "virtual_stages", "expert_parallel", "expert_tensor_parallel")
+    return {name: one for name in absent} | {
+        "tensor_parallel": values.count(f"{PREFIX}tp_size") or one,
+        "context_parallel": context if context.value > 1 else ulysses,
+        "sequence_parallel": Fact(False, 1),
+    }
+
+
+def _data_parallel(values: Values, replicas: Fact) -> Fact | None:
     shard = values.count(f"{PREFIX}dp_shard_size")
-    if shard is None:
-        return None
-    return Fact(shard.value * degrees["dp_replicate"].value, shard.line)
+    return Fact(shard.value * replicas.value, shard.line) if shard else None
 
 
 def _zero_stage(values: Values, kind: Fact | None) -> Fact:

@@ -53,6 +53,10 @@ _OPTIMIZERS: dict[str, Optimizer] = {
     "FusedAdam": "adamw",
     "fusedadam": "adamw",
 }
+_IN_CODE = (
+    *("pipeline_parallel", "virtual_stages", "context_parallel"),
+    *("expert_parallel", "expert_tensor_parallel"),
+)
 _WRITTEN = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 
 
@@ -154,18 +158,7 @@ def read(text: str, path: str) -> Reading:
     values = Values(read_json(text))
     if not _MARKS.search(text):
         raise UnreadableConfig("no zero_optimization, train_batch_size or the like found")
-    stages = {"0": 0, "1": 1, "2": 2, "3": 3}
-    facts: dict[str, Fact] = {
-        "pipeline_parallel": Fact(1, 1),
-        "virtual_stages": Fact(1, 1),
-        "context_parallel": Fact(1, 1),
-        "expert_parallel": Fact(1, 1),
-        "expert_tensor_parallel": Fact(1, 1),
-        "zero_stage": values.word(stages, "zero_optimization.stage") or Fact(0, 1),
-        "tensor_parallel": values.count("tensor_parallel.autotp_size", least=0) or Fact(1, 1),
-    }
-    if facts["tensor_parallel"].value == 0:
-        facts["tensor_parallel"] = Fact(1, facts["tensor_parallel"].line)
+    facts = _degrees(values)
     put(
         facts,
         global_batch_size=values.count("train_batch_size"),
@@ -197,6 +190,16 @@ def read(text: str, path: str) -> Reading:
         ignored=values.ignored(),
         notes=(*notes, *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu"))),
     )
+
+
+def _degrees(values: Values) -> dict[str, Fact]:
+    """The axes that this file can state, and 1 for those that are set in code."""
+    stages = {"0": 0, "1": 1, "2": 2, "3": 3}
+    tensor = values.count("tensor_parallel.autotp_size", least=0) or Fact(1, 1)
+    return {name: Fact(1, 1) for name in _IN_CODE} | {
+        "zero_stage": values.word(stages, "zero_optimization.stage") or Fact(0, 1),
+        "tensor_parallel": Fact(tensor.value or 1, tensor.line),
+    }
 
 
 def _replicas(facts: dict[str, Fact]) -> Fact | None:

@@ -61,6 +61,11 @@ TP_MODES = {
     "all_reduce": False,
 }
 DTYPES: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+DUMMY_DATA = {
+    "name": "dummy",
+    "start_training_step": 1,
+    "data": {"dataset": None, "seed": 42, "num_loading_workers": 1},
+}
 ADAMW = {
     "name": "adamW",
     "adam_eps": 1e-8,
@@ -103,13 +108,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
             "batch_accumulation_per_replica": la.num_micro_batches(training),
             "train_steps": 20,
         },
-        "data_stages": [
-            {
-                "name": "dummy",
-                "start_training_step": 1,
-                "data": {"dataset": None, "seed": 42, "num_loading_workers": 1},
-            }
-        ],
+        "data_stages": [DUMMY_DATA],
     }
     command = (
         f"CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node {answer.gpus_per_node} "

@@ -200,7 +200,7 @@ def test_checked(example: Example, tmp_path: Path) -> None:
     path.write_text((FOLDER / example.path).read_text())
     (finding,) = check_paths([path], tools(), Settings(cluster=CLUSTER, **example.given))
     assert finding.verdict in ("fits", "does not fit"), finding.text
-    assert finding.reserved_bytes is not None
+    assert finding.peak_bytes is not None
 
 
 @by_file

@@ -19,11 +19,11 @@ from costmodels.training import Training
 from executor.frameworks import FRAMEWORKS, exporter_named, read_config
 from hardware_profiles.load_models import model_names
 from planner.plan import layout_of, training_of
-from planner.reading import CannotSay
 from planner.resolve import resolve
 from planner.settings import Settings
 
 LAYOUTS = 500
+SHAPE = ("hidden", "vocab", "kinds", "pattern", "gated", "norm", "bias", "tied", "mtp_layers")
 HABITS = {
     "megatron": Habits(
         schedules=("1f1b", "interleaved_1f1b"),
@@ -81,33 +81,23 @@ def test_round_trip(name: str) -> None:
     assert whole >= LAYOUTS // 10, f"only {whole} layouts were said whole; unsaid: {unsaid}"
 
 
-@pytest.mark.parametrize("framework", ["megatron", "nanotron"])
-@pytest.mark.parametrize("name", model_names())
-def test_the_model_comes_back(framework: str, name: str) -> None:
-    """Each built-in model comes back as the same shape, unless it is listed as unsaid."""
-    model = model_named(name)
-    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(model.num_layers),))
-    plan = plan_of(name, layout, Training(seq_len=2048, global_batch_size=8))
-    exported = FRAMEWORKS[framework].export(plan, 8)
-    file = next(iter(exported.files))
-    reading = read_config(exported.files[file], file)
-    back = resolve(reading, missing_facts(plan, exported), Settings()).model
-    if any(_of_the_model(each) for each in exported.cannot_say):
-        pytest.skip(f"cannot say {exported.cannot_say[-1]}")
-    assert (back.hidden, back.vocab, back.kinds, back.pattern) == (
-        model.hidden,
-        model.vocab,
-        model.kinds,
-        model.pattern,
-    )
-    assert (back.gated, back.norm, back.bias, back.tied, back.mtp_layers) == (
-        model.gated,
-        model.norm,
-        model.bias,
-        model.tied,
-        model.mtp_layers,
-    )
-
-
-def _of_the_model(each: CannotSay) -> bool:
-    return each.name.startswith("model")
+@pytest.mark.parametrize(("framework", "least"), [("megatron", 50), ("nanotron", 25)])
+def test_the_model_comes_back(framework: str, least: int) -> None:
+    """Each built-in model that the format can say comes back as the same shape."""
+    wrong, said = [], 0
+    for name in model_names():
+        model = model_named(name)
+        layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(model.num_layers),))
+        plan = plan_of(name, layout, Training(seq_len=2048, global_batch_size=8))
+        exported = FRAMEWORKS[framework].export(plan, 8)
+        if any(each.name.startswith("model") for each in exported.cannot_say):
+            continue
+        file = next(iter(exported.files))
+        reading = read_config(exported.files[file], file)
+        back = resolve(reading, missing_facts(plan, exported), Settings()).model
+        said += 1
+        wrong += [
+            f"{name}: {field}" for field in SHAPE if getattr(back, field) != getattr(model, field)
+        ]
+    assert not wrong
+    assert said >= least

@@ -47,7 +47,7 @@ def price(case: Case) -> Prediction:
     step_s = (3.0 if recomputes else 2.0) * case.training.global_batch_size / la.world_size
     step_s *= 1 + 0.1 / la.micro_batch_size  # smaller micro-batches are less efficient
     memory = StageMemory(
-        weights=10 * GIB, gradients=0, optimizer=0, activations=activations, transient=0, context=0,
+        weights=10 * GIB, gradients=0, optimizer=0, activations=activations, transient=0, context=GIB,
         slack=0, allocated=10 * GIB + activations, reserved=10 * GIB + activations,
     )  # fmt: skip
     return Prediction(
@@ -89,24 +89,22 @@ def _case(layout: Layout) -> Case:
 
 
 def test_a_plan_that_fits_tells_its_margin(tmp_path: Path) -> None:
-    """margin = usable memory - (10 + 4 x 10) GiB, on the fullest rank."""
+    """margin = usable memory - (10 + 4 x 10 + 1 of context) GiB, on the fullest rank."""
     finding = _check_plan(tmp_path / "plan.yaml", _plan())
     usable = usable_bytes(load_cluster(CLUSTER))
     assert finding.verdict == "fits"
-    assert finding.margin_bytes == pytest.approx(usable - 50 * GIB)
+    assert finding.margin_bytes == pytest.approx(usable - 51 * GIB)
     assert (finding.stage, finding.category, finding.framework) == (0, "activations", "plan")
 
 
 def test_too_big_names_rank_category_bytes_and_fix(tmp_path: Path) -> None:
-    """10 + 8 x 10 = 90 GiB do not fit; mbs 4 (50 GiB, 2.05 s) is faster than recompute (26,
-    3.04).
-    """
+    """10 + 8 x 10 + 1 = 91 GiB are too many; mbs 4 (51 GiB) is faster than recompute (27)."""
     layout = replace(LAYOUT, micro_batch_size=8)
     finding = _check_plan(tmp_path / "plan.yaml", _plan(layout=layout))
-    over = 90 * GIB - usable_bytes(load_cluster(CLUSTER))
+    over = 91 * GIB - usable_bytes(load_cluster(CLUSTER))
     assert finding.verdict == "does not fit"
     assert finding.margin_bytes == pytest.approx(-over)
-    assert "rank 0 of 2 needs 90.0 GiB" in finding.text
+    assert "rank 0 of 2 needs 91.0 GiB" in finding.text
     assert f"({over:,.0f} bytes)" in finding.text
     assert "most are activations (80.0 GiB)" in finding.text
     assert finding.fix == "micro_batch_size 4"

@@ -79,8 +79,9 @@ def test_check_tells_findings_by_exit_code(app: typer.Typer, tmp_path: Path) -> 
 def test_framework_can_be_named(app: typer.Typer, tmp_path: Path) -> None:
     """--framework reads a file that nobody recognises, and refuses an unknown name."""
     odd = tmp_path / "train.txt"
-    odd.write_text("run --num-layers 4 --hidden-size 256 --num-attention-heads 4 --vocab-size 512 "
-                   "--micro-batch-size 1 --global-batch-size 8 --seq-length 128 --bf16")  # fmt: skip
+    sizes = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --vocab-size 512"
+    batch = "--micro-batch-size 1 --global-batch-size 8 --seq-length 128 --bf16"
+    odd.write_text(f"run {sizes} {batch}")
     words = ("check", str(odd), "--cluster", CLUSTER, "--gpus", "8", "--framework")
     assert _run(app, *words, "megatron")[0] == 0
     code, out, _ = _run(app, *words, "megatronn")

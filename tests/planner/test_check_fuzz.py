@@ -165,8 +165,8 @@ def test_any_flags(folder: Path, data: st.DataObject) -> None:
     flags = {**base, **chosen} if data.draw(st.booleans()) else chosen
     words = [f"--{name} {value}" for name, value in flags.items()] + [f"--{word}" for word in on]
     path = folder / "flags.sh"
-    path.write_text("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --micro-batch-size 1 "
-                    + " ".join(words))  # fmt: skip
+    start = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --micro-batch-size 1 "
+    path.write_text(start + " ".join(words))
     _check(path, data.draw(st.sampled_from([GIVEN, Settings(cluster=CLUSTER)])))
 
 
@@ -189,7 +189,7 @@ def test_any_damage_to_a_plan(folder: Path, data: st.DataObject) -> None:
 
 
 def test_the_cases_were_of_every_kind() -> None:
-    """The thousands of cases above reached every verdict, so that they tested more than refusals."""
+    """The thousands of cases above reached every verdict: they tested more than refusals."""
     assert sum(VERDICTS.values()) >= 3500
     for verdict in ("fits", "does not fit", "illegal", "unreadable", "incomplete"):
         assert VERDICTS[verdict] >= 10, VERDICTS

@@ -16,13 +16,13 @@ SCHEMA = json.loads(
 )
 FITS = Finding(
     path="a/fits.yaml", verdict="fits", text="20.0 GiB free", label="dp8 zero1 mbs1",
-    margin_bytes=20 * 2.0**30, reserved_bytes=60 * 2.0**30, capacity_bytes=80 * 2.0**30,
+    margin_bytes=20 * 2.0**30, peak_bytes=60 * 2.0**30, capacity_bytes=80 * 2.0**30,
     step_time_s=1.5, mfu=0.4, framework="plan", notes=("the profile changed",),
 )  # fmt: skip
 BIG = Finding(
     path="a/big, odd: name.sh", verdict="does not fit", text="rank 0 needs 100% more", line=7,
     fix="micro_batch_size 1", framework="megatron", label="dp8 zero1 mbs8", stage=0,
-    category="activations", margin_bytes=-1.0, reserved_bytes=2.0, capacity_bytes=1.0,
+    category="activations", margin_bytes=-1.0, peak_bytes=2.0, capacity_bytes=1.0,
 )  # fmt: skip
 BAD = Finding(path="b/bad.json", verdict="unreadable", text="not JSON: Expecting value", line=3)
 SKIPPED = Finding(path="b/x.png", verdict="skipped", text="not a suffix that configs have")

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 from costmodels.hf_config import model_from_config
 from costmodels.layout import Layout, RecomputeModule, Schedule, Stage, check_layout, even_stages
@@ -52,6 +53,7 @@ ANYTHING = Habits(
 )
 
 
+@cache
 def model_named(name: str) -> Model:
     """A built-in model."""
     return model_from_config(load_model_config(name), name)
