@@ -8,14 +8,7 @@ from collections.abc import Callable
 
 from costmodels.layout import Layout
 from hardware_profiles.load import cluster_hash
-from planner.explain import (
-    TimeParts,
-    alternatives,
-    lost_by,
-    predicted,
-    step_model_of,
-    time_parts,
-)
+from planner.explain import Priced, TimeParts, alternatives, lost_by, priced, step_model_of
 from planner.plan import (
     Plan,
     PlanCluster,
@@ -23,7 +16,6 @@ from planner.plan import (
     PlanModel,
     PlanStage,
     PlanTraining,
-    Prediction,
     RunnerUp,
     SearchReport,
 )
@@ -64,7 +56,7 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
     """The plan file of the best solution, the others as runners-up."""
     q = asked.question
     best, *others = (case_at(q, solution.layout) for solution in result.solutions)
-    prediction, parts = predicted(best), time_parts(step_model_of(best))
+    chosen = priced(best)
     return Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=cluster_hash(q.cluster)),
@@ -77,10 +69,10 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
         ),
         engine=q.engine.name,
         layout=plan_layout(best.layout),
-        prediction=prediction,
+        prediction=chosen.prediction,
         search=report_of(result),
-        runners_up=tuple(_runner_up(parts, other) for other in others),
-        reasons=reasons(best, prediction),
+        runners_up=tuple(_runner_up(chosen.parts, other) for other in others),
+        reasons=reasons(chosen),
     )
 
 
@@ -113,20 +105,20 @@ def plan_layout(layout: Layout) -> PlanLayout:
 
 
 def _runner_up(chosen: TimeParts, case: Case) -> RunnerUp:
-    prediction = predicted(case)
+    other = priced(case)
     return RunnerUp(
         layout=plan_layout(case.layout),
-        step_time_s=prediction.step_time_s,
-        reserved_bytes=fullest(prediction)[1].reserved,
-        lost_by=lost_by(chosen, time_parts(step_model_of(case))),
+        step_time_s=other.prediction.step_time_s,
+        reserved_bytes=fullest(other.prediction)[1].reserved,
+        lost_by=lost_by(chosen, other.parts),
     )
 
 
-def reasons(case: Case, prediction: Prediction) -> tuple[str, ...]:
+def reasons(chosen: Priced) -> tuple[str, ...]:
     """Why not a little different: the changes nearest to being better first, then those that do not
     fit.
     """
-    found = list(alternatives(case, prediction))
+    found = list(alternatives(chosen))
     timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
     misfits = [c for c in found if c.lacks_bytes is not None]
     kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]

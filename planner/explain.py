@@ -7,7 +7,7 @@ changes    one axis moved by one notch, all else kept, priced the same way: slow
            because they are what people try first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add
@@ -15,13 +15,13 @@ from operator import add
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layer import Cost, Pass
 from costmodels.layout import InvalidLayout, Layout, Stage
-from costmodels.step import Setting, StepModel
+from costmodels.step import Setting, StepModel, StepTime
 from costmodels.units import format_bytes, format_seconds
 from hardware_profiles.tunings import load_fit
 from planner.engine_rules import unpriced
 from planner.fixes import Fix, changes
-from planner.plan import Prediction
-from planner.predict import predict
+from planner.plan import Prediction, StageMemory
+from planner.predict import predict, prediction_of, stage_memory
 from planner.resolve import Case, check_case
 
 
@@ -85,9 +85,9 @@ def step_model_of(case: Case) -> StepModel:
     return StepModel(Setting(c.model, c.training, c.cluster, c.engine, tuning), c.layout)
 
 
-def time_parts(step_model: StepModel) -> TimeParts:
-    """Where the step time of a layout goes."""
-    time, m, la = step_model.time(), step_model.m, step_model.layout
+def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts:
+    """Where the step time of a layout goes; `time` if it is already known."""
+    time, m, la = time or step_model.time(), step_model.m, step_model.layout
     ranks: dict[int, list[Cost]] = {}
     for index, cost in enumerate(step_model.stage_costs):
         rank = rank_of_chunk(la.schedule, la.pipeline_parallel, index)
@@ -137,21 +137,36 @@ class Change:
     lacks_bytes: float | None = None
 
 
-def alternatives(case: Case, chosen: Prediction) -> Iterator[Change]:
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A layout with its prediction and the parts of its step time."""
+
+    case: Case
+    prediction: Prediction
+    parts: TimeParts
+
+
+def priced(case: Case) -> Priced:
+    """Play the step of `case` once, and say everything about it."""
+    step_model = step_model_of(case)
+    time = step_model.time()
+    return Priced(case, prediction_of(step_model, time), time_parts(step_model, time))
+
+
+def alternatives(chosen: Priced) -> Iterator[Change]:
     """What one notch on each axis would do: what would need more memory first."""
-    parts = time_parts(step_model_of(case))
+    case = chosen.case
     for fix in (*_spending(case.layout), *changes(case)):
         moved = replace(case, layout=fix.layout)
         if not runs(moved):
             continue
-        found = predicted(moved)
-        lacks = lacking_bytes(found)
+        lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.gpu.memory_bytes
         if lacks > 0:
             yield Change(fix, f"lacks {format_bytes(lacks)}", lacks_bytes=lacks)
         else:
-            slower = found.step_time_s / chosen.step_time_s - 1
-            lost = lost_by(parts, time_parts(step_model_of(moved)))
-            yield Change(fix, _verdict(slower, lost), slower=slower)
+            found = priced(moved)
+            slower = found.prediction.step_time_s / chosen.prediction.step_time_s - 1
+            yield Change(fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower)
 
 
 def predicted(case: Case) -> Prediction:
@@ -178,10 +193,22 @@ def _verdict(slower: float, lost: dict[str, float]) -> str:
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}: {causes}"
 
 
+def needed_bytes(memory: Sequence[StageMemory]) -> float:
+    """Bytes of a GPU that the fullest rank needs: allocated, the allocator's slack, the context.
+
+    What the allocator holds beyond that (`StageMemory.reserved`) it gives back under pressure.
+    """
+    return max(needed_of(stage) for stage in memory)
+
+
+def needed_of(stage: StageMemory) -> float:
+    """The same of one pipeline rank: the sum of its categories."""
+    return stage.allocated + stage.slack + stage.context
+
+
 def lacking_bytes(prediction: Prediction) -> float:
     """Bytes that the fullest rank needs beyond the memory of its GPU; negative where it fits."""
-    fullest = max(stage.reserved + stage.context for stage in prediction.memory)
-    return fullest - prediction.gpu_memory_bytes
+    return needed_bytes(prediction.memory) - prediction.gpu_memory_bytes
 
 
 def _spending(layout: Layout) -> Iterator[Fix]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from costmodels.units import format_bytes, format_seconds
 from planner.answer import reasons
 from planner.check import case_of
-from planner.explain import lacking_bytes, predicted, step_model_of, time_parts
+from planner.explain import Priced, TimeParts, lacking_bytes, priced, step_model_of
 from planner.output import console, print_json
 from planner.plan import Plan, layout_of, read_plan
 from planner.report import (
@@ -28,7 +28,6 @@ from planner.report import (
     stages_line,
     time_line,
 )
-from planner.resolve import Case
 from planner.text_files import write_text
 from planner.timeline import chrome_trace, step_timeline
 
@@ -49,11 +48,12 @@ def explain(
     """
     loaded = read_plan(plan)
     case = case_of(loaded)
-    current = repriced(loaded, case)
+    now = priced(case)
+    current = repriced(loaded, now)
     if as_json:
-        print_json(document(current, case))
+        print_json(document(current, now.parts))
     else:
-        print_explanation(current, case)
+        print_explanation(current, now.parts)
     if html:
         from planner.explain_html import page
 
@@ -66,35 +66,33 @@ def explain(
         print(f"wrote {trace}; open it at ui.perfetto.dev", file=sys.stderr)
 
 
-def repriced(plan: Plan, case: Case) -> Plan:
+def repriced(plan: Plan, now: Priced) -> Plan:
     """`plan` with today's prediction; says on stderr when that is no longer the one in the file."""
-    now = predicted(case)
-    for note in case.notes:
+    for note in now.case.notes:
         print(f"note: {note}", file=sys.stderr)
-    before = plan.prediction.step_time_s if plan.prediction else now.step_time_s
-    if abs(now.step_time_s / before - 1) > DRIFT:
+    step_time_s = now.prediction.step_time_s
+    before = plan.prediction.step_time_s if plan.prediction else step_time_s
+    if abs(step_time_s / before - 1) > DRIFT:
         print(
             f"note: the file predicts {format_seconds(before)}, this version "
-            f"{format_seconds(now.step_time_s)}",
+            f"{format_seconds(step_time_s)}",
             file=sys.stderr,
         )
     return plan.model_copy(
-        update={"prediction": now, "reasons": plan.reasons or reasons(case, now)}
+        update={"prediction": now.prediction, "reasons": plan.reasons or reasons(now)}
     )
 
 
-def document(plan: Plan, case: Case) -> dict[str, Any]:
+def document(plan: Plan, parts: TimeParts) -> dict[str, Any]:
     """The plan with the parts of its step time, as JSON."""
-    parts = time_parts(step_model_of(case))
     return {**plan.model_dump(mode="json"), "time_parts": asdict(parts)}
 
 
-def print_explanation(plan: Plan, case: Case) -> None:
+def print_explanation(plan: Plan, parts: TimeParts) -> None:
     """The explanation on stdout."""
     out, layout = console(), layout_of(plan.layout)
     prediction = plan.prediction
     assert prediction is not None
-    parts = time_parts(step_model_of(case))
     out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")
               + Text(layout.label, style="bold"))  # fmt: skip
     out.print(indented(time_line(prediction)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from costmodels.units import format_bytes, format_count, format_seconds
-from planner.explain import PART_NAMES, TimeParts, step_model_of, time_parts
+from planner.explain import PART_NAMES, TimeParts, needed_bytes, step_model_of, time_parts
 from planner.plan import Plan, Prediction, layout_of
 from planner.report import CATEGORIES, lost_text, proof_lines, stages_line
 from planner.resolve import Case
@@ -40,7 +40,7 @@ def page(plan: Plan, case: Case) -> str:
 
 
 def _cards(prediction: Prediction) -> str:
-    fullest = max(stage.reserved + stage.context for stage in prediction.memory)
+    fullest = needed_bytes(prediction.memory)
     figures = [
         (format_seconds(prediction.step_time_s), f"a step, ± {prediction.error_fraction:.0%}"),
         (f"{prediction.tokens_per_s_per_gpu:,.0f}", "tokens/s per GPU"),

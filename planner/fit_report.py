@@ -13,10 +13,11 @@ from rich.text import Text
 
 from costmodels.units import GIB, format_bytes
 from planner.answer import case_at, plan_layout
-from planner.explain import predicted, runs
+from planner.explain import needed_bytes, predicted, runs, step_model_of
 from planner.fixes import changes
 from planner.footprint import Explanation, Fit, NearestMiss, minimum_gpus
 from planner.plan import Prediction
+from planner.predict import stage_memory
 from planner.priced_space import Question
 from planner.report import indented, memory_bars, memory_legend, step_heading
 from planner.resolve import Case
@@ -62,14 +63,14 @@ def bound_line(case: Case, prediction: Prediction) -> str:
 
 def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
     """Each single change that lowers the fullest rank's peak, and by how many bytes."""
-    before = fullest(prediction)[1].reserved
+    before = needed_bytes(prediction.memory)
     cases = [(fix.text, replace(case, layout=fix.layout)) for fix in changes(case)]
     if case.training.optimizer == "adamw":
         training = replace(case.training, optimizer="adamw8bit")
         cases.append(("8-bit optimizer moments", replace(case, training=training)))
     for text, changed in cases:
         if runs(changed):
-            freed = before - fullest(predicted(changed))[1].reserved
+            freed = before - needed_bytes(stage_memory(step_model_of(changed)))
             if freed > LEAST_SAVING:
                 yield text, freed
 

@@ -3,7 +3,7 @@
 from costmodels.layout import Layout
 from costmodels.memory import Memory
 from costmodels.model import Model
-from costmodels.step import Setting, StepModel
+from costmodels.step import Setting, StepModel, StepTime
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
@@ -17,9 +17,15 @@ def predict(
     """Step time with its parts, and the memory of each pipeline rank."""
     fit = load_fit(engine.name, cluster.gpu.name)
     step_model = StepModel(Setting(model, training, cluster, engine, fit.tuning), layout)
-    time = step_model.time()
+    return prediction_of(step_model, step_model.time())
+
+
+def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
+    """The same of a layout that is already timed."""
+    cluster, training = step_model.setting.cluster, step_model.setting.training
+    fit = load_fit(step_model.setting.engine.name, cluster.gpu.name)
     cost = step_model.total_cost
-    gpus_per_step = time.step_time_s * layout.world_size
+    gpus_per_step = time.step_time_s * step_model.layout.world_size
     peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.other_dtype(cluster.gpu)]
     mixed = step_model.pricer.device.recipe.cast_bytes > 0
     return Prediction(
@@ -32,9 +38,14 @@ def predict(
         tokens_per_s_per_gpu=training.global_batch_tokens / gpus_per_step,
         mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),
         hfu=None if mixed else float((cost.model_flops + cost.replay_flops) / gpus_per_step / peak),
-        memory=tuple(_stage(memory, step_model) for memory in step_model.memory()),
+        memory=stage_memory(step_model),
         gpu_memory_bytes=cluster.gpu.memory_bytes,
     )
+
+
+def stage_memory(step_model: StepModel) -> tuple[StageMemory, ...]:
+    """The memory of each pipeline rank."""
+    return tuple(_stage(memory, step_model) for memory in step_model.memory())
 
 
 def _stage(memory: Memory, step_model: StepModel) -> StageMemory:

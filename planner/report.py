@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import GIB, format_bytes, format_seconds
-from planner.explain import PART_NAMES, TimeParts
+from planner.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from planner.output import listing
 from planner.plan import Plan, Prediction, RunnerUp, SearchReport, StageMemory, layout_of
 
@@ -69,7 +69,7 @@ def memory_bars(
 ) -> Table:
     """Stacked bars, one per pipeline rank (neighbours that hold the same share a line)."""
     table = listing()
-    fullest = max((stage.reserved + stage.context for stage in memory), default=0.0)
+    fullest = needed_bytes(memory)
     scale = BAR / max(gpu_memory_bytes, fullest)
     for title, stage in folded(memory, first_rank):
         bar = Text()
@@ -80,7 +80,7 @@ def memory_bars(
             )
         free = round(gpu_memory_bytes * scale) - len(bar)
         bar.append("." * max(0, free))
-        used = f"{(stage.reserved + stage.context) / GIB:.1f} of {format_bytes(gpu_memory_bytes)}"
+        used = f"{needed_of(stage) / GIB:.1f} of {format_bytes(gpu_memory_bytes)}"
         table.add_row(title, bar, used)
     return table
 
@@ -140,11 +140,16 @@ def stages_line(plan: Plan) -> str:
 
 def proof_lines(search: SearchReport) -> list[str]:
     """What the search proved, and what it did for that."""
-    bound = format_seconds(search.bound_s)
     if search.status == "OPTIMAL":
-        claim = f"OPTIMAL: no legal layout takes less than {bound} under the closed-form prices"
+        claim = (
+            f"OPTIMAL: under the closed-form prices, where the best takes "
+            f"{format_seconds(search.bound_s)}, no legal layout is faster"
+        )
     else:
-        claim = f"FEASIBLE: the search was ended; at most {search.gap:.1%} from the bound {bound}"
+        claim = (
+            f"FEASIBLE: the search was ended; under the closed-form prices nothing is faster than "
+            f"{format_seconds(search.bound_s)}, {search.gap:.1%} below the best found"
+        )
     work = (
         f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
         f"solves, {search.wall_s:.2f} s"

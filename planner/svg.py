@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from costmodels.units import GIB, format_seconds
-from planner.explain import PART_NAMES, TimeParts
+from planner.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from planner.plan import StageMemory
 from planner.report import CATEGORIES, folded
 from planner.timeline import NAMES, Event, StepTimeline
@@ -55,7 +55,7 @@ def picture(height: float, shapes: Iterable[str], label: str) -> str:
 def memory_picture(memory: Sequence[StageMemory], gpu_memory_bytes: float) -> str:
     """A stacked bar per pipeline rank (neighbours alike share one) against the GPU's memory."""
     rows = folded(memory)
-    most = max([gpu_memory_bytes, *(s.reserved + s.context for _, s in rows)])
+    most = max([gpu_memory_bytes, needed_bytes(memory)])
     scale = (WIDTH - LABEL - RIGHT) / most
     shapes: list[str] = []
     for index, (title, stage) in enumerate(rows):
@@ -80,7 +80,7 @@ def _memory_row(y: float, title: str, stage: StageMemory, scale: float) -> Itera
         told = f"{title}: {name} {size_bytes / GIB:.2f} GiB"
         yield titled("rect", told, class_=name, x=x, y=y, width=size_bytes * scale, height=ROW)
         x += size_bytes * scale
-    used = (stage.reserved + stage.context) / GIB
+    used = needed_of(stage) / GIB
     yield element(
         "text", f"{used:.1f} GiB", class_="value", x=float(WIDTH - RIGHT + 8), y=y + ROW * 0.7
     )

@@ -21,6 +21,7 @@ from planner.explain import (
     lacking_bytes,
     lost_by,
     predicted,
+    priced,
     step_model_of,
     time_parts,
 )
@@ -83,7 +84,7 @@ def test_alternatives_agree_with_the_price() -> None:
     """Each alternative says what pricing that layout by itself says."""
     chosen = case()
     prediction = predicted(chosen)
-    found = list(alternatives(chosen, prediction))
+    found = list(alternatives(priced(chosen)))
     assert len(found) > 5
     for change in found:
         own = predicted(replace(chosen, layout=change.fix.layout))
@@ -95,7 +96,7 @@ def test_alternatives_agree_with_the_price() -> None:
 
 def test_reasons_are_sentences() -> None:
     """A reason names the change and what it would cost."""
-    found = reasons(case(), predicted(case()))
+    found = reasons(priced(case()))
     assert any(text.startswith("micro_batch_size 2: ") for text in found)
     assert all(("slower" in t) or ("faster" in t) or ("lacks" in t) for t in found)
 
