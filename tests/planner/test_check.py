@@ -39,16 +39,18 @@ SCRIPT = """torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py \\
 
 
 def price(case: Case) -> Prediction:
-    """10 GiB of weights and 10 GiB of activations per sequence of the micro-batch; 1 s per GPU-free
-    micro-batch, half of it if recomputing nothing."""
+    """10 GiB of weights, 10 GiB of activations per sequence of the micro-batch (2 if recomputed).
+
+    A step takes 2 s (3 if recomputing) x batch / GPUs, and 10 % / micro_batch_size more.
+    """
     la = case.layout
     recomputes = la.recompute == "full"
     activations = (2.0 if recomputes else 10.0) * GIB * la.micro_batch_size
     step_s = (3.0 if recomputes else 2.0) * case.training.global_batch_size / la.world_size
     step_s *= 1 + 0.1 / la.micro_batch_size  # smaller micro-batches are less efficient
     memory = StageMemory(
-        weights=10 * GIB, gradients=0, optimizer=0, activations=activations, transient=0, context=GIB,
-        slack=0, allocated=10 * GIB + activations, reserved=10 * GIB + activations,
+        weights=10 * GIB, gradients=0, optimizer=0, activations=activations, transient=0,
+        context=GIB, slack=0, allocated=10 * GIB + activations, reserved=10 * GIB + activations,
     )  # fmt: skip
     return Prediction(
         step_time_s=step_s, compute_s=step_s, exposed_comm_s=0, bubble_s=0, optimizer_s=0,
