@@ -170,7 +170,7 @@ def test_memory_is_never_underestimated(
 @COMMON
 @given(data=st.data())
 def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """A layer without recompute costs a row what it costs `StepModel`; the ends too."""
+    """A layer without recompute costs a row what it costs `StepModel`; ends and transfers too."""
     case = data.draw(cases())
     prices, step = priced(case), case.step
     for kind in range(len(case.setting.model.kinds)):
@@ -181,6 +181,9 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
         assert list(prices.layer_saved_bytes[0, kind]) == pytest.approx(saved, rel=RELATIVE)
         for mode in (1, 2):  # less gradient communication is seen where the backward is longer
             assert prices.layer_s[0, kind, mode] <= float(alone[mode].total_s) * (1 + RELATIVE)
+    host_s = case.setting.tuning.micro_batch_s / 2
+    blocking_s = step.work.forward_s[0] - float(step.stage_costs[0].forward.total_s) - host_s
+    assert prices.send_s[0] == pytest.approx(2 * blocking_s, abs=1e-12)
     ends = [float(cost.total_s) for cost in step.ends]
     assert [prices.embedding_s[0], prices.head_s[0]] == pytest.approx(ends, rel=RELATIVE)
 
