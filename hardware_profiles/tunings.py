@@ -2,9 +2,10 @@
 
 `fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with its date,
 rows and residual. A family without a table takes the engine's table "any", an engine without a file takes
-`generic`'s: so a framework that nobody measured is priced as the average of those that were.
+`generic`'s (MESHPLAN_FITS names another folder): so a framework that nobody measured is priced as the average of those that were.
 """
 
+import os
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from hardware_profiles.schema import Frozen
 
-HERE = Path(__file__).parent / "fits"
+HERE = Path(os.environ.get("MESHPLAN_FITS") or Path(__file__).parent / "fits")
 
 FAMILIES = {
     "v100": "volta", "a100": "ampere", "h100": "hopper", "h200": "hopper", "h800": "hopper",

@@ -27,7 +27,7 @@ from planner.runs import Run
 
 SCALES = ("matmul_scale", "attention_scale", "pointwise_scale", "collective_scale", "expert_scale")
 SECONDS = {
-    "launch_s": (1e-6, 2e-4), "routing_s": (5e-5, 5e-3), "micro_batch_s": (1e-4, 2e-2),
+    "launch_s": (1e-6, 1.5e-4), "routing_s": (5e-5, 5e-3), "micro_batch_s": (1e-4, 2e-2),
     "step_s": (1e-3, 0.2), "boundary_s": (1e-3, 0.6), "pipelined_rank_s": (2e-5, 5e-4),
 }  # fmt: skip
 """Constants in seconds, and the smallest and largest values that are tried."""

@@ -5,6 +5,7 @@ crash. What a row leaves empty is filled in as its framework would run it, and `
 """
 
 import csv
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class Run:
 
 
 ENGINES = (
-    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience", "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
     ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "megatron-bridge"), ("megatron-bridge", "megatron-bridge"),
     ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"), ("nemo", "nemo"),
@@ -123,14 +124,14 @@ def _number(row: dict[str, str], key: str) -> float | None:
         raise SkippedRow(f"{key} is {text!r}, not a number") from None
 
 
-def _count(row: dict[str, str], key: str, default: int | None = None) -> int:
+def _count(row: dict[str, str], key: str, default: int | None = None, *, least: int = 1) -> int:
     value = _number(row, key)
     if value is None:
         if default is None:
             raise SkippedRow(f"{key} is not stated")
         return default
-    if value != int(value) or value < 0:
-        raise SkippedRow(f"{key} is {value}, not a whole number")
+    if not math.isfinite(value) or value != int(value) or value < least:
+        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least}")
     return int(value)
 
 
@@ -149,23 +150,23 @@ def _training(row: dict[str, str]) -> Training:
 def _layout(
     row: dict[str, str], model: Model, training: Training, engine: Engine
 ) -> tuple[Layout, tuple[str, ...]]:
-    tp, pp, cp = (_count(row, key, 1) or 1 for key in ("tp", "pp", "cp"))
+    tp, pp, cp = (_count(row, key, 1) for key in ("tp", "pp", "cp"))
     gpus = _count(row, "gpus")
     dp = _count(row, "dp", gpus // (tp * pp * cp))
     if dp * tp * pp * cp != gpus:
         raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {gpus} GPUs")
-    vpp = _count(row, "vpp", 1) or 1
-    mbs = _count(row, "micro_batch", 1) or 1
-    ep = _count(row, "ep", 1) or 1
+    vpp = _count(row, "vpp", 1)
+    mbs = _count(row, "micro_batch", 1)
+    ep = _count(row, "ep", 1)
     assumed = [key for key in ("zero", "recompute", "micro_batch", "sp") if not row.get(key)]
     recompute, modules = _recompute(row.get("recompute") or "", row)
     counts = _stage_counts(row, model, pp * vpp, engine)
     layout = Layout(
         data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
         virtual_stages=vpp if pp > 1 else 1, expert_parallel=ep,
-        expert_tensor_parallel=_count(row, "etp", _default_etp(model, engine, tp)) or 1,
+        expert_tensor_parallel=_count(row, "etp", _default_etp(model, engine, tp)),
         sequence_parallel=_sequence_parallel(row, tp, engine),
-        zero_stage=_count(row, "zero", _default_zero(engine, dp * cp)), micro_batch_size=mbs,
+        zero_stage=_count(row, "zero", _default_zero(engine, dp * cp), least=0), micro_batch_size=mbs,
         schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
         selective_modules=modules,
     )  # fmt: skip
@@ -262,7 +263,7 @@ def _cluster(row: dict[str, str]) -> Cluster:
     for words, name in INTERCONNECTS.items():
         if words in text and load_cluster(name).gpu.name == cluster.gpu.name:
             cluster = load_cluster(name)
-    per_node = _count(row, "gpus_per_node", cluster.gpus_per_node) or cluster.gpus_per_node
+    per_node = _count(row, "gpus_per_node", cluster.gpus_per_node)
     if "nvl72" in text:
         per_node = NVL72_RANKS
     return _with_measured_links(cluster.model_copy(update={"gpus_per_node": per_node}), row)

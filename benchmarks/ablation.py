@@ -1,0 +1,106 @@
+"""What each effect of the cost model contributes: the error on measured runs without it.
+
+    python -m benchmarks.ablation [RUNS.csv]
+
+Each line takes one effect out, predicts grades A and B again, and prints the median |error| of the step
+time by suite and the mean over suites. Effects are data, so taking one out changes a run's own data.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+
+from costmodels.stage_split import split_evenly, stages_with
+from hardware_profiles.schema import Link
+from hardware_profiles.tunings import Tuning, load_fit
+from planner.runs import Run, SkippedRow, read_runs, run_of
+from planner.validate import predict_run
+from planner.validate_cli import BUILT_IN
+
+Change = Callable[[Run, Tuning], tuple[Run, Tuning]]
+
+
+def _tuned(**values: float) -> Change:
+    return lambda run, tuning: (run, tuning.model_copy(update=values))
+
+
+def _engine(part: str, **values: object) -> Change:
+    def change(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+        habits = getattr(run.engine, part).model_copy(update=values)
+        return replace(run, engine=run.engine.model_copy(update={part: habits})), tuning
+
+    return change
+
+
+def _links(latency: float) -> Change:
+    def change(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+        def link(old: Link) -> Link:
+            return old.model_copy(update={"latency_s": old.latency_s * latency})
+
+        update = {"node": link(run.cluster.node), "network": link(run.cluster.network)}
+        return replace(run, cluster=run.cluster.model_copy(update=update)), tuning
+
+    return change
+
+
+def _kernels(**values: float) -> Change:
+    def change(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+        assert run.cluster.kernels is not None
+        kernels = run.cluster.kernels.model_copy(update=values)
+        return replace(run, cluster=run.cluster.model_copy(update={"kernels": kernels})), tuning
+
+    return change
+
+
+def _even(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    counts = split_evenly(run.model.num_layers, len(run.layout.stages), ends_count=False)
+    stages = stages_with(counts, run.layout.recompute)
+    return replace(run, layout=replace(run.layout, stages=stages)), tuning
+
+
+NO_OVERLAP = dict.fromkeys(
+    ("data_reduce", "weight_gather", "tensor", "pipeline", "context", "expert"), 0.0
+)
+EFFECTS: dict[str, Change] = {
+    "everything": lambda run, tuning: (run, tuning),
+    "without fitted constants": lambda run, tuning: (run, Tuning()),
+    "without host floors": _tuned(launch_s=0, routing_s=0, pipelined_rank_s=0, micro_batch_s=0),
+    "without pipeline boundary waits": _tuned(boundary_s=0),
+    "without ring-step latency": _links(0.0),
+    "without slower FlashAttention-2": _kernels(flash2_fraction=1.0),
+    "without kernel launch time": _kernels(launch_s=0.0),
+    "without any overlap": _engine("overlap", **NO_OVERLAP),
+    "without overlap's interference": _tuned(interference=0),
+    "without one copy per node in dispatch": _engine("kernels", dispatch="all_to_all"),
+    "with even stages": _even,
+}
+
+
+def main() -> None:
+    """Print the table."""
+    runs = []
+    for row in read_runs(Path(sys.argv[1]) if len(sys.argv) > 1 else BUILT_IN):
+        if row.get("grade") in ("A", "B") and row.get("step_time_s"):
+            try:
+                runs.append(run_of(row))
+            except SkippedRow:
+                continue
+    suites = sorted({run.suite for run in runs})
+    print("| effect | mean of medians |", " | ".join(suites), "|")
+    print("|---|---|" + "---|" * len(suites))
+    for name, change in EFFECTS.items():
+        errors: dict[str, list[float]] = {suite: [] for suite in suites}
+        for run in runs:
+            changed, tuning = change(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning)
+            error = predict_run(changed, tuning).step_error
+            assert error is not None
+            errors[run.suite].append(abs(error))
+        medians = [median(errors[suite]) for suite in suites]
+        cells = " | ".join(f"{value:.1%}" for value in medians)
+        print(f"| {name} | {mean(medians):.1%} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

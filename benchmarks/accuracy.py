@@ -1,0 +1,78 @@
+"""Write the tables of docs/accuracy.md, and the short one of README.md, from the runs that ship.
+
+    python -m benchmarks.accuracy [--ablation]
+"""
+
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+
+from benchmarks import ablation
+from planner.accuracy import summary
+from planner.runs import read_runs
+from planner.validate import Predicted, predict_rows
+from planner.validate_cli import BUILT_IN
+
+ROOT = Path(__file__).parent.parent
+
+
+def table() -> str:
+    """The errors by suite and grade, then memory, fitting and choice."""
+    results = list(predict_rows(read_runs(BUILT_IN)))
+    rows = [row for row in results if isinstance(row, Predicted)]
+    report = summary(rows, len(results) - len(rows))
+    lines = ["| suite | rows | median | p90 | bias | one constant MFU |", "|---|---|---|---|---|---|"]
+    for name, cell in report["step_time"].items():
+        if name.endswith((" A", " B")):
+            lines.append(
+                f"| {name} | {cell['rows']} | {cell['median']:.1%} | {cell['p90']:.1%} | "
+                f"{cell['bias']:+.1%} | {cell['simple_median']:.1%} |"
+            )
+    fits, found = report["fits"], report["choice"]
+    lines += [
+        "",
+        f"Mean of the suites' medians (A and B together): {report['mean_of_suite_medians']:.1%}.",
+    ]
+    lines += [
+        f"{kind.capitalize()} memory, {cell['rows']} rows: median {cell['median']:.1%}, bias "
+        f"{cell['bias']:+.1%}."
+        for kind in ("allocated", "reserved")
+        if (cell := report[kind])
+    ]
+    lines += [
+        f"Does it fit: {fits['balanced_accuracy']:.1%} balanced accuracy; {fits['missed']} of "
+        f"{fits['out_of_memory']} runs out of memory were said to fit, {fits['careful']} of "
+        f"{fits['fitting']} that ran were said not to.",
+        f"Choice, {found['groups']} groups of at least four layouts: the one ranked first is "
+        f"{found['median_regret']:.1%} (median) and {found['mean_regret']:.1%} (mean) slower than the "
+        f"measured best, Spearman {found['spearman']:.2f}; by rules of thumb "
+        f"{found['rules_median_regret']:.1%} and {found['rules_mean_regret']:.1%}.",
+        f"{report['rows']} rows predicted, {report['skipped']} skipped with a reason.",
+    ]
+    return "\n".join(lines)
+
+
+def put(path: Path, marker: str, text: str) -> None:
+    """Replace what stands between a marker and its end."""
+    old = path.read_text(encoding="utf-8")
+    place = re.compile(rf"(<!-- {marker} -->\n).*?(<!-- end {marker} -->)", re.DOTALL)
+    path.write_text(place.sub(lambda m: f"{m[1]}{text}\n{m[2]}", old), encoding="utf-8")
+
+
+def main() -> None:
+    """Write both tables; the ablation only when asked, it predicts everything eleven times."""
+    text = table()
+    print(text)
+    for name in ("docs/accuracy.md", "README.md"):
+        put(ROOT / name, "accuracy", text)
+    if "--ablation" in sys.argv:
+        sys.argv = sys.argv[:1]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            ablation.main()
+        put(ROOT / "docs/accuracy.md", "ablation", out.getvalue().strip())
+
+
+if __name__ == "__main__":
+    main()

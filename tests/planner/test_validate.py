@@ -1,0 +1,155 @@
+"""Measured runs against the cost model: rows in, predictions and errors out. Run: pytest tests/planner."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
+from planner.cli import app
+from planner.fit import fit_pool
+from planner.runs import SkippedRow, engine_name, read_runs, run_of
+from planner.validate import Predicted, Skipped, predict_rows
+from planner.validate_cli import BUILT_IN
+
+ROW = {
+    "id": "hand", "suite": "test", "grade": "A", "framework": "megatron-bridge", "model": "Llama 3 8B",
+    "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32", "kv_heads": "8", "vocab": "128256",
+    "gated_mlp": "1", "tied": "0", "attention": "gqa", "seq_len": "8192", "gpu": "h100-sxm",
+    "gpus": "8", "gpus_per_node": "8", "precision": "bf16", "dp": "8", "tp": "1", "pp": "1", "cp": "1",
+    "zero": "1", "recompute": "none", "micro_batch": "1", "global_batch": "128", "step_time_s": "12.9",
+}  # fmt: skip
+"""Llama 3 8B on one DGX H100, as NVIDIA's DGX Cloud benchmarking publishes it (12.9 s in bf16)."""
+
+
+@pytest.fixture(scope="module")
+def published() -> list[Predicted | Skipped]:
+    """Every sixteenth of the published runs."""
+    return list(predict_rows(list(read_runs(BUILT_IN))[::16]))
+
+
+def test_one_published_row_is_within_a_tenth():
+    """A plain row of a tuned stack is predicted to 10 %."""
+    (row,) = predict_rows([ROW])
+    assert isinstance(row, Predicted)
+    assert abs(row.step_error) < 0.10, f"{row.step_error:+.1%}"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param({"layers": ""}, "layers", id="a missing size is named"),
+        pytest.param({"gpu": "abacus"}, "abacus", id="an unknown GPU is named"),
+        pytest.param({"dp": "3"}, "is not 8 GPUs", id="3 x 1 x 1 x 1 is not 8"),
+        pytest.param({"precision": "int4"}, "int4", id="an unpriced precision is named"),
+        pytest.param({"schedule": "spiral", "pp": "2", "dp": "4"}, "spiral", id="an unknown schedule"),
+        pytest.param({"seq_len": "long"}, "long", id="a word for a number"),
+        pytest.param({"global_batch": "4"}, "less than", id="4 sequences cannot feed 8 replicas"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_says_why(change, reason):
+    """A skipped row carries the reason, with the value that caused it."""
+    (row,) = predict_rows([ROW | change])
+    assert isinstance(row, Skipped)
+    assert reason in row.reason
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(ROW)),
+        st.one_of(st.text(max_size=8), st.integers(-5, 10**6).map(str), st.just("")),
+        max_size=4,
+    )
+)
+def test_no_row_crashes(change):
+    """Whatever a cell holds, a row is predicted or skipped with a reason."""
+    (row,) = predict_rows([ROW | change])
+    assert row.reason if isinstance(row, Skipped) else math.isfinite(row.time.step_time_s)
+
+
+@pytest.mark.parametrize(
+    ("framework", "engine"),
+    [
+        ("nanotron v0.5 (bench branch)", "nanotron"),
+        ("nemo 25.02 (dgxc v25.04)", "nemo"),
+        ("megatron-bridge (NeMo 26.06)", "megatron-bridge"),
+        ("llm-foundry (composer FSDP), torch 1.13.1", "llm-foundry"),
+        ("torchtitan + torchao", "torchtitan"),
+        ("a framework of next year", "generic"),
+    ],
+)
+def test_frameworks_find_their_engine(framework, engine):
+    """A framework is priced as the engine that runs it, an unknown one as the generic engine."""
+    assert engine_name(framework) == engine
+
+
+def test_published_runs_stay_predicted(published):
+    """Over the published runs the median step error and the out-of-memory answers hold (printed)."""
+    rows = [row for row in published if isinstance(row, Predicted)]
+    report = summary(rows, len(published) - len(rows))
+    print(json.dumps(report, indent=1))
+    graded = [row for row in rows if row.run.grade in ("A", "B")]
+    assert spread(step_errors(graded)).median < 0.12
+    assert spread(step_errors(graded)).median < spread(step_errors(graded, simple=True)).median
+    assert fitting(rows).balanced_accuracy > 0.95
+    assert spread(memory_errors(graded, "reserved")).median < 0.08
+
+
+def test_choice_of_a_perfect_model_costs_nothing(published):
+    """Ranking by the measured times themselves has regret 0 and rank correlation 1."""
+    rows = [row for row in published if isinstance(row, Predicted)]
+    found = choice(rows)
+    assert found is not None
+    assert 0 <= found.median_regret <= found.rules_mean_regret + 1
+    assert -1 <= found.spearman <= 1
+
+
+def test_balanced_accuracy_by_hand():
+    """(1 - 1/4 + 1 - 2/10) / 2 = 0.775."""
+    assert Fitting(4, 10, missed=1, careful=2).balanced_accuracy == pytest.approx(0.775)
+
+
+def test_a_fit_finds_a_slow_machine():
+    """Runs that all take 1.5 times the prediction are fitted until the error is small."""
+    rows = []
+    for index, (micro, batch) in enumerate([(1, 64), (2, 64), (1, 128), (2, 128), (4, 128)] * 3):
+        for sequence in ("2048", "4096", "8192"):
+            row = ROW | {"micro_batch": str(micro), "global_batch": str(batch), "seq_len": sequence}
+            row |= {"id": f"{index}-{sequence}", "suite": f"s{index}"}
+            (found,) = predict_rows([row])
+            rows.append(row | {"step_time_s": str(found.time.step_time_s * 1.5)})
+    fit = fit_pool([run_of(row) for row in rows[:24]], "test", "2026-01-01")
+    assert fit is not None
+    assert fit.error_fraction < 0.15
+
+
+def test_json_is_one_document_of_the_stated_shape(tmp_path):
+    """`--json` writes rows with the five columns and a summary."""
+    path = tmp_path / "runs.csv"
+    path.write_text(",".join(ROW) + "\n" + ",".join(ROW.values()) + "\n")
+    result = CliRunner().invoke(app, ["validate", str(path), "--json", str(tmp_path / "out.json")])
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert set(document) == {"rows", "summary"}
+    assert set(document["rows"][0]) == {
+        "id", "predicted_step_time_s", "predicted_allocated_gib", "predicted_reserved_gib", "fits",
+        "skipped",
+    }  # fmt: skip
+
+
+def test_a_file_without_ids_is_refused(tmp_path):
+    """A CSV that is no table of runs gets one line, not a traceback."""
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no column 'id'"):
+        list(read_runs(path))
+
+
+def test_skipped_rows_are_named_errors():
+    """A row's refusal is a ValueError of its own, so that nothing else is caught with it."""
+    with pytest.raises(SkippedRow):
+        run_of(ROW | {"hidden": "0"})
