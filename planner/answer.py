@@ -4,11 +4,11 @@ The search proves which layout is best under the closed form. The k best of them
 are then timed by the event simulation (`planner.predict`), and the fastest of those is the plan.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from costmodels.layout import Layout
 from hardware_profiles.load import cluster_hash
-from planner.explain import Priced, TimeParts, alternatives, lost_by, priced, step_model_of
+from planner.explain import Change, Priced, TimeParts, alternatives, lost_by, priced, step_model_of
 from planner.plan import (
     Plan,
     PlanCluster,
@@ -26,6 +26,7 @@ from planner.search import Progress, SearchResult, search
 from planner.verdicts import fullest
 
 MOST_REASONS = 8
+MOST_TIMED = 7  # of the changes: a deep pipeline takes a tenth of a second to play
 
 
 def case_at(question: Question, layout: Layout) -> Case:
@@ -118,8 +119,17 @@ def reasons(chosen: Priced) -> tuple[str, ...]:
     """Why not a little different: the changes nearest to being better first, then those that do not
     fit.
     """
-    found = list(alternatives(chosen))
+    found = list(_until(alternatives(chosen), MOST_TIMED))
     timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
     misfits = [c for c in found if c.lacks_bytes is not None]
     kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]
     return tuple(f"{c.fix.text}: {c.verdict}" for c in kept)
+
+
+def _until(found: Iterator[Change], most_timed: int) -> Iterator[Change]:
+    """Changes up to the one that makes `most_timed` of them timed."""
+    for change in found:
+        yield change
+        most_timed -= change.slower is not None
+        if not most_timed:
+            return

@@ -110,7 +110,7 @@ def plan(
     top: Annotated[
         int,
         typer.Option(help="Layouts that differ in kind.", min=1, rich_help_panel=OUTPUT),
-    ] = 5,
+    ] = 3,
     time_limit: Annotated[
         float | None,
         typer.Option(help="Seconds to search at most.", min=0.0, rich_help_panel=OUTPUT),
