@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -33,6 +33,7 @@ class Job:
 
     processes_per_node  ranks on each host, one per accelerator
     rendezvous          host:port of the first host, None for a job on one host
+    environment         further variables of every rank
     """
 
     module: str
@@ -40,6 +41,7 @@ class Job:
     processes_per_node: int
     nodes: int = 1
     rendezvous: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

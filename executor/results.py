@@ -54,6 +54,7 @@ class RankResult(Frozen):
     optimizer_s: float
     waiting_s: float
     exposed_comm_s: float
+    processor_s: float
     allocated_peak_bytes: float
     reserved_peak_bytes: float
 
@@ -149,6 +150,7 @@ def _rank(plan: Plan, rank: int, steps: Sequence[StepRecord], timed: Sequence[in
         optimizer_s=median(step.optimizer_s for step in chosen),
         waiting_s=median(step.waiting_s for step in chosen),
         exposed_comm_s=median(step.exposed_comm_s for step in chosen),
+        processor_s=median(step.processor_s for step in chosen),
         allocated_peak_bytes=max(step.allocated_peak_bytes for step in steps),
         reserved_peak_bytes=max(step.reserved_peak_bytes for step in steps),
     )

@@ -13,6 +13,7 @@ from executor.results import RunResult, measured_fields, read_records, write_res
 from executor.run_row import write_row
 from executor.slurm import SlurmFailed
 from executor.start import Starter
+from hardware_profiles.local_cpu import num_cores
 from planner.plan import Plan, layout_of, write_plan
 
 ENGINE = "executor.engine.train"
@@ -60,7 +61,16 @@ def job_of(settings: Settings, out: Path) -> Job:
         processes_per_node=settings.placement.processes_per_node,
         nodes=settings.placement.nodes,
         rendezvous=settings.rendezvous,
+        environment=_threads(settings),
     )  # fmt: skip
+
+
+def _threads(settings: Settings) -> dict[str, str]:
+    """CPU ranks share the cores evenly, as they did when the profile was measured."""
+    if settings.device != "cpu":
+        return {}
+    share = max(1, num_cores() // settings.placement.processes_per_node)
+    return {"OMP_NUM_THREADS": str(share)}
 
 
 def run_plan(plan: Plan, settings: Settings, out: Path) -> RunResult:

@@ -49,6 +49,7 @@ def batch_script(job: Job, extra: Sequence[str], out: Path) -> str:
         "",
         "set -eu",
         f"export PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))",
+        *(f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()),
         'export HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(on_node)}",
     )

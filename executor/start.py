@@ -31,14 +31,18 @@ class Starter:
         """What `start` would run, as a shell reads it."""
         if self.launcher is Launcher.slurm:
             return batch_script(job, self.slurm, out)
-        return shlex.join(torchrun_command(job, out / "logs"))
+        variables = [f"{name}={shlex.quote(value)}" for name, value in job.environment.items()]
+        return " ".join([*variables, shlex.join(torchrun_command(job, out / "logs"))])
 
     def start(self, job: Job, out: Path, watch: Callable[[], None]) -> None:
         """Run the job to its end; raises what `run_job` and `run_slurm` raise."""
         if self.launcher is Launcher.slurm:
             run_slurm(job, self.slurm, out, watch=watch)
         else:
-            run_job(torchrun_command(job, out / "logs"), out / "logs", watch=watch)
+            run_job(
+                torchrun_command(job, out / "logs"), out / "logs", watch=watch,
+                environment=job.environment,
+            )  # fmt: skip
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:

@@ -147,7 +147,7 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        began = time.perf_counter()
+        began, used_s = time.perf_counter(), time.process_time()
         norm, loss = self.run(batches)
         figures = torch.stack((norm, loss)).tolist()
         if self.device.type == "cuda":
@@ -165,6 +165,7 @@ class Engine:
             optimizer_s=seconds["optimizer"],
             waiting_s=seconds["wait"],
             exposed_comm_s=seconds["reduce"],
+            processor_s=time.process_time() - used_s,
             allocated_peak_bytes=allocated,
             reserved_peak_bytes=reserved,
         )

@@ -7,6 +7,8 @@ forward_s, backward_s, optimizer_s
                   tensor, context and expert collectives inside a phase count in it
 waiting_s         waiting for another pipeline stage: bubble and exposed messages
 exposed_comm_s    gradient reductions still under way when the last backward pass ended
+processor_s       processor time of the process in the step, all threads: on a shared CPU, what the
+                  step takes where nothing else runs
 allocated_peak_bytes, reserved_peak_bytes
                   CUDA: the caching allocator's peaks of the step; CPU: the process's resident-set
                   peak so far, in both
@@ -31,6 +33,7 @@ class StepRecord:
     optimizer_s: float
     waiting_s: float
     exposed_comm_s: float
+    processor_s: float
     allocated_peak_bytes: int
     reserved_peak_bytes: int
 

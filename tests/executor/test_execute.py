@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from executor.run import Settings, contenders, job_of, tournament
 from executor.run_row import row_of
 from executor.training_logs import LoggedStep, TrainingLog
 from hardware_profiles.load import cluster_hash, load_cluster
+from hardware_profiles.local_cpu import num_cores
 from planner.plan import (
     Plan,
     PlanCluster,
@@ -92,7 +93,8 @@ def _step(
     return StepRecord(
         step=number, warmup=number == 0, loss=5.0 - number, grad_norm=1.0, step_time_s=seconds,
         forward_s=forward_s, backward_s=2 * forward_s, optimizer_s=0.05, waiting_s=waiting_s,
-        exposed_comm_s=0.02, allocated_peak_bytes=GIB // 4, reserved_peak_bytes=GIB // 2,
+        exposed_comm_s=0.02, processor_s=seconds / 2,
+        allocated_peak_bytes=GIB // 4, reserved_peak_bytes=GIB // 2,
     )  # fmt: skip
 
 
@@ -422,6 +424,9 @@ def test_job_names_everything_the_engine_needs(tmp_path: Path) -> None:
     """The plan, the steps, the folder of the records and the data are arguments of each rank."""
     settings = Settings(placement=Placement(2, 1), steps=5, warmup=2, data=Path("tokens.bin"))
     arguments = job_of(settings, tmp_path).arguments
+    alone = replace(settings, placement=Placement(1, 1))
+    assert job_of(alone, tmp_path).environment == {"OMP_NUM_THREADS": str(num_cores())}
+    assert job_of(replace(alone, device="cuda"), tmp_path).environment == {}
     assert arguments[1:] == (
         "--steps", "5", "--warmup", "2", "--out", str(tmp_path / "ranks"), "--device", "cpu",
         "--data", "tokens.bin",

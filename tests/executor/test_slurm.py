@@ -60,12 +60,16 @@ def _job(fake: Path, what: str = "pass") -> Job:
 
 def test_script_by_hand(tmp_path: Path) -> None:
     """One task per node, each of which is a torchrun that meets the others at the first node."""
-    job = Job(module="m", arguments=("it's",), processes_per_node=8, nodes=4)
+    job = Job(
+        module="m", arguments=("it's",), processes_per_node=8, nodes=4,
+        environment={"OMP_NUM_THREADS": "3"},
+    )  # fmt: skip
     script = batch_script(job, ("--partition=gpu", "--gpus-per-node=8"), tmp_path)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     for line in ("--nodes=4", "--ntasks-per-node=1", "--partition=gpu", "--gpus-per-node=8"):
         assert f"#SBATCH {line}\n" in script
     assert "--nnodes=4" in script
+    assert "export OMP_NUM_THREADS=3\n" in script
     assert '--rdzv-endpoint="$HEAD:$PORT"' in script
 
 
