@@ -78,6 +78,9 @@ PART_NAMES = {
 }
 
 
+AS_FAST = 0.0005
+
+
 def step_model_of(case: Case) -> StepModel:
     """The layout of `case`, ready to be priced."""
     c = case
@@ -185,6 +188,8 @@ def runs(case: Case) -> bool:
 
 def _verdict(slower: float, lost: dict[str, float]) -> str:
     """Slower or faster, with the two parts that moved most that way."""
+    if abs(slower) < AS_FAST:
+        return "as fast"
     order = list(lost.items()) if slower >= 0 else list(reversed(lost.items()))
     told = [(name, s) for name, s in order[:2] if s * slower > 0]
     causes = ", ".join(

@@ -31,7 +31,7 @@ def listing(*headings: str, left: tuple[str, ...] = ()) -> Table:
     """A table without lines; numbers to the right, the columns `left` to the left."""
     table = Table(
         box=None,
-        padding=(0, 2, 0, 0),
+        padding=(0, 2 if headings else 1, 0, 0),
         pad_edge=False,
         title_justify="left",
         show_header=bool(headings),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -191,6 +191,9 @@ def dropped_table(dropped: dict[str, int]) -> Table:
     return table
 
 
-def bullets(lines: Iterable[str]) -> Group:
-    """One line each with a dash."""
-    return Group(*(Text(f"- {line}") for line in lines))
+def bullets(lines: Iterable[str]) -> Table:
+    """One entry each with a dash, further lines indented."""
+    table = listing()
+    for line in lines:
+        table.add_row("-", Text(line))
+    return table

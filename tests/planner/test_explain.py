@@ -98,7 +98,7 @@ def test_reasons_are_sentences() -> None:
     """A reason names the change and what it would cost."""
     found = reasons(priced(case()))
     assert any(text.startswith("micro_batch_size 2: ") for text in found)
-    assert all(("slower" in t) or ("faster" in t) or ("lacks" in t) for t in found)
+    assert all(any(word in t for word in ("slower", "faster", "as fast", "lacks")) for t in found)
 
 
 @pytest.mark.parametrize("given_case", LAYOUTS)
