@@ -40,15 +40,15 @@ def _shown(part: Part, value: float | None) -> str:
 
 def ranks_table(result: RunResult) -> Table:
     """Phases and memory of each rank, medians over the timed steps."""
-    table = Table(title="ranks", box=None)
-    names = ("rank", "stage", "step", "forward", "backward", "waiting", "reduce", "optimizer",
-             "processor", "memory")  # fmt: skip
+    table = Table(title="ranks", box=None, padding=(0, 1, 0, 0))
+    names = ("rank", "stage", "forward", "backward", "waiting", "reduce", "optimizer", "processor",
+             "memory")  # fmt: skip
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for rank in result.ranks[:MOST_RANKS]:
         seconds = (
-            rank.step_time_s, rank.forward_s, rank.backward_s, rank.waiting_s,
-            rank.exposed_comm_s, rank.optimizer_s, rank.processor_s,
+            rank.forward_s, rank.backward_s, rank.waiting_s, rank.exposed_comm_s,
+            rank.optimizer_s, rank.processor_s,
         )  # fmt: skip
         table.add_row(
             str(rank.rank), str(rank.pipeline_rank), *map(format_seconds, seconds),
