@@ -4,7 +4,7 @@ For a chunk that lasts at most X, u(n) is the least memory that n layers save ov
 recomputation that are fast enough. Along the lower convex hull of u, filling the cheapest chunks
 first (in flight q_v, so q_v u(n) + states) holds at least as many layers as any plan of that rank
 could. The least X of all chunk times at which the ranks together hold L layers bounds the objective
-by weight X + 3 e. `planner.bounds.packing_bound` lets a rank recompute part of a layer in every
+by weight X + 3 e. `planner.packing` lets a rank recompute part of a layer in every
 chunk; this one does not, which is what counts when chunks are short and memory is tight.
 """
 
@@ -15,12 +15,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.bounds import Relaxed, end_costs, relaxations
+from planner.packing import Alike, end_costs, stacks
 from planner.stage_counts import limits_below
 from planner.stage_path import mixes
 from planner.stage_problem import StageProblem
 
 Ints = NDArray[np.int64]
+
+
+class _Stack(NamedTuple):
+    """Equal layers, nowhere dearer than the problem's: how many, and what each costs by mode."""
+
+    size: int
+    state_kib: int
+    times: tuple[int, ...]
+    saved: tuple[int, ...]
+
+    @classmethod
+    def of(cls, problem: StageProblem, kinds: list[int]) -> "_Stack":
+        """The layers of `kinds`, all as cheap as the cheapest of them."""
+        return cls(
+            sum(problem.kind_counts[k] for k in kinds),
+            min(problem.state_kib[k] for k in kinds),
+            tuple(min(problem.layer_ns[k][r] for k in kinds) for r in range(3)),
+            tuple(min(problem.saved_kib[k][r] for k in kinds) for r in range(3)),
+        )
 
 
 class _Chunk(NamedTuple):
@@ -45,15 +64,17 @@ def chunk_bound(problem: StageProblem, below: int) -> int:
     """A lower bound of the objective, or `below` where it is at least that."""
     limits, bound = limits_below(problem, below), 0
     longest, longest_end = limits.slowest_ns - problem.send_ns, limits.end_ns - problem.send_ns
-    for relaxed in relaxations(problem):
-        chunk = _mixes_of(problem, relaxed, max(longest, longest_end))
+    static = end_costs(Alike.only(problem))[1][0]
+    for kinds in stacks(problem.kind_counts):
+        stack = _Stack.of(problem, kinds)
+        chunk = _mixes_of(problem, stack, max(longest, longest_end))
         times = np.unique(np.concatenate(chunk.times))
         candidates = times[times <= longest].tolist()
         at_ends = chunk.least_saved(longest_end)
 
-        def holds(limit_ns: int, relaxed: Relaxed = relaxed, chunk: _Chunk = chunk,
+        def holds(limit_ns: int, stack: _Stack = stack, chunk: _Chunk = chunk,
                   at_ends: list[int] = at_ends) -> bool:  # fmt: skip
-            return _held(problem, relaxed, chunk.least_saved(limit_ns), at_ends) >= relaxed.count
+            return _held(problem, stack, static, chunk.least_saved(limit_ns), at_ends) >= stack.size
 
         least = bisect_left(candidates, True, key=holds)
         if least == len(candidates):
@@ -63,28 +84,31 @@ def chunk_bound(problem: StageProblem, below: int) -> int:
     return min(bound, below)
 
 
-def _mixes_of(problem: StageProblem, relaxed: Relaxed, longest: int) -> _Chunk:
+def _mixes_of(problem: StageProblem, stack: _Stack, longest: int) -> _Chunk:
     times, saved = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
-    for n in range(1, min(relaxed.count, longest // max(1, relaxed.ns)) + 1):
+    for n in range(
+        1, min(stack.size, longest // max(1, min(stack.times[r] for r in problem.modes))) + 1
+    ):
         full, selective, _ = mixes(n, problem.modes, problem.transient_kib)
         kept = n - full - selective
-        time = kept * relaxed.times[0] + selective * relaxed.times[1] + full * relaxed.times[2]
-        held = kept * relaxed.saved[0] + selective * relaxed.saved[1] + full * relaxed.saved[2]
+        time = kept * stack.times[0] + selective * stack.times[1] + full * stack.times[2]
+        held = kept * stack.saved[0] + selective * stack.saved[1] + full * stack.saved[2]
         order = np.argsort(time, kind="stable")
         times.append(time[order])
         saved.append(np.minimum.accumulate(held[order]))
     return _Chunk(times, saved)
 
 
-def _held(problem: StageProblem, relaxed: Relaxed, body: list[int], at_ends: list[int]) -> int:
+def _held(
+    problem: StageProblem, stack: _Stack, static: Ints, body: list[int], at_ends: list[int]
+) -> int:
     """The most layers that all ranks can hold."""
-    vectors = np.array([max(rank, key=sum) for rank in problem.in_flight])
-    _, static, _ = end_costs(problem, vectors)
+    vectors = problem.shape.fullest
     segments = _hull(body), _hull(at_ends)
     total, last = 0, problem.chunks - 1
     for s, chunks in enumerate(problem.chunks_of_rank):
         steps = sorted(
-            (held * slope + relaxed.state_kib, layers)
+            (held * slope + stack.state_kib, layers)
             for held, j in zip(vectors[s].tolist(), chunks, strict=True)
             for slope, layers in segments[j in (0, last)]
         )

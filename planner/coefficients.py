@@ -74,6 +74,15 @@ class Coefficients:
         }
         return replace(parts[0], **columns)
 
+    def take(self, rows: Ints | slice) -> Self:
+        """Some of the rows."""
+        columns: dict[str, Any] = {
+            field.name: getattr(self, field.name)[rows]
+            for field in fields(self)
+            if field.name != "cap_kib"
+        }
+        return replace(self, **columns)
+
     def reserved_bytes(self, peak_kib: int) -> float:
         """`peak_kib` in bytes: prices hold the allocator's slack and what lives outside it."""
         return float(peak_kib * KIB)
@@ -127,4 +136,28 @@ def stage_problem(
         fixed_step_ns=int(c.fixed_step_ns[row]),
         splits=splits(model, legality, pp, variant.virtual_stages),
         empty_ends=legality.layers_count_ends,
+    )
+
+
+def row_of(problem: StageProblem) -> Coefficients:
+    """The one row that `problem` was made of, but for what no bound reads."""
+    p = problem
+    ends = {
+        f"{name}_{field.name}": np.array([getattr(end, field.name)])
+        for name, end in (("embedding", p.embedding), ("head", p.head))
+        for field in fields(end)
+    }
+    del ends["embedding_transient_kib"]  # an embedding has none
+    return Coefficients(
+        layer_ns=np.array([p.layer_ns]),
+        layer_saved_kib=np.array([p.saved_kib]),
+        layer_state_kib=np.array([p.state_kib]),
+        layer_update_kib=np.array([p.update_kib]),
+        layer_step_ns=np.array([p.step_ns]),
+        transient_kib=np.array([p.transient_kib]),
+        send_ns=np.array([p.send_ns]),
+        fixed_kib=np.array([p.fixed_kib]),
+        fixed_step_ns=np.array([p.fixed_step_ns]),
+        cap_kib=p.cap_kib,
+        **ends,
     )

@@ -1,29 +1,18 @@
 """Several chunks per rank: counts of layers by chunk and recompute mode, as one CP-SAT model.
 
-    variables    x[j, r] layers of chunk j in mode r (full first, then selective, then none)
-                 X, E_F, E_L, D as in `planner.stage_problem`
-    _Chunks      the cut points, n[j, k, r] layers by kind as differences of prefix counts at them
-    _add_times   X >= c_j of the body, E_F >= c_0 - X, E_L >= c_last - X, D >= each rank's sum
-    _add_memory  one row per rank and in-flight vector: exact for uneven chunks, one number is not
-    _tidy        among plans with the found split and objective, the one that recomputes least
-
-`first_counts` is the plan that a rule of thumb gives: even chunks, the ends shorter by what the
-embedding and the head weigh, recomputation where most micro-batches are held.
+variables    x[j, r] layers of chunk j in mode r (full first, then selective, then none)
+             X, E_F, E_L, D as in `planner.stage_problem`
+_Chunks      the cut points, n[j, k, r] layers by kind as differences of prefix counts at them
+_add_times   X >= c_j of the body, E_F >= c_0 - X, E_L >= c_last - X, D >= each rank's sum
+_add_memory  one row per rank and in-flight vector: exact for uneven chunks, one number is not
+_tidy        among plans with the found split and objective, the one that recomputes least
 """
 
-from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from costmodels.layout import Stage
 from planner.cpsat import Outcome, Solved, solve_model
-from planner.stage_problem import (
-    StagePlan,
-    StageProblem,
-    evaluate,
-    modes_of,
-    peak_kib,
-    starts_of,
-)
+from planner.stage_problem import Limits, StageProblem, chunk_limits, evaluate
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -31,26 +20,16 @@ if TYPE_CHECKING:
 Expr = Any  # a CP-SAT linear expression or an int
 
 
-class Limits(NamedTuple):
-    """What an objective below the cutoff leaves: the most of X, of an end chunk's c_j, and of D."""
-
-    slowest_ns: int
-    end_ns: int
-    least_slowest_ns: int
-
-
-def limits_below(problem: StageProblem, below: int) -> Limits:
+def limits_below(problem: StageProblem, below: int) -> Limits[int]:
     """Necessary conditions for an objective below `below`."""
-    budget = below - 1 - 3 * problem.least_end_ns
-    slowest = budget // problem.weight
-    # (S V) X + E >= all work and weight X + 3 m E <= budget together keep X from being small.
-    work, m, weight = problem.least_work_ns, problem.m, problem.weight
-    slope = 3 * m * problem.chunks - weight
-    least = max(0, -(-(3 * m * work - budget) // slope)) if slope > 0 else 0
-    return Limits(slowest, slowest + max(0, (budget - weight * least)) // (3 * m), least)
+    p = problem
+    found = chunk_limits(
+        below - 1 - 3 * p.least_end_ns, p.least_work_ns, m=p.m, weight=p.weight, chunks=p.chunks
+    )
+    return Limits(*map(int, found))
 
 
-def most_layers(problem: StageProblem, limits: Limits | None) -> list[int]:
+def most_layers(problem: StageProblem, limits: Limits[int] | None) -> list[int]:
     """The most layers of each chunk within `limits`."""
     layers = len(problem.pattern)
     if limits is None:
@@ -205,7 +184,7 @@ def _stages(chunks: _Chunks, solved: Solved) -> tuple[Stage, ...]:
 
 
 def _add_times(
-    model: "cp_model.CpModel", chunks: _Chunks, limits: Limits | None
+    model: "cp_model.CpModel", chunks: _Chunks, limits: Limits[int] | None
 ) -> tuple[Expr, Expr]:
     """The objective without the part that no plan changes, and the sum of all c_j."""
     problem, last = chunks.problem, chunks.problem.chunks - 1
@@ -289,67 +268,3 @@ def _transient(
             model.add(chunks.count[j][mode] <= chunks.layers * present)
         model.add(top >= problem.transient_kib[mode] * present)
     return top
-
-
-def first_counts(problem: StageProblem) -> StagePlan | None:
-    """A plan by rule of thumb (module docstring), None where the rule finds none that fits."""
-    best: StagePlan | None = None
-    for counts in _even_counts(problem):
-        stages = tuple(Stage(n) for n in counts)
-        for s in range(problem.pp):
-            stages = _recompute_rank(problem, s, stages) if stages else stages
-        plan = evaluate(problem, stages) if stages else None
-        if plan is not None and (best is None or plan.objective < best.objective):
-            best = plan
-    return best
-
-
-def _even_counts(problem: StageProblem) -> list[tuple[int, ...]]:
-    layers, chunks = len(problem.pattern), problem.chunks
-    if problem.splits is not None:
-        return sorted(problem.splits, key=lambda counts: (max(counts[1:-1]), max(counts)))[:2]
-    mean_ns = max(1, sum(
-        count * times[problem.modes[0]]
-        for count, times in zip(problem.kind_counts, problem.layer_ns, strict=True)
-    ) // layers)  # fmt: skip
-    found = []
-    for size in range(max(1, layers // chunks), layers // chunks + 3):
-        counts = [size] * chunks
-        for j, end in ((0, problem.embedding), (chunks - 1, problem.head)):
-            counts[j] = max(problem.fewest_layers(j), size - -(-end.ns // mean_ns))
-        surplus, j = sum(counts) - layers, 0
-        while surplus > 0 and j < chunks:
-            less = min(surplus, max(0, counts[j] - max(problem.fewest_layers(j), size - 1)))
-            counts[j], surplus, j = counts[j] - less, surplus - less, j + 1
-        if surplus == 0:
-            found.append(tuple(counts))
-    return found
-
-
-def _recompute_rank(
-    problem: StageProblem, rank: int, stages: tuple[Stage, ...]
-) -> tuple[Stage, ...]:
-    """The fewest layers to recompute in one mode so that `rank` fits; () if it does not fit so."""
-    held = max(problem.in_flight[rank], key=sum)
-    order = [j for _, j in sorted(zip(held, problem.chunks_of_rank[rank], strict=True))][::-1]
-    total = sum(stages[j].layers for j in order)
-    starts = starts_of(stages)
-
-    def recomputing(mode: int, recomputed: int) -> dict[int, Stage] | None:
-        """`rank`'s stages with so many layers in `mode`, most held chunks first, if they fit."""
-        trial, left = {}, recomputed
-        for j in order:
-            now = min(left, stages[j].layers)
-            trial[j] = Stage(stages[j].layers, now if mode == 1 else 0, now if mode == 2 else 0)
-            left -= now
-        modes = {j: modes_of(stage) for j, stage in trial.items()}
-        return trial if peak_kib(problem, rank, starts, modes) <= problem.cap_kib else None
-
-    for mode in problem.modes:
-        counts = range(1) if mode == 0 else range(1 if 0 in problem.modes else total, total + 1)
-        fewest = bisect_left(counts, True, key=lambda n: recomputing(mode, n) is not None)
-        if fewest < len(counts):
-            trial = recomputing(mode, counts[fewest])
-            assert trial is not None
-            return tuple(trial.get(j, stage) for j, stage in enumerate(stages))
-    return ()

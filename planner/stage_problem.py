@@ -29,12 +29,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.in_flight import Vector, in_flight, rank_of_chunk
+from costmodels.in_flight import Vector
 from costmodels.layout import Schedule, Stage
+from planner.pipeline_shape import PipelineShape, pipeline_shape
 
 FILL_THIRDS: dict[Schedule, int] = {
     "gpipe": 3,
@@ -45,6 +47,36 @@ FILL_THIRDS: dict[Schedule, int] = {
     "dualpipe_v": 2,
 }
 THIRDS_PER_S = 3e9
+Number = TypeVar("Number", int, NDArray[np.int64])
+
+
+class Limits(NamedTuple, Generic[Number]):
+    """What an objective below a cutoff leaves: the most of X and of an end chunk's c_j, and the
+    least of X.
+    """
+
+    slowest_ns: Number
+    end_ns: Number
+    least_slowest_ns: Number
+
+
+def weight_of(schedule: Schedule, pp: int, vpp: int, m: Number) -> Number:
+    """What the objective multiplies X by."""
+    fill = FILL_THIRDS[schedule]
+    return 3 * m - fill if vpp == 1 else 3 * m * vpp + fill * (pp - 1)
+
+
+def chunk_limits(
+    budget: Number, work_ns: Number, *, m: Number, weight: Number, chunks: int
+) -> Limits[Number]:
+    """V > 1: necessary conditions for weight X + 3 m E <= `budget` (thirds of a nanosecond)."""
+    slowest = budget // weight
+    # (S V) X + E >= all work and weight X + 3 m E <= budget together keep X from being small.
+    slope = 3 * m * chunks - weight
+    least = np.where(slope > 0, -((budget - 3 * m * work_ns) // np.maximum(1, slope)), 0)
+    least = np.maximum(0, least)
+    end = slowest + np.maximum(0, budget - weight * least) // (3 * m)
+    return Limits(slowest, end, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +184,22 @@ class StageProblem:
     @property
     def weight(self) -> int:
         """What the objective multiplies X by."""
-        if self.vpp == 1:
-            return 3 * self.m - self.fill
-        return 3 * self.m * self.vpp + self.fill * (self.pp - 1)
+        return weight_of(self.schedule, self.pp, self.vpp, self.m)
 
     @cached_property
+    def shape(self) -> PipelineShape:
+        """Who holds which chunk, and how often at once."""
+        return pipeline_shape(self.schedule, self.pp, self.vpp, self.m)
+
+    @property
     def in_flight(self) -> tuple[tuple[Vector, ...], ...]:
         """Micro-batches held, by rank, as vectors over the rank's chunks."""
-        return in_flight(self.schedule, self.pp, self.vpp, self.m)
+        return self.shape.in_flight
 
-    @cached_property
-    def in_flight_arrays(self) -> tuple[NDArray[np.int64], ...]:
-        """`in_flight`, one matrix per rank."""
-        return tuple(np.array(vectors, np.int64) for vectors in self.in_flight)
-
-    @cached_property
+    @property
     def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
         """The virtual stages of each pipeline rank, in model order."""
-        holder = [rank_of_chunk(self.schedule, self.pp, j) for j in range(self.chunks)]
-        return tuple(tuple(j for j, rank in enumerate(holder) if rank == s) for s in range(self.pp))
+        return self.shape.chunks_of_rank
 
     @cached_property
     def uniform(self) -> bool:
@@ -222,7 +251,7 @@ def evaluate(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | No
         return None
     times = chunk_times_ns(problem, stages, modes)
     end_ns = max(_step_end_ns(problem, s, stages) for s in range(problem.pp))
-    objective = _objective(problem, times, end_ns + problem.fixed_step_ns)
+    objective = objective_of(problem, times, end_ns + problem.fixed_step_ns)
     parts = _parts(problem, times, end_ns + problem.fixed_step_ns, objective)
     return StagePlan(stages, objective, peaks, parts)
 
@@ -275,7 +304,7 @@ def peak_kib(
                 kept += end.saved_kib
                 transient = max(transient, end.transient_kib)
         saved.append(kept)
-    held = int((problem.in_flight_arrays[rank] @ np.array(saved)).max())
+    held = int((problem.shape.matrices[rank] @ np.array(saved)).max())
     return static + max(held + transient, update)
 
 
@@ -288,7 +317,8 @@ def _step_end_ns(problem: StageProblem, rank: int, stages: tuple[Stage, ...]) ->
     return total
 
 
-def _objective(problem: StageProblem, times: list[int], end_ns: int) -> int:
+def objective_of(problem: StageProblem, times: list[int], end_ns: int) -> int:
+    """The objective of chunks that take `times` (ns) and once-per-step costs `end_ns`."""
     if problem.vpp == 1:
         return problem.weight * max(times) + problem.fill * sum(times) + 3 * end_ns
     slowest = max(times[1:-1])

@@ -6,7 +6,8 @@ any split                   V = 1: the path model; V > 1: the counts model (CP-S
 """
 
 from planner.cpsat import Outcome
-from planner.stage_counts import first_counts, solve_counts
+from planner.stage_counts import solve_counts
+from planner.stage_heuristic import first_counts
 from planner.stage_path import Intervals, best_split, greedy_path, plan_of, solve_path
 from planner.stage_problem import StagePlan, StageProblem
 

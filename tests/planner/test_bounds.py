@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from costmodels.in_flight import in_flight
-from planner.bounds import packing_bound, row_bounds, row_fits
+from planner.bounds import row_bounds, row_fits
 from planner.chunk_bound import chunk_bound
 from planner.coefficients import stage_problem
+from planner.packing import packing_bound
 from planner.priced_space import Pricer, Question, price_space
 from planner.space import enumerate_space
 from planner.stage_problem import StageProblem

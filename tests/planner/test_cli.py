@@ -7,6 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+import planner.branch_and_bound
 import planner.progress
 import planner.search
 from planner.cli import EXIT_CODES, app, exit_code
@@ -200,7 +201,7 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
         def __call__(self, progress: planner.search.Progress) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(planner.search, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(planner.branch_and_bound, "PROGRESS_S", 0.0)
     monkeypatch.setattr("planner.plan_cli.SearchLine", Interrupting)
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
                  "--global-batch", "512", "--json")  # fmt: skip

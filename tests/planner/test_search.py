@@ -127,7 +127,7 @@ def test_progress_reports_bounds(
     asked: Question, price: Pricer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it runs the search tells its best and its bound; the bound does not fall."""
-    monkeypatch.setattr("planner.search.PROGRESS_S", 0.0)
+    monkeypatch.setattr("planner.branch_and_bound.PROGRESS_S", 0.0)
     seen: list[Progress] = []
     result = search(asked, price=price, progress=seen.append)
     assert seen

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from costmodels.layout import Stage
-from planner.stage_counts import first_counts, solve_counts
+from planner.stage_counts import solve_counts
+from planner.stage_heuristic import first_counts
 from planner.stage_path import Intervals, greedy_path, solve_path
 from planner.stage_problem import End, StagePlan, StageProblem, evaluate
 from planner.stages import Solver

@@ -1,0 +1,310 @@
+"""The packing bound: how short the slowest rank can be, for many layouts of one shape at once.
+
+    W(s, n)   the least time of rank s with n layers, recomputation in any proportion
+    Y         some rank lasts at least the L-th smallest entry of W: a plan in which every rank
+              lasts less holds fewer than L layers
+    bound     3 m Y + f/V (T - Y) + 3 e, since V X + E >= Y and the other ranks share the rest of T
+              (T = sum of all c_j without recomputation, e = mean of the once-per-step costs)
+
+With V > 1 also whole layers: the fullest body chunk holds a whole number n of layers, so at least
+    min over n of  weight (c0 + n t) + 3 m E(n) + 3 e
+
+Layers of several kinds are bounded by two stacks of equal layers, and the larger bound counts:
+every layer as cheap as the cheapest kind, and only the layers of the most frequent kind. Letters as
+in `planner.stage_problem`; arrays are [layout, rank, layers] unless said.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.grid import Ints
+from costmodels.layout import Schedule
+from planner.coefficients import Coefficients, row_of
+from planner.pipeline_shape import pipeline_shape
+from planner.stage_problem import FILL_THIRDS, Limits, StageProblem, chunk_limits, weight_of
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Number = TypeVar("Number", np.int64, np.float64)
+SAFETY = 1 - 1e-9  # of a bound that was computed in floating point
+CELLS = 2**18  # [layout, rank, layers] at a time: what a core's cache holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alike:
+    """Layouts of one schedule, ranks, chunks and recompute modes; `m` and prices differ."""
+
+    prices: Coefficients
+    m: Ints
+    schedule: Schedule
+    pp: int
+    vpp: int
+    modes: tuple[int, ...]
+    kind_counts: tuple[int, ...]
+
+    @classmethod
+    def only(cls, problem: StageProblem) -> "Alike":
+        """One layout."""
+        p = problem
+        return cls(
+            prices=row_of(p), m=np.array([p.m]), schedule=p.schedule, pp=p.pp, vpp=p.vpp,
+            modes=p.modes, kind_counts=p.kind_counts,
+        )  # fmt: skip
+
+    def take(self, rows: "Ints | slice") -> "Alike":
+        """Some of them."""
+        return Alike(
+            prices=self.prices.take(rows), m=self.m[rows], schedule=self.schedule, pp=self.pp,
+            vpp=self.vpp, modes=self.modes, kind_counts=self.kind_counts,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.m)
+
+    @cached_property
+    def vectors(self) -> Ints:
+        """[layout, rank, chunk] the fullest in-flight vector of each rank."""
+        sizes, which = np.unique(self.m, return_inverse=True)
+        shapes = [pipeline_shape(self.schedule, self.pp, self.vpp, m) for m in sizes.tolist()]
+        return np.stack([shape.fullest for shape in shapes])[which]
+
+    @cached_property
+    def weight(self) -> Ints:
+        """What the objective multiplies X by."""
+        return weight_of(self.schedule, self.pp, self.vpp, self.m)
+
+    @cached_property
+    def least_work_ns(self) -> Ints:
+        """T, by layout."""
+        c = self.prices
+        layers = c.layer_ns[:, :, list(self.modes)].min(2) @ np.array(self.kind_counts)
+        total: Ints = layers + c.embedding_ns + c.head_ns + self.pp * self.vpp * c.send_ns
+        return total
+
+    @cached_property
+    def least_end_ns(self) -> Ints:
+        """e, by layout."""
+        c = self.prices
+        layers = c.layer_step_ns @ np.array(self.kind_counts)
+        mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
+        return mean + c.fixed_step_ns
+
+
+class _Stack(NamedTuple):
+    """Equal layers, by layout: their number, the least of each price, what recomputation trades.
+
+    Saving x KiB of a layer costs at least max(slope x, later_slope x - offset) ns, and more than
+    `most_kib` cannot be saved. `rest_ns` is the time of the layers left out.
+    """
+
+    size: int
+    ns: Ints
+    state_kib: Ints
+    saved_kib: Ints
+    slope: Floats
+    later_slope: Floats
+    offset: Floats
+    most_kib: Floats
+    rest_ns: Ints
+
+
+def stacks(kind_counts: tuple[int, ...]) -> list[list[int]]:
+    """The kinds of each stack of equal layers that bounds a model with so many of each kind."""
+    present = [kind for kind, count in enumerate(kind_counts) if count]
+    if len(present) == 1:
+        return [present]
+    return [list(range(len(kind_counts))), [max(present, key=lambda kind: kind_counts[kind])]]
+
+
+def packing_bound(problem: StageProblem, below: int | None) -> int | None:
+    """A lower bound of the objective, `below` if nothing is below that; None: no fit."""
+    limit = None if below is None else np.array([below])
+    bound = packing_bounds(Alike.only(problem), limit)[0]
+    return int(bound) if np.isfinite(bound) else below
+
+
+def packing_bounds(alike: Alike, below: Ints | None) -> Floats:
+    """A lower bound of each objective; infinite where no plan (below `below`) fits.
+
+    With `below` ranks that would last too long for it are left out, which costs less and bounds
+    more tightly: the answer then bounds only plans below it.
+    """
+    layers = sum(alike.kind_counts) + 1
+    step = max(1, CELLS // (alike.pp * layers))
+    parts = [
+        _bounds(alike.take(slice(i, i + step)), None if below is None else below[i : i + step])
+        for i in range(0, len(alike), step)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _bounds(alike: Alike, below: Ints | None) -> Floats:
+    found = [_packed(alike, _stack(alike, kinds), below) for kinds in stacks(alike.kind_counts)]
+    bounds: Floats = np.max(found, axis=0)
+    return bounds
+
+
+def _stack(alike: Alike, kinds: list[int]) -> _Stack:
+    c, modes = alike.prices, list(alike.modes)
+    times, saved = c.layer_ns[:, kinds].min(1), c.layer_saved_kib[:, kinds].min(1)
+    ns, kept = times[:, modes[0]], saved[:, modes[0]]
+    for mode in modes[1:]:
+        better = (times[:, mode] < ns) | ((times[:, mode] == ns) & (saved[:, mode] < kept))
+        ns, kept = np.where(better, times[:, mode], ns), np.where(better, saved[:, mode], kept)
+    if len(kinds) > 1:
+        # Overheads are not comparable across kinds: only the capacity to save is kept.
+        points = [(np.maximum(0, kept - saved[:, modes].min(1)), np.zeros(len(alike), np.int64))]
+    else:
+        points = [(kept - saved[:, mode], times[:, mode] - ns) for mode in modes]
+    left_out = [kind for kind in range(len(alike.kind_counts)) if kind not in kinds]
+    rest = c.layer_ns[:, left_out][:, :, modes].min(2) @ np.array(alike.kind_counts)[left_out]
+    count = sum(alike.kind_counts[kind] for kind in kinds)
+    return _Stack(count, ns, c.layer_state_kib[:, kinds].min(1), kept, *_hull(points), rest)
+
+
+def _hull(points: list[tuple[Ints, Ints]]) -> tuple[Floats, Floats, Floats, Floats]:
+    """The lower convex hull of (KiB saved, ns) from the origin: two slopes, where the second one
+    starts, and the most that can be saved."""
+    x = np.stack([point[0] for point in points]).astype(float)
+    y = np.stack([point[1] for point in points]).astype(float)
+    slopes = np.where(x > 0, y / np.maximum(x, 1), np.inf)
+    slope = slopes.min(0)
+    # Of the points on the first segment the farthest: the second segment starts there.
+    first = np.where(slopes == slope, x, 0).max(0)
+    slope = np.where(np.isfinite(slope), slope, 0.0)
+    height = slope * first
+    beyond = x > first
+    later = np.where(beyond, (y - height) / np.where(beyond, x - first, 1), np.inf).min(0)
+    later = np.where(np.isfinite(later), later, slope)
+    return slope, later, later * first - height, np.maximum(x.max(0), 0)
+
+
+def _packed(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
+    table = _rank_times(alike, stack, below)
+    pp, m, count = alike.pp, alike.m, stack.size
+    bound = np.full(len(alike), np.inf)
+    entries = table[:, :, 1:].reshape(len(alike), -1)
+    fits = np.isfinite(table[:, :, 0]).all(1) & (np.isfinite(entries).sum(1) >= count)
+    if not fits.any():
+        return bound
+    table, entries = table[fits], entries[fits]
+    last = np.partition(entries, count - 1, axis=1)[:, count - 1]
+    steps = np.diff(np.where(np.isfinite(table), table, 1e30), axis=2).reshape(len(table), -1)
+    least = np.partition(steps, count - 1, axis=1)[:, :count].sum(1)
+    work = table[:, :, 0].sum(1) + least + stack.rest_ns[fits]
+    work = np.maximum(work, alike.least_work_ns[fits])
+    slowest = np.maximum(np.maximum(last, table[:, :, 0].max(1)), work / pp)
+    fill = FILL_THIRDS[alike.schedule] / alike.vpp
+    time = 3 * m[fits] * slowest + fill * (work - slowest)
+    bound[fits] = np.floor((time + 3 * alike.least_end_ns[fits]) * SAFETY)
+    return np.maximum(bound, _whole_layers(alike, stack)) if alike.vpp > 1 else bound
+
+
+def _rank_times(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
+    """W(s, n), infinite where it does not fit; it never falls with n."""
+    most, body, end = _most_layers(alike, stack, below)
+    n = np.arange(int(min(stack.size, most.max())) + 1)
+    base, static, has_end = end_costs(alike)
+    per_chunk = np.where(has_end, end[:, None], body[:, None])
+    held = _least_in_flight(n, np.sort(alike.vectors, axis=2), per_chunk)
+    held = np.where(n > most[:, None, None], -1, held)
+    room = alike.prices.cap_kib - static[:, :, None] - _each(stack.state_kib) * n
+    overhead = _overhead(n, stack, room, held, alike.vectors.max(axis=2))
+    send = alike.vpp * alike.prices.send_ns
+    table = (base + send[:, None])[:, :, None] + _each(stack.ns) * n + overhead
+    return np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
+
+
+def _each(values: "NDArray[Number]") -> "NDArray[Number]":
+    """One number per layout, for arrays by [layout, rank, layers]."""
+    return values[:, None, None]
+
+
+def _most_layers(alike: Alike, stack: _Stack, below: Ints | None) -> tuple[Ints, Ints, Ints]:
+    """Layers that a rank, a body chunk and an end chunk may hold in a plan below `below`."""
+    if below is None:
+        most = np.full(len(alike), stack.size)
+        return most, most, most
+    layer, end_ns = np.maximum(1, stack.ns), 3 * alike.least_end_ns
+    of_rank = np.maximum(0, (below - end_ns) // (3 * alike.m) // layer)
+    if alike.vpp == 1:
+        return of_rank, of_rank, of_rank
+    limits = _limits(alike, below)
+    longest = (limits.slowest_ns - alike.prices.send_ns, limits.end_ns - alike.prices.send_ns)
+    body, end = (np.clip(ns // layer, 0, stack.size) for ns in longest)
+    return of_rank, body, end
+
+
+def _limits(alike: Alike, below: Ints) -> Limits[Ints]:
+    return chunk_limits(
+        below - 1 - 3 * alike.least_end_ns,
+        alike.least_work_ns,
+        m=alike.m,
+        weight=alike.weight,
+        chunks=alike.pp * alike.vpp,
+    )
+
+
+def end_costs(alike: Alike) -> tuple[Ints, Ints, Bools]:
+    """[layout, rank] ns and KiB without a layer, and whether the rank holds an end."""
+    c, shape = alike.prices, (len(alike), alike.pp)
+    least = c.transient_kib[:, list(alike.modes)].min(1)
+    base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], alike.pp, axis=1)
+    transient, has_end = np.repeat(least[:, None], alike.pp, axis=1), np.zeros(shape, bool)
+    (first, at_first), (last, at_last) = pipeline_shape(
+        alike.schedule, alike.pp, alike.vpp, int(alike.m[0])
+    ).ends
+    held = alike.vectors[:, first, at_first]
+    base[:, first] += c.embedding_ns
+    static[:, first] += c.embedding_state_kib + held * c.embedding_saved_kib
+    held = alike.vectors[:, last, at_last]
+    base[:, last] += c.head_ns
+    static[:, last] += c.head_state_kib + held * c.head_saved_kib
+    transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)
+    has_end[:, [first, last]] = True
+    return base, static + transient, has_end
+
+
+def _least_in_flight(n: Ints, vectors: Ints, most: Ints) -> Ints:
+    """Layer-micro-batches held with n layers, the least held chunks filled first; -1: too many."""
+    chunks = vectors.shape[2]
+    full, rest = np.divmod(n, np.maximum(1, most)[:, :, None])
+    full = np.minimum(full, chunks)
+    nothing = np.zeros((*most.shape, 1), np.int64)
+    before = np.concatenate([nothing, vectors.cumsum(axis=2)], axis=2)
+    following = np.concatenate([vectors, nothing], axis=2)
+    total = np.take_along_axis(before, full, 2) * most[:, :, None]
+    total += np.take_along_axis(following, full, 2) * rest
+    return np.where(n > chunks * most[:, :, None], -1, total)
+
+
+def _overhead(n: Ints, stack: _Stack, room: Ints, held: Ints, most_held: Ints) -> Floats:
+    """The least ns of recomputation with which n layers fit into `room`, infinite if none does."""
+    need = np.maximum(_each(stack.saved_kib) * held - room, 0)
+    fits = (held >= 0) & (room >= 0) & (need <= _each(stack.most_kib) * held)
+    if not need[fits].any():
+        return np.where(fits, 0.0, np.inf)
+    # n layers that save need / (n most_held) KiB each
+    saving = need / np.maximum(1, most_held)[:, :, None]
+    later = _each(stack.later_slope) * saving - _each(stack.offset) * n
+    return np.where(fits, np.maximum(_each(stack.slope) * saving, later), np.inf)
+
+
+def _whole_layers(alike: Alike, stack: _Stack) -> Floats:
+    """V > 1: the fullest body chunk has n layers; what it leaves is in the two end chunks."""
+    c, body = alike.prices, alike.pp * alike.vpp - 2
+    n = np.arange(stack.size // body + 2)
+    send, ns = c.send_ns[:, None], stack.ns[:, None]
+    slowest = send + n * ns
+    left = np.maximum(0, stack.size - body * n) * ns
+    both = (c.embedding_ns + c.head_ns)[:, None] + 2 * send + left - 2 * slowest
+    alone = np.maximum(0, c.embedding_ns[:, None] + send - slowest)
+    alone = alone + np.maximum(0, c.head_ns[:, None] + send - slowest)
+    above = np.maximum(np.maximum(0, both), alone)
+    objective = alike.weight[:, None] * slowest + 3 * alike.m[:, None] * above
+    bound: Floats = (objective.min(1) + 3 * alike.least_end_ns).astype(float)
+    return bound

@@ -1,0 +1,48 @@
+"""What follows from a schedule, its ranks, chunks and micro-batches alone: who holds which chunk,
+and how many micro-batches each rank holds in it at once. Found once per shape, not once per layout.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from costmodels.grid import Ints
+from costmodels.in_flight import Vector, in_flight, rank_of_chunk
+from costmodels.layout import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineShape:
+    """The ranks of a pipeline.
+
+    in_flight        micro-batches held, by rank, as vectors over the rank's chunks; and as matrices
+    chunks_of_rank   the virtual stages of each rank, in model order
+    fullest          of each rank the vector with the largest sum, one row per rank
+    ends             for the embedding and the head: the rank that holds it, and the place of its
+                     chunk among that rank's
+    """
+
+    in_flight: tuple[tuple[Vector, ...], ...]
+    matrices: tuple[Ints, ...]
+    chunks_of_rank: tuple[tuple[int, ...], ...]
+    fullest: Ints
+    ends: tuple[tuple[int, int], tuple[int, int]]
+
+
+@cache
+def pipeline_shape(schedule: Schedule, pp: int, vpp: int, m: int) -> PipelineShape:
+    """The shape of `pp` ranks with `vpp` chunks each that run `m` micro-batches."""
+    held, chunks = in_flight(schedule, pp, vpp, m), pp * vpp
+    holder = [rank_of_chunk(schedule, pp, chunk) for chunk in range(chunks)]
+    chunks_of_rank = tuple(
+        tuple(chunk for chunk, rank in enumerate(holder) if rank == s) for s in range(pp)
+    )
+    first, last = ((holder[j], chunks_of_rank[holder[j]].index(j)) for j in (0, chunks - 1))
+    return PipelineShape(
+        in_flight=held,
+        matrices=tuple(np.array(vectors, np.int64) for vectors in held),
+        chunks_of_rank=chunks_of_rank,
+        fullest=np.array([max(rank, key=sum) for rank in held], np.int64),
+        ends=(first, last),
+    )
