@@ -22,14 +22,15 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
-from collections.abc import Iterable, Iterator
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.layout import Schedule
 
 Vector = tuple[int, ...]
+Ints = NDArray[np.int64]
 V_SHAPED: frozenset[Schedule] = frozenset({"zb_v", "dualpipe_v"})
 
 
@@ -69,34 +70,31 @@ def _v_shaped_vectors(pp: int, m: int, s: int, extra: int) -> tuple[Vector, ...]
     states = [(down + extra, up), (down - 1 + extra, up + 1)]
     if extra:  # the overlapped pair F0 & B1, F1 & B0
         states = [(down, up + 1)]
-    return _maximal((min(m, a), min(m, b)) for a, b in states)
+    return _maximal(np.minimum(m, np.array(states)))
 
 
-def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Iterator[Vector]:
-    """What the rank holds after each forward of Megatron-LM's interleaved order."""
+def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Ints:
+    """What the rank holds after each forward of Megatron-LM's interleaved order, by chunk.
+
+    From the end of the warm-up on: before it nothing leaves, so its last state holds most.
+    """
     forwards = _interleaved_chunks(pp, vpp, m)
-    backwards = [vpp - 1 - chunk for chunk in forwards]
-    warm_up = min(len(forwards), 2 * (pp - s - 1) + (vpp - 1) * pp)
-    held = [0] * vpp
-    for position, chunk in enumerate(forwards):
-        if position > warm_up:
-            held[backwards[position - warm_up - 1]] -= 1
-        held[chunk] += 1
-        yield tuple(held)
+    warm_up = min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp)
+    begun = np.cumsum(np.eye(vpp, dtype=np.int64)[forwards], axis=0)
+    # Backwards visit the chunks in the reverse order; the first one follows the warm-up.
+    ended = np.concatenate([np.zeros((1, vpp), np.int64), begun[:, ::-1]])
+    return begun[warm_up:] - ended[: len(forwards) - warm_up]
 
 
-def _interleaved_chunks(pp: int, vpp: int, m: int) -> list[int]:
+def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:
     """The local chunk of each forward: S micro-batches through chunk 0, then chunk 1, ..."""
-    chunks = []
-    for first in range(0, m, pp):
-        for chunk in range(vpp):
-            chunks += [chunk] * min(pp, m - first)
-    return chunks
+    groups = [min(pp, m - first) for first in range(0, m, pp)]
+    return np.concatenate([np.repeat(np.arange(vpp), size) for size in groups])
 
 
-def _maximal(states: Iterable[Vector]) -> tuple[Vector, ...]:
+def _maximal(states: Ints) -> tuple[Vector, ...]:
     """The vectors that no other one reaches or exceeds in every entry, in a fixed order."""
-    distinct = np.array(sorted(set(states), reverse=True))
+    distinct = np.array(sorted(set(map(tuple, states.tolist())), reverse=True))
     reached = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=2)
     kept = reached.sum(axis=1) == 1  # only by itself
     return tuple(tuple(row) for row in distinct[kept].tolist())

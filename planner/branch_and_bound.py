@@ -33,7 +33,7 @@ from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem
 from planner.stages import Solver
 
 WINDOWS = (0.03, 0.25)
-NEAR = 1.02  # a cutoff so close to the bound is window enough
+NEAR = 1.05  # a cutoff so close to the bound is window enough
 SPREAD = 1.5
 FIRST_KINDS = 8
 ROWS_PER_BLOCK = 256
@@ -200,10 +200,20 @@ class BranchAndBound:
             self._open_rows(cutoff)
             return
         entry = self.fresh[0]
-        raised = self._planned(entry, cutoff)
+        problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
+        below = least(cutoff, own.objective if own else None)
+        if problem.vpp > 1 and below is not None:
+            bound = chunk_bound(problem, below)
+            entry = entry._replace(bound=max(entry.bound, bound))
+        if below is not None and entry.bound >= below:
+            # Not worth a plan now; a later, larger cutoff may ask for one.
+            heapq.heappop(self.fresh)
+            self._keep(entry, self.fresh)
+            return
+        raised = self._planned(entry, problem)
         # Replaced only now: an interrupted step leaves the layout where it was.
         heapq.heappop(self.fresh)
-        self._keep(raised)
+        self._keep(raised, self.open)
 
     def _open_rows(self, cutoff: int | None) -> None:
         rows = self.rows[self.next_row : self.next_row + ROWS_PER_BLOCK]
@@ -248,29 +258,25 @@ class BranchAndBound:
             if own is None or bound < own.objective:
                 yield _Layout(bound, next(self._numbers), row, variant, 0)
 
-    def _planned(self, entry: _Layout, cutoff: int | None) -> _Layout | None:
-        """A first plan and a tighter bound; None when that solves it or nothing fits."""
-        problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
+    def _planned(self, entry: _Layout, problem: StageProblem) -> _Layout | None:
+        """`entry` after its first plan; None when that solves it or nothing fits."""
         bound, plan = self.solver.first_plan(problem)
         self._offer(entry.row, entry.variant, plan)
         if bound is None:
             self.misfits += 1
             return None
         bound = max(bound, entry.bound)
-        below = least(cutoff, own.objective if own else None, self.cutoff)
-        if problem.vpp > 1 and below is not None and bound < below:
-            bound = max(bound, chunk_bound(problem, below))
         if plan is not None and plan.objective <= bound:
             self.solved += 1
             return None
         return entry._replace(bound=bound)
 
-    def _keep(self, entry: _Layout | None) -> None:
-        """Keep `entry` open unless a plan of its own kind is as good as all that it can have."""
+    def _keep(self, entry: _Layout | None, heap: list[_Layout]) -> None:
+        """Put `entry` into `heap` unless a plan of its own kind is as good as all that it can have."""
         if entry is not None:
             own = self.best.get(self._kind(entry.row))
             if own is None or entry.bound < own.objective:
-                heapq.heappush(self.open, entry)
+                heapq.heappush(heap, entry)
 
     def _ask_next(self, cutoff: int | None) -> None:
         entry = self._most_promising()
@@ -279,7 +285,7 @@ class BranchAndBound:
         raised = self._ask(entry, self._problem(entry.row, entry.variant), below)
         self.open.remove(entry)
         heapq.heapify(self.open)
-        self._keep(raised)
+        self._keep(raised, self.open)
 
     def _most_promising(self) -> _Layout:
         """The open layout of the best plan, if no window of it was asked; else the least bound."""
@@ -299,8 +305,7 @@ class BranchAndBound:
             window = least(below, entry.bound + 1 + int(entry.bound * WINDOWS[entry.asked]))
         asked = entry.asked + (window != below)
         if window is not None:
-            packed = packing_bound(problem, window)
-            if (packed is not None and packed >= window) or self._known_refuted(problem, window):
+            if self._surely_not_below(problem, window):
                 return entry._replace(bound=window, asked=asked)
         outcome = self.solver.solve(problem, window)
         self._offer(entry.row, entry.variant, outcome.plan)
@@ -318,6 +323,15 @@ class BranchAndBound:
             self.unsolved_bound = least(self.unsolved_bound, bound)
             return None
         return entry._replace(bound=bound, asked=len(WINDOWS))
+
+    def _surely_not_below(self, problem: StageProblem, window: int) -> bool:
+        """Whether there is no plan below `window`, by what costs less than CP-SAT."""
+        if self._known_refuted(problem, window):
+            return True
+        packed = packing_bound(problem, window)
+        if packed is not None and packed >= window:
+            return True
+        return problem.vpp > 1 and chunk_bound(problem, window) >= window
 
     def _known_refuted(self, problem: StageProblem, window: int) -> bool:
         """Whether a layout that is nowhere dearer was proved to have no plan below `window`."""

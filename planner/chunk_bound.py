@@ -3,7 +3,8 @@
 For a chunk that lasts at most X, u(n) is the least memory that n layers save over all mixes of
 recomputation that are fast enough. Along the lower convex hull of u, filling the cheapest chunks
 first (in flight q_v, so q_v u(n) + states) holds at least as many layers as any plan of that rank
-could. The least X of all chunk times at which the ranks together hold L layers bounds the objective
+could; the chunks with the embedding and the head may last as much longer as the cutoff then leaves.
+The least X of all chunk times at which the ranks together hold L layers bounds the objective
 by weight X + 3 e. `planner.packing` lets a rank recompute part of a layer in every
 chunk; this one does not, which is what counts when chunks are short and memory is tight.
 """
@@ -21,6 +22,7 @@ from planner.stage_path import mixes
 from planner.stage_problem import StageProblem
 
 Ints = NDArray[np.int64]
+MOST_TRIED = 64  # chunk times beyond the first candidate
 
 
 class _Stack(NamedTuple):
@@ -63,20 +65,17 @@ class _Chunk(NamedTuple):
 def chunk_bound(problem: StageProblem, below: int) -> int:
     """A lower bound of the objective, or `below` where it is at least that."""
     limits, bound = limits_below(problem, below), 0
-    longest, longest_end = limits.slowest_ns - problem.send_ns, limits.end_ns - problem.send_ns
-    static = end_costs(Alike.only(problem))[1][0]
+    longest = limits.slowest_ns - problem.send_ns
     for kinds in stacks(problem.kind_counts):
         stack = _Stack.of(problem, kinds)
-        chunk = _mixes_of(problem, stack, max(longest, longest_end))
+        chunk = _mixes_of(problem, stack, max(longest, limits.end_ns - problem.send_ns))
         times = np.unique(np.concatenate(chunk.times))
         candidates = times[times <= longest].tolist()
-        at_ends = chunk.least_saved(longest_end)
-
-        def holds(limit_ns: int, stack: _Stack = stack, chunk: _Chunk = chunk,
-                  at_ends: list[int] = at_ends) -> bool:  # fmt: skip
-            return _held(problem, stack, static, chunk.least_saved(limit_ns), at_ends) >= stack.size
-
-        least = bisect_left(candidates, True, key=holds)
+        held = _Held(problem, stack, chunk, below)
+        least = bisect_left(candidates, True, key=held.by_long_ends)
+        most = least + MOST_TRIED
+        while least < min(most, len(candidates)) and not held.by_affordable_ends(candidates[least]):
+            least += 1
         if least == len(candidates):
             return below
         slowest = candidates[least] + problem.send_ns
@@ -99,21 +98,48 @@ def _mixes_of(problem: StageProblem, stack: _Stack, longest: int) -> _Chunk:
     return _Chunk(times, saved)
 
 
-def _held(
-    problem: StageProblem, stack: _Stack, static: Ints, body: list[int], at_ends: list[int]
-) -> int:
-    """The most layers that all ranks can hold."""
-    vectors = problem.shape.fullest
-    segments = _hull(body), _hull(at_ends)
-    total, last = 0, problem.chunks - 1
-    for s, chunks in enumerate(problem.chunks_of_rank):
-        steps = sorted(
-            (held * slope + stack.state_kib, layers)
-            for held, j in zip(vectors[s].tolist(), chunks, strict=True)
-            for slope, layers in segments[j in (0, last)]
-        )
-        total += _filled(steps, problem.cap_kib - int(static[s]))
-    return total
+class _Held:
+    """Whether all ranks together can hold a stack when no body chunk lasts longer than a limit."""
+
+    def __init__(self, problem: StageProblem, stack: _Stack, chunk: _Chunk, below: int) -> None:
+        self._problem, self._stack, self._chunk = problem, stack, chunk
+        self._budget = below - 1 - 3 * problem.least_end_ns
+        self._longest_end = limits_below(problem, below).end_ns - problem.send_ns
+        static = end_costs(Alike.only(problem))[1][0]
+        self._room = (problem.cap_kib - static).tolist()
+        self._vectors = problem.shape.fullest.tolist()
+
+    def by_long_ends(self, limit_ns: int) -> bool:
+        """With end chunks as long as the cutoff allows at best: true from some limit on."""
+        return self._holds(limit_ns, self._longest_end)
+
+    def by_affordable_ends(self, limit_ns: int) -> bool:
+        """With end chunks as long as the cutoff allows once the body lasts that long."""
+        slowest = limit_ns + self._problem.send_ns
+        left = self._budget - self._problem.weight * slowest
+        if left < 0:
+            return False
+        longest = limit_ns + left // (3 * self._problem.m)
+        return self._holds(limit_ns, min(longest, self._longest_end))
+
+    def _holds(self, limit_ns: int, end_ns: int) -> bool:
+        problem, last = self._problem, self._problem.chunks - 1
+        body = _hull(self._chunk.least_saved(limit_ns))
+        first = _hull(self._chunk.least_saved(end_ns - problem.embedding.ns))
+        final = _hull(self._chunk.least_saved(end_ns - problem.head.ns))
+        total = 0
+        for room, vector, chunks in zip(
+            self._room, self._vectors, problem.chunks_of_rank, strict=True
+        ):
+            steps = sorted(
+                (held * slope + self._stack.state_kib, layers)
+                for held, j in zip(vector, chunks, strict=True)
+                for slope, layers in (first if j == 0 else final if j == last else body)
+            )
+            total += _filled(steps, room)
+            if total >= self._stack.size:
+                return True
+        return False
 
 
 def _filled(steps: list[tuple[float, int]], room: float) -> int:

@@ -8,9 +8,13 @@ _add_memory  one row per rank and in-flight vector: exact for uneven chunks, one
 _tidy        among plans with the found split and objective, the one that recomputes least
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from costmodels.layout import Stage
+from costmodels.grid import Ints
 from planner.cpsat import Outcome, Solved, solve_model
 from planner.stage_problem import Limits, StageProblem, chunk_limits, evaluate
 
@@ -94,9 +98,27 @@ class _Chunks:
             found.append(target)
         return index, [*found, index - sum(found)]
 
-    def sum_of(self, j: int, coefficient: Any) -> Expr:
-        """Sum over the layers of chunk j of `coefficient(kind, mode)`."""
-        return sum(coefficient(k, r) * n for (k, r), n in self.of_kind[j].items())
+    def layers_of(self, chunks: Sequence[int]) -> "_Layers":
+        """The layers of `chunks`, one entry per chunk, kind and mode."""
+        keys = [(at, k, r) for at, j in enumerate(chunks) for k, r in self.of_kind[j]]
+        counts = [n for j in chunks for n in self.of_kind[j].values()]
+        at, kinds, modes = np.array(keys).T
+        return _Layers(counts, at, kinds, modes)
+
+
+class _Layers(NamedTuple):
+    """Counts of layers, and of each the place of its chunk among those asked for, kind and mode."""
+
+    counts: list[Expr]
+    at: Ints
+    kinds: Ints
+    modes: Ints
+
+    def total(self, coefficients: Ints) -> Expr:
+        """Sum over the layers of `coefficients`, one per entry."""
+        from ortools.sat.python import cp_model
+
+        return cp_model.LinearExpr.weighted_sum(self.counts, coefficients.tolist())
 
 
 def solve_counts(problem: StageProblem, below: int | None, seconds: float) -> Outcome:
@@ -193,16 +215,18 @@ def _add_times(
     first_above = model.new_int_var(0, 2**40, "E_F")
     last_above = model.new_int_var(0, 2**40, "E_L")
     step_end = model.new_int_var(0, 2**40, "D")
-    times = []
+    layer_ns, step_ns, times = np.array(problem.layer_ns), np.array(problem.step_ns), []
     for j in range(problem.chunks):
-        time = problem.send_ns + chunks.sum_of(j, lambda k, r: problem.layer_ns[k][r])
+        layers = chunks.layers_of((j,))
+        time = problem.send_ns + layers.total(layer_ns[layers.kinds, layers.modes])
         time += problem.embedding.ns if j == 0 else 0
         time += problem.head.ns if j == last else 0
         above = {0: first_above, last: last_above}.get(j, 0)
         model.add(slowest + above >= time)
         times.append(time)
     for rank in problem.chunks_of_rank:
-        end = sum(chunks.sum_of(j, lambda k, r: problem.step_ns[k]) for j in rank)
+        layers = chunks.layers_of(rank)
+        end = layers.total(step_ns[layers.kinds])
         end += problem.embedding.step_ns if 0 in rank else 0
         end += problem.head.step_ns if last in rank else 0
         model.add(step_end >= end)
@@ -213,24 +237,22 @@ def _add_times(
 
 def _add_memory(model: "cp_model.CpModel", chunks: _Chunks, most: list[int]) -> None:
     problem, last = chunks.problem, chunks.problem.chunks - 1
+    state, update = np.array(problem.state_kib), np.array(problem.update_kib)
+    saved = np.array(problem.saved_kib)
     for s, rank in enumerate(problem.chunks_of_rank):
         if _surely_fits(problem, s, most):
             continue
-        ends = [e for e, j in ((problem.embedding, 0), (problem.head, last)) if j in rank]
-        static = problem.fixed_kib + sum(end.state_kib for end in ends)
-        static += sum(chunks.sum_of(j, lambda k, r: problem.state_kib[k]) for j in rank)
-        update = sum(chunks.sum_of(j, lambda k, r: problem.update_kib[k]) for j in rank)
-        model.add(static + update + sum(end.update_kib for end in ends) <= problem.cap_kib)
-        transient = _transient(model, chunks, rank, max((e.transient_kib for e in ends), default=0))
-        saved = []
-        for j in rank:
-            kept = chunks.sum_of(j, lambda k, r: problem.saved_kib[k][r])
-            kept += problem.embedding.saved_kib if j == 0 else 0
-            kept += problem.head.saved_kib if j == last else 0
-            saved.append(kept)
-        for vector in problem.in_flight[s]:
-            held = sum(q * kept for q, kept in zip(vector, saved, strict=True))
-            model.add(static + transient + held <= problem.cap_kib)
+        ends = [(e, j) for e, j in ((problem.embedding, 0), (problem.head, last)) if j in rank]
+        room = problem.cap_kib - problem.fixed_kib - sum(end.state_kib for end, _ in ends)
+        layers = chunks.layers_of(rank)
+        updated = layers.total((state + update)[layers.kinds])
+        model.add(updated <= room - sum(end.update_kib for end, _ in ends))
+        floor = max((end.transient_kib for end, _ in ends), default=0)
+        room -= _transient(model, chunks, rank, floor)
+        for vector in problem.shape.matrices[s]:
+            held = vector[layers.at] * saved[layers.kinds, layers.modes]
+            at_ends = sum(int(vector[rank.index(j)]) * end.saved_kib for end, j in ends)
+            model.add(layers.total(state[layers.kinds] + held) <= room - at_ends)
 
 
 def _surely_fits(problem: StageProblem, rank: int, most: list[int]) -> bool:

@@ -9,6 +9,7 @@ recompute   rank by rank the fewest layers, the longest held chunks first, in th
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.grid import Ints
 from costmodels.layout import Stage
@@ -19,9 +20,9 @@ from planner.stage_problem import (
     evaluate,
     modes_of,
     objective_of,
-    starts_of,
 )
 
+Bools = NDArray[np.bool_]
 ENGINE_SPLITS = 2  # of the engine's own, the most even ones
 
 
@@ -72,7 +73,11 @@ def _even_counts(problem: StageProblem) -> list[tuple[int, ...]]:
 
 
 class _Recompute:
-    """How many layers each rank of one problem must recompute."""
+    """How many layers each rank of one problem must recompute.
+
+    Arrays are [rank, number of recomputed layers, chunk], the chunks of a rank in the order in
+    which they recompute: the one that is held for most micro-batches first.
+    """
 
     def __init__(self, problem: StageProblem) -> None:
         self.problem = problem
@@ -80,10 +85,14 @@ class _Recompute:
         self._saved = _prefix(np.array(problem.saved_kib)[kinds])
         self._states = _prefix(np.array(problem.state_kib)[kinds])
         self._updates = _prefix(np.array(problem.update_kib)[kinds])
+        self._chunks = np.array(problem.chunks_of_rank)
+        order = np.argsort(-problem.shape.fullest[:, ::-1], axis=1, kind="stable")
+        self._order = problem.vpp - 1 - order  # of two held alike the later one first
+        self._chunks = np.take_along_axis(self._chunks, self._order, 1)
 
     @cached_property
     def cost_ns(self) -> tuple[int, ...]:
-        """What a layer in each mode takes beyond the fastest, all kinds taken together."""
+        """What all layers would take in each mode beyond the fastest."""
         totals = [
             sum(n * times[mode] for n, times in zip(
                 self.problem.kind_counts, self.problem.layer_ns, strict=True
@@ -94,82 +103,68 @@ class _Recompute:
 
     def everywhere(self, counts: tuple[int, ...]) -> tuple[Stage, ...]:
         """`counts` with as little recomputation as fits; () if that does not fit."""
-        starts = starts_of(tuple(Stage(n) for n in counts))
+        starts = _prefix(np.array(counts))
+        costs = np.full((3, self.problem.pp), np.inf)
+        fewest = np.zeros((3, self.problem.pp), np.int64)
+        for mode in self.problem.modes:
+            fits, fewest[mode] = self._fewest(mode, starts)
+            costs[mode, fits] = fewest[mode, fits] * self.cost_ns[mode]
+            if mode == 0 and fits.all():
+                break
+        if not np.isfinite(costs.min(0)).all():
+            return ()
+        return self._stages(counts, costs.argmin(0), fewest)
+
+    def _stages(self, counts: tuple[int, ...], modes: Ints, fewest: Ints) -> tuple[Stage, ...]:
         stages: dict[int, Stage] = {}
-        for rank in range(self.problem.pp):
-            chosen = self._fewest(rank, counts, starts)
-            if chosen is None:
-                return ()
-            stages |= chosen
+        for rank, (chunks, mode) in enumerate(zip(self._chunks.tolist(), modes, strict=True)):
+            left = int(fewest[mode, rank])
+            for j in chunks:
+                now = min(left, counts[j])
+                stages[j] = Stage(counts[j], now if mode == 1 else 0, now if mode == 2 else 0)
+                left -= now
         return tuple(stages[j] for j in range(len(counts)))
 
-    def _fewest(
-        self, rank: int, counts: tuple[int, ...], starts: list[int]
-    ) -> dict[int, Stage] | None:
-        problem, chunks = self.problem, self.problem.chunks_of_rank[rank]
-        vector = problem.shape.fullest[rank].tolist()
-        order = [j for _, j in sorted(zip(vector, chunks, strict=True))][::-1]
-        total = sum(counts[j] for j in chunks)
-        found = []
-        for mode in problem.modes:
-            n = self._first_that_fits(rank, mode, order, starts)
-            if n is not None:
-                found.append((n * self.cost_ns[mode], n, mode))
-        if not found:
-            return None
-        _, left, mode = min(found)
-        assert left <= total
-        stages = {}
-        for j in order:
-            now = min(left, counts[j])
-            stages[j] = Stage(counts[j], now if mode == 1 else 0, now if mode == 2 else 0)
-            left -= now
-        return stages
+    def _fewest(self, mode: int, starts: Ints) -> tuple[Bools, Ints]:
+        """By rank: whether it fits with layers in `mode` (the rest keep all), and how few do."""
+        totals = (starts[self._chunks + 1] - starts[self._chunks]).sum(1)[:, None]
+        n = np.arange(1 if mode == 0 else int(totals.max()) + 1)
+        fits = self._peaks(mode, starts, n) <= self.problem.cap_kib
+        if mode != 0:
+            fits &= (n <= totals) if 0 in self.problem.modes else (n == totals)
+        return fits.any(1), fits.argmax(1)
 
-    def _first_that_fits(
-        self, rank: int, mode: int, order: list[int], starts: list[int]
-    ) -> int | None:
-        """The fewest layers of `rank` in `mode` with which it fits, the rest keeping all."""
+    def _peaks(self, mode: int, starts: Ints, n: Ints) -> Ints:
+        """[rank, n] largest KiB with each number `n` of its layers in `mode`."""
         problem = self.problem
-        total = sum(starts[j + 1] - starts[j] for j in order)
-        if mode == 0:
-            n = np.zeros(1, np.int64)
-        else:
-            n = np.arange(1 if 0 in problem.modes else total, total + 1)
-        if not len(n):
-            return None
-        fits = self._peaks(rank, mode, order, starts, n) <= problem.cap_kib
-        first = int(fits.argmax())
-        return int(n[first]) if fits[first] else None
-
-    def _peaks(self, rank: int, mode: int, order: list[int], starts: list[int], n: Ints) -> Ints:
-        """Largest KiB of `rank` with each number `n` of its layers in `mode`."""
-        problem, last = self.problem, self.problem.chunks - 1
-        static, update, transient = problem.fixed_kib, 0, self._transient(mode, order, starts, n)
-        saved: dict[int, Ints] = {}
-        before = 0
-        for j in order:
-            first, end = starts[j], starts[j + 1]
-            cut = first + np.clip(n - before, 0, end - first)
-            before += end - first
-            saved[j] = self._saved[cut, mode] - self._saved[first, mode]
-            saved[j] = saved[j] + self._saved[end, 0] - self._saved[cut, 0]
-            static += int(self._states[end] - self._states[first])
-            update += int(self._updates[end] - self._updates[first])
-            for part, holder in ((problem.embedding, 0), (problem.head, last)):
-                if j == holder:
-                    saved[j] = saved[j] + part.saved_kib
-                    static, update = static + part.state_kib, update + part.update_kib
-                    transient = np.maximum(transient, part.transient_kib)
-        kept = np.stack([saved[j] for j in problem.chunks_of_rank[rank]])
-        held = (problem.shape.matrices[rank] @ kept).max(axis=0)
-        peaks: Ints = static + np.maximum(held + transient, update)
+        first, end = starts[self._chunks], starts[self._chunks + 1]
+        before = (end - first).cumsum(1) - (end - first)
+        cut = n[None, :, None] - before[:, None, :]
+        cut = first[:, None, :] + np.minimum(np.maximum(cut, 0), (end - first)[:, None, :])
+        kept = (self._saved[end, 0] - self._saved[first, mode])[:, None, :]
+        kept = kept + self._saved[cut, mode] - self._saved[cut, 0]
+        static = problem.fixed_kib + (self._states[end] - self._states[first]).sum(1)
+        update = (self._updates[end] - self._updates[first]).sum(1)
+        transient = self._transient(mode, n, (end - first).sum(1)[:, None])
+        for part, (rank, position) in zip(
+            (problem.embedding, problem.head), problem.shape.ends, strict=True
+        ):
+            kept[rank, :, self._order[rank] == position] += part.saved_kib
+            static[rank] += part.state_kib
+            update[rank] += part.update_kib
+            transient[rank] = np.maximum(transient[rank], part.transient_kib)
+        held = np.stack([
+            (matrix[:, order] @ layers.T).max(axis=0)
+            for matrix, order, layers in zip(
+                problem.shape.matrices, self._order, kept, strict=True
+            )
+        ])  # fmt: skip
+        peaks: Ints = static[:, None] + np.maximum(held + transient, update[:, None])
         return peaks
 
-    def _transient(self, mode: int, order: list[int], starts: list[int], n: Ints) -> Ints:
-        total = sum(starts[j + 1] - starts[j] for j in order)
+    def _transient(self, mode: int, n: Ints, totals: Ints) -> Ints:
         of_mode, of_rest = self.problem.transient_kib[mode], self.problem.transient_kib[0]
-        kept: Ints = np.where(n < total, of_rest if mode else of_mode, 0)
+        kept: Ints = np.where(n < totals, of_rest, 0)
         recomputed: Ints = np.where(n > 0, of_mode, 0)
         return np.maximum(kept, recomputed)
 
