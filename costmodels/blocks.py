@@ -42,7 +42,8 @@ def input_bytes(site: Site) -> Number:
 def _attention_half(site: Site, attention: Attention) -> Iterator[Operation]:
     shard, h = site.shard, site.model.hidden
     yield norm(site, "attention_norm")
-    yield gather_tokens(site, "attention_input")
+    if not (attention.is_mla and site.kernels.own_token_latents):
+        yield gather_tokens(site, "attention_input")
     if attention.is_mla:
         yield from _latent_projections(site, attention)
     else:
@@ -89,12 +90,13 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     d, d_v, rope = attention.head_dim, attention.v_head_dim, attention.rope_head_dim
     q_rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
     up: tuple[Module, ...] = ("mla_up_proj",)
+    own = shard.tokens_outside if site.kernels.own_token_latents else t
     yield Matmul(
-        name="kv_down", m=t, n=kv_rank + rope, k=h, saved_bytes=HALF * t * (kv_rank + rope)
+        name="kv_down", m=own, n=kv_rank + rope, k=h, saved_bytes=HALF * own * (kv_rank + rope)
     )
     if q_rank:
-        yield Matmul(name="q_down", m=t, n=q_rank, k=h, saved_bytes=HALF * t * q_rank)
-    ranks = HALF * t * (q_rank + kv_rank)
+        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=HALF * own * q_rank)
+    ranks = HALF * own * (q_rank + kv_rank)
     yield Pointwise(
         name="latent_norm",
         forward_bytes=2 * ranks,
@@ -103,6 +105,8 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         saved_bytes=ranks,
         modules=("norm", "pointwise"),
     )
+    if site.kernels.own_token_latents:
+        yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
     yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up if q_rank else ("linear",))
     yield Matmul(
         name="kv_up",
@@ -113,6 +117,15 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         modules=up,
     )
     yield _rotary(site, 2 * t * a * d, up)
+
+
+def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communication]:
+    """Latents gathered for the up projections (again in backward), the rotary key only once."""
+    for name, width, backward in (("latents", ranks, 2.0), ("rotary_key", rope, 1.0)):
+        yield Communication(
+            name=name, axis="tp", kind="all_gather", size_bytes=HALF * site.shard.tokens * width,
+            forward_count=1.0, backward_count=backward, hidden_by="linear",
+        )  # fmt: skip
 
 
 def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:

@@ -14,17 +14,24 @@
     s0       query length at which attention reaches half of its rate, 256
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach
 
+A profile measured on the machine itself replaces all of this by its surfaces (`hardware_profiles.surface`).
+
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-from costmodels.elementwise import Number, ceil, maximum
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.elementwise import Number, ceil, maximum, where
 from costmodels.operations import AttentionCore, Matmul
 from costmodels.precision import Recipe
 from hardware_profiles.schema import Dtype, Gpu, Kernels
+from hardware_profiles.surface import Surface, attention_surface, matmul_surface
 from hardware_profiles.tunings import Tuning
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
@@ -32,7 +39,7 @@ HALF_RATE_K = 170.0
 HALF_RATE_QUERIES = 256.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Device:
     """One accelerator as kernels see it: datasheet, measured efficiencies, corrections, number formats."""
 
@@ -46,6 +53,32 @@ class Device:
     def bandwidth_bytes_per_s(self) -> float:
         """What pointwise kernels reach of the memory bandwidth."""
         return self.gpu.memory_bandwidth_bytes_per_s * self.kernels.memory_efficiency
+
+    @cached_property
+    def _measured(self) -> dict[tuple[str, ...], Surface | None]:
+        return {}
+
+    def matmul_surface(self, dtype: Dtype, *, grouped: bool) -> Surface | None:
+        """Rates by shape of a profile that was measured on the machine itself, else None.
+
+        Published tables come from other machines, drivers and clocks: they inform the efficiencies
+        of `Kernels` and are no surface.
+        """
+        key = ("matmul", dtype, str(grouped))
+        if key not in self._measured:
+            points = self.kernels.matmul_points if self.kernels.is_measured else ()
+            self._measured[key] = matmul_surface(points, dtype, grouped=grouped)
+        return self._measured[key]
+
+    def attention_surface(
+        self, dtype: Dtype, direction: Literal["forward", "backward"]
+    ) -> Surface | None:
+        """The same for attention, over (batch x heads, seq_len, head_dim)."""
+        key = ("attention", dtype, direction)
+        if key not in self._measured:
+            points = self.kernels.attention_points if self.kernels.is_measured else ()
+            self._measured[key] = attention_surface(points, dtype, direction)
+        return self._measured[key]
 
     def rate_flops_per_s(self, dtype: Dtype, *, grouped: bool = False) -> float:
         """Sustained rate of a large matmul in `dtype`."""
@@ -65,9 +98,15 @@ def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: N
     )
     grouped = op.name.startswith("experts")
     flops = 2.0 * rows * columns * inner * op.groups
+    surface = device.matmul_surface(dtype, grouped=grouped)
+    if surface is not None:
+        sides = (rows, columns, inner, op.groups) if grouped else (rows, columns, inner)
+        return device.kernels.launch_s + flops / _plain(surface(*sides).flops_per_s)
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
     math_s = flops / (rate * filled) * (1 + HALF_RATE_K / inner)
+    if op.recipe:
+        math_s = math_s / _aligned_rate(device.kernels, columns, inner)
     moved = 2.0 * op.groups * (rows * inner + inner * columns + rows * columns)
     memory_s = moved / device.bandwidth_bytes_per_s
     tuning = device.tuning
@@ -77,6 +116,14 @@ def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: N
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     """Seconds of the core attention; its backward makes five products where the forward makes two."""
     kernels, recipe = device.kernels, device.recipe
+    surface = device.attention_surface(
+        recipe.other_dtype(device.gpu), "backward" if backward else "forward"
+    )
+    if surface is not None and op.fused:
+        # its third side is tokens of one sequence: what a query of a causal mask meets, twice
+        rates = surface(op.heads * op.queries / (2 * op.keys), 2 * op.keys, op.head_dim)
+        products = 2.5 if backward else 1.0
+        return kernels.launch_s + op.forward_flops * products / _plain(rates.flops_per_s)
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     if device.attention == "flash2":
         efficiency *= kernels.flash2_fraction
@@ -88,7 +135,8 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
         return kernels.launch_s + flops / rate * device.tuning.attention_scale
     # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and dropout
     scores = 2.0 * op.queries * op.all_keys * op.heads
-    matmuls = op.forward_flops * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
+    aligned = _aligned_rate(kernels, op.head_dim * 8, op.v_head_dim * 8)  # batched: 16 bytes do
+    matmuls = op.forward_flops / aligned * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
     math_s = matmuls / device.rate_flops_per_s(recipe.other_dtype(device.gpu)) / 0.6
     memory_s = scores * (7.0 if backward else 6.0) / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
@@ -98,6 +146,19 @@ def pointwise_s(device: Device, moved_bytes: Number, kernels: int) -> Number:
     """Seconds of `kernels` memory-bound kernels that move `moved_bytes` together."""
     moving_s = moved_bytes / device.bandwidth_bytes_per_s * device.tuning.pointwise_scale
     return kernels * device.kernels.launch_s + moving_s
+
+
+def _aligned_rate(kernels: Kernels, columns: Number, inner: Number) -> Number:
+    """Fraction of the rate that is left when a side of the matrices is not a multiple of the
+    alignment.
+    """
+    off = columns % kernels.alignment + inner % kernels.alignment
+    return where(off > 0, kernels.misaligned_rate, 1.0)
+
+
+def _plain(rates: NDArray[np.float64]) -> Number:
+    """One rate as a float, many as they are."""
+    return float(rates) if rates.ndim == 0 else rates
 
 
 def _filled_units(rows: Number, columns: Number, groups: Number, units: int) -> Number:

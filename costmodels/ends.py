@@ -12,7 +12,7 @@ Leaves out: the gradient of a tied embedding's second use (one more add of V h /
 from dataclasses import replace
 
 from costmodels.blocks import layer_operations, norm
-from costmodels.elementwise import Number
+from costmodels.elementwise import Number, floor, maximum, minimum, where
 from costmodels.feed_forward import HALF, Site, gather_tokens, scatter_tokens
 from costmodels.operations import Matmul, Operation, Pointwise
 from costmodels.params import padded_vocab
@@ -58,7 +58,11 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
         kernels=2 if site.kernels.fused_cross_entropy else 8,
     )  # fmt: skip
     head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False)
-    return (*final, gather_tokens(site, "head_input"), head, loss)
+    entering = gather_tokens(site, "head_input")
+    if site.kernels.chunked_loss:  # both gradients are taken while the input is there
+        entering = replace(entering, backward_count=entering.backward_count - where(
+            shard.sequence_parallel > 0, 1.0, 0.0))  # fmt: skip
+    return (*final, entering, head, loss)
 
 
 def _final_norm(site: Site) -> Pointwise:
@@ -71,6 +75,14 @@ def _final_norm(site: Site) -> Pointwise:
 
 
 def logits_bytes(site: Site) -> Number:
-    """What the loss holds at its peak beside the layers' activations, on the last stage."""
+    """What the loss holds at its peak beside the layers' activations, on the last stage.
+
+    Of chunks, the gradient of the one before (16 bit) is there until the next is done.
+    """
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
-    return site.kernels.logits_bytes * site.shard.tokens * columns
+    rows, each, chunk = site.shard.tokens, site.kernels.logits_bytes, site.kernels.loss_chunk_bytes
+    if not chunk:
+        return each * rows * columns
+    first = minimum(rows, maximum(1.0, floor(chunk / (4.0 * columns))))
+    second = minimum(first, rows - first)
+    return maximum(each * first, where(second > 0, each * second + HALF * first, 0.0)) * columns

@@ -41,7 +41,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         n=experts.experts,
         k=h,
         recipe=False,
-        saved_bytes=4.0 * t * experts.experts,
+        saved_bytes=_routing_bytes(site, experts, copies, rows),
         modules=("moe",),
     )
     yield Pointwise(
@@ -77,11 +77,24 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield _permute("unsort", HALF * rows * h)
     yield _gather_experts(site, "expert_output", HALF * rows * h, "reduce_scatter")
     yield _exchange("combine", HALF * copies * h, experts.top_k)
-    yield _permute("unpermute", HALF * copies * h, saved=HALF * copies * h)
+    weighted = 0.0 if site.kernels.weighs_inside_experts else HALF * copies * h
+    yield _permute("unpermute", HALF * copies * h, saved=weighted)
     if experts.shared_ffn:
         yield gather_tokens(site, "shared_input")
         yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)
         yield scatter_tokens(site, "shared_output")
+
+
+def _routing_bytes(site: Site, experts: Experts, copies: Number, rows: Number) -> Number:
+    """What routing keeps: the router's fp32 scores, or the choices themselves.
+
+    Where experts weigh their own rows: int64 choice, order and token and one fp32 weight of each
+    copy, an fp32 weight of each received row, and two int64 orders of those that arrive mixed.
+    """
+    if not site.kernels.weighs_inside_experts:
+        return 4.0 * site.shard.tokens / site.shard.tp * experts.experts
+    mixed = (site.shard.ep > 1) & (site.shard.ep < experts.experts)
+    return 28.0 * copies + 4.0 * rows + where(mixed, 16.0 * rows, 0.0)
 
 
 def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:

@@ -1,7 +1,8 @@
 """Device memory of one pipeline rank at its peak.
 
     weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is sharded)
-    gradients    g P             (/ n from ZeRO-2, or from ZeRO-3 under a pipeline)
+    gradients    g P             (/ n from ZeRO-2, under a pipeline from ZeRO-3 unless the engine
+                                 scatters them in each micro-batch)
     optimizer    (master + moments) P / n from ZeRO-1
     activations  sum over chunks of micro-batches in flight x what their layers save
     transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed layer,
@@ -20,8 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-from costmodels.elementwise import Number, where
+from costmodels.elementwise import Number, maximum, minimum, where
 from costmodels.params import RankParameters
+from costmodels.training import Training
 from hardware_profiles.engine_schema import State
 
 
@@ -64,6 +66,16 @@ class Sharding:
     pipelined: Number
 
 
+def expert_ranks(state: State, dense_ranks: Number, group: Number, tensor_ranks: Number) -> Number:
+    """Ranks that share one expert's weights, of the `group` that holds them.
+
+    tensor_ranks  tensor-parallel ranks over the ranks that experts are cut over: tp / (ep etp)
+    """
+    if state.experts_shard_over_tensor:
+        return maximum(dense_ranks * tensor_ranks, 1.0)
+    return minimum(group, dense_ranks)
+
+
 def state_memory(state: State, parameters: RankParameters, sharding: Sharding) -> Memory:
     """Weights, gradients and optimizer state of `parameters` on one rank."""
     dense = _states(state, parameters.dense, sharding, sharding.dense_ranks)
@@ -74,7 +86,8 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     zero = sharding.zero_stage
     over = where(zero >= 1, ranks, 1.0)
     over_3 = where(zero >= 3, ranks, 1.0)
-    shards_gradients = (zero >= 3) | ((zero == 2) & (sharding.pipelined == 0))
+    scatters = (sharding.pipelined == 0) | state.pipeline_shards_gradients
+    shards_gradients = (zero >= 3) | ((zero == 2) & scatters)
     over_gradients = where(shards_gradients, ranks, 1.0)
     gone = state.master_computes and state.master_bytes > 0
     weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
@@ -104,3 +117,18 @@ def activation_peak(vectors: Sequence[Sequence[int]], chunk_bytes: Sequence[floa
         sum(held * size for held, size in zip(vector, chunk_bytes, strict=True))
         for vector in vectors
     )
+
+
+MOMENT_BYTES = {"adamw8bit": 2.0 + 2 * 4 / 256, "muon": 4.0, "sgd": 4.0}
+"""Bytes of optimizer state per parameter where they are not the engine's AdamW: two 8-bit moments with
+a 32-bit scale per block of 256 (2110.02861, section 2), one fp32 momentum (Muon, its few AdamW matrices
+left out; SGD)."""
+
+
+def kept_state(state: State, training: Training) -> State:
+    """What the engine keeps under this training's optimizer; of frozen weights only the weights."""
+    if training.adapters_only:
+        frozen = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
+        return state.model_copy(update=dict.fromkeys(frozen, 0.0))
+    moments = MOMENT_BYTES.get(training.optimizer, state.moment_bytes)
+    return state.model_copy(update={"moment_bytes": moments})

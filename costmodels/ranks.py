@@ -10,13 +10,13 @@ from typing import cast
 
 from costmodels.blocks import input_bytes, layer_operations
 from costmodels.collectives import collective_s, hops_s, send_s
-from costmodels.elementwise import Number, minimum, where
+from costmodels.elementwise import Number, where
 from costmodels.grid import Grid
 from costmodels.layer import Cost, Pass
 from costmodels.layout import Layout, RecomputeModule
-from costmodels.memory import Sharding
+from costmodels.memory import Sharding, expert_ranks, kept_state
 from costmodels.params import RankParameters, layer_parameters_per_rank
-from costmodels.step import FROZEN, UPDATE_BYTES, Setting, StepModel
+from costmodels.step import UPDATE_BYTES, Setting, StepModel
 from hardware_profiles.engine_schema import State
 from hardware_profiles.schema import CollectiveKind
 
@@ -63,9 +63,8 @@ class Ranks:
 
     @property
     def state(self) -> State:
-        """Bytes per parameter, without what a frozen model has none of."""
-        state = self.setting.engine.state
-        return state.model_copy(update=FROZEN) if self.setting.training.adapters_only else state
+        """Bytes per parameter that the engine keeps under this training."""
+        return kept_state(self.setting.engine.state, self.setting.training)
 
     @property
     def state_scale(self) -> float:
@@ -130,7 +129,10 @@ class Ranks:
         ranks = where(grid.zero_stage > 0, grid.shard_group * 1.0, replicas)
         return Sharding(
             zero_stage=grid.zero_stage * 1.0, dense_ranks=ranks,
-            expert_ranks=minimum(self.step.expert_group.size, ranks),
+            expert_ranks=expert_ranks(
+                self.state, ranks, self.step.expert_group.size,
+                grid.tensor_parallel / (grid.expert_parallel * grid.expert_tensor_parallel),
+            ),
             pipelined=(grid.pipeline_parallel > 1) * 1.0,
         )  # fmt: skip
 

@@ -6,7 +6,6 @@ from costmodels.memory import Memory, Sharding
 from costmodels.schedule import Work
 from costmodels.stage_model import Setting, StageModel
 from costmodels.step_memory import (
-    FROZEN,
     context_bytes,
     reserved_bytes,
     sharding_of,
@@ -22,7 +21,7 @@ from costmodels.step_time import (
     update_s,
 )
 
-__all__ = ["FROZEN", "UPDATE_BYTES", "Setting", "StepModel", "StepTime"]
+__all__ = ["UPDATE_BYTES", "Setting", "StepModel", "StepTime"]
 
 
 class StepModel(StageModel):

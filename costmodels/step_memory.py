@@ -4,28 +4,29 @@ Allocated is what the framework's tensors take; reserved, what its caching alloc
 what runs out. The categories and their formulas are those of `memory`.
 """
 
-from costmodels.elementwise import minimum
 from costmodels.ends import logits_bytes
 from costmodels.in_flight import in_flight
 from costmodels.memory import (
     Memory,
     Sharding,
     activation_peak,
+    expert_ranks,
     gathered_bytes,
+    kept_state,
     state_memory,
     update_bytes,
 )
+from costmodels.pass_memory import rank_peak
 from costmodels.stage_model import StageModel
 
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
-FROZEN = {"gradient_bytes": 0.0, "master_bytes": 0.0, "moment_bytes": 0.0, "bucket_bytes": 0.0}
 
 
 def context_bytes(model: StageModel) -> float:
     """Device memory outside the framework's allocator: CUDA context, libraries, communicators."""
     kernels = model.setting.cluster.kernels
     assert kernels is not None
-    return kernels.context_bytes or CONTEXT_BYTES
+    return CONTEXT_BYTES if kernels.context_bytes is None else kernels.context_bytes
 
 
 def slack_bytes(model: StageModel, memory: Memory) -> float:
@@ -59,7 +60,10 @@ def sharding_of(model: StageModel) -> Sharding:
     ranks = float(la.shard_group or model.dense_group.size)
     return Sharding(
         zero_stage=la.zero_stage, dense_ranks=ranks,
-        expert_ranks=minimum(model.expert_group.size, ranks),
+        expert_ranks=expert_ranks(
+            model.setting.engine.state, ranks, model.expert_group.size,
+            la.tensor_parallel / (la.expert_parallel * la.expert_tensor_parallel),
+        ),
         pipelined=la.pipeline_parallel > 1,
     )  # fmt: skip
 
@@ -71,12 +75,15 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
 
 def _rank_memory(model: StageModel, rank: int) -> Memory:
     la, state = model.layout, model.setting.engine.state
+    state = kept_state(state, model.setting.training)
     chunks = [i for i in range(len(la.stages)) if model.rank_of(i) == rank]
+    states = state_memory(state, model.rank_parameters[rank], sharding_of(model))
+    if model.setting.engine.kernels.counts_passes:
+        peak = rank_peak(model, rank, sharding_of(model))
+        return states + Memory(activations=peak.activations, transient=peak.transient)
     vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
     held = activation_peak(vectors, [float(model.stage_costs[i].saved_bytes) for i in chunks])
-    if model.setting.training.adapters_only:
-        state = state.model_copy(update=FROZEN)
-    states = state_memory(state, model.rank_parameters[rank], sharding_of(model))
+    state = kept_state(state, model.setting.training)
     working = _transient(model, chunks)
     update = float(update_bytes(state, model.rank_parameters[rank].dense, sharding_of(model)))
     if update > held + working:

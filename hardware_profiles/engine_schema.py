@@ -54,6 +54,11 @@ class State(Frozen):
     gather_bytes        extra per parameter while ZeRO-1/2 gathers updated weights
     reduce_bytes        bytes per parameter that gradients are communicated in
     master_computes     under ZeRO-3 the master copy is the only resident one; what computes is gathered
+    pipeline_shards_gradients
+                        ZeRO-2 divides gradients under a pipeline too, scattering each micro-batch's
+    experts_shard_over_tensor
+                        routed experts are sharded over all ranks of the shard group that hold them,
+                        tensor-parallel ones included, whatever its size
     """
 
     weight_bytes: float
@@ -64,6 +69,8 @@ class State(Frozen):
     gather_bytes: float = 0.0
     reduce_bytes: float = 4.0
     master_computes: bool = False
+    pipeline_shards_gradients: bool = False
+    experts_shard_over_tensor: bool = False
 
 
 class Overlap(Frozen):
@@ -89,12 +96,25 @@ class KernelHabits(Frozen):
     dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or one
                     per node, multiplied there ("deduplicated": DeepEP, HybridEP)
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
+    loss_chunk_bytes
+                    the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at once
+    counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
+                    engines fitted on measured runs the fitted slack holds it
+    own_token_latents
+                    latent attention projects down on each tensor rank's own tokens and gathers the
+                    latents instead of the hidden states
+    weighs_inside_experts
+                    the router's weight multiplies inside an expert, so that its output is not saved
     """
 
     attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
     logits_bytes: float = 10.0
+    loss_chunk_bytes: float = 0.0
+    counts_passes: bool = False
+    own_token_latents: bool = False
+    weighs_inside_experts: bool = False
 
     flash_attention: bool
     fused_norm: bool

@@ -83,6 +83,9 @@ class Kernels(Frozen):
                            fraction of the 16-bit peak at head_dim 128 and long sequences, FLOPs
                            of the causal half
     flash2_fraction        rate of FlashAttention-2 over the two above, which are the best kernel's
+    alignment, misaligned_rate
+                           elements that the columns and the inner side of a 16-bit matmul must be
+                           multiples of, and the fraction of the rate that is left when one is not
     memory_efficiency      fraction of the memory bandwidth that pointwise kernels reach
     launch_s               host-visible time of the shortest kernel
     burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
@@ -99,6 +102,8 @@ class Kernels(Frozen):
     attention_forward: float
     attention_backward: float
     flash2_fraction: float = 1.0
+    alignment: int = 1
+    misaligned_rate: float = 1.0
     memory_efficiency: float
     launch_s: float
     context_bytes: float | None = None
@@ -109,6 +114,11 @@ class Kernels(Frozen):
     attention_points: tuple[AttentionPoint, ...] = ()
     conditions: dict[str, str]
     sources: dict[str, str]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it comes from the machine that it describes, rather than from publications."""
+        return self.conditions.get("kind") == "measured"
 
 
 class BusBandwidth(Frozen):

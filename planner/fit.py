@@ -1,6 +1,6 @@
 """Learning the few fitted constants of an engine on a GPU family from measured runs.
 
-    minimise  mean over rows of  w min(|ln(predicted / measured)|, 1)  +  0.02 sum of (ln scale)^2
+    minimise  mean over rows of  w min(|ln(predicted / measured)|, 0.35)  +  0.02 sum of (ln scale)^2
 
     w    1 / sqrt(rows of its group): repeats of one layout say little more than one of them
     ln   symmetric in too fast and too slow; capped, so that a broken row pulls no more than another
@@ -32,6 +32,7 @@ SECONDS = {
 }  # fmt: skip
 """Constants in seconds, and the smallest and largest values that are tried."""
 
+CAP = 0.35
 COARSE = 6
 FOLDS = 3
 FEW = 12
@@ -161,6 +162,6 @@ def _search(samples: Sequence[Sample], names: Sequence[str]) -> Tuning:
 
 
 def _loss(samples: Sequence[Sample], tuning: Tuning) -> float:
-    total = sum(sample.weight * min(abs(sample.error(tuning)), 1.0) for sample in samples)
+    total = sum(sample.weight * min(abs(sample.error(tuning)), CAP) for sample in samples)
     kept = 0.02 * sum(math.log(getattr(tuning, name)) ** 2 for name in SCALES)
     return total / sum(sample.weight for sample in samples) + kept
