@@ -83,7 +83,8 @@ def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Ints:
     begun = np.cumsum(np.eye(vpp, dtype=np.int64)[forwards], axis=0)
     # Backwards visit the chunks in the reverse order; the first one follows the warm-up.
     ended = np.concatenate([np.zeros((1, vpp), np.int64), begun[:, ::-1]])
-    return begun[warm_up:] - ended[: len(forwards) - warm_up]
+    held: Ints = begun[warm_up:] - ended[: len(forwards) - warm_up]
+    return held
 
 
 def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:

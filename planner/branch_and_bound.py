@@ -33,7 +33,7 @@ from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem
 from planner.stages import Solver
 
 WINDOWS = (0.03, 0.25)
-NEAR = 1.05  # a cutoff so close to the bound is window enough
+NEAR = 1.3  # a cutoff so close to the bound is window enough
 SPREAD = 1.5
 FIRST_KINDS = 8
 ROWS_PER_BLOCK = 256

@@ -9,19 +9,17 @@ by weight X + 3 e. `planner.packing` lets a rank recompute part of a layer in ev
 chunk; this one does not, which is what counts when chunks are short and memory is tight.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.packing import Alike, end_costs, stacks
 from planner.stage_counts import limits_below
 from planner.stage_path import mixes
 from planner.stage_problem import StageProblem
 
-Ints = NDArray[np.int64]
 MOST_TRIED = 64  # chunk times beyond the first candidate
 
 
@@ -45,20 +43,20 @@ class _Stack(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """What n layers cost at least, for n = 0, 1, ...: the times of their mixes, ascending, and the
-    least KiB saved by any mix up to that time."""
+    """What n layers cost at least, for n = 0, 1, ...: the times of the mixes that save less KiB
+    than every faster one, ascending, and what they save."""
 
-    times: list[Ints]
-    saved: list[Ints]
+    times: list[list[int]]
+    saved: list[list[int]]
 
     def least_saved(self, limit_ns: int) -> list[int]:
         """u(n) for each n that can be fast enough."""
         found = []
         for times, saved in zip(self.times, self.saved, strict=True):
-            position = int(np.searchsorted(times, limit_ns, side="right"))
+            position = bisect_right(times, limit_ns)
             if position == 0:
                 break
-            found.append(int(saved[position - 1]))
+            found.append(saved[position - 1])
         return found
 
 
@@ -69,8 +67,7 @@ def chunk_bound(problem: StageProblem, below: int) -> int:
     for kinds in stacks(problem.kind_counts):
         stack = _Stack.of(problem, kinds)
         chunk = _mixes_of(problem, stack, max(longest, limits.end_ns - problem.send_ns))
-        times = np.unique(np.concatenate(chunk.times))
-        candidates = times[times <= longest].tolist()
+        candidates = sorted({ns for times in chunk.times for ns in times if ns <= longest})
         held = _Held(problem, stack, chunk, below)
         least = bisect_left(candidates, True, key=held.by_long_ends)
         most = least + MOST_TRIED
@@ -84,18 +81,18 @@ def chunk_bound(problem: StageProblem, below: int) -> int:
 
 
 def _mixes_of(problem: StageProblem, stack: _Stack, longest: int) -> _Chunk:
-    times, saved = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
-    for n in range(
-        1, min(stack.size, longest // max(1, min(stack.times[r] for r in problem.modes))) + 1
-    ):
+    chunk, fastest = _Chunk([[0]], [[0]]), min(stack.times[r] for r in problem.modes)
+    for n in range(1, min(stack.size, longest // max(1, fastest)) + 1):
         full, selective, _ = mixes(n, problem.modes, problem.transient_kib)
         kept = n - full - selective
         time = kept * stack.times[0] + selective * stack.times[1] + full * stack.times[2]
         held = kept * stack.saved[0] + selective * stack.saved[1] + full * stack.saved[2]
-        order = np.argsort(time, kind="stable")
-        times.append(time[order])
-        saved.append(np.minimum.accumulate(held[order]))
-    return _Chunk(times, saved)
+        order = np.lexsort((held, time))
+        least = np.minimum.accumulate(held[order])
+        useful = order[np.concatenate([[True], least[1:] < least[:-1]])]
+        chunk.times.append(time[useful].tolist())
+        chunk.saved.append(held[useful].tolist())
+    return chunk
 
 
 class _Held:
@@ -103,6 +100,7 @@ class _Held:
 
     def __init__(self, problem: StageProblem, stack: _Stack, chunk: _Chunk, below: int) -> None:
         self._problem, self._stack, self._chunk = problem, stack, chunk
+        self._known: dict[int, list[tuple[float, int]]] = {}
         self._budget = below - 1 - 3 * problem.least_end_ns
         self._longest_end = limits_below(problem, below).end_ns - problem.send_ns
         static = end_costs(Alike.only(problem))[1][0]
@@ -124,9 +122,9 @@ class _Held:
 
     def _holds(self, limit_ns: int, end_ns: int) -> bool:
         problem, last = self._problem, self._problem.chunks - 1
-        body = _hull(self._chunk.least_saved(limit_ns))
-        first = _hull(self._chunk.least_saved(end_ns - problem.embedding.ns))
-        final = _hull(self._chunk.least_saved(end_ns - problem.head.ns))
+        body = self._segments(limit_ns)
+        first = self._segments(end_ns - problem.embedding.ns)
+        final = self._segments(end_ns - problem.head.ns)
         total = 0
         for room, vector, chunks in zip(
             self._room, self._vectors, problem.chunks_of_rank, strict=True
@@ -140,6 +138,13 @@ class _Held:
             if total >= self._stack.size:
                 return True
         return False
+
+    def _segments(self, limit_ns: int) -> list[tuple[float, int]]:
+        """The hull of u(n) for a chunk that lasts at most `limit_ns`."""
+        known = self._known.get(limit_ns)
+        if known is None:
+            known = self._known[limit_ns] = _hull(self._chunk.least_saved(limit_ns))
+        return known
 
 
 def _filled(steps: list[tuple[float, int]], room: float) -> int:

@@ -129,10 +129,11 @@ class _Recompute:
         """By rank: whether it fits with layers in `mode` (the rest keep all), and how few do."""
         totals = (starts[self._chunks + 1] - starts[self._chunks]).sum(1)[:, None]
         n = np.arange(1 if mode == 0 else int(totals.max()) + 1)
-        fits = self._peaks(mode, starts, n) <= self.problem.cap_kib
+        fits: Bools = self._peaks(mode, starts, n) <= self.problem.cap_kib
         if mode != 0:
             fits &= (n <= totals) if 0 in self.problem.modes else (n == totals)
-        return fits.any(1), fits.argmax(1)
+        fewest: Ints = fits.argmax(1)
+        return np.any(fits, axis=1), fewest
 
     def _peaks(self, mode: int, starts: Ints, n: Ints) -> Ints:
         """[rank, n] largest KiB with each number `n` of its layers in `mode`."""

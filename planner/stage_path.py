@@ -285,7 +285,8 @@ def _window(intervals: Intervals, below: int | None) -> list[dict[Interval, Pric
     limit = 2**62
     if below is not None:
         rest = problem.fill * problem.least_work_ns + 3 * problem.least_end_ns
-        limit = (below - 1 - rest) // problem.weight
+        # One micro-batch: the objective does not weigh the longest stage.
+        limit = (below - 1 - rest) // problem.weight if problem.weight else limit
     window: list[dict[Interval, Price]] = []
     starts = {0}
     for stage in range(problem.pp):
