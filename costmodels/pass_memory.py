@@ -15,12 +15,18 @@ A pipeline also holds a message just sent and one posted early: two tensors of t
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodels.ends import logits_bytes
 from costmodels.feed_forward import HALF
 from costmodels.held import Moment, moments
 from costmodels.memory import Sharding
 from costmodels.params import RankParameters, padded_vocab
-from costmodels.passes import Step, backward_steps, largest_product_bytes, left_bytes, peak_bytes
+from costmodels.passes import (
+    Step,
+    backward_steps,
+    largest_product_bytes,
+    left_bytes,
+    loss_bytes,
+    peak_bytes,
+)
 from costmodels.stage_model import MODES, StageModel
 
 WIDE = 4.0  # bytes of an fp32 number
@@ -58,8 +64,8 @@ def _at(chunks: list["_Chunk"], moment: Moment) -> Peak:
     )
     whole = sum(
         chunk.waiting_gradient_bytes
-        for late, chunk in zip(moment.deferred, chunks, strict=True)
-        if late
+        for at, (late, chunk) in enumerate(zip(moment.deferred, chunks, strict=True))
+        if late and (moment.kind == "F" or at != moment.chunk)
     )
     own = chunks[moment.chunk].peak(moment)
     return Peak(held + own.activations, own.transient + whole)
@@ -101,7 +107,7 @@ class _Chunk:
         """From ZeRO-2, norms make I begin gradients that W completes: every layer's, whole."""
         if self.zero < 2:
             return 0.0
-        return WIDE * sum(self._parameters(kind).dense for kind, _ in self.layers)
+        return WIDE * sum(float(self._parameters(kind).dense) for kind, _ in self.layers)
 
     def peak(self, moment: Moment) -> Peak:
         """The most that an action adds to what the rank holds beside it."""
@@ -150,17 +156,9 @@ class _Chunk:
         return Peak(self.saved_bytes - self.stream, self._loss() + lingers)
 
     def _loss(self) -> float:
-        """Normed and gathered rows, their gradient, and the larger of a chunk's logits and the
-        table's gradient beside the logits' one.
-        """
-        site = self.model.site
-        tp, rows = float(site.shard.tp), HALF * float(site.shard.tokens) * site.model.hidden
-        logits = float(logits_bytes(site))
-        share = HALF / site.kernels.logits_bytes
-        table = self._table
-        held = self.stream + (2 if tp > 1 else 1) * rows
+        """What the head holds, with its table and that one's gradient whole."""
         states = (WIDE if self.zero >= 2 else 0.0) + (HALF if self.zero >= 3 else 0.0)
-        return held + max(logits, share * logits + HALF * table) + states * table
+        return float(loss_bytes(self.model.site)) + states * self._table
 
     @property
     def _table(self) -> float:

@@ -23,8 +23,10 @@ from dataclasses import dataclass
 
 from costmodels.blocks import kv_heads
 from costmodels.elementwise import Number, maximum, where
+from costmodels.ends import logits_bytes
 from costmodels.feed_forward import HALF, Site
 from costmodels.model import Attention, Experts, Layer
+from costmodels.params import padded_vocab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,24 @@ def largest_product_bytes(steps: Sequence[Step]) -> Number:
     return most
 
 
+def most_passing_bytes(site: Site, kind: Layer) -> Number:
+    """The most that any backward pass of such a layer makes, a replayed output and two messages
+    of the pipeline or the embedding's gradient included.
+    """
+    embedding = 3 * HALF * site.shard.tokens * site.model.hidden
+    return peak_bytes(backward_steps(site, kind)) + 3 * _stream(site) + embedding
+
+
+def loss_bytes(site: Site) -> Number:
+    """What the head holds at the peak of the loss: the normed rows, gathered, their gradient, and
+    the larger of a chunk's logits and the table's gradient (16 bit) beside the logits' own.
+    """
+    h, columns = site.model.hidden, padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    rows, logits = HALF * site.shard.tokens * h, logits_bytes(site)
+    product = HALF * logits / site.kernels.logits_bytes + HALF * columns * h
+    return _stream(site) + _gathered(site, h) + rows + maximum(logits, product)
+
+
 def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
     """The backward pass of one layer: its feed-forward, then its attention."""
     stream = _stream(site)
@@ -70,9 +90,9 @@ def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
     return (
         Step(made=stream),  # the gradient of the output
         *feed_forward,
-        *_norm(site),
+        *_norm(site, multiplied=not kind.experts or bool(kind.experts.shared_ffn)),
         *_attention(site, kind.attention),
-        *_norm(site),
+        *_norm(site, multiplied=True),
     )
 
 
@@ -86,11 +106,15 @@ def _gathered(site: Site, width: Number) -> Number:
     return where(site.shard.tp > 1, HALF * site.shard.tokens * width, 0.0)
 
 
-def _norm(site: Site) -> Iterator[Step]:
-    """A norm's input gradient, then the sum with the residual's."""
+def _norm(site: Site, *, multiplied: bool) -> Iterator[Step]:
+    """A norm's input gradient, then the sum with the residual's.
+
+    multiplied  a weight product reads the residual's gradient itself where nothing is gathered
+    """
     stream = _stream(site)
     yield Step(made=stream, gone=2 * stream)  # the incoming gradient and the saved input
-    yield Step(made=stream, gone=2 * stream)
+    read = where(site.shard.tp > 1, 0.0, stream) if multiplied else 0.0
+    yield Step(made=stream, gone=2 * stream - read, late=read)
 
 
 def _row(site: Site, width: Number, saved: Number) -> Step:
@@ -103,16 +127,13 @@ def _row(site: Site, width: Number, saved: Number) -> Step:
     )
 
 
-def _column(
-    site: Site, columns: Number, widest: Number, width: Number, *, grads: Number, saved: Number
-) -> Step:
+def _column(site: Site, widest: Number, width: Number, *, grads: Number, saved: Number) -> Step:
     """Column-split projections of one input `width` wide: dx whole, then scattered.
 
-    widest  columns of the widest of them, of `columns` in all
+    widest  columns of the widest of them
     grads   bytes of their output gradients, and `saved` of the input: both kept for W
     """
     whole = _gathered(site, width)
-    del columns
     part = where(site.shard.tp > 1, HALF * site.shard.tokens_outside * width, 0.0)
     return Step(
         made=HALF * site.shard.tokens * width + part,
@@ -128,7 +149,7 @@ def _dense(site: Site, f: Number) -> Iterator[Step]:
     wide = HALF * site.shard.tokens * f
     yield _row(site, f, wide)
     yield Step(made=up * wide, gone=(1 + up) * wide)
-    yield _column(site, up * f, f, h, grads=up * wide, saved=_stream(site))
+    yield _column(site, f, h, grads=up * wide, saved=_stream(site))
 
 
 def _experts(site: Site, experts: Experts) -> Iterator[Step]:
@@ -139,7 +160,7 @@ def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     wide, matrix = rows * f / h, HALF * h * f * experts.experts / shard.ep
     exchanged = where(shard.ep > 1, rows, 0.0)
     sorts = where((shard.ep > 1) & (shard.ep < experts.experts), rows, 0.0)
-    shared = 0.0
+    shared: Number = 0.0
     if experts.shared_ffn:
         yield from _dense_beside(site, experts.shared_ffn / shard.tp)
         shared = _stream(site)
@@ -161,9 +182,7 @@ def _dense_beside(site: Site, f: Number) -> Iterator[Step]:
     """A shared expert: its input stays saved for the routed ones."""
     *first, last = _dense(site, f)
     yield from first
-    yield Step(
-        made=last.made, product=last.product, gone=last.gone, late=last.late - _stream(site)
-    )
+    yield Step(made=last.made, product=last.product, gone=last.gone, late=last.late - _stream(site))
 
 
 def _attention(site: Site, attention: Attention) -> Iterator[Step]:
@@ -180,9 +199,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Step]:
     yield Step(made=q, gone=q)
     if at.qk_norm != "none":
         yield Step(made=q, gone=2 * q + k)
-    columns = a * at.head_dim + kv_heads(shard, at) * (at.head_dim + at.v_head_dim)
-    grads = q + k + v
-    yield _column(site, columns, a * at.head_dim, h, grads=grads, saved=_stream(site))
+    yield _column(site, a * at.head_dim, h, grads=q + k + v, saved=_stream(site))
 
 
 def _core(site: Site, q: Number, kv: Number, out: Number, *, lse: Number) -> Iterator[Step]:
@@ -211,17 +228,17 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
     dkv = q + HALF * t * a * at.v_head_dim
     yield Step(made=HALF * t * up, gone=dkv)
     yield Step(made=q, gone=q)
-    yield _column(site, up, up, rank, grads=HALF * t * up, saved=HALF * r * rank)
+    yield _column(site, up, rank, grads=HALF * t * up, saved=HALF * r * rank)
     narrow = HALF * r * (rank + at.rope_head_dim)
     yield Step(made=narrow, gone=HALF * r * rank)
     q_rank = at.q_lora_rank
     if not q_rank:
         wide = a * at.head_dim
-        yield _column(site, wide, wide, h, grads=q, saved=0.0)
+        yield _column(site, wide, h, grads=q, saved=0.0)
         yield Step(made=_stream(site), gone=_stream(site), late=narrow + narrow + _stream(site))
         return
     wide = a * at.head_dim
-    yield _column(site, wide, wide, q_rank, grads=q, saved=HALF * r * q_rank)
+    yield _column(site, wide, q_rank, grads=q, saved=HALF * r * q_rank)
     yield Step(made=HALF * r * q_rank, gone=2 * HALF * r * q_rank)
     latents = narrow + HALF * r * q_rank
     yield Step(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.blocks import input_bytes
 from costmodels.elementwise import Number, where
 from costmodels.ends import logits_bytes
 from costmodels.grid import Grid, Ints, distinct
@@ -25,6 +26,7 @@ from costmodels.params import (
     head_parameters_per_rank,
     mtp_parameters_per_rank,
 )
+from costmodels.passes import loss_bytes, most_passing_bytes
 from costmodels.ranks import Ranks, forward_compute_s
 from costmodels.step import Setting
 from hardware_profiles.engine_schema import Axis
@@ -114,13 +116,27 @@ class WorkTable(_Table):
             ]
             for kind in self.kinds
         ]
-        most: Floats = np.max(np.array(extra), axis=0)
-        return most.T[self.of_row]
+        most: Floats = np.max(np.array(extra), axis=0).T[self.of_row]
+        return most + self.passing_bytes[:, None]
+
+    @property
+    def passing_bytes(self) -> Floats:
+        """(N,) the most alive for a moment in a backward pass, where the engine's are counted."""
+        if not self.setting.engine.kernels.counts_passes:
+            return np.zeros(len(self.of_row))
+        site, kinds = self.ranks.step.site, self.setting.model.kinds
+        each = [self._column(most_passing_bytes(site, kind)) for kind in kinds]
+        most: Floats = np.max(each, axis=0)[self.of_row]
+        return self.ranks.working_scale * most
 
     @property
     def logits_bytes(self) -> Floats:
         """(N,)."""
-        return self.rows(self.ranks.working_scale * logits_bytes(self.ranks.step.site))
+        site = self.ranks.step.site
+        held = logits_bytes(site)
+        if self.setting.engine.kernels.counts_passes:
+            held = loss_bytes(site) + 2 * input_bytes(site)  # and two messages of a pipeline
+        return self.rows(self.ranks.working_scale * held)
 
     def end_saved_bytes(self, end: Cost) -> Floats:
         """(N,) of `embedding` or `head`."""
@@ -178,8 +194,21 @@ class WeightTable(_Table):
     @property
     def gathered_bytes(self) -> Floats:
         """(N,) two layers of the largest kind as ZeRO-3 holds them."""
+        if self.setting.engine.kernels.counts_passes:
+            return self._whole_bytes
         each = [self._gathered(layer.dense + layer.expert) for layer in self.layers]
         return self.rows(2 * np.max([self._column(size) for size in each], axis=0))
+
+    @property
+    def _whole_bytes(self) -> Floats:
+        """(N,) no less than `pass_memory` finds whole for a moment on any rank: of the two largest
+        parts weights under ZeRO-3, gradients from ZeRO-2 and what arrives of them from ZeRO-1.
+        """
+        sizes = [self._column(part.dense + part.expert) for part in self.parts]
+        zero, ranks = self.grid.zero_stage, self.ranks.sharding.dense_ranks
+        gradient = where(zero >= 2, 8.0, 0.0) + where((zero >= 1) & (ranks > 1), 8.0 / ranks, 0.0)
+        whole = gradient + where(zero >= 3, 4.0, 0.0)
+        return self.rows(self.ranks.working_scale * whole * np.max(sizes, axis=0))
 
     def update_bytes(self) -> tuple[Floats, Floats]:
         """(N, K) of each layer and (N, 2) of the ends, held in the optimizer step only."""

@@ -15,7 +15,7 @@ from costmodels.ends import embedding_operations, head_operations
 from costmodels.feed_forward import Site
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layer import NOTHING, Cost, Pass, Pricer, exposed_s
-from costmodels.layout import Layout
+from costmodels.layout import InvalidLayout, Layout
 from costmodels.model import Model
 from costmodels.params import (
     RankParameters,
@@ -51,6 +51,8 @@ class StageModel:
     """The costs and parameters of the stages of one layout in one setting, computed once."""
 
     def __init__(self, setting: Setting, layout: Layout) -> None:
+        if layout.optimizer_offload or layout.activation_offload:
+            raise InvalidLayout("offload to the host is not modelled; price the layout without it")
         self.setting, self.layout = setting, layout
         model, cluster, engine = setting.model, setting.cluster, setting.engine
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
@@ -188,7 +190,7 @@ class StageModel:
             if index == 0:
                 total += RankParameters(dense=embedding_parameters_per_rank(model, tp))
             if index == last:
-                alone = model.tied and last == 0
+                alone = model.tied and self.shares_table
                 head = (
                     final_norm_parameters(model) if alone else head_parameters_per_rank(model, tp)
                 )
@@ -205,6 +207,17 @@ class StageModel:
         for index, parameters in enumerate(self.stage_parameters):
             totals[self.rank_of(index)] += parameters
         return tuple(totals)
+
+    @property
+    def shares_table(self) -> bool:
+        """Whether a tied head reads the embedding's own table: on one stage, or on one rank of a
+        V-shaped pipeline if the engine keeps one table per rank.
+        """
+        last = len(self.layout.stages) - 1
+        if last == 0:
+            return True
+        one = self.setting.engine.state.one_table_per_rank
+        return one and self.rank_of(0) == self.rank_of(last)
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank of a virtual stage."""

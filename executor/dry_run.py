@@ -156,9 +156,11 @@ def watched_engine(job: Job, rank: int) -> Iterator[tuple[Engine, Tracker]]:
 @contextmanager
 def _alone(rank: int, world_size: int) -> Iterator[None]:
     """A process group of `world_size` ranks of which only this one exists; no garbage
-    collection.
+    collection. Messages have gone as soon as they are sent (the fake group never says so).
     """
     dist.init_process_group("fake", rank=rank, world_size=world_size)
+    asked = dist.Work.is_completed
+    dist.Work.is_completed = lambda work: True  # type: ignore[assignment, method-assign]
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -166,6 +168,7 @@ def _alone(rank: int, world_size: int) -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+        dist.Work.is_completed = asked  # type: ignore[method-assign]
         dist.destroy_process_group()
 
 

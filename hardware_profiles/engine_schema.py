@@ -59,6 +59,7 @@ class State(Frozen):
     experts_shard_over_tensor
                         routed experts are sharded over all ranks of the shard group that hold them,
                         tensor-parallel ones included, whatever its size
+    one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     """
 
     weight_bytes: float
@@ -71,6 +72,7 @@ class State(Frozen):
     master_computes: bool = False
     pipeline_shards_gradients: bool = False
     experts_shard_over_tensor: bool = False
+    one_table_per_rank: bool = False
 
 
 class Overlap(Frozen):

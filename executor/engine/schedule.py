@@ -4,9 +4,10 @@ A zero-bubble order depends on how long actions take; here F, I and W take equal
 none, so that the order depends on the layout alone and every rank works out the same.
 """
 
+from costmodels import held
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layout import Layout
-from costmodels.schedule import Action, Work, play
+from costmodels.schedule import Action
 
 
 def stages_of(layout: Layout, pp_rank: int) -> list[int]:
@@ -21,9 +22,6 @@ def rank_of(layout: Layout, stage: int) -> int:
 
 def actions(layout: Layout, num_micro_batches: int) -> list[list[Action]]:
     """What each pipeline rank does, in order."""
-    equal = (1.0,) * len(layout.stages)
-    work = Work(forward_s=equal, input_grad_s=equal, weight_grad_s=equal, send_s=0.0)
-    timeline = play(
-        layout.schedule, layout.pipeline_parallel, layout.virtual_stages, num_micro_batches, work
+    return held.actions(
+        layout.schedule, layout.pipeline_parallel, layout.virtual_stages, num_micro_batches
     )
-    return [[action for action, _, _ in rank] for rank in timeline.actions]

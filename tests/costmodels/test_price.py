@@ -162,7 +162,8 @@ def test_memory_is_never_underestimated(
         slack = case.step.slack_bytes(memory) - case.setting.tuning.memory_bytes
         needed = float(memory.allocated) + slack
         assert peak >= needed * (1 - RELATIVE)
-        if {kind for kind, _ in counts} == set(range(len(model.kinds))):
+        moments = case.setting.engine.kernels.counts_passes  # each moment counted: a bound only
+        if not moments and {kind for kind, _ in counts} == set(range(len(model.kinds))):
             modes = {mode for _, mode in counts}
             assert len(modes) > 1 or peak == pytest.approx(needed, rel=RELATIVE)
 

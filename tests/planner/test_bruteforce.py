@@ -61,6 +61,7 @@ def random_case(
         tuple(pattern),
         draw.choice([2, 4]),
         draw.choice([4, 8, 12]),
+        micro_batches_at_least_pp=True,
         uneven_stages=draw.choice(["free", "free", "ends", "even"]),
         layers_count_ends=draw.random() < 0.5,
         recompute_per_layer=draw.random() < 0.7,
@@ -116,4 +117,4 @@ def test_random_cases_cover_what_they_claim(
         recomputed += result.solutions[0].layout.recompute != "none"
         solves += result.cpsat_solves
     assert min(fits, refused, recomputed, mixed) >= 5
-    assert solves >= 30
+    assert solves >= 15
