@@ -272,7 +272,7 @@ class BranchAndBound:
         return entry._replace(bound=bound)
 
     def _keep(self, entry: _Layout | None, heap: list[_Layout]) -> None:
-        """Put `entry` into `heap` unless a plan of its own kind is as good as all that it can have."""
+        """Put `entry` into `heap` unless a plan of its own kind is as good as it can be."""
         if entry is not None:
             own = self.best.get(self._kind(entry.row))
             if own is None or entry.bound < own.objective:
@@ -304,9 +304,8 @@ class BranchAndBound:
         if entry.asked < len(WINDOWS) and not near:
             window = least(below, entry.bound + 1 + int(entry.bound * WINDOWS[entry.asked]))
         asked = entry.asked + (window != below)
-        if window is not None:
-            if self._surely_not_below(problem, window):
-                return entry._replace(bound=window, asked=asked)
+        if window is not None and self._surely_not_below(problem, window):
+            return entry._replace(bound=window, asked=asked)
         outcome = self.solver.solve(problem, window)
         self._offer(entry.row, entry.variant, outcome.plan)
         if outcome.status == "OPTIMAL":

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from costmodels.layout import Stage
 from costmodels.grid import Ints
+from costmodels.layout import Stage
 from planner.cpsat import Outcome, Solved, solve_model
 from planner.stage_problem import Limits, StageProblem, chunk_limits, evaluate
 
