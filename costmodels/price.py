@@ -119,7 +119,7 @@ def price(
         send_s=work.send_s,
         fixed_bytes=np.full(len(grid), outside),
         fixed_step_s=fixed_s,
-        capacity_bytes=cluster.usable_memory_bytes or cluster.gpu.memory_bytes,
+        capacity_bytes=cluster.capacity_bytes,
     )
 
 

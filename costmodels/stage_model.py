@@ -51,7 +51,7 @@ class StageModel:
     """The costs and parameters of the stages of one layout in one setting, computed once."""
 
     def __init__(self, setting: Setting, layout: Layout) -> None:
-        if layout.optimizer_offload or layout.activation_offload:
+        if isinstance(layout, Layout) and (layout.optimizer_offload or layout.activation_offload):
             raise InvalidLayout("offload to the host is not modelled; price the layout without it")
         self.setting, self.layout = setting, layout
         model, cluster, engine = setting.model, setting.cluster, setting.engine

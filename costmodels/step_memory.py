@@ -50,7 +50,7 @@ def held_bytes(model: StageModel) -> float:
 def reserved_bytes(model: StageModel, memory: Memory) -> float:
     """The allocator's peak with `memory`: never more than the device has but for what is in use."""
     needed = float(memory.allocated) + slack_bytes(model, memory)
-    capacity = model.setting.cluster.gpu.memory_bytes - context_bytes(model)
+    capacity = model.setting.cluster.capacity_bytes - context_bytes(model)
     return max(needed, min(needed + held_bytes(model), capacity))
 
 

@@ -15,6 +15,11 @@ CollectiveKind = Literal[
 ]
 
 
+MEMORY_MARGIN = 0.06
+"""[fitted] Left free of a device's memory, so that predictions of fitting err on both sides alike: 1,771
+rows of the Ultra-Scale Playbook, half of them out of memory (2026-11-22, docs/accuracy.md)."""
+
+
 class Frozen(BaseModel):
     """Read from a file by people: immutable, and an unknown key is an error."""
 
@@ -220,6 +225,11 @@ class Cluster(Frozen):
     gpu_hour_price: float | None = None
     conditions: dict[str, str] = {}
     sources: dict[str, str]
+
+    @property
+    def capacity_bytes(self) -> float:
+        """What a rank may use: measured on the cluster, or the device's memory less a margin."""
+        return self.usable_memory_bytes or self.gpu.memory_bytes * (1 - MEMORY_MARGIN)
 
     @model_validator(mode="after")
     def _kernels_match(self) -> Self:

@@ -163,7 +163,7 @@ def alternatives(chosen: Priced) -> Iterator[Change]:
         moved = replace(case, layout=fix.layout)
         if not runs(moved):
             continue
-        lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.gpu.memory_bytes
+        lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.capacity_bytes
         if lacks > 0:
             yield Change(fix, f"lacks {format_bytes(lacks)}", lacks_bytes=lacks)
         else:

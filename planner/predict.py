@@ -39,7 +39,7 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),
         hfu=None if mixed else float((cost.model_flops + cost.replay_flops) / gpus_per_step / peak),
         memory=stage_memory(step_model),
-        gpu_memory_bytes=cluster.gpu.memory_bytes,
+        gpu_memory_bytes=cluster.capacity_bytes,
     )
 
 

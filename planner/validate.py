@@ -9,11 +9,12 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 from costmodels.params import active_parameters
+from costmodels.stage_split import stages_with
 from costmodels.step import Setting, StepModel, StepTime
 from costmodels.units import GIB
 from hardware_profiles.tunings import Tuning, load_fit
@@ -63,14 +64,24 @@ def predict_run(run: Run, tuning: Tuning) -> Predicted:
     """Time and memory of one run under `tuning`."""
     model = StepModel(Setting(run.model, run.training, run.cluster, run.engine, tuning), run.layout)
     memory = [(float(m.allocated), model.reserved_bytes(m)) for m in model.memory()]
-    fullest = max(reserved for _, reserved in memory)
     allocated, reserved = memory[0] if run.measured.rank_0 else max(memory, key=itemgetter(1))
     return Predicted(
         run=run, time=model.time(), allocated_gib=allocated / GIB,
         reserved_gib=reserved / GIB,
-        fits=fullest + model.context_bytes <= run.cluster.gpu.memory_bytes,
+        fits=_fits(run, model),
         simple_step_time_s=_simple_s(run),
     )  # fmt: skip
+
+
+def _fits(run: Run, model: StepModel) -> bool:
+    """Whether every rank fits; where the row leaves recompute open, with as much of it as there is."""
+    if "recompute" in run.assumed:
+        counts = tuple(stage.layers for stage in run.layout.stages)
+        layout = replace(run.layout, stages=stages_with(counts, "full"))
+        model = StepModel(model.setting, layout)
+    room = run.cluster.capacity_bytes - model.context_bytes
+    needed = (float(memory.allocated) + model.slack_bytes(memory) for memory in model.memory())
+    return max(needed) <= room
 
 
 def _simple_s(run: Run) -> float:

@@ -77,7 +77,7 @@ Best = Callable[[Case], tuple[str, float] | None]
 
 def usable_bytes(cluster: Cluster) -> float:
     """Memory of one accelerator that training may fill."""
-    return cluster.usable_memory_bytes or cluster.gpu.memory_bytes
+    return cluster.capacity_bytes
 
 
 def judge(
