@@ -68,7 +68,7 @@ class Run:
 ENGINES = (
     ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience", "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
-    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "megatron-bridge"), ("megatron-bridge", "megatron-bridge"),
+    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge", "megatron-bridge"),
     ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"), ("nemo", "nemo"),
     ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
     ("fsdp", "torchtitan"),
@@ -143,7 +143,7 @@ def _training(row: dict[str, str]) -> Training:
     return Training(
         seq_len=_count(row, "seq_len"), global_batch_size=_count(row, "global_batch"),
         precision=known[known.index(precision)],
-        adapters_only="lora" in (row.get("model") or "").lower(),
+        adapters_only=any("lora" in (row.get(key) or "").lower() for key in ("model", "note")),
     )  # fmt: skip
 
 
