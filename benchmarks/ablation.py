@@ -2,8 +2,9 @@
 
     python -m benchmarks.ablation [RUNS.csv]
 
-Each line takes one effect out, predicts grades A and B again, and prints the median |error| of the step
-time by suite and the mean over suites. Effects are data, so taking one out changes a run's own data.
+Each line takes one effect out, predicts grades A and B again, and prints the median |error| of the
+step time by suite and the mean over suites. Effects are data, so taking one out changes a run's own
+data.
 """
 
 import sys

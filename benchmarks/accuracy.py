@@ -1,6 +1,6 @@
 """Write the tables of docs/accuracy.md, and the short one of README.md, from the runs that ship.
 
-    python -m benchmarks.accuracy [--ablation]
+python -m benchmarks.accuracy [--ablation]
 """
 
 import contextlib
@@ -23,7 +23,10 @@ def table() -> str:
     results = list(predict_rows(read_runs(BUILT_IN)))
     rows = [row for row in results if isinstance(row, Predicted)]
     report = summary(rows, len(results) - len(rows))
-    lines = ["| suite | rows | median | p90 | bias | one constant MFU |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| suite | rows | median | p90 | bias | one constant MFU |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, cell in report["step_time"].items():
         if name.endswith((" A", " B")):
             lines.append(
@@ -46,8 +49,8 @@ def table() -> str:
         f"{fits['out_of_memory']} runs out of memory were said to fit, {fits['careful']} of "
         f"{fits['fitting']} that ran were said not to.",
         f"Choice, {found['groups']} groups of at least four layouts: the one ranked first is "
-        f"{found['median_regret']:.1%} (median) and {found['mean_regret']:.1%} (mean) slower than the "
-        f"measured best, Spearman {found['spearman']:.2f}; by rules of thumb "
+        f"{found['median_regret']:.1%} (median) and {found['mean_regret']:.1%} (mean) slower than "
+        f"the measured best, Spearman {found['spearman']:.2f}; by rules of thumb "
         f"{found['rules_median_regret']:.1%} and {found['rules_mean_regret']:.1%}.",
         f"{report['rows']} rows predicted, {report['skipped']} skipped with a reason.",
     ]

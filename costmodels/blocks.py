@@ -1,4 +1,5 @@
-"""The operations of one layer on one rank: attention, then a dense or a mixture-of-experts feed-forward.
+"""The operations of one layer on one rank: attention, then a dense or a mixture-of-experts
+feed-forward.
 
     t      tokens of a micro-batch on this rank          micro_batch * seq_len / cp
     t_sp   the part of them outside the matmuls          t / tp with sequence parallel, else t
@@ -6,9 +7,9 @@
     d, d_v width of a query/key head, of a value head
     f      feed-forward width on this rank               ffn / tp
 
-For a GPT block in 16 bit with dropout this list saves s b h (10 + 24 / t) bytes under tensor parallel and
-34 s b h / t with sequence parallel, plus 5 a s^2 b / t without FlashAttention: Korthikanti et al. 2022
-(arXiv 2205.05198), equations 1 to 4, which the tests hold it to.
+For a GPT block in 16 bit with dropout this list saves s b h (10 + 24 / t) bytes under tensor
+parallel and 34 s b h / t with sequence parallel, plus 5 a s^2 b / t without FlashAttention:
+Korthikanti et al. 2022 (arXiv 2205.05198), equations 1 to 4, which the tests hold it to.
 
 Leaves out: RoPE tables, position ids, random number state.
 """
@@ -215,7 +216,9 @@ def norm(site: Site, name: str) -> Pointwise:
 
 
 def _kept_norms(site: Site) -> Number:
-    """Outputs kept of a norm: its own and, unfused, two more; not its own where the gathered copy is."""
+    """Outputs kept of a norm: its own and, unfused, two more; not its own where the gathered copy
+    is.
+    """
     intermediates = 0.0 if site.kernels.fused_norm else 2.0
     return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)
 

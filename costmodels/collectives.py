@@ -6,18 +6,22 @@
     send                         t = latency + size / rate
 
     n      ranks of the group, r of them on each node
-    size   bytes of the whole array: after all_gather, before reduce_scatter; of all_to_all and send, what
+    size   bytes of the whole array: after all_gather, before reduce_scatter; of all_to_all and
+           send, what
            one rank sends
-    busbw  inside a node the link's bus bandwidth; across nodes the network's, of which a group gets r/g
+    busbw  inside a node the link's bus bandwidth; across nodes the network's, of which a group gets
+           r/g
            (g accelerators of a node share its network cards), never more than inside a node
     nic    one accelerator's share of the network
-    hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each as
+    hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
+           as
            slow as the slowest; all_reduce twice that, or a tree's 2 (1 + log2 n) if that is less;
-           all_to_all and send one latency, and for all_to_all 0.08 more for each peer (nccl-tests on
+           all_to_all and send one latency, and for all_to_all 0.08 more for each peer (nccl-tests
+           on
            8 x H100 nodes with EFA: 7.6, 60, 621 us at 1, 2, 16 nodes)
 
-Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. A measured curve of the same group shape wins over
-the formula. Leaves out: two different axes on the network at once.
+Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. A measured curve of the same group shape
+wins over the formula. Leaves out: two different axes on the network at once.
 """
 
 import numpy as np

@@ -6,15 +6,19 @@
 
     g        groups (experts) in one kernel
     E, E_a   sustained fraction of the dense peak       Kernels.matmul_efficiency, attention_*
-    q        tile and wave quantisation: the best of three tile shapes, each with the fraction of the
+    q        tile and wave quantisation: the best of three tile shapes, each with the fraction of
+             the
              accelerator's compute units that its last wave leaves busy
-    k0       inner size at which a matmul reaches half of E: 170, the median of two fits to published
+    k0       inner size at which a matmul reaches half of E: 170, the median of two fits to
+             published
              cuBLAS tables (B200 190, A100 170; median error 6.5 % and 2.6 % of 514 and 183 shapes)
-    w        head width: heads narrower than 128 leave part of the matrix unit idle, min(1, d / 128)^(1/2)
+    w        head width: heads narrower than 128 leave part of the matrix unit idle, min(1, d /
+             128)^(1/2)
     s0       query length at which attention reaches half of its rate, 256
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach
 
-A profile measured on the machine itself replaces all of this by its surfaces (`hardware_profiles.surface`).
+A profile measured on the machine itself replaces all of this by its surfaces
+(`hardware_profiles.surface`).
 
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
@@ -41,7 +45,9 @@ HALF_RATE_QUERIES = 256.0
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator as kernels see it: datasheet, measured efficiencies, corrections, number formats."""
+    """One accelerator as kernels see it: datasheet, measured efficiencies, corrections, number
+    formats.
+    """
 
     gpu: Gpu
     kernels: Kernels
@@ -133,7 +139,8 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
         return kernels.launch_s + flops / rate * device.tuning.attention_scale
-    # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and dropout
+    # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and
+    # dropout
     scores = 2.0 * op.queries * op.all_keys * op.heads
     aligned = _aligned_rate(kernels, op.head_dim * 8, op.v_head_dim * 8)  # batched: 16 bytes do
     matmuls = op.forward_flops / aligned * (op.all_keys / op.keys) * (2.0 if backward else 1.0)

@@ -1,7 +1,7 @@
 """The few functions that a formula needs to hold for one layout and for many at once.
 
-A formula over one layout works on python floats, over many on numpy arrays; numpy on single numbers is ten
-times slower than python, so these choose by what they are given.
+A formula over one layout works on python floats, over many on numpy arrays; numpy on single numbers
+is ten times slower than python, so these choose by what they are given.
 """
 
 import math

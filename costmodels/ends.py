@@ -2,11 +2,12 @@
 
     t  tokens of a micro-batch on this rank     V  padded vocabulary     h  hidden
 
-The head is a t x h by h x V/tp product in 16 bit whatever the precision; its loss reads and writes the
-logits several times unless one kernel does it. Multi-token-prediction modules (DeepSeek-V3, 2412.19437
-section 2.2) each add a projection 2h -> h, a layer, and the head again.
+The head is a t x h by h x V/tp product in 16 bit whatever the precision; its loss reads and writes
+the logits several times unless one kernel does it. Multi-token-prediction modules (DeepSeek-V3,
+2412.19437 section 2.2) each add a projection 2h -> h, a layer, and the head again.
 
-Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per step).
+Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per
+step).
 """
 
 from dataclasses import replace
@@ -66,7 +67,8 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
 
 
 def _final_norm(site: Site) -> Pointwise:
-    """A norm that keeps its input too: a layer is charged with its output, so n layers with n of the
+    """A norm that keeps its input too: a layer is charged with its output, so n layers with n of
+    the
     n + 1 tensors around them.
     """
     plain = norm(site, "final_norm")
@@ -80,9 +82,17 @@ def logits_bytes(site: Site) -> Number:
     Of chunks, the gradient of the one before (16 bit) is there until the next is done.
     """
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
-    rows, each, chunk = site.shard.tokens, site.kernels.logits_bytes, site.kernels.loss_chunk_bytes
-    if not chunk:
-        return each * rows * columns
-    first = minimum(rows, maximum(1.0, floor(chunk / (4.0 * columns))))
-    second = minimum(first, rows - first)
+    each = site.kernels.logits_bytes
+    if not site.kernels.loss_chunk_bytes:
+        return each * site.shard.tokens * columns
+    first, second = chunk_rows(site)
     return maximum(each * first, where(second > 0, each * second + HALF * first, 0.0)) * columns
+
+
+def chunk_rows(site: Site) -> tuple[Number, Number]:
+    """Rows of the first and of the second chunk (0 if there is none) that the loss runs over."""
+    rows = site.shard.tokens
+    columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    fitting = floor(site.kernels.loss_chunk_bytes / (4.0 * columns))
+    first = minimum(rows, maximum(1.0, fitting))
+    return first, minimum(first, rows - first)

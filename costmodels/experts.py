@@ -6,8 +6,9 @@
     e      experts on this rank               experts / ep
     f      width of one expert on this rank   ffn / etp
 
-Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over ep).
-Tensor-parallel ranks hold different tokens (sequence parallel), so ep may run through tp, cp and dp.
+Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
+ep). Tensor-parallel ranks hold different tokens (sequence parallel), so ep may run through tp, cp
+and dp.
 
 Leaves out: dropping at a capacity, and the auxiliary loss.
 """

@@ -7,8 +7,9 @@
 
 Each half of a layer enters its matmuls once and leaves them once. With sequence parallel that is an
 all-gather and a reduce-scatter forward and, backward, a reduce-scatter, an all-gather, and a second
-all-gather of the input for the weight gradient (Korthikanti et al. 2022, section 4.2.2); without it, one
-all-reduce per direction, written here as the reduce-scatter and all-gather that it is made of.
+all-gather of the input for the weight gradient (Korthikanti et al. 2022, section 4.2.2); without
+it, one all-reduce per direction, written here as the reduce-scatter and all-gather that it is made
+of.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Every distinct moment of a schedule: what a pipeline rank holds when each of its actions begins.
 
-`in_flight` gives the fullest vectors of micro-batches alone; here the action that runs then is kept too,
-and micro-batches whose weight products are put off are apart from those that await their backward.
+`in_flight` gives the fullest vectors of micro-batches alone; here the action that runs then is kept
+too, and micro-batches whose weight products are put off are apart from those that await their
+backward.
 
     held      micro-batches per local chunk whose forward is done and whose backward has not begun
     deferred  those whose input gradient is done and whose weight gradient is not
@@ -18,7 +19,8 @@ from costmodels.schedule import Action, Kind, Work, play
 class Moment(NamedTuple):
     """What runs on which local chunk, and what the rank holds beside it.
 
-    last   its micro-batch is the last that the chunk sees in this step: gradients are whole after it
+    last   its micro-batch is the last that the chunk sees in this step: gradients are whole after
+           it
     fresh  no weight gradient has been completed on the rank yet
     """
 

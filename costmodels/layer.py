@@ -5,8 +5,8 @@
     weight_grad  the weight gradients (W)
     replay       the operations that the recompute mode runs again before the backward
 
-A pass takes the device's time and the communication that the engine cannot hide, or the host's time to
-issue all that if it is longer:
+A pass takes the device's time and the communication that the engine cannot hide, or the host's time
+to issue all that if it is longer:
 
     hidden  = min(overlap * communication, what it may run under)
     exposed = communication - hidden + interference * hidden
@@ -116,7 +116,9 @@ NOTHING = Cost(
 
 @dataclass(frozen=True, slots=True)
 class Pricer:
-    """Turns operations into costs: the device, the cluster, the engine's overlap, the groups' places."""
+    """Turns operations into costs: the device, the cluster, the engine's overlap, the groups'
+    places.
+    """
 
     device: Device
     cluster: Cluster

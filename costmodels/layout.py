@@ -15,7 +15,8 @@ Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpi
 RecomputeModule = Literal[
     "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "linear_half"
 ]
-"""What selective recompute replays. `linear_half` is every second matrix product of a layer, which with
+"""What selective recompute replays. `linear_half` is every second matrix product of a layer, which
+with
 `pointwise` is torchtitan's per-operation policy; the others are modules of Megatron-Core."""
 
 
@@ -129,7 +130,8 @@ def even_stages(
 def check_layout(layout: Layout, model: Model, training: Training) -> None:
     """Raise `InvalidLayout` unless `layout` can hold `model` and reach the batch of `training`.
 
-    These are the rules of the mathematics; an engine's own come from `hardware_profiles.schema.Engine`.
+    These are the rules of the mathematics; an engine's own come from
+    `hardware_profiles.schema.Engine`.
     """
     la, kinds = layout, model.kinds
     if len(la.stages) != la.pipeline_parallel * la.virtual_stages:
@@ -149,7 +151,8 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     for kind in kinds:
         if kind.attention.heads % la.tensor_parallel:
             raise InvalidLayout(
-                f"{kind.attention.heads} heads do not divide by tensor_parallel {la.tensor_parallel}"
+                f"{kind.attention.heads} heads do not divide by "
+                f"tensor_parallel {la.tensor_parallel}"
             )
         if kind.ffn % la.tensor_parallel:
             raise InvalidLayout(
@@ -170,7 +173,8 @@ def _check_experts(layout: Layout, model: Model) -> None:
         raise InvalidLayout(f"{model.name} has no experts: expert_parallel must be 1, not {ep}")
     if ranks % (ep * etp):
         raise InvalidLayout(
-            f"expert_parallel {ep} x expert_tensor_parallel {etp} does not divide dp x cp x tp = {ranks}"
+            f"expert_parallel {ep} x expert_tensor_parallel {etp} does not divide "
+            f"dp x cp x tp = {ranks}"
         )
     if ep > 1 and model.num_experts % ep:
         raise InvalidLayout(f"{model.num_experts} experts do not divide by expert_parallel {ep}")

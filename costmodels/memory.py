@@ -1,11 +1,13 @@
 """Device memory of one pipeline rank at its peak.
 
-    weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is sharded)
+    weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is
+                 sharded)
     gradients    g P             (/ n from ZeRO-2, under a pipeline from ZeRO-3 unless the engine
                                  scatters them in each micro-batch)
     optimizer    (master + moments) P / n from ZeRO-1
     activations  sum over chunks of micro-batches in flight x what their layers save
-    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed layer,
+    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed
+                 layer,
                  communication buckets, weights gathered after the optimizer step
     slack        reserved by the caching allocator and not in use: a fraction of the above [fitted]
 
@@ -13,8 +15,9 @@
 
 The peak is the larger of the backward of the fullest micro-batch and the optimizer step.
 
-Source: ZeRO (1910.02054, section 3) for the division; the bytes per parameter are habits of each engine,
-`hardware_profiles/engines`. Leaves out: fragmentation beyond the slack, kernels' own workspaces.
+Source: ZeRO (1910.02054, section 3) for the division; the bytes per parameter are habits of each
+engine, `hardware_profiles/engines`. Leaves out: fragmentation beyond the slack, kernels' own
+workspaces.
 """
 
 from collections.abc import Sequence
@@ -100,7 +103,9 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
 
 
 def gathered_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
-    """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward its gradients."""
+    """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward its
+    gradients.
+    """
     whole = state.weight_bytes + min(state.gradient_bytes, 4.0)
     return where(sharding.zero_stage >= 3, whole * parameters, 0.0)
 
@@ -120,8 +125,10 @@ def activation_peak(vectors: Sequence[Sequence[int]], chunk_bytes: Sequence[floa
 
 
 MOMENT_BYTES = {"adamw8bit": 2.0 + 2 * 4 / 256, "muon": 4.0, "sgd": 4.0}
-"""Bytes of optimizer state per parameter where they are not the engine's AdamW: two 8-bit moments with
-a 32-bit scale per block of 256 (2110.02861, section 2), one fp32 momentum (Muon, its few AdamW matrices
+"""Bytes of optimizer state per parameter where they are not the engine's AdamW: two 8-bit moments
+with
+a 32-bit scale per block of 256 (2110.02861, section 2), one fp32 momentum (Muon, its few AdamW
+matrices
 left out; SGD)."""
 
 

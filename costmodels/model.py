@@ -13,7 +13,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Grouped-query attention (`kv_lora_rank` 0) or multi-head latent attention (DeepSeek-V2, 2405.04434).
+    """Grouped-query attention (`kv_lora_rank` 0) or multi-head latent attention (DeepSeek-V2,
+    2405.04434).
 
     heads, kv_heads    query heads and key/value heads (equal: multi-head; 1: multi-query)
     head_dim           query/key width of one head (MLA: nope + rope)

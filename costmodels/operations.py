@@ -94,7 +94,8 @@ class Pointwise:
 class Communication:
     """Collectives on the critical path of a layer; each moves `size_bytes`, the whole array.
 
-    kind          of each of them; an all-reduce is written as the reduce-scatter and all-gather it is
+    kind          of each of them; an all-reduce is written as the reduce-scatter and all-gather it
+                  is
     forward_count, backward_count  how many of them in each direction
 
     copies     of each token that a dispatch holds, which an engine may send once to each node

@@ -1,13 +1,14 @@
 """Peak of one pipeline rank where what is alive inside each pass is known (`passes`).
 
-Every moment of the schedule is looked at: what the rank holds when an action begins, and the most that
-the action adds. A backward pass walks its chunk from the last layer to the first:
+Every moment of the schedule is looked at: what the rank holds when an action begins, and the most
+that the action adds. A backward pass walks its chunk from the last layer to the first:
 
     what is still saved + the layer's replay + its pass + weights and gradients whole for a moment
 
-Whole for a moment, of a layer of N parameters over d ranks: its gradient (4 N) from ZeRO-2; that of the
-layer after it while it is reduced (4 N, from ZeRO-2), with the part that arrives (4 N / d, from ZeRO-1,
-below ZeRO-2 in the last micro-batch only); two layers' gathered weights (2 N each) under ZeRO-3.
+Whole for a moment, of a layer of N parameters over d ranks: its gradient (4 N) from ZeRO-2; that of
+the layer after it while it is reduced (4 N, from ZeRO-2), with the part that arrives (4 N / d, from
+ZeRO-1, below ZeRO-2 in the last micro-batch only); two layers' gathered weights (2 N each) under
+ZeRO-3.
 
 A pipeline also holds a message just sent and one posted early: two tensors of the residual stream.
 """
@@ -129,19 +130,32 @@ class _Chunk:
         """From ZeRO-2: the gradient that the chunk's backward pass completed last, still on its
         way when the next micro-batch begins, and the part that arrives.
         """
-        ranks = float(self.sharding.dense_ranks)
         model = self.model.setting.model
-        if self.zero < 2 or ranks == 1:
+        if self.zero < 2:
             return 0.0
         if self.first:
             small = model.learned_positions or model.embedding_norm
-            return 0.0 if small else WIDE * self._table * (1 + 1 / ranks)
-        return WIDE * self._reduced_last(0) * (1 + 1 / ranks)
+            return (
+                0.0
+                if small
+                else self._reducing(self._table, float(self.sharding.dense_ranks), True)
+            )
+        return self._reducing(*self._completed_last(0), True)
 
-    def _reduced_last(self, at: int) -> float:
-        """Parameters of the unit of a layer that completes last: its experts, if any."""
+    def _completed_last(self, at: int) -> tuple[float, float]:
+        """Parameters of the part of a layer that completes last, its experts if any; its ranks."""
         parameters = self._parameters(self.layers[at][0])
-        return float(parameters.expert or parameters.dense)
+        if parameters.expert:
+            return float(parameters.expert), float(self.sharding.expert_ranks)
+        return float(parameters.dense), float(self.sharding.dense_ranks)
+
+    def _reducing(self, parameters: float, ranks: float, whole: bool) -> float:
+        """A gradient on its way, from ZeRO-2 not kept beside it, and the part that arrives."""
+        if ranks == 1:
+            return 0.0
+        return (WIDE * parameters if self.zero >= 2 else 0.0) + self._arriving(
+            parameters, ranks, whole
+        )
 
     @property
     def _messages(self) -> float:
@@ -157,8 +171,9 @@ class _Chunk:
 
     def _loss(self) -> float:
         """What the head holds, with its table and that one's gradient whole."""
-        states = (WIDE if self.zero >= 2 else 0.0) + (HALF if self.zero >= 3 else 0.0)
-        return float(loss_bytes(self.model.site)) + states * self._table
+        gradient = WIDE * self._table if self.zero >= 2 else 0.0
+        gathered = HALF * self._table if self.zero >= 3 else 0.0
+        return float(loss_bytes(self.model.site, gradient)) + gathered
 
     @property
     def _table(self) -> float:
@@ -170,7 +185,10 @@ class _Chunk:
         """From the last layer to the first, then the embedding."""
         left, best = self.saved_bytes, NONE
         if self.last:
-            best = Peak(left, self.stream + self._arriving(self._table, whole))
+            best = Peak(
+                left,
+                self.stream + self._arriving(self._table, float(self.sharding.dense_ranks), whole),
+            )
             left -= 2 * self.stream
         for at in reversed(range(len(self.layers))):
             kind, mode = self.layers[at]
@@ -193,7 +211,13 @@ class _Chunk:
         site = self.model.site
         rows = HALF * float(site.shard.tokens) * site.model.hidden
         table = WIDE * self._table if self.zero >= 2 else 0.0
-        return max(self.stream + 3 * rows, self._arriving(self._table, whole)) + table
+        return (
+            max(
+                self.stream + 3 * rows,
+                self._arriving(self._table, float(self.sharding.dense_ranks), whole),
+            )
+            + table
+        )
 
     def _weights(self, lingers: float) -> Peak:
         """W: one product after another; every gradient is whole until its reduction."""
@@ -215,13 +239,10 @@ class _Chunk:
             return self.waiting_gradient_bytes
         if at + 1 == len(self.layers):
             return own
-        reducing = self._reduced_last(at + 1)
-        lingers = self.zero >= 2 and self.sharding.dense_ranks > 1
-        return own + (WIDE * reducing if lingers else 0.0) + self._arriving(reducing, whole)
+        return own + self._reducing(*self._completed_last(at + 1), whole)
 
-    def _arriving(self, parameters: float, whole: bool) -> float:
+    def _arriving(self, parameters: float, ranks: float, whole: bool) -> float:
         """The part of a reduced gradient that arrives."""
-        ranks = float(self.sharding.dense_ranks)
         return WIDE * parameters / ranks if self.zero and whole and ranks > 1 else 0.0
 
     def _count(self, kind: int) -> float:

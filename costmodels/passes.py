@@ -9,8 +9,8 @@ A pass is a list of steps; each makes tensors, then gives some back:
               inputs and output gradients of matrix products
 
 Bytes count from the moment when all that a layer saves is alive and the gradient of its output
-arrives. The steps are those of `executor/engine` (functions.py, attention.py, feed_forward.py), which
-the tests hold them to.
+arrives. The steps are those of `executor/engine` (functions.py, attention.py, feed_forward.py),
+which the tests hold them to.
 
     t, r   tokens in the matmuls and outside them     h   hidden
     f      feed-forward columns on this rank          R   rows of this rank's experts
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from costmodels.blocks import kv_heads
 from costmodels.elementwise import Number, maximum, where
-from costmodels.ends import logits_bytes
+from costmodels.ends import chunk_rows
 from costmodels.feed_forward import HALF, Site
 from costmodels.model import Attention, Experts, Layer
 from costmodels.params import padded_vocab
@@ -71,14 +71,20 @@ def most_passing_bytes(site: Site, kind: Layer) -> Number:
     return peak_bytes(backward_steps(site, kind)) + 3 * _stream(site) + embedding
 
 
-def loss_bytes(site: Site) -> Number:
+def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
     """What the head holds at the peak of the loss: the normed rows, gathered, their gradient, and
-    the larger of a chunk's logits and the table's gradient (16 bit) beside the logits' own.
+    the largest of the first chunk's logits, the table's gradient (16 bit) beside the logits' own,
+    and the next chunk's logits beside that.
+
+    gradient_bytes  the table's fp32 gradient where it is made when the first product needs it
     """
     h, columns = site.model.hidden, padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
-    rows, logits = HALF * site.shard.tokens * h, logits_bytes(site)
-    product = HALF * logits / site.kernels.logits_bytes + HALF * columns * h
-    return _stream(site) + _gathered(site, h) + rows + maximum(logits, product)
+    first, second = chunk_rows(site)
+    each, own = site.kernels.logits_bytes * columns, HALF * first * columns
+    following = where(second > 0, each * second, 0.0)
+    later = own + maximum(HALF * columns * h, following) + gradient_bytes
+    rows = HALF * site.shard.tokens * h
+    return _stream(site) + _gathered(site, h) + rows + maximum(each * first, later)
 
 
 def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:

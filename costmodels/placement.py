@@ -1,8 +1,8 @@
 """Where the ranks of a process group sit: how many of them on one node, on how many nodes.
 
-Ranks are numbered with the engine's innermost axis fastest, and nodes hold consecutive ranks. A group of
-`size` ranks that are `stride` apart therefore has r = min(size, max(1, g // stride)) of them on each node
-of g accelerators, and the g / r groups of a node share its network.
+Ranks are numbered with the engine's innermost axis fastest, and nodes hold consecutive ranks. A
+group of `size` ranks that are `stride` apart therefore has r = min(size, max(1, g // stride)) of
+them on each node of g accelerators, and the g / r groups of a node share its network.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """What a training precision means: the matmuls' number format, and the casts that it costs.
 
-Under fp8 and below only the linear layers of the blocks change format; attention, norms, the router, the
-embedding and the head stay 16 bit, as Transformer Engine and torchao run them by default. Each linear
-layer then casts its input and the gradient of its output, and keeps the cast input for the backward.
+Under fp8 and below only the linear layers of the blocks change format; attention, norms, the
+router, the embedding and the head stay 16 bit, as Transformer Engine and torchao run them by
+default. Each linear layer then casts its input and the gradient of its output, and keeps the cast
+input for the backward.
 """
 
 from dataclasses import dataclass

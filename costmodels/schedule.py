@@ -1,8 +1,8 @@
 """Pipeline schedules as orders of actions, and the time that a step of them takes.
 
-An action is `2F0`: virtual stage 2, forward, micro-batch 0. `B` is a whole backward; zero-bubble schedules
-split it into `I` (input gradient, which the previous stage waits for) and `W` (weight gradient, which
-nobody does).
+An action is `2F0`: virtual stage 2, forward, micro-batch 0. `B` is a whole backward; zero-bubble
+schedules split it into `I` (input gradient, which the previous stage waits for) and `W` (weight
+gradient, which nobody does).
 
     gpipe             every forward, then every backward                           1811.06965
     1f1b              S - s - 1 forwards ahead, then one forward one backward       2006.09503
@@ -14,8 +14,8 @@ nobody does).
 
     S, s  pipeline ranks, this rank
 
-An action starts when its rank is free and its input has arrived. Schedules repeat themselves once warm, so
-a long step is two shorter ones and their difference (`end_s`).
+An action starts when its rank is free and its input has arrived. Schedules repeat themselves once
+warm, so a long step is two shorter ones and their difference (`end_s`).
 
 Leaves out: V-shaped schedules found by an integer programme (the greedy order above is played).
 """

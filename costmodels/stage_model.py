@@ -1,7 +1,7 @@
 """The stages of one layout: what each costs for a micro-batch, and the parameters that it holds.
 
-`StageModel` lists the operations of each layer kind and of the two ends once and prices them; `step_time`
-plays the schedule over its stages, `step_memory` adds up what its ranks hold.
+`StageModel` lists the operations of each layer kind and of the two ends once and prices them;
+`step_time` plays the schedule over its stages, `step_memory` adds up what its ranks hold.
 """
 
 import math
@@ -225,7 +225,9 @@ class StageModel:
 
     @property
     def neighbour_stride(self) -> int:
-        """Ranks between two neighbours of the pipeline, the outermost axis unless the engine differs."""
+        """Ranks between two neighbours of the pipeline, the outermost axis unless the engine
+        differs.
+        """
         order, la = self.setting.engine.legality.rank_order, self.layout
         inner = order[: order.index("pp")]
         degrees = {
@@ -247,7 +249,9 @@ class StageModel:
 
     @cached_property
     def total_cost(self) -> Cost:
-        """All layers and both ends on all ranks, for the whole step (its seconds add up over ranks)."""
+        """All layers and both ends on all ranks, for the whole step (its seconds add up over
+        ranks).
+        """
         la, total = self.layout, NOTHING
         for cost in self.stage_costs:
             total = total + cost

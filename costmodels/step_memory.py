@@ -1,7 +1,7 @@
 """Peak device memory of each pipeline rank of one layout.
 
-Allocated is what the framework's tensors take; reserved, what its caching allocator holds for them, is
-what runs out. The categories and their formulas are those of `memory`.
+Allocated is what the framework's tensors take; reserved, what its caching allocator holds for them,
+is what runs out. The categories and their formulas are those of `memory`.
 """
 
 from costmodels.ends import logits_bytes

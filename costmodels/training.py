@@ -16,7 +16,8 @@ class Training:
     precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit
                        under fp8
     optimizer          what state it keeps is said in `memory`
-    adapters_only      LoRA: the weights are frozen, so they have no gradients and no optimizer state
+    adapters_only      LoRA: the weights are frozen, so they have no gradients and no optimizer
+                       state
     expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced
                        balance)
     """

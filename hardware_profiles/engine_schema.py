@@ -1,7 +1,9 @@
-"""What a training framework can run, and how it runs it: legality, bytes kept, overlap, kernels, floors.
+"""What a training framework can run, and how it runs it: legality, bytes kept, overlap, kernels,
+floors.
 
-An engine file states habits, each with its source (repository file at a commit, paper section). What was
-learnt from measured runs instead ([fitted]) lives apart, in `fits/`, with its date, rows and residual.
+An engine file states habits, each with its source (repository file at a commit, paper section).
+What was learnt from measured runs instead ([fitted]) lives apart, in `fits/`, with its date, rows
+and residual.
 """
 
 from typing import Literal
@@ -53,7 +55,8 @@ class State(Frozen):
                         parameter
     gather_bytes        extra per parameter while ZeRO-1/2 gathers updated weights
     reduce_bytes        bytes per parameter that gradients are communicated in
-    master_computes     under ZeRO-3 the master copy is the only resident one; what computes is gathered
+    master_computes     under ZeRO-3 the master copy is the only resident one; what computes is
+                        gathered
     pipeline_shards_gradients
                         ZeRO-2 divides gradients under a pipeline too, scattering each micro-batch's
     experts_shard_over_tensor
@@ -93,13 +96,16 @@ class KernelHabits(Frozen):
 
     attention       the attention kernel: FlashAttention-2 does not use the matrix units that came
                     with Hopper fully, cuDNN and FlashAttention-3 do
-    saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead of
+    saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
+                    of
                     gathering it again
-    dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or one
+    dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or
+                    one
                     per node, multiplied there ("deduplicated": DeepEP, HybridEP)
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     loss_chunk_bytes
-                    the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at once
+                    the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
+                    once
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
     own_token_latents

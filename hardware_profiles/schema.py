@@ -16,7 +16,8 @@ CollectiveKind = Literal[
 
 
 MEMORY_MARGIN = 0.06
-"""[fitted] Left free of a device's memory, so that predictions of fitting err on both sides alike: 1,771
+"""[fitted] Left free of a device's memory, so that predictions of fitting err on both sides alike:
+1,771
 rows of the Ultra-Scale Playbook, half of them out of memory (2026-11-22, docs/accuracy.md)."""
 
 

@@ -1,8 +1,9 @@
 """The few constants that datasheets and microbenchmarks do not give, learnt from measured runs.
 
-`fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with its date,
-rows and residual. A family without a table takes the engine's table "any", an engine without a file takes
-`generic`'s (MESHPLAN_FITS names another folder): so a framework that nobody measured is priced as the average of those that were.
+`fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with
+its date, rows and residual. A family without a table takes the engine's table "any", an engine
+without a file takes `generic`'s (MESHPLAN_FITS names another folder): so a framework that nobody
+measured is priced as the average of those that were.
 """
 
 import os
@@ -31,21 +32,25 @@ class Tuning(Frozen):
                            seconds of these kernels over what the hardware profile says
     expert_scale           the same for everything between router and combine, communication too
     launch_s               host time to issue one kernel: the floor of small kernels
-    routing_s              host time of routing in a mixture-of-experts layer and direction: the counts of
+    routing_s              host time of routing in a mixture-of-experts layer and direction: the
+                           counts of
                            tokens per expert come back to the host
     micro_batch_s          host and synchronisation time of each micro-batch on each pipeline rank
     boundary_s             the same for each crossing of a pipeline boundary between nodes
-    pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where the
+    pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where
+                           the
                            pipeline crosses nodes
     step_s                 fixed time of a step: data, logging, optimizer launch
     collective_scale       seconds of collectives over what the cluster's links say
     interference           slowdown of compute while communication runs beside it, as a fraction
     memory_bytes           held by the framework beside what the cost model counts
     state_slack_fraction, activation_slack_fraction
-                           what the caching allocator reserves beyond weights, gradients and optimizer
+                           what the caching allocator reserves beyond weights, gradients and
+                           optimizer
                            state, and beyond activations and transients, as fractions of them
     held_gathers, held_gathers_pipelined
-                           pairs of gathered tensor-parallel inputs that the allocator holds back for
+                           pairs of gathered tensor-parallel inputs that the allocator holds back
+                           for
                            the communication stream, without and with a pipeline
     """
 

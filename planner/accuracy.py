@@ -1,11 +1,14 @@
-"""The errors of many predictions, by suite: time, memory, out of memory, and the choice between layouts.
+"""The errors of many predictions, by suite: time, memory, out of memory, and the choice between
+layouts.
 
-    median, p90     of |predicted / measured - 1|; bias is the median with its sign
-    regret          measured time of the layout that is ranked first over the best measured one, minus 1,
-                    over groups of at least four layouts that differ in nothing else
-    rules of thumb  the layout that the Ultra-Scale Playbook's rules prefer among the same ones
-    balanced        accuracy of "it fits": the mean of the share of fitting rows called fitting and of
-                    rows out of memory called so
+median, p90     of |predicted / measured - 1|; bias is the median with its sign
+regret          measured time of the layout that is ranked first over the best measured one,
+                minus 1,
+                over groups of at least four layouts that differ in nothing else
+rules of thumb  the layout that the Ultra-Scale Playbook's rules prefer among the same ones
+balanced        accuracy of "it fits": the mean of the share of fitting rows called fitting and
+                of
+                rows out of memory called so
 """
 
 from collections import defaultdict
@@ -114,7 +117,9 @@ def choice(rows: Sequence[Predicted]) -> Choice | None:
     if not members:
         return None
     ours = [_regret(group, min(group, key=lambda row: row.time.step_time_s)) for group in members]
-    rules = [_regret(group, min(group, key=lambda row: rule_of_thumb(row.run))) for group in members]
+    rules = [
+        _regret(group, min(group, key=lambda row: rule_of_thumb(row.run))) for group in members
+    ]
     return Choice(
         len(members), median(ours), mean(ours), mean(_spearman(group) for group in members),
         median(rules), mean(rules),
@@ -122,7 +127,8 @@ def choice(rows: Sequence[Predicted]) -> Choice | None:
 
 
 def rule_of_thumb(run: Run) -> tuple[float, ...]:
-    """The Playbook's order of preference, smallest first (section "finding the best configuration"):
+    """The Playbook's order of preference, smallest first (section "finding the best
+    configuration"):
     tensor parallel inside a node; as little model parallelism as fits, of which tensor before
     pipeline; then the largest micro-batch.
     """

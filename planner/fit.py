@@ -1,15 +1,16 @@
 """Learning the few fitted constants of an engine on a GPU family from measured runs.
 
-    minimise  mean over rows of  w min(|ln(predicted / measured)|, 0.35)  +  0.02 sum of (ln scale)^2
+    minimise  mean over rows of  w min(|ln(predicted / measured)|, 0.35)  +  0.02 sum of (ln
+              scale)^2
 
     w    1 / sqrt(rows of its group): repeats of one layout say little more than one of them
     ln   symmetric in too fast and too slow; capped, so that a broken row pulls no more than another
     the second term keeps a scale at 1 unless the data insists
 
-by a pattern search: one constant at a time, up or down by its step, which halves when neither helps.
-Groups (suite, model, GPU, GPUs, layout) are cut into folds; each fold is predicted by a fit on the
-others, and that error is what the file states. A family's constants are kept only if they predict the
-left-out folds better than no correction does.
+by a pattern search: one constant at a time, up or down by its step, which halves when neither
+helps. Groups (suite, model, GPU, GPUs, layout) are cut into folds; each fold is predicted by a fit
+on the others, and that error is what the file states. A family's constants are kept only if they
+predict the left-out folds better than no correction does.
 """
 
 import math
@@ -119,13 +120,13 @@ def _samples(pool: Sequence[Run]) -> list[Sample]:
     played = [run for run in pool if run.layout.schedule not in SLOW_SCHEDULES]
     count = Counter(_group(run) for run in played)
     ordered = sorted(played, key=lambda run: zlib.crc32(run.id.encode()))
-    return [
-        Sample(run, 1 / math.sqrt(count[_group(run)])) for run in ordered[:LARGEST_SAMPLE]
-    ]
+    return [Sample(run, 1 / math.sqrt(count[_group(run)])) for run in ordered[:LARGEST_SAMPLE]]
 
 
 def _constants(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Those that the pool's runs can tell: few runs tell only the rates of kernels and of the host."""
+    """Those that the pool's runs can tell: few runs tell only the rates of kernels and of the
+    host.
+    """
     runs = [sample.run for sample in samples]
     moe = any(run.model.is_moe for run in runs)
     pipelined = any(run.layout.pipeline_parallel > 1 for run in runs)

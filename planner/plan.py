@@ -46,7 +46,9 @@ class PlanModel(Frozen):
 
 
 class PlanCluster(Frozen):
-    """The cluster by name, the accelerators used, and the hash of the profile that priced the plan."""
+    """The cluster by name, the accelerators used, and the hash of the profile that priced the
+    plan.
+    """
 
     name: str
     gpus: int = Field(gt=0)

@@ -108,7 +108,10 @@ def _counts(result: SearchResult) -> str:
         f"{result.misfits:,} do not fit, {result.bounded:,} bounded away, {result.solved:,} solved"
     )
     ranked = len(result.solutions)
-    return f"{fates}; the best {ranked} of different kinds re-ranked by the event simulation"
+    runners = "" if ranked == 1 else "; runners-up are solved, not proved"
+    return (
+        f"{fates}; the best {ranked} of different kinds re-ranked by the event simulation{runners}"
+    )
 
 
 def print_cost(plan: Plan, price_per_gpu_hour: float) -> None:

@@ -1,7 +1,8 @@
 """Measured training runs: rows of a CSV file as settings and layouts that the cost model can price.
 
-The columns are those of `docs/accuracy.md`. A row that cannot be priced is skipped with the reason, never a
-crash. What a row leaves empty is filled in as its framework would run it, and `assumed` says so.
+The columns are those of `docs/accuracy.md`. A row that cannot be priced is skipped with the reason,
+never a crash. What a row leaves empty is filled in as its framework would run it, and `assumed`
+says so.
 """
 
 import csv
@@ -66,10 +67,13 @@ class Run:
 
 
 ENGINES = (
-    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience", "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
+    "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
-    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge", "megatron-bridge"),
-    ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"), ("nemo", "nemo"),
+    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
+    "megatron-bridge"),
+    ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"),
+    ("nemo", "nemo"),
     ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
     ("fsdp", "torchtitan"),
 )  # fmt: skip
@@ -166,7 +170,8 @@ def _layout(
         virtual_stages=vpp if pp > 1 else 1, expert_parallel=ep,
         expert_tensor_parallel=_count(row, "etp", _default_etp(model, engine, tp)),
         sequence_parallel=_sequence_parallel(row, tp, engine),
-        zero_stage=_count(row, "zero", _default_zero(engine, dp * cp), least=0), micro_batch_size=mbs,
+        zero_stage=_count(row, "zero", _default_zero(engine, dp * cp), least=0),
+        micro_batch_size=mbs,
         schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
         selective_modules=modules,
     )  # fmt: skip
@@ -218,7 +223,9 @@ def _default_etp(model: Model, engine: Engine, tp: int) -> int:
 def _default_zero(engine: Engine, ranks: int) -> int:
     if ranks == 1:
         return 0
-    return max(z for z in engine.legality.zero_stages if z <= 1 or 1 not in engine.legality.zero_stages)
+    return max(
+        z for z in engine.legality.zero_stages if z <= 1 or 1 not in engine.legality.zero_stages
+    )
 
 
 MODULES: dict[str, tuple[RecomputeModule, ...]] = {
@@ -279,8 +286,10 @@ INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
 def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
     """The row's own bus bandwidths in place of the cluster's.
 
-    They were measured with 1 GiB over the whole job. Rings that were slow were slow per step: between 4
-    and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks. So what the usual
+    They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
+    between 4
+    and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks. So what the
+    usual
     bandwidth does not explain of an all-gather is put on the latency of each of its steps.
     """
     world, per_node = _count(row, "gpus"), cluster.gpus_per_node

@@ -1,11 +1,13 @@
 """How good the cost model is on measured runs: a prediction per row, and the errors by suite.
 
-    step error    predicted / measured - 1
-    memory error  the same for the allocated and for the reserved peak, each against its own kind
-    fits          a row that ran out of memory should not fit, one that ran should: balanced accuracy
-    regret        measured time of the layout that we rank first over the measured best, minus 1, over
-                  groups of at least four layouts of one model, GPUs, batch and engine
-    simple model  6 N D / (peak x 0.42): one constant MFU for everything
+step error    predicted / measured - 1
+memory error  the same for the allocated and for the reserved peak, each against its own kind
+fits          a row that ran out of memory should not fit, one that ran should: balanced
+              accuracy
+regret        measured time of the layout that we rank first over the measured best, minus 1,
+              over
+              groups of at least four layouts of one model, GPUs, batch and engine
+simple model  6 N D / (peak x 0.42): one constant MFU for everything
 """
 
 from collections.abc import Iterable, Iterator
@@ -74,7 +76,9 @@ def predict_run(run: Run, tuning: Tuning) -> Predicted:
 
 
 def _fits(run: Run, model: StepModel) -> bool:
-    """Whether every rank fits; where the row leaves recompute open, with as much of it as there is."""
+    """Whether every rank fits; where the row leaves recompute open, with as much of it as there
+    is.
+    """
     if "recompute" in run.assumed:
         counts = tuple(stage.layers for stage in run.layout.stages)
         layout = replace(run.layout, stages=stages_with(counts, "full"))
@@ -93,7 +97,12 @@ def _simple_s(run: Run) -> float:
 def json_row(row: Predicted | Skipped) -> dict[str, Any]:
     """The row as the JSON output states it."""
     if isinstance(row, Skipped):
-        keys = ("predicted_step_time_s", "predicted_allocated_gib", "predicted_reserved_gib", "fits")
+        keys = (
+            "predicted_step_time_s",
+            "predicted_allocated_gib",
+            "predicted_reserved_gib",
+            "fits",
+        )
         return {"id": row.id, **dict.fromkeys(keys), "skipped": row.reason}
     return {
         "id": row.run.id,

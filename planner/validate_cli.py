@@ -81,7 +81,9 @@ def _rows(path: Path, suites: frozenset[str], grades: frozenset[str]) -> list[di
 
 
 def _predict(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         return list(progress.track(predict_rows(rows), total=len(rows), description="predicting"))
 
@@ -101,7 +103,7 @@ def _fit(rows: list[dict[str, str]], folder: Path, source: str) -> None:
     today = datetime.date.today().isoformat()
     folder.mkdir(parents=True, exist_ok=True)
     for engine, families in fit_all(runs, source, today, console.print).items():
-        document = {family: fit.model_dump(exclude_defaults=True) for family, fit in families.items()}
+        document = {name: fit.model_dump(exclude_defaults=True) for name, fit in families.items()}
         write_toml(document, folder / f"{engine}.toml")
         print(f"{folder / engine}.toml: {', '.join(sorted(families))}")
 
@@ -123,7 +125,8 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
             _percent(cell["bias"], signed=True), _percent(cell["simple_median"]),
         )  # fmt: skip
     console.print(table)
-    console.print(f"mean of the suites' medians (A, B): {_percent(report['mean_of_suite_medians'])}")
+    over_suites = _percent(report["mean_of_suite_medians"])
+    console.print(f"mean of the suites' medians (A, B): {over_suites}")
     for kind in ("allocated", "reserved"):
         if cell := report[kind]:
             console.print(
@@ -149,8 +152,9 @@ def _print_choice(console: Console, report: dict[str, Any]) -> None:
         )
     if found := report["choice"]:
         console.print(
-            f"choice in {found['groups']} groups: regret median {_percent(found['median_regret'])}, "
-            f"mean {_percent(found['mean_regret'])}, Spearman {found['spearman']:.2f}; rules of thumb: "
-            f"median {_percent(found['rules_median_regret'])}, mean "
+            f"choice in {found['groups']} groups: regret median "
+            f"{_percent(found['median_regret'])}, mean {_percent(found['mean_regret'])}, Spearman "
+            f"{found['spearman']:.2f}; rules of thumb: median "
+            f"{_percent(found['rules_median_regret'])}, mean "
             f"{_percent(found['rules_mean_regret'])}"
         )

@@ -21,7 +21,8 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
             if row.run.suite == suite and row.run.measured.step_time_s
         ]
         if points:
-            axes.scatter(*zip(*points, strict=True), s=8, alpha=0.6, label=suite)
+            measured, predicted = zip(*points, strict=True)
+            axes.scatter(measured, predicted, s=8, alpha=0.6, label=suite)
     limits = axes.get_xlim()
     for factor in (0.8, 1.0, 1.25):
         axes.plot(limits, [factor * x for x in limits], color="grey", linewidth=0.7)

@@ -1,4 +1,6 @@
-"""Measured runs against the cost model: rows in, predictions and errors out. Run: pytest tests/planner."""
+"""Measured runs against the cost model: rows in, predictions and errors out. Run: pytest
+tests/planner.
+"""
 
 import json
 import math
@@ -16,11 +18,12 @@ from planner.validate import Predicted, Skipped, predict_rows
 from planner.validate_cli import BUILT_IN
 
 ROW = {
-    "id": "hand", "suite": "test", "grade": "A", "framework": "megatron-bridge", "model": "Llama 3 8B",
-    "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32", "kv_heads": "8", "vocab": "128256",
-    "gated_mlp": "1", "tied": "0", "attention": "gqa", "seq_len": "8192", "gpu": "h100-sxm",
-    "gpus": "8", "gpus_per_node": "8", "precision": "bf16", "dp": "8", "tp": "1", "pp": "1", "cp": "1",
-    "zero": "1", "recompute": "none", "micro_batch": "1", "global_batch": "128", "step_time_s": "12.9",
+    "id": "hand", "suite": "test", "grade": "A", "framework": "megatron-bridge",
+    "model": "Llama 3 8B", "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32",
+    "kv_heads": "8", "vocab": "128256", "gated_mlp": "1", "tied": "0", "attention": "gqa",
+    "seq_len": "8192", "gpu": "h100-sxm", "gpus": "8", "gpus_per_node": "8", "precision": "bf16",
+    "dp": "8", "tp": "1", "pp": "1", "cp": "1", "zero": "1", "recompute": "none",
+    "micro_batch": "1", "global_batch": "128", "step_time_s": "12.9",
 }  # fmt: skip
 """Llama 3 8B on one DGX H100, as NVIDIA's DGX Cloud benchmarking publishes it (12.9 s in bf16)."""
 
@@ -45,7 +48,9 @@ def test_one_published_row_is_within_a_tenth():
         pytest.param({"gpu": "abacus"}, "abacus", id="an unknown GPU is named"),
         pytest.param({"dp": "3"}, "is not 8 GPUs", id="3 x 1 x 1 x 1 is not 8"),
         pytest.param({"precision": "int4"}, "int4", id="an unpriced precision is named"),
-        pytest.param({"schedule": "spiral", "pp": "2", "dp": "4"}, "spiral", id="an unknown schedule"),
+        pytest.param(
+            {"schedule": "spiral", "pp": "2", "dp": "4"}, "spiral", id="an unknown schedule"
+        ),
         pytest.param({"seq_len": "long"}, "long", id="a word for a number"),
         pytest.param({"global_batch": "4"}, "less than", id="4 sequences cannot feed 8 replicas"),
     ],

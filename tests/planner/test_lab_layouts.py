@@ -1,0 +1,45 @@
+"""Layouts that laboratories really ran: legal, fitting and near their published times."""
+
+import pytest
+
+from benchmarks.lab_layouts import LABS, Lab, own_layout
+from costmodels.layout import Layout
+from planner.answer import case_at
+from planner.explain import lacking_bytes, predicted
+from planner.resolve import check_case
+from planner.search import search
+
+NAMES = [lab.name for lab in LABS]
+WORST_DENSE_ERROR = 0.2
+
+
+@pytest.fixture(scope="module")
+def layouts() -> dict[str, Layout]:
+    """The layout of each laboratory, what it did not publish made best."""
+    return {lab.name: own_layout(lab).layout for lab in LABS}
+
+
+@pytest.mark.parametrize("lab", LABS, ids=NAMES)
+def test_the_layout_is_legal_and_fits(lab: Lab, layouts: dict[str, Layout]) -> None:
+    """What ran on the real machines obeys every rule of its engine and fits in our account."""
+    case = case_at(lab.question(pinned=True), layouts[lab.name])
+    check_case(case)
+    assert case.layout.world_size == lab.gpus
+    assert lacking_bytes(predicted(case)) <= 0
+
+
+@pytest.mark.parametrize("lab", [lab for lab in LABS if "DeepSeek" not in lab.name],
+                         ids=[name for name in NAMES if "DeepSeek" not in name])  # fmt: skip
+def test_dense_step_times_are_near(lab: Lab, layouts: dict[str, Layout]) -> None:
+    """The published step times of the dense runs, none of them fitted, are met to 20 %."""
+    ours = predicted(case_at(lab.question(pinned=True), layouts[lab.name])).step_time_s
+    error = ours / lab.measured_s - 1
+    print(f"{lab.name}: {ours:.2f} s, published {lab.measured_s} s, {error:+.0%}")
+    assert abs(error) < WORST_DENSE_ERROR
+
+
+def test_what_is_pinned_is_never_better() -> None:
+    """The best layout of the whole space is at least as fast as BLOOM's under the closed form."""
+    lab = next(lab for lab in LABS if "BLOOM" in lab.name)
+    best = search(lab.question(pinned=False)).solutions[0]
+    assert best.step_time_s <= own_layout(lab).step_time_s
