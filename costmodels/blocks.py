@@ -144,7 +144,8 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
 
 
 def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
-    """Keys and values reach every rank of the context-parallel group, and their gradients return."""
+    """Keys and values reach every rank of the context-parallel group, and their gradients return.
+    """
     width = attention.head_dim + attention.v_head_dim
     size = HALF * site.shard.tokens * site.shard.cp * kv_heads(site.shard, attention) * width
     yield Communication(
@@ -201,7 +202,8 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
 
 
 def norm(site: Site, name: str) -> Pointwise:
-    """RMSNorm or LayerNorm over the tokens outside the matmuls; its output feeds the next matmul."""
+    """RMSNorm or LayerNorm over the tokens outside the matmuls; its output feeds the next matmul.
+    """
     width = HALF * site.shard.tokens_outside * site.model.hidden
     passes = 1.0 if site.kernels.fused_norm else 4.0
     outputs = site.model.norms_per_layer / 2  # Gemma normalises the outputs too
@@ -224,7 +226,8 @@ def _kept_norms(site: Site) -> Number:
 
 
 def _residual(site: Site, name: str) -> Pointwise:
-    """The add after each half; its output is the next half's input, kept for the norm's backward."""
+    """The add after each half; its output is the next half's input, kept for the norm's backward.
+    """
     width = HALF * site.shard.tokens_outside * site.model.hidden
     mask = width / HALF if site.kernels.dropout else 0.0
     return Pointwise(

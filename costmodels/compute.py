@@ -120,7 +120,8 @@ def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: N
 
 
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
-    """Seconds of the core attention; its backward makes five products where the forward makes two."""
+    """Seconds of the core attention; its backward makes five products where the forward makes two.
+    """
     kernels, recipe = device.kernels, device.recipe
     surface = device.attention_surface(
         recipe.other_dtype(device.gpu), "backward" if backward else "forward"

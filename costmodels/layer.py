@@ -131,7 +131,8 @@ class Pricer:
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Cost:
-        """The cost of `operations` when those of the `replayed` modules run again in the backward."""
+        """The cost of `operations` when those of the `replayed` modules run again in the backward.
+        """
         again = [op for op in operations if _is_replayed(op, replayed)]
         if "linear_half" in replayed:
             again += [op for op in operations if isinstance(op, Matmul)][1::2]
@@ -192,7 +193,8 @@ class Pricer:
         return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
 
     def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Host time of tensor-parallel collectives beside a pipeline that crosses nodes [fitted]."""
+        """Host time of tensor-parallel collectives beside a pipeline that crosses nodes [fitted].
+        """
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * self.groups["tp"].size
         counts = (_count(op, direction) for op in operations
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip

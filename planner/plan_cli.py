@@ -87,7 +87,7 @@ def plan(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="megatron, torchtitan, nanotron, native...; megatron unless said (CPUs: native).",
+            help="megatron-bridge (the default, but for CPUs: native), torchtitan, nanotron...",
             rich_help_panel=JOB,
         ),
     ] = None,

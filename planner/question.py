@@ -5,7 +5,7 @@ cluster    a profile's name or file; or a GPU, GPUs per node and the network of 
            together are named GPU:PER_NODE:NETWORK (`hardware_profiles.load.compose_cluster`)
 batch      sequences, or tokens: 4M is 4 x 2**20 (labs count so: 512 x 8192), 1024x4096 is
            sequences x their length, 4194304 is itself
-engine     whose rules and habits count; `native` on this machine's processors, `megatron`
+engine     whose rules and habits count; `native` on this machine's processors, `megatron-bridge`
            elsewhere, where nothing is said
 seq_len    4096 where nothing is said, or what the model reads at most if that is shorter
 """
@@ -187,7 +187,7 @@ def parse_tokens(text: str) -> int:
 
 
 def _usual_engine(cluster: Cluster) -> str:
-    return "native" if cluster.gpu.vendor == "cpu" else "megatron"
+    return "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
 
 
 def _check_precision(precision: Precision, cluster: Cluster) -> None:

@@ -87,7 +87,8 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of the file as they are; raises `OSError`, or `ValueError` without an `id` column."""
+    """The rows of the file as they are; raises `OSError`, or `ValueError` without an `id` column.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if "id" not in (reader.fieldnames or ()):
@@ -264,7 +265,8 @@ def _measured(row: dict[str, str]) -> Measured:
 
 
 def _cluster(row: dict[str, str]) -> Cluster:
-    """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes."""
+    """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes.
+    """
     gpu, text = (row.get("gpu") or "").strip(), (row.get("interconnect") or "").lower()
     cluster = usual_cluster(gpu)
     for words, name in INTERCONNECTS.items():

@@ -1,4 +1,5 @@
-"""The cost model of the native engine against its dry run, over every axis and their compositions."""
+"""The cost model of the native engine against its dry run, over every axis and their compositions.
+"""
 
 from statistics import median
 

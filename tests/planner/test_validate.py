@@ -93,7 +93,8 @@ def test_frameworks_find_their_engine(framework, engine):
 
 
 def test_published_runs_stay_predicted(published):
-    """Over the published runs the median step error and the out-of-memory answers hold (printed)."""
+    """Over the published runs the median step error and the out-of-memory answers hold (printed).
+    """
     rows = [row for row in published if isinstance(row, Predicted)]
     report = summary(rows, len(published) - len(rows))
     print(json.dumps(report, indent=1))
