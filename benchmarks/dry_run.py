@@ -203,13 +203,12 @@ def _alone(name: str) -> Iterator[Case]:
     yield _case(name, 2)
     yield _case(name, 2, **TP2)
     yield _case(name, 2, context_parallel=2, zero_stage=1)
-    for zero in (1, 2, 3):
+    for zero in (1, 2, 3) if name == "llama" else (2, 3):
         yield _case(name, 2, data_parallel=4, zero_stage=zero)
     yield _case(name, 2, stages=even_stages(6, 1, "full"))
     yield _case(name, 2, stages=even_stages(6, 1, "selective"), selective_modules=ALL)
     yield _case(name, 4, **PP2)
     yield _case(name, 4, **PP2, last=True)
-    yield _case(name, 3, **PP2, schedule="gpipe")
     yield _case(name, 4, **INTERLEAVED)
     yield _case(name, 4, **PP2, schedule="zb_h1", last=True)
     yield _case(name, 5, **V, schedule="zb_v")
@@ -217,6 +216,7 @@ def _alone(name: str) -> Iterator[Case]:
 
 def _composed() -> Iterator[Case]:
     mixed = (Stage(6, 2, 2),)
+    yield _case("llama", 3, **PP2, schedule="gpipe")
     uneven = (Stage(4, 1, 2), Stage(2))
     yield _case("llama", 2, stages=mixed)
     yield _case("llama", 1, micro_batch_size=4)

@@ -1,5 +1,4 @@
-"""The cost model of the native engine against its dry run, over every axis and their compositions.
-"""
+"""The cost model of the native engine against its dry run, over every axis and their compositions."""
 
 from statistics import median
 
@@ -99,7 +98,7 @@ def test_bytes_sent(axis: str, results):
         once = sent.get("tp.all_reduce", 0.0) - beside(case, "tp") if axis == "tp" else 0.0
         expected = sent_bytes(case, axis) + beside(case, axis) + once
         assert counted == pytest.approx(expected, rel=1e-9), case.name
-        assert 0 <= once < 0.02 * counted
+        assert 0 <= once < 0.04 * counted  # norms, routers, latent down projections
         seen += 1
     assert seen >= 4
 
