@@ -9,6 +9,7 @@ import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -270,12 +271,17 @@ def _cluster(row: dict[str, str]) -> Cluster:
     gpu, text = (row.get("gpu") or "").strip(), (row.get("interconnect") or "").lower()
     cluster = usual_cluster(gpu)
     for words, name in INTERCONNECTS.items():
-        if words in text and load_cluster(name).gpu.name == cluster.gpu.name:
-            cluster = load_cluster(name)
+        if words in text and _named_cluster(name).gpu.name == cluster.gpu.name:
+            cluster = _named_cluster(name)
     per_node = _count(row, "gpus_per_node", cluster.gpus_per_node)
     if "nvl72" in text:
         per_node = NVL72_RANKS
     return _with_measured_links(cluster.model_copy(update={"gpus_per_node": per_node}), row)
+
+
+@cache
+def _named_cluster(name: str) -> Cluster:
+    return load_cluster(name)
 
 
 NVL72_RANKS = 64
