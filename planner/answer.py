@@ -4,11 +4,21 @@ The search proves which layout is best under the closed form. The k best of them
 are then timed by the event simulation (`planner.predict`), and the fastest of those is the plan.
 """
 
+import math
 from collections.abc import Callable, Iterator
 
 from costmodels.layout import Layout
 from hardware_profiles.load import cluster_hash
-from planner.explain import Change, Priced, TimeParts, alternatives, lost_by, priced, step_model_of
+from planner.explain import (
+    Change,
+    Priced,
+    TimeParts,
+    alternatives,
+    lost_by,
+    needed_bytes,
+    priced,
+    step_model_of,
+)
 from planner.plan import (
     Plan,
     PlanCluster,
@@ -19,6 +29,7 @@ from planner.plan import (
     RunnerUp,
     SearchReport,
 )
+from planner.predict import stage_memory
 from planner.priced_space import Question
 from planner.question import Asked
 from planner.resolve import Case
@@ -49,8 +60,18 @@ def solve(
         k=top,
         time_limit_s=time_limit_s,
         progress=progress,
-        rerank=lambda layout: step_model_of(case_at(question, layout)).time().step_time_s,
+        rerank=lambda layout: simulated_s(case_at(question, layout)),
     )
+
+
+def simulated_s(case: Case) -> float:
+    """The step time that the event simulation gives; infinite where it finds that a rank does not
+    fit after all (the closed form knows less of what a zero-bubble pass holds).
+    """
+    model = step_model_of(case)
+    if needed_bytes(stage_memory(model)) > case.cluster.capacity_bytes:
+        return math.inf
+    return model.time().step_time_s
 
 
 def plan_of(asked: Asked, result: SearchResult) -> Plan:

@@ -1,5 +1,7 @@
 """One layout priced in full, as the plan file states it."""
 
+from dataclasses import replace
+
 from costmodels.layout import Layout
 from costmodels.memory import Memory
 from costmodels.model import Model
@@ -14,7 +16,11 @@ from planner.plan import Prediction, StageMemory
 def predict(
     model: Model, layout: Layout, training: Training, cluster: Cluster, engine: Engine
 ) -> Prediction:
-    """Step time with its parts, and the memory of each pipeline rank."""
+    """Step time with its parts, and the memory of each pipeline rank.
+
+    Offload to the host is not modelled: the layout is priced without it, as the notes of a case say.
+    """
+    layout = replace(layout, optimizer_offload=False, activation_offload=False)
     fit = load_fit(engine.name, cluster.gpu.name)
     step_model = StepModel(Setting(model, training, cluster, engine, fit.tuning), layout)
     return prediction_of(step_model, step_model.time())

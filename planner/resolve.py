@@ -95,13 +95,15 @@ def resolve(
     model = _model(facts, reading, settings, model)
     engine = engine_named(settings.engine or reading.engine)
     layout, training = _layout(facts, reading, model)
+    offloads = layout.optimizer_offload or layout.activation_offload
+    offload = ("offload to the host is not modelled: priced without it",) if offloads else ()
     return Case(
         model=model,
         layout=layout,
         training=training,
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
-        notes=(*reading.notes, *unpriced(layout, engine)),
+        notes=(*reading.notes, *unpriced(layout, engine), *offload),
     )
 
 

@@ -1,4 +1,4 @@
-"""The cost model of the native engine against its dry run, over every axis and their compositions."""
+"""The cost model of the native engine against its dry run, over every axis and compositions."""
 
 from statistics import median
 

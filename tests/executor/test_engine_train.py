@@ -19,6 +19,7 @@ CONFIG = {
 FIELDS = {
     "step", "warmup", "loss", "grad_norm", "step_time_s", "forward_s", "backward_s", "optimizer_s",
     "waiting_s", "exposed_comm_s", "allocated_peak_bytes", "reserved_peak_bytes",
+    "processor_s",
 }  # fmt: skip
 
 
