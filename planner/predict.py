@@ -18,7 +18,7 @@ def predict(
 ) -> Prediction:
     """Step time with its parts, and the memory of each pipeline rank.
 
-    Offload to the host is not modelled: the layout is priced without it, as the notes of a case say.
+    Offload to the host is not modelled: the layout is priced without it, as a case's notes say.
     """
     layout = replace(layout, optimizer_offload=False, activation_offload=False)
     fit = load_fit(engine.name, cluster.gpu.name)
