@@ -7,6 +7,7 @@ says so.
 
 import csv
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -257,8 +258,9 @@ def _recompute(text: str, row: dict[str, str]) -> tuple[str, tuple[RecomputeModu
 def _measured(row: dict[str, str]) -> Measured:
     kind = (row.get("mem_kind") or row.get("note") or "").lower()
     memory = _number(row, "mem_gb")
-    reserved = memory if "reserved" in kind else None
-    allocated = memory if "allocated" in kind and "reserved" not in kind else None
+    said = re.findall("allocated|reserved", kind)[:1]  # the first is its own
+    reserved = memory if said == ["reserved"] else None
+    allocated = memory if said == ["allocated"] else None
     return Measured(
         step_time_s=_number(row, "step_time_s"), allocated_gib=allocated, reserved_gib=reserved,
         rank_0="rank 0" in kind, oom=(row.get("oom") or "0") not in ("0", ""),
