@@ -2,6 +2,10 @@
 
 import datetime
 import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +20,10 @@ from planner.text_files import write_text
 from planner.validate import Predicted, Skipped, json_row, predict_rows
 
 BUILT_IN = Path(__file__).parent.parent / "hardware_profiles" / "published" / "runs.csv"
+
+
+CHUNK = 100
+MANY_ROWS = 400  # below this, starting a second process costs more than it saves
 
 
 class UnreadableRuns(ValueError):
@@ -84,8 +92,26 @@ def _predict(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
     )  # fmt: skip
+    chunks = [rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK)]
+    workers = min(os.cpu_count() or 1, len(chunks)) if len(rows) >= MANY_ROWS else 1
+    results: list[Predicted | Skipped] = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        return list(progress.track(predict_rows(rows), total=len(rows), description="predicting"))
+        bar = progress.add_task("predicting", total=len(rows))
+        with ExitStack() as stack:
+            context = multiprocessing.get_context("spawn")
+            pool = (
+                stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+                if workers > 1
+                else None
+            )
+            for found in pool.map(_predict_chunk, chunks) if pool else map(_predict_chunk, chunks):
+                results += found
+                progress.advance(bar, len(found))
+    return results
+
+
+def _predict_chunk(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
+    return list(predict_rows(rows))
 
 
 def _fit(rows: list[dict[str, str]], folder: Path, source: str) -> None:
