@@ -18,6 +18,7 @@ from hardware_profiles.schema import Frozen
 from planner.text_files import write_text
 
 VERSION = 1
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one: 8 x as fast
 _SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
@@ -168,7 +169,7 @@ class Plan(Frozen):
     def from_yaml(cls, text: str, place: str = "plan") -> Self:
         """Read a plan; raises `UnreadablePlan` with one line that names `place`."""
         try:
-            data = yaml.safe_load(text)
+            data = yaml.load(text, Loader=LOADER)
         except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
             raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict) or "meshplan" not in data:
