@@ -76,7 +76,8 @@ class Tuning(Frozen):
 class Fit(Frozen):
     """A tuning with where it came from.
 
-    error_fraction  median |predicted / measured - 1| of the step time over held-out groups
+    error_fraction  median |predicted / measured - 1| of the step time: over held-out groups where
+                    `validate --fit` wrote the file; `source` says where it is over the rows fitted
     """
 
     tuning: Tuning
