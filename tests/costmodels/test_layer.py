@@ -53,7 +53,7 @@ def costs(step: StepModel, kind: int) -> list[Cost]:
     return [step._plain_cost(kind, mode) for mode in MODES]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_recompute_only_adds_a_replay(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """Full recompute replays the forward, selective less of it; the other passes do not change."""
@@ -71,7 +71,7 @@ def test_recompute_only_adds_a_replay(cases: Callable[..., st.SearchStrategy], d
             )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_costs_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """The total of a cost is the sum of its passes, of a pass that of its causes."""
@@ -89,7 +89,7 @@ def test_costs_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObje
     assert float((cost + cost).total_s) == pytest.approx(float((cost * 2).total_s))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """With a second per launch a pass lasts its launches: one product per weight gradient."""

@@ -146,7 +146,7 @@ def test_interleaving_holds_the_papers_factor_more(p: int, v: int):
     assert chunks / (p * v) == pytest.approx(1 + (p - 1) / (p * v))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_recompute_never_keeps_more(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """None keeps at least what selective keeps, and that at least what full keeps."""
@@ -163,7 +163,7 @@ def test_recompute_never_keeps_more(cases: Callable[..., st.SearchStrategy], dat
     assert kept[0] >= kept[1] >= kept[2] > 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_categories_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """Allocated is the sum of the five categories, none of them negative."""

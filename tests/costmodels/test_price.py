@@ -22,7 +22,7 @@ from hardware_profiles.load_models import load_model_config
 from hardware_profiles.tunings import Tuning
 
 RELATIVE = 1e-9
-COMMON = settings(max_examples=40, deadline=None)
+COMMON = settings(max_examples=40)
 
 
 def priced(case) -> Prices:
@@ -189,7 +189,7 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
     assert [prices.embedding_s[0], prices.head_s[0]] == pytest.approx(ends, rel=RELATIVE)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_rows_do_not_see_each_other(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """The price of a row is the same alone and among others."""

@@ -21,7 +21,7 @@ GOLDEN: tuple[tuple[Schedule, int, int, int], ...] = (
 )  # fmt: skip
 SPLIT = {"zb_h1", "zb_v", "dualpipe_v"}  # whose backward is I and W
 CHUNKS = {"interleaved_1f1b": 2, "zb_v": 2, "dualpipe_v": 2}
-EVEN = settings(max_examples=60, deadline=None)
+EVEN = settings(max_examples=60)
 
 
 def even(chunks: int, f: float = 1.0, i: float = 1.0, w: float = 1.0, send: float = 0.0) -> Work:
@@ -168,7 +168,7 @@ def test_no_schedule_beats_its_slowest_rank(pipeline):
     assert makespan >= sum(work.forward_s) + sum(work.input_grad_s) - 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data(), pp=st.sampled_from((2, 3)), more=st.integers(0, 40))
 @pytest.mark.parametrize(
     ("schedule", "tolerance"),

@@ -17,7 +17,7 @@ from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from hardware_profiles.tunings import Tuning
 
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = settings(max_examples=40)
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def test_one_wild_point_does_not_move_the_curve() -> None:
 
 @example([(1e3, 0.0625), (1e7, 1.0), (13957470.0, 1.0), (13957471.0, 0.0625)])
 @example([(9322676.0, 0.5), (18644330.0, 1.0)])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(1e3, 1e9), st.floats(1e-6, 1.0)), min_size=1, max_size=12))
 def test_more_bytes_are_never_faster(measured: list[tuple[float, float]]) -> None:
     """Whatever was measured, the fitted time is positive and does not fall with the size."""

@@ -32,7 +32,6 @@ layout: {data_parallel: 8, stages: [{layers: 4}]}
 VERDICTS: Counter[str] = Counter()
 MANY = settings(
     max_examples=700,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

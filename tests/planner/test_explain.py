@@ -124,7 +124,6 @@ def test_no_rank_does_two_things_at_once(given_case: Case) -> None:
 
 
 @given(micro_batches=st.integers(1, 4096), most=st.integers(1, 512), pp=st.integers(1, 64))
-@settings(deadline=None)
 def test_shortened(micro_batches: int, most: int, pp: int) -> None:
     """A shortened step has no more micro-batches than the whole, and fills the pipeline."""
     layout = Layout(pipeline_parallel=pp, stages=even_stages(pp, pp))

@@ -62,7 +62,7 @@ def test_a_row_that_cannot_be_priced_says_why(change, reason):
     assert reason in row.reason
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(
         st.sampled_from(sorted(ROW)),
