@@ -2,8 +2,8 @@
 
 from functools import cached_property
 
+from costmodels.actions import Work
 from costmodels.memory import Memory, Sharding
-from costmodels.schedule import Work
 from costmodels.stage_model import Setting, StageModel
 from costmodels.step_memory import (
     context_bytes,

@@ -12,8 +12,9 @@ evaluation, and the reduction across the shard groups of HSDP beside the one ins
 
 from dataclasses import dataclass, fields
 
+from costmodels.actions import Work
 from costmodels.layer import Pass, exposed_s
-from costmodels.schedule import Work, end_s
+from costmodels.schedule import end_s
 from costmodels.stage_model import StageModel
 from hardware_profiles.schema import CollectiveKind
 
