@@ -32,7 +32,7 @@ class TimeParts:
     matmul_s, attention_s, pointwise_s  kernels, forward and backward
     recompute_s                         running forwards again
     host_s                              waiting for the host to issue kernels
-    tensor_s ... send_s                 communication that nothing hides
+    tensor_s ... send_s, offload_s      communication and copies to the host that nothing hides
     bubble_s                            waiting for other pipeline ranks
     update_s, fixed_s                   weight update; once per step
     """
@@ -47,6 +47,7 @@ class TimeParts:
     expert_s: float
     data_s: float
     send_s: float
+    offload_s: float
     bubble_s: float
     update_s: float
     fixed_s: float
@@ -72,6 +73,7 @@ PART_NAMES = {
     "expert_s": "exposed expert-parallel communication",
     "data_s": "exposed gradient and weight communication",
     "send_s": "exposed pipeline communication",
+    "offload_s": "exposed copies to and from the host",
     "bubble_s": "pipeline bubble",
     "update_s": "weight update",
     "fixed_s": "once per step",
@@ -111,6 +113,7 @@ def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts
         expert_s=float(time.expert_s),
         data_s=float(time.data_s),
         send_s=float(time.send_s),
+        offload_s=float(time.offload_s),
         bubble_s=float(time.bubble_s),
         update_s=float(time.optimizer_s),
         fixed_s=float(time.fixed_s),
@@ -228,3 +231,7 @@ def _spending(layout: Layout) -> Iterator[Fix]:
         yield Fix("recompute none", replace(la, stages=stages))
     for stage in range(la.zero_stage):
         yield Fix(f"zero_stage {stage}", replace(la, zero_stage=stage, shard_group=0))
+    if la.optimizer_offload:
+        yield Fix("optimizer_offload false", replace(la, optimizer_offload=False))
+    if la.activation_offload:
+        yield Fix("activation_offload false", replace(la, activation_offload=False))

@@ -18,6 +18,7 @@ from planner.plan import Plan, layout_of, read_plan
 from planner.report import (
     bullets,
     dropped_table,
+    host_line,
     indented,
     memory_bars,
     memory_legend,
@@ -103,6 +104,8 @@ def print_explanation(plan: Plan, parts: TimeParts) -> None:
     out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
     out.print(indented(memory_table(prediction.memory)))
+    if line := host_line(plan):
+        out.print(indented(line))
     lacks = lacking_bytes(prediction)
     if lacks > 0:
         out.print(indented(Text(f"does not fit: lacks {format_bytes(lacks)}", style="bold red")))

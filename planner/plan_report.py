@@ -24,6 +24,7 @@ from planner.question import Asked, BadQuestion
 from planner.reading import Reading, UnreadableConfig
 from planner.report import (
     bullets,
+    host_line,
     indented,
     memory_bars,
     memory_legend,
@@ -93,6 +94,8 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
     out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
+    if line := host_line(plan):
+        out.print(indented(line))
     out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))
     if plan.runners_up:
         out.print()

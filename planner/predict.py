@@ -1,7 +1,5 @@
 """One layout priced in full, as the plan file states it."""
 
-from dataclasses import replace
-
 from costmodels.layout import Layout
 from costmodels.memory import Memory
 from costmodels.model import Model
@@ -24,11 +22,7 @@ def predict(
 def step_model_of(
     model: Model, layout: Layout, training: Training, cluster: Cluster, engine: Engine
 ) -> StepModel:
-    """A layout that can be asked for its memory (`stage_memory`) without its time.
-
-    Offload to the host is not modelled: the layout is priced without it, as a case's notes say.
-    """
-    layout = replace(layout, optimizer_offload=False, activation_offload=False)
+    """A layout that can be asked for its memory (`stage_memory`) without its time."""
     fit = load_fit(engine.name, cluster.gpu.name)
     return StepModel(Setting(model, training, cluster, engine, fit.tuning), layout)
 
@@ -69,5 +63,5 @@ def _stage(memory: Memory, step_model: StepModel) -> StageMemory:
         weights=float(memory.weights), gradients=float(memory.gradients),
         optimizer=float(memory.optimizer), activations=float(memory.activations),
         transient=float(memory.transient), context=context, slack=slack, allocated=allocated,
-        reserved=step_model.reserved_bytes(memory),
+        reserved=step_model.reserved_bytes(memory), host=float(memory.host),
     )  # fmt: skip
