@@ -17,7 +17,6 @@ from planner.explain import (
     lost_by,
     needed_bytes,
     priced,
-    step_model_of,
 )
 from planner.host_memory import host_use
 from planner.plan import (
@@ -30,7 +29,7 @@ from planner.plan import (
     RunnerUp,
     SearchReport,
 )
-from planner.predict import stage_memory
+from planner.predict import stage_memory, step_model_of
 from planner.priced_space import Question
 from planner.question import Asked
 from planner.resolve import Case

@@ -15,13 +15,12 @@ from operator import add
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layer import Cost, Pass
 from costmodels.layout import InvalidLayout, Layout, Stage
-from costmodels.step import Setting, StepModel, StepTime
+from costmodels.step import StepModel, StepTime
 from costmodels.units import format_bytes, format_seconds
-from hardware_profiles.tunings import load_fit
 from planner.engine_rules import unpriced
 from planner.fixes import Fix, changes
 from planner.plan import Prediction, StageMemory
-from planner.predict import predict, prediction_of, stage_memory
+from planner.predict import prediction_of, stage_memory, step_model_of
 from planner.resolve import Case, check_case
 
 
@@ -81,13 +80,6 @@ PART_NAMES = {
 
 
 AS_FAST = 0.0005
-
-
-def step_model_of(case: Case) -> StepModel:
-    """The layout of `case`, ready to be priced."""
-    c = case
-    tuning = load_fit(c.engine.name, c.cluster.gpu.name).tuning
-    return StepModel(Setting(c.model, c.training, c.cluster, c.engine, tuning), c.layout)
 
 
 def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts:
@@ -173,11 +165,6 @@ def alternatives(chosen: Priced) -> Iterator[Change]:
             found = priced(moved)
             slower = found.prediction.step_time_s / chosen.prediction.step_time_s - 1
             yield Change(fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower)
-
-
-def predicted(case: Case) -> Prediction:
-    """Time and memory of the layout of `case`."""
-    return predict(case.model, case.layout, case.training, case.cluster, case.engine)
 
 
 def runs(case: Case) -> bool:

@@ -12,9 +12,10 @@ from rich.text import Text
 from costmodels.units import format_bytes, format_seconds
 from planner.answer import reasons
 from planner.check import case_of
-from planner.explain import Priced, TimeParts, lacking_bytes, priced, step_model_of
+from planner.explain import Priced, TimeParts, lacking_bytes, priced
 from planner.output import console, print_json
 from planner.plan import Plan, layout_of, read_plan
+from planner.predict import step_model_of
 from planner.report import (
     bullets,
     dropped_table,

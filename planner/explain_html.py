@@ -7,8 +7,9 @@ from pathlib import Path
 from string import Template
 
 from costmodels.units import format_bytes, format_count, format_seconds
-from planner.explain import PART_NAMES, TimeParts, needed_bytes, step_model_of, time_parts
+from planner.explain import PART_NAMES, TimeParts, needed_bytes, time_parts
 from planner.plan import Plan, Prediction, layout_of
+from planner.predict import step_model_of
 from planner.report import CATEGORIES, host_line, lost_text, proof_lines, stages_line
 from planner.resolve import Case
 from planner.svg import memory_picture, parts_picture, timeline_picture

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from costmodels.units import GIB, format_bytes
 from planner.answer import case_at, plan_layout
-from planner.explain import needed_bytes, predicted, runs, step_model_of
+from planner.explain import needed_bytes, runs
 from planner.fixes import changes
 from planner.footprint import Explanation, Fit, NearestMiss, minimum_gpus
 from planner.plan import Prediction
-from planner.predict import stage_memory
+from planner.predict import predicted, stage_memory, step_model_of
 from planner.priced_space import Question
 from planner.report import indented, memory_bars, memory_legend, step_heading
 from planner.resolve import Case

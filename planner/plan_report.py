@@ -15,10 +15,10 @@ from costmodels.params import active_parameters, model_parameters
 from costmodels.units import format_bytes, format_count, format_seconds
 from planner.compare import Comparison, Row, compare, cost_per_trillion_tokens
 from planner.config_files import text_of
-from planner.explain import predicted
 from planner.fit_report import print_fit
 from planner.output import console, listing
 from planner.plan import Plan, layout_of
+from planner.predict import predicted
 from planner.priced_space import Question
 from planner.question import Asked, BadQuestion
 from planner.reading import Reading, UnreadableConfig
