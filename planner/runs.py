@@ -176,7 +176,7 @@ def _layout(
         zero_stage=_count(row, "zero", _default_zero(engine, dp * cp), least=0),
         micro_batch_size=mbs,
         schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
-        selective_modules=modules,
+        selective_modules=modules, optimizer_offload=_optimizer_offload(row, engine),
     )  # fmt: skip
     if layout.num_micro_batches(training) < 1:
         raise SkippedRow(
@@ -212,6 +212,15 @@ def _sequence_parallel(row: dict[str, str], tp: int, engine: Engine) -> bool:
         return row["sp"] == "1" and tp > 1
     return tp > 1 and engine.legality.sequence_parallel == "always"
 
+
+def _optimizer_offload(row: dict[str, str], engine: Engine) -> bool:
+    """Whether the row's note says that the optimizer ran on the host, and the engine can do it."""
+    note = (row.get("note") or "").lower()
+    said = any(words in note for words in OFFLOADED)
+    return said and engine.legality.optimizer_offload
+
+
+OFFLOADED = ("cpu-offloaded optimizer", "cpu offload of adamw")
 
 FINE_GRAINED_EXPERTS = 32
 
