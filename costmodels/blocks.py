@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from costmodels.elementwise import Number, maximum, where
 from costmodels.experts import expert_operations
 from costmodels.feed_forward import (
-    HALF,
     Site,
     dense_feed_forward,
     gather_tokens,
@@ -37,7 +36,7 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
 
 def input_bytes(site: Site) -> Number:
     """The layer's input: all that a fully recomputed layer keeps."""
-    return HALF * site.shard.tokens_outside * site.model.hidden
+    return site.itemsize * site.shard.tokens_outside * site.model.hidden
 
 
 def _attention_half(site: Site, attention: Attention) -> Iterator[Operation]:
@@ -70,10 +69,10 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         m=t,
         n=a * d + a_kv * (d + d_v),
         k=site.model.hidden,
-        saved_bytes=HALF * t * a_kv * d_v,
+        saved_bytes=site.itemsize * t * a_kv * d_v,
     )
     if attention.qk_norm != "none":
-        width = HALF * t * (a + a_kv) * d
+        width = site.itemsize * t * (a + a_kv) * d
         yield Pointwise(
             name="qk_norm",
             forward_bytes=2 * width,
@@ -93,11 +92,12 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     up: tuple[Module, ...] = ("mla_up_proj",)
     own = shard.tokens_outside if site.kernels.own_token_latents else t
     yield Matmul(
-        name="kv_down", m=own, n=kv_rank + rope, k=h, saved_bytes=HALF * own * (kv_rank + rope)
+        name="kv_down", m=own, n=kv_rank + rope, k=h,
+        saved_bytes=site.itemsize * own * (kv_rank + rope),
     )
     if q_rank:
-        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=HALF * own * q_rank)
-    ranks = HALF * own * (q_rank + kv_rank)
+        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
+    ranks = site.itemsize * own * (q_rank + kv_rank)
     yield Pointwise(
         name="latent_norm",
         forward_bytes=2 * ranks,
@@ -114,7 +114,7 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         m=t,
         n=a * (d - rope + d_v),
         k=kv_rank,
-        saved_bytes=HALF * t * a * d_v,
+        saved_bytes=site.itemsize * t * a * d_v,
         modules=up,
     )
     yield _rotary(site, 2 * t * a * d, up)
@@ -123,8 +123,9 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
 def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communication]:
     """Latents gathered for the up projections (again in backward), the rotary key only once."""
     for name, width, backward in (("latents", ranks, 2.0), ("rotary_key", rope, 1.0)):
+        size = site.itemsize * site.shard.tokens * width
         yield Communication(
-            name=name, axis="tp", kind="all_gather", size_bytes=HALF * site.shard.tokens * width,
+            name=name, axis="tp", kind="all_gather", size_bytes=size,
             forward_count=1.0, backward_count=backward, hidden_by="linear",
         )  # fmt: skip
 
@@ -132,13 +133,13 @@ def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communicati
 def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:
     """RoPE, or for positions that are not rotated the copy out of the fused projection."""
     passes = 1 if site.kernels.fused_rope else 3
-    move = 2 * HALF * elements
+    move = 2 * site.itemsize * elements
     return Pointwise(
         name="rotary",
         forward_bytes=passes * move,
         backward_bytes=passes * move,
         kernels=1 if site.kernels.fused_rope else 8,
-        saved_bytes=HALF * elements,
+        saved_bytes=site.itemsize * elements,
         modules=("pointwise", *also),
     )
 
@@ -146,8 +147,8 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
 def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
     """Keys and values reach every rank of the context-parallel group, and their gradients return.
     """
-    width = attention.head_dim + attention.v_head_dim
-    size = HALF * site.shard.tokens * site.shard.cp * kv_heads(site.shard, attention) * width
+    width = kv_heads(site.shard, attention) * (attention.head_dim + attention.v_head_dim)
+    size = site.itemsize * site.shard.tokens * site.shard.cp * width
     yield Communication(
         name="key_value",
         axis="cp",
@@ -185,7 +186,8 @@ def _core_output(site: Site, attention: Attention) -> Pointwise:
     heads = attention.heads / site.shard.tp
     return Pointwise(
         name="core_output", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
-        saved_bytes=HALF * site.shard.tokens * heads * attention.v_head_dim, modules=("linear",),
+        saved_bytes=site.itemsize * site.shard.tokens * heads * attention.v_head_dim,
+        modules=("linear",),
     )  # fmt: skip
 
 
@@ -204,7 +206,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
 def norm(site: Site, name: str) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; its output feeds the next matmul.
     """
-    width = HALF * site.shard.tokens_outside * site.model.hidden
+    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
     passes = 1.0 if site.kernels.fused_norm else 4.0
     outputs = site.model.norms_per_layer / 2  # Gemma normalises the outputs too
     return Pointwise(
@@ -228,8 +230,8 @@ def _kept_norms(site: Site) -> Number:
 def _residual(site: Site, name: str) -> Pointwise:
     """The add after each half; its output is the next half's input, kept for the norm's backward.
     """
-    width = HALF * site.shard.tokens_outside * site.model.hidden
-    mask = width / HALF if site.kernels.dropout else 0.0
+    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    mask = width / site.itemsize if site.kernels.dropout else 0.0
     return Pointwise(
         name=name,
         forward_bytes=3 * width + mask,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from costmodels.blocks import layer_operations, norm
 from costmodels.elementwise import Number, floor, maximum, minimum, where
-from costmodels.feed_forward import HALF, Site, gather_tokens, scatter_tokens
+from costmodels.feed_forward import Site, gather_tokens, scatter_tokens
 from costmodels.operations import Matmul, Operation, Pointwise
 from costmodels.params import padded_vocab
 
@@ -22,15 +22,15 @@ from costmodels.params import padded_vocab
 def embedding_operations(site: Site) -> tuple[Operation, ...]:
     """The lookup, and under tensor parallel the sum over the ranks that hold other rows."""
     shard = site.shard
-    width = HALF * shard.tokens * site.model.hidden
-    kept = HALF * shard.tokens_outside * site.model.hidden
+    width = site.itemsize * shard.tokens * site.model.hidden
+    kept = site.itemsize * shard.tokens_outside * site.model.hidden
     lookup = Pointwise(
         name="embedding", forward_bytes=2 * width, backward_bytes=3 * width, kernels=2,
         modules=("input",),
     )  # fmt: skip
     mask = Pointwise(
         name="embedding_dropout", forward_bytes=2 * kept, backward_bytes=2 * kept,
-        saved_bytes=kept / HALF, modules=("input",),
+        saved_bytes=kept / site.itemsize, modules=("input",),
     )  # fmt: skip
     exchange = scatter_tokens(site, "embedding_output")
     return (lookup, exchange, mask) if site.kernels.dropout else (lookup, exchange)
@@ -54,8 +54,8 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     final = (_final_norm(site),) if site.model.final_norm else ()
     passes = 1.0 if site.kernels.fused_cross_entropy else 3.0
     loss = Pointwise(
-        name="cross_entropy", forward_bytes=HALF * 2 * logits * passes,
-        backward_bytes=HALF * 2 * logits * passes,
+        name="cross_entropy", forward_bytes=site.itemsize * 2 * logits * passes,
+        backward_bytes=site.itemsize * 2 * logits * passes,
         kernels=2 if site.kernels.fused_cross_entropy else 8,
     )  # fmt: skip
     head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False)
@@ -72,7 +72,7 @@ def _final_norm(site: Site) -> Pointwise:
     n + 1 tensors around them.
     """
     plain = norm(site, "final_norm")
-    kept = HALF * site.shard.tokens_outside * site.model.hidden
+    kept = site.itemsize * site.shard.tokens_outside * site.model.hidden
     return replace(plain, saved_bytes=plain.saved_bytes + kept)
 
 
@@ -82,11 +82,12 @@ def logits_bytes(site: Site) -> Number:
     Of chunks, the gradient of the one before (16 bit) is there until the next is done.
     """
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
-    each = site.kernels.logits_bytes
+    each = site.bytes_per_logit
     if not site.kernels.loss_chunk_bytes:
         return each * site.shard.tokens * columns
     first, second = chunk_rows(site)
-    return maximum(each * first, where(second > 0, each * second + HALF * first, 0.0)) * columns
+    both = where(second > 0, each * second + site.itemsize * first, 0.0)
+    return maximum(each * first, both) * columns
 
 
 def chunk_rows(site: Site) -> tuple[Number, Number]:

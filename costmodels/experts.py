@@ -18,7 +18,6 @@ from typing import Literal
 
 from costmodels.elementwise import Number, where
 from costmodels.feed_forward import (
-    HALF,
     Site,
     activation,
     dense_feed_forward,
@@ -52,17 +51,17 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         backward_bytes=8.0 * t * experts.experts,
         modules=("moe",),
     )
-    yield _permute("permute", HALF * copies * h)
-    yield _exchange("dispatch", HALF * copies * h, experts.top_k)
-    yield _gather_experts(site, "expert_input", HALF * rows * h, "all_gather")
-    yield _permute("sort_by_expert", HALF * rows * h, saved=HALF * rows * h)
+    yield _permute("permute", site.itemsize * copies * h)
+    yield _exchange("dispatch", site.itemsize * copies * h, experts.top_k)
+    yield _gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
+    yield _permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
     yield Matmul(
         name="experts_up",
         m=rows * shard.ep / experts.experts,
         n=up * f,
         k=h,
         groups=experts.experts / shard.ep,
-        saved_bytes=HALF * rows * up * f,
+        saved_bytes=site.itemsize * rows * up * f,
         modules=("moe",),
     )
     yield activation(site, rows * f)
@@ -75,11 +74,11 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         saved_bytes=0.0,
         modules=("moe",),
     )
-    yield _permute("unsort", HALF * rows * h)
-    yield _gather_experts(site, "expert_output", HALF * rows * h, "reduce_scatter")
-    yield _exchange("combine", HALF * copies * h, experts.top_k)
-    weighted = 0.0 if site.kernels.weighs_inside_experts else HALF * copies * h
-    yield _permute("unpermute", HALF * copies * h, saved=weighted)
+    yield _permute("unsort", site.itemsize * rows * h)
+    yield _gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
+    yield _exchange("combine", site.itemsize * copies * h, experts.top_k)
+    weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
+    yield _permute("unpermute", site.itemsize * copies * h, saved=weighted)
     if experts.shared_ffn:
         yield gather_tokens(site, "shared_input")
         yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)

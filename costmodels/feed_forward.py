@@ -21,29 +21,37 @@ from costmodels.operations import Communication, Matmul, Operation, Pointwise
 from costmodels.shard import Shard
 from hardware_profiles.engine_schema import KernelHabits
 
-HALF = 2.0  # bytes of a 16-bit number
-
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where operations are listed for: the model, one rank's share of it, the engine's kernels."""
+    """Where operations are listed for: the model, one rank's share of it, the engine's kernels.
+
+    itemsize  bytes of one number of an activation or weight: 2, in fp32 training 4
+    """
 
     model: Model
     shard: Shard
     kernels: KernelHabits
+    itemsize: float = 2.0
+
+    @property
+    def bytes_per_logit(self) -> float:
+        """Of the loss at its peak; fp32 training has the one copy that is worked on in place."""
+        return self.kernels.logits_bytes if self.itemsize == 2.0 else self.itemsize
 
     @property
     def gathered_bytes(self) -> Number:
         """The input of the matmuls, gathered over the tensor-parallel ranks: 2 t h."""
-        return HALF * self.shard.tokens * self.model.hidden
+        return self.itemsize * self.shard.tokens * self.model.hidden
 
 
 def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
     """Up (and gate), activation, down, for `f` columns on this rank."""
     t, h, up = site.shard.tokens, site.model.hidden, 2 if site.model.gated else 1
     yield Matmul(
-        name="up", m=t, n=up * f, k=h, saved_bytes=HALF * t * up * f, modules=("linear", "mlp")
-    )
+        name="up", m=t, n=up * f, k=h, saved_bytes=site.itemsize * t * up * f,
+        modules=("linear", "mlp"),
+    )  # fmt: skip
     yield activation(site, t * f)
     yield Matmul(name="down", m=t, n=h, k=f, modules=("linear", "mlp"))
 
@@ -55,10 +63,10 @@ def activation(site: Site, elements: Number) -> Pointwise:
     extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
     return Pointwise(
         name="activation",
-        forward_bytes=HALF * elements * (inputs + 1 + 2 * extra),
-        backward_bytes=HALF * elements * (2 * inputs + 1 + 3 * extra),
+        forward_bytes=site.itemsize * elements * (inputs + 1 + 2 * extra),
+        backward_bytes=site.itemsize * elements * (2 * inputs + 1 + 3 * extra),
         kernels=1 if fused else 3,
-        saved_bytes=HALF * elements * (1 + extra),
+        saved_bytes=site.itemsize * elements * (1 + extra),
         modules=("mlp", "moe_act", "pointwise"),
     )
 

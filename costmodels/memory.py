@@ -153,7 +153,13 @@ left out; SGD)."""
 
 
 def kept_state(state: State, training: Training) -> State:
-    """What the engine keeps under this training's optimizer; of frozen weights only the weights."""
+    """What the engine keeps under this training's optimizer; of frozen weights only the weights.
+
+    fp32 weights are their own master copy.
+    """
+    if training.precision == "fp32":
+        whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0}
+        state = state.model_copy(update=whole)
     if training.adapters_only:
         frozen = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
         return state.model_copy(update=dict.fromkeys(frozen, 0.0))

@@ -16,7 +16,6 @@ A pipeline also holds a message just sent and one posted early: two tensors of t
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodels.feed_forward import HALF
 from costmodels.held import Moment, moments
 from costmodels.memory import Sharding
 from costmodels.params import RankParameters, padded_vocab
@@ -86,7 +85,8 @@ class _Chunk:
             (pattern[before + offset], _mode(offset, stage.full_layers, stage.selective_layers))
             for offset in range(stage.layers)
         ]
-        self.stream = HALF * float(model.site.shard.tokens_outside) * model.setting.model.hidden
+        site = model.site
+        self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
         self._steps: dict[int, tuple[Step, ...]] = {}
         self._peaks: dict[tuple[str, bool, bool], Peak] = {}
 
@@ -172,7 +172,7 @@ class _Chunk:
     def _loss(self) -> float:
         """What the head holds, with its table and that one's gradient whole."""
         gradient = WIDE * self._table if self.zero >= 2 else 0.0
-        gathered = HALF * self._table if self.zero >= 3 else 0.0
+        gathered = self.model.site.itemsize * self._table if self.zero >= 3 else 0.0
         return float(loss_bytes(self.model.site, gradient)) + gathered
 
     @property
@@ -209,7 +209,7 @@ class _Chunk:
     def _embedding(self, whole: bool) -> float:
         """The gathered gradient, its fp32 copy, and the table's own gradient."""
         site = self.model.site
-        rows = HALF * float(site.shard.tokens) * site.model.hidden
+        rows = site.itemsize * float(site.shard.tokens) * site.model.hidden
         table = WIDE * self._table if self.zero >= 2 else 0.0
         return (
             max(
@@ -230,7 +230,8 @@ class _Chunk:
         """ZeRO-3's weights of a layer and of a neighbour."""
         if self.zero < 3 or at < 0:
             return 0.0
-        return HALF * sum(self._count(kind) for kind, _ in self.layers[max(at - 1, 0) : at + 1])
+        pair = self.layers[max(at - 1, 0) : at + 1]
+        return self.model.site.itemsize * sum(self._count(kind) for kind, _ in pair)
 
     def _gradients(self, at: int, whole: bool, put_off: bool) -> float:
         """This layer's gradient and the one being reduced."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from costmodels.blocks import kv_heads
 from costmodels.elementwise import Number, maximum, where
 from costmodels.ends import chunk_rows
-from costmodels.feed_forward import HALF, Site
+from costmodels.feed_forward import Site
 from costmodels.model import Attention, Experts, Layer
 from costmodels.params import padded_vocab
 
@@ -67,7 +67,7 @@ def most_passing_bytes(site: Site, kind: Layer) -> Number:
     """The most that any backward pass of such a layer makes, a replayed output and two messages
     of the pipeline or the embedding's gradient included.
     """
-    embedding = 3 * HALF * site.shard.tokens * site.model.hidden
+    embedding = 3 * site.itemsize * site.shard.tokens * site.model.hidden
     return peak_bytes(backward_steps(site, kind)) + 3 * _stream(site) + embedding
 
 
@@ -80,10 +80,10 @@ def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
     """
     h, columns = site.model.hidden, padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
     first, second = chunk_rows(site)
-    each, own = site.kernels.logits_bytes * columns, HALF * first * columns
+    each, own = site.bytes_per_logit * columns, site.itemsize * first * columns
     following = where(second > 0, each * second, 0.0)
-    later = own + maximum(HALF * columns * h, following) + gradient_bytes
-    rows = HALF * site.shard.tokens * h
+    later = own + maximum(site.itemsize * columns * h, following) + gradient_bytes
+    rows = site.itemsize * site.shard.tokens * h
     return _stream(site) + _gathered(site, h) + rows + maximum(each * first, later)
 
 
@@ -104,12 +104,12 @@ def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
 
 def _stream(site: Site) -> Number:
     """One tensor of the residual stream: 2 r h."""
-    return HALF * site.shard.tokens_outside * site.model.hidden
+    return site.itemsize * site.shard.tokens_outside * site.model.hidden
 
 
 def _gathered(site: Site, width: Number) -> Number:
     """A tensor gathered over the tensor-parallel ranks; nothing new on one rank."""
-    return where(site.shard.tp > 1, HALF * site.shard.tokens * width, 0.0)
+    return where(site.shard.tp > 1, site.itemsize * site.shard.tokens * width, 0.0)
 
 
 def _norm(site: Site, *, multiplied: bool) -> Iterator[Step]:
@@ -128,8 +128,8 @@ def _row(site: Site, width: Number, saved: Number) -> Step:
     """
     h, whole = site.model.hidden, _gathered(site, site.model.hidden)
     return Step(
-        made=whole + HALF * site.shard.tokens * width,
-        product=HALF * h * width,
+        made=whole + site.itemsize * site.shard.tokens * width,
+        product=site.itemsize * h * width,
         late=whole + saved,
     )
 
@@ -141,11 +141,11 @@ def _column(site: Site, widest: Number, width: Number, *, grads: Number, saved: 
     grads   bytes of their output gradients, and `saved` of the input: both kept for W
     """
     whole = _gathered(site, width)
-    part = where(site.shard.tp > 1, HALF * site.shard.tokens_outside * width, 0.0)
+    part = where(site.shard.tp > 1, site.itemsize * site.shard.tokens_outside * width, 0.0)
     return Step(
-        made=HALF * site.shard.tokens * width + part,
-        product=whole + HALF * width * widest,
-        gone=where(site.shard.tp > 1, HALF * site.shard.tokens * width, 0.0),
+        made=site.itemsize * site.shard.tokens * width + part,
+        product=whole + site.itemsize * width * widest,
+        gone=where(site.shard.tp > 1, site.itemsize * site.shard.tokens * width, 0.0),
         late=grads + saved,
     )
 
@@ -153,7 +153,7 @@ def _column(site: Site, widest: Number, width: Number, *, grads: Number, saved: 
 def _dense(site: Site, f: Number) -> Iterator[Step]:
     """Down projection, activation, up (and gate)."""
     h, up = site.model.hidden, 2 if site.model.gated else 1
-    wide = HALF * site.shard.tokens * f
+    wide = site.itemsize * site.shard.tokens * f
     yield _row(site, f, wide)
     yield Step(made=up * wide, gone=(1 + up) * wide)
     yield _column(site, f, h, grads=up * wide, saved=_stream(site))
@@ -162,9 +162,9 @@ def _dense(site: Site, f: Number) -> Iterator[Step]:
 def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     """Shared experts, then rows back through combine, the experts and dispatch."""
     shard, h, f = site.shard, site.model.hidden, experts.ffn / site.shard.etp
-    copies = HALF * shard.tokens / shard.tp * experts.top_k * h
+    copies = site.itemsize * shard.tokens / shard.tp * experts.top_k * h
     rows = copies * shard.etp * shard.imbalance
-    wide, matrix = rows * f / h, HALF * h * f * experts.experts / shard.ep
+    wide, matrix = rows * f / h, site.itemsize * h * f * experts.experts / shard.ep
     exchanged = where(shard.ep > 1, rows, 0.0)
     sorts = where((shard.ep > 1) & (shard.ep < experts.experts), rows, 0.0)
     shared: Number = 0.0
@@ -195,9 +195,10 @@ def _dense_beside(site: Site, f: Number) -> Iterator[Step]:
 def _attention(site: Site, attention: Attention) -> Iterator[Step]:
     shard, at, h = site.shard, attention, site.model.hidden
     t, a = shard.tokens, attention.heads / shard.tp
-    q, k = HALF * t * a * at.head_dim, HALF * t * kv_heads(shard, at) * at.head_dim
-    v = HALF * t * kv_heads(shard, at) * at.v_head_dim
-    out = HALF * t * a * at.v_head_dim
+    q = site.itemsize * t * a * at.head_dim
+    k = site.itemsize * t * kv_heads(shard, at) * at.head_dim
+    v = site.itemsize * t * kv_heads(shard, at) * at.v_head_dim
+    out = site.itemsize * t * a * at.v_head_dim
     yield _row(site, a * at.v_head_dim, 0.0)
     yield from _core(site, q, k + v, out, lse=4.0 * t * a)
     if at.is_mla:
@@ -231,13 +232,13 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
     shard, h = site.shard, site.model.hidden
     t, r, a = shard.tokens, shard.tokens_outside, at.heads / shard.tp
     nope, rank = at.head_dim - at.rope_head_dim, at.kv_lora_rank
-    q, up = HALF * t * a * at.head_dim, a * (nope + at.v_head_dim)
-    dkv = q + HALF * t * a * at.v_head_dim
-    yield Step(made=HALF * t * up, gone=dkv)
+    q, up = site.itemsize * t * a * at.head_dim, a * (nope + at.v_head_dim)
+    dkv = q + site.itemsize * t * a * at.v_head_dim
+    yield Step(made=site.itemsize * t * up, gone=dkv)
     yield Step(made=q, gone=q)
-    yield _column(site, up, rank, grads=HALF * t * up, saved=HALF * r * rank)
-    narrow = HALF * r * (rank + at.rope_head_dim)
-    yield Step(made=narrow, gone=HALF * r * rank)
+    yield _column(site, up, rank, grads=site.itemsize * t * up, saved=site.itemsize * r * rank)
+    narrow = site.itemsize * r * (rank + at.rope_head_dim)
+    yield Step(made=narrow, gone=site.itemsize * r * rank)
     q_rank = at.q_lora_rank
     if not q_rank:
         wide = a * at.head_dim
@@ -245,10 +246,10 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
         yield Step(made=_stream(site), gone=_stream(site), late=narrow + narrow + _stream(site))
         return
     wide = a * at.head_dim
-    yield _column(site, wide, q_rank, grads=q, saved=HALF * r * q_rank)
-    yield Step(made=HALF * r * q_rank, gone=2 * HALF * r * q_rank)
-    latents = narrow + HALF * r * q_rank
+    yield _column(site, wide, q_rank, grads=q, saved=site.itemsize * r * q_rank)
+    yield Step(made=site.itemsize * r * q_rank, gone=2 * site.itemsize * r * q_rank)
+    latents = narrow + site.itemsize * r * q_rank
     yield Step(
-        made=_stream(site), product=HALF * h * maximum(q_rank, rank + at.rope_head_dim),
+        made=_stream(site), product=site.itemsize * h * maximum(q_rank, rank + at.rope_head_dim),
         gone=narrow, late=latents + _stream(site),
     )  # fmt: skip

