@@ -85,6 +85,7 @@ _SECTIONS = {
     "num_distributed_optimizer_instances": "ddp",
     "optimizer": "optimizer",
     "optimizer_cpu_offload": "optimizer",
+    "optimizer_offload_fraction": "optimizer",
     "use_precision_aware_optimizer": "optimizer",
 }
 _ALSO = {

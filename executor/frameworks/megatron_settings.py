@@ -85,7 +85,8 @@ def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]
     sharding, unsaid = _sharding_settings(answer)
     recompute, more = _recompute_settings(la)
     if la.optimizer_offload:
-        settings |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
+        settings |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}
+        settings["use_precision_aware_optimizer"] = True
     return settings | sharding | recompute, [
         *unsaid,
         *more,

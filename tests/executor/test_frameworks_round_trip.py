@@ -101,3 +101,17 @@ def test_the_model_comes_back(framework: str, least: int) -> None:
         ]
     assert not wrong
     assert said >= least
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        pytest.param("megatron", "--optimizer-offload-fraction 1.0", id="megatron: the default"),
+        pytest.param("bridge", "optimizer_offload_fraction", id="bridge: its default is 0"),
+    ],
+)
+def test_an_optimizer_on_the_host_is_there_whole(framework: str, words: str) -> None:
+    """The fraction that the plan was priced with is said, since defaults differ."""
+    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(32),), optimizer_offload=True)
+    plan = plan_of("llama-3.1-8b", layout, Training(seq_len=2048, global_batch_size=8))
+    assert any(words in text for text in FRAMEWORKS[framework].export(plan, 8).files.values())
