@@ -26,12 +26,12 @@ from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from hardware_profiles.tunings import load_fit
-from planner.coefficients import Coefficients, stage_problem
+from planner.coefficients import NS_PER_S, Coefficients, stage_problem
 from planner.models import read_model
 from planner.pins import Pins
 from planner.search import layout_of_row
 from planner.space import Space, enumerate_space
-from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem, evaluate
+from planner.stage_problem import StagePlan, StageProblem, evaluate
 from planner.stages import Solver
 
 QUESTIONS = (  # model, GPUs, sequence length, global batch, cluster
@@ -117,7 +117,7 @@ def random_plan(problem: StageProblem, rng: random.Random) -> StagePlan | None:
 
 def distance(drawn: Drawn, row: int, plan: StagePlan, step: StepModel, cut: str) -> Distance:
     """One plan against its simulation."""
-    seconds = plan.objective / THIRDS_PER_S
+    seconds = plan.objective / NS_PER_S
     outside = float(drawn.prices.fixed_bytes[row]) - step.setting.tuning.memory_bytes
     memory = [
         (peak * 1024 - outside) / (float(held.allocated) + step.slack_bytes(held)) - 1

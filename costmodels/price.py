@@ -59,6 +59,8 @@ class Prices:
                        too)
     head_transient_bytes (N,) logits and their gradient, on the last stage only
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
+    forward_s, input_grad_s, weight_grad_s
+                       (N,) of one micro-batch in all layers and both ends, recomputation apart
     fixed_bytes        (N,) of every rank, beside tensors: context, communicators, the framework;
                        buffers of activations that wait on the host
     capacity_bytes     usable memory of the accelerator
@@ -83,6 +85,9 @@ class Prices:
     head_step_s: Floats
     head_transient_bytes: Floats
     send_s: Floats
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
     fixed_bytes: Floats
     fixed_step_s: Floats
     capacity_bytes: float
@@ -106,6 +111,7 @@ def price(
         beside = work.buffer_bytes + _beyond_host_bytes(setting, grid, work, weights)
     fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
     outside = work.ranks.step.context_bytes + tuning.memory_bytes
+    forward_s, input_grad_s, weight_grad_s = work.passes_s()
     return Prices(
         layer_s=work.layer_s + layers_s + held_s,
         layer_saved_bytes=work.layer_saved_bytes,
@@ -125,6 +131,9 @@ def price(
         head_step_s=once.ends_s[:, 1],
         head_transient_bytes=work.logits_bytes + gathered,
         send_s=work.send_s,
+        forward_s=forward_s,
+        input_grad_s=input_grad_s,
+        weight_grad_s=weight_grad_s,
         fixed_bytes=outside + beside,
         fixed_step_s=fixed_s,
         capacity_bytes=cluster.capacity_bytes,

@@ -177,6 +177,16 @@ class WorkTable(_Table):
     def _kept_bytes(self, kind: int, mode: int) -> Number:
         return self.ranks.working_scale * self.layers[kind].saved_bytes[mode]
 
+    def passes_s(self) -> tuple[Floats, Floats, Floats]:
+        """(N,) of one micro-batch in all layers and ends: F, I and W of the zero-bubble papers."""
+        pattern = self.setting.model.pattern
+        whole = self.embedding + self.head
+        for kind, work in enumerate(self.layers):
+            whole = whole + work.cost * pattern.count(kind)
+        passes = (whole.forward, whole.input_grad, whole.weight_grad)
+        forward, input_grad, weight_grad = (self.rows(each.total_s) for each in passes)
+        return forward, input_grad, weight_grad
+
     @property
     def send_s(self) -> Floats:
         """(N,) of both directions of a virtual stage."""

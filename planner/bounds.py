@@ -1,15 +1,15 @@
 """Lower bounds of the inner problem: what no cut into stages and no recomputation can beat.
 
 Each removes constraints or rounds down, so it is at most the optimum whatever the cost model says.
-In thirds of a nanosecond, with T = sum of all c_j without recomputation, e = mean of the
-once-per-step costs, f the fill and the other letters of `planner.stage_problem`:
+In nanoseconds, with T = sum of all c_j without recomputation, e = mean of the once-per-step costs
+and the letters of `planner.closed_form`:
 
-    row_bounds    perfect balance, the row's best schedule:  3 m T/S + f/V (T - T/S) + 3 e
+    row_bounds    perfect balance, the row's best schedule:  weight T/S + share T + constant + e
     row_fits      sum over ranks of floor(room / (state + in flight x least saved)) >= layers, for
                   each kind and for all layers taken as the lightest: else nothing fits
 
-`planner.packing` bounds a layout more tightly, `planner.chunk_bound` one with several chunks, and
-`planner.stage_path.greedy_path` gives the last rung for V = 1: the least X itself.
+`planner.packing` bounds a layout more tightly, and `planner.stage_path.greedy_path` gives the last
+rung for V = 1: the least X itself.
 """
 
 import numpy as np
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from costmodels.grid import Ints
 from costmodels.in_flight import V_SHAPED, in_flight
+from costmodels.layout import Schedule
 from planner.coefficients import Coefficients
 from planner.packing import SAFETY
 from planner.space import Space
-from planner.stage_problem import FILL_THIRDS
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -31,14 +31,21 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     c, grid = coefficients, space.grid
     counts = np.array([space.model.pattern.count(k) for k in range(len(space.model.kinds))])
     fastest = c.layer_ns[:, :, _modes(space)].min(2)
-    pp, m = grid.pipeline_parallel.astype(float), grid.num_micro_batches.astype(float)
+    pp = grid.pipeline_parallel.astype(float)
     work = fastest @ counts + c.embedding_ns + c.head_ns + pp * c.send_ns
     ends = (c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns) / pp
-    fill = np.zeros(len(grid))
-    for _, _, rows in _shapes(space):
-        fill[rows] = _least_fill(space, int(rows[0]))
-    bound = 3 * m * work / pp + fill * (work - work / pp) + 3 * (ends + c.fixed_step_ns)
-    return np.asarray(bound * SAFETY)
+    time = np.zeros(len(grid))
+    for degree, count, rows in _shapes(space):
+        forms = [
+            c.take(rows).form(schedule, degree, vpp, np.full(len(rows), count))
+            for schedule, vpp in _most_chunks(space, int(rows[0]))
+        ]
+        whole = work[rows]
+        time[rows] = np.min([
+            whole * (form.weight / degree + form.over / form.under) + form.constant_ns
+            for form in forms
+        ], axis=0)  # fmt: skip
+    return np.asarray((time + ends + c.fixed_step_ns) * SAFETY)
 
 
 def row_fits(space: Space, coefficients: Coefficients) -> Bools:
@@ -85,8 +92,12 @@ def _shapes(space: Space) -> list[tuple[int, int, Ints]]:
     ]
 
 
-def _least_fill(space: Space, row: int) -> float:
-    return min(FILL_THIRDS[v.schedule] / v.virtual_stages for v in space.variants(row))
+def _most_chunks(space: Space, row: int) -> set[tuple[Schedule, int]]:
+    """Each schedule of a row with its most chunks per rank, which fill soonest."""
+    most: dict[Schedule, int] = {}
+    for variant in space.variants(row):
+        most[variant.schedule] = max(most.get(variant.schedule, 0), variant.virtual_stages)
+    return set(most.items())
 
 
 def _least_held(space: Space, pp: int, m: int, row: int) -> tuple[Ints, bool]:

@@ -26,10 +26,10 @@ import numpy as np
 
 from planner.bounds import row_bounds, row_fits
 from planner.chunk_bound import chunk_bound
-from planner.coefficients import Coefficients, stage_problem
+from planner.coefficients import NS_PER_S, Coefficients, stage_problem
 from planner.packing import Alike, packing_bound, packing_bounds
 from planner.space import Space, Variant
-from planner.stage_problem import THIRDS_PER_S, StagePlan, StageProblem
+from planner.stage_problem import StagePlan, StageProblem
 from planner.stages import Solver
 
 WINDOWS = (0.03, 0.25)
@@ -187,8 +187,8 @@ class BranchAndBound:
             self._reported = now
             self.progress(
                 Progress(
-                    best / THIRDS_PER_S if best is not None else None,
-                    bound / THIRDS_PER_S,
+                    best / NS_PER_S if best is not None else None,
+                    bound / NS_PER_S,
                     self.candidates,
                     self.solver.solves,
                 )
@@ -202,9 +202,14 @@ class BranchAndBound:
         entry = self.fresh[0]
         problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
         below = least(cutoff, own.objective if own else None)
-        if problem.vpp > 1 and below is not None:
+        if problem.vpp > 1:
             bound = chunk_bound(problem, below)
-            entry = entry._replace(bound=max(entry.bound, bound))
+            if below is None and not np.isfinite(bound):
+                heapq.heappop(self.fresh)
+                self.misfits += 1
+                return
+            bound = min(bound, below or bound)
+            entry = entry._replace(bound=max(entry.bound, int(bound)))
         if below is not None and entry.bound >= below:
             # Not worth a plan now; a later, larger cutoff may ask for one.
             heapq.heappop(self.fresh)
@@ -328,9 +333,7 @@ class BranchAndBound:
         if self._known_refuted(problem, window):
             return True
         packed = packing_bound(problem, window)
-        if packed is not None and packed >= window:
-            return True
-        return problem.vpp > 1 and chunk_bound(problem, window) >= window
+        return packed is not None and packed >= window
 
     def _known_refuted(self, problem: StageProblem, window: int) -> bool:
         """Whether a layout that is nowhere dearer was proved to have no plan below `window`."""

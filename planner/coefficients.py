@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Grid, Ints
+from costmodels.layout import Schedule
 from costmodels.model import Model
 from costmodels.price import Prices
 from hardware_profiles.engine_schema import Legality
+from planner.closed_form import ClosedForm, Passes, closed_form
 from planner.space import Variant
 from planner.splits import splits
 from planner.stage_problem import End, StageProblem
@@ -47,6 +49,9 @@ class Coefficients:
     head_step_ns: Ints
     head_transient_kib: Ints
     send_ns: Ints
+    forward_ns: Ints
+    input_grad_ns: Ints
+    weight_grad_ns: Ints
     fixed_kib: Ints
     fixed_step_ns: Ints
     cap_kib: int
@@ -82,6 +87,12 @@ class Coefficients:
             if field.name != "cap_kib"
         }
         return replace(self, **columns)
+
+    def form(self, schedule: Schedule, pp: int, vpp: int, m: Ints) -> ClosedForm[Ints]:
+        """The closed form of each row run as one schedule."""
+        half = pp * vpp * self.send_ns // 2
+        passes = Passes(self.forward_ns + half, self.input_grad_ns + half, self.weight_grad_ns)
+        return closed_form(schedule, pp, vpp, m, passes)
 
     def reserved_bytes(self, peak_kib: int) -> float:
         """`peak_kib` in bytes: prices hold the allocator's slack and what lives outside it."""
@@ -134,6 +145,9 @@ def stage_problem(
         fixed_kib=int(c.fixed_kib[row]),
         cap_kib=c.cap_kib,
         fixed_step_ns=int(c.fixed_step_ns[row]),
+        passes_ns=Passes(
+            int(c.forward_ns[row]), int(c.input_grad_ns[row]), int(c.weight_grad_ns[row])
+        ),
         splits=splits(model, legality, pp, variant.virtual_stages),
         empty_ends=legality.layers_count_ends,
     )
@@ -158,6 +172,9 @@ def row_of(problem: StageProblem) -> Coefficients:
         send_ns=np.array([p.send_ns]),
         fixed_kib=np.array([p.fixed_kib]),
         fixed_step_ns=np.array([p.fixed_step_ns]),
+        forward_ns=np.array([p.passes_ns.forward_ns]),
+        input_grad_ns=np.array([p.passes_ns.input_grad_ns]),
+        weight_grad_ns=np.array([p.passes_ns.weight_grad_ns]),
         cap_kib=p.cap_kib,
         **ends,
     )

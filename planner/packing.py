@@ -3,15 +3,13 @@
     W(s, n)   the least time of rank s with n layers, recomputation in any proportion
     Y         some rank lasts at least the L-th smallest entry of W: a plan in which every rank
               lasts less holds fewer than L layers
-    bound     3 m Y + f/V (T - Y) + 3 e, since V X + E >= Y and the other ranks share the rest of T
-              (T = sum of all c_j without recomputation, e = mean of the once-per-step costs)
-
-With V > 1 also whole layers: the fullest body chunk holds a whole number n of layers, so at least
-    min over n of  weight (c0 + n t) + 3 m E(n) + 3 e
+    bound     weight Y + share T + constant + e, since some rank lasts Y and the slowest of all rows
+              together no less (T = sum of all c_j without recomputation, e = mean of the
+              once-per-step costs)
 
 Layers of several kinds are bounded by two stacks of equal layers, and the larger bound counts:
 every layer as cheap as the cheapest kind, and only the layers of the most frequent kind. Letters as
-in `planner.stage_problem`; arrays are [layout, rank, layers] unless said.
+in `planner.closed_form`; arrays are [layout, rank, layers] unless said.
 """
 
 from dataclasses import dataclass
@@ -23,12 +21,12 @@ from numpy.typing import NDArray
 
 from costmodels.grid import Ints
 from costmodels.layout import Schedule
+from planner.closed_form import ClosedForm
 from planner.coefficients import Coefficients, row_of
 from planner.pipeline_shape import pipeline_shape
-from planner.stage_problem import FILL_THIRDS, Limits, StageProblem, chunk_limits, weight_of
+from planner.stage_problem import StageProblem
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Number = TypeVar("Number", np.int64, np.float64)
 SAFETY = 1 - 1e-9  # of a bound that was computed in floating point
 CELLS = 2**18  # [layout, rank, layers] at a time: what a core's cache holds
@@ -73,9 +71,9 @@ class Alike:
         return np.stack([shape.fullest for shape in shapes])[which]
 
     @cached_property
-    def weight(self) -> Ints:
-        """What the objective multiplies X by."""
-        return weight_of(self.schedule, self.pp, self.vpp, self.m)
+    def form(self) -> ClosedForm[Ints]:
+        """The coefficients of the objective."""
+        return self.prices.form(self.schedule, self.pp, self.vpp, self.m)
 
     @cached_property
     def least_work_ns(self) -> Ints:
@@ -87,11 +85,11 @@ class Alike:
 
     @cached_property
     def least_end_ns(self) -> Ints:
-        """e, by layout."""
+        """e and the constant, by layout."""
         c = self.prices
         layers = c.layer_step_ns @ np.array(self.kind_counts)
         mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
-        return mean + c.fixed_step_ns
+        return mean + c.fixed_step_ns + self.form.constant_ns
 
 
 class _Stack(NamedTuple):
@@ -185,7 +183,7 @@ def _hull(points: list[tuple[Ints, Ints]]) -> tuple[Floats, Floats, Floats, Floa
 
 def _packed(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
     table = _rank_times(alike, stack, below)
-    pp, m, count = alike.pp, alike.m, stack.size
+    pp, count = alike.pp, stack.size
     bound = np.full(len(alike), np.inf)
     entries = table[:, :, 1:].reshape(len(alike), -1)
     fits = np.isfinite(table[:, :, 0]).all(1) & (np.isfinite(entries).sum(1) >= count)
@@ -198,18 +196,19 @@ def _packed(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
     work = table[:, :, 0].sum(1) + least + stack.rest_ns[fits]
     work = np.maximum(work, alike.least_work_ns[fits])
     slowest = np.maximum(np.maximum(last, table[:, :, 0].max(1)), work / pp)
-    fill = FILL_THIRDS[alike.schedule] / alike.vpp
-    time = 3 * m[fits] * slowest + fill * (work - slowest)
-    bound[fits] = np.floor((time + 3 * alike.least_end_ns[fits]) * SAFETY)
-    return np.maximum(bound, _whole_layers(alike, stack)) if alike.vpp > 1 else bound
+    form = alike.form
+    over = np.broadcast_to(form.over, len(alike))[fits]
+    time = np.broadcast_to(form.weight, len(alike))[fits] * slowest + over / form.under * work
+    bound[fits] = np.floor((time + alike.least_end_ns[fits]) * SAFETY)
+    return bound
 
 
 def _rank_times(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
     """W(s, n), infinite where it does not fit; it never falls with n."""
-    most, body, end = _most_layers(alike, stack, below)
+    most, of_chunk = _most_layers(alike, stack, below)
     n = np.arange(int(min(stack.size, most.max())) + 1)
-    base, static, has_end = end_costs(alike)
-    per_chunk = np.where(has_end, end[:, None], body[:, None])
+    base, static = end_costs(alike)
+    per_chunk = np.repeat(of_chunk[:, None], alike.pp, axis=1)
     held = _least_in_flight(n, np.sort(alike.vectors, axis=2), per_chunk)
     held = np.where(n > most[:, None, None], -1, held)
     room = alike.prices.cap_kib - static[:, :, None] - _each(stack.state_kib) * n
@@ -224,37 +223,26 @@ def _each(values: "NDArray[Number]") -> "NDArray[Number]":
     return values[:, None, None]
 
 
-def _most_layers(alike: Alike, stack: _Stack, below: Ints | None) -> tuple[Ints, Ints, Ints]:
-    """Layers that a rank, a body chunk and an end chunk may hold in a plan below `below`."""
+def _most_layers(alike: Alike, stack: _Stack, below: Ints | None) -> tuple[Ints, Ints]:
+    """Layers that a rank and a chunk may hold in a plan below `below`."""
     if below is None:
         most = np.full(len(alike), stack.size)
-        return most, most, most
-    layer, end_ns = np.maximum(1, stack.ns), 3 * alike.least_end_ns
-    of_rank = np.maximum(0, (below - end_ns) // (3 * alike.m) // layer)
-    if alike.vpp == 1:
-        return of_rank, of_rank, of_rank
-    limits = _limits(alike, below)
-    longest = (limits.slowest_ns - alike.prices.send_ns, limits.end_ns - alike.prices.send_ns)
-    body, end = (np.clip(ns // layer, 0, stack.size) for ns in longest)
-    return of_rank, body, end
+        return most, most
+    layer, send, form = np.maximum(1, stack.ns), alike.prices.send_ns, alike.form
+    budget = below - 1 - alike.least_end_ns - form.share_ns(alike.least_work_ns)
+    weight = np.broadcast_to(form.weight, len(alike))
+    # One micro-batch: the objective does not weigh the slowest stage.
+    longest = np.where(weight > 0, budget // np.maximum(1, weight), stack.size * layer)
+    of_rank = np.clip((longest - alike.vpp * send) // layer, 0, stack.size)
+    return of_rank, of_rank
 
 
-def _limits(alike: Alike, below: Ints) -> Limits[Ints]:
-    return chunk_limits(
-        below - 1 - 3 * alike.least_end_ns,
-        alike.least_work_ns,
-        m=alike.m,
-        weight=alike.weight,
-        chunks=alike.pp * alike.vpp,
-    )
-
-
-def end_costs(alike: Alike) -> tuple[Ints, Ints, Bools]:
-    """[layout, rank] ns and KiB without a layer, and whether the rank holds an end."""
+def end_costs(alike: Alike) -> tuple[Ints, Ints]:
+    """[layout, rank] ns and KiB without a layer."""
     c, shape = alike.prices, (len(alike), alike.pp)
     least = c.transient_kib[:, list(alike.modes)].min(1)
     base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], alike.pp, axis=1)
-    transient, has_end = np.repeat(least[:, None], alike.pp, axis=1), np.zeros(shape, bool)
+    transient = np.repeat(least[:, None], alike.pp, axis=1)
     (first, at_first), (last, at_last) = pipeline_shape(
         alike.schedule, alike.pp, alike.vpp, int(alike.m[0])
     ).ends
@@ -265,8 +253,7 @@ def end_costs(alike: Alike) -> tuple[Ints, Ints, Bools]:
     base[:, last] += c.head_ns
     static[:, last] += c.head_state_kib + held * c.head_saved_kib
     transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)
-    has_end[:, [first, last]] = True
-    return base, static + transient, has_end
+    return base, static + transient
 
 
 def _least_in_flight(n: Ints, vectors: Ints, most: Ints) -> Ints:
@@ -292,19 +279,3 @@ def _overhead(n: Ints, stack: _Stack, room: Ints, held: Ints, most_held: Ints) -
     saving = need / np.maximum(1, most_held)[:, :, None]
     later = _each(stack.later_slope) * saving - _each(stack.offset) * n
     return np.where(fits, np.maximum(_each(stack.slope) * saving, later), np.inf)
-
-
-def _whole_layers(alike: Alike, stack: _Stack) -> Floats:
-    """V > 1: the fullest body chunk has n layers; what it leaves is in the two end chunks."""
-    c, body = alike.prices, alike.pp * alike.vpp - 2
-    n = np.arange(stack.size // body + 2)
-    send, ns = c.send_ns[:, None], stack.ns[:, None]
-    slowest = send + n * ns
-    left = np.maximum(0, stack.size - body * n) * ns
-    both = (c.embedding_ns + c.head_ns)[:, None] + 2 * send + left - 2 * slowest
-    alone = np.maximum(0, c.embedding_ns[:, None] + send - slowest)
-    alone = alone + np.maximum(0, c.head_ns[:, None] + send - slowest)
-    above = np.maximum(np.maximum(0, both), alone)
-    objective = alike.weight[:, None] * slowest + 3 * alike.m[:, None] * above
-    bound: Floats = (objective.min(1) + 3 * alike.least_end_ns).astype(float)
-    return bound

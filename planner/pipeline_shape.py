@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from costmodels.grid import Ints
-from costmodels.in_flight import Vector, in_flight, rank_of_chunk
+from costmodels.in_flight import V_SHAPED, Vector, in_flight, rank_of_chunk
 from costmodels.layout import Schedule
 
 
@@ -19,6 +19,8 @@ class PipelineShape:
     in_flight        micro-batches held, by rank, as vectors over the rank's chunks; and as matrices
     chunks_of_rank   the virtual stages of each rank, in model order
     fullest          of each rank the vector with the largest sum, one row per rank
+    waits            groups of chunks, or of ranks' chunks together (V shapes), of which all wait
+                     for the slowest (`planner.closed_form`)
     ends             for the embedding and the head: the rank that holds it, and the place of its
                      chunk among that rank's
     """
@@ -27,6 +29,7 @@ class PipelineShape:
     matrices: tuple[Ints, ...]
     chunks_of_rank: tuple[tuple[int, ...], ...]
     fullest: Ints
+    waits: tuple[tuple[tuple[int, ...], ...], ...]
     ends: tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -44,5 +47,8 @@ def pipeline_shape(schedule: Schedule, pp: int, vpp: int, m: int) -> PipelineSha
         matrices=tuple(np.array(vectors, np.int64) for vectors in held),
         chunks_of_rank=chunks_of_rank,
         fullest=np.array([max(rank, key=sum) for rank in held], np.int64),
+        waits=(chunks_of_rank,)
+        if schedule in V_SHAPED
+        else tuple(tuple((j,) for j in range(row * pp, (row + 1) * pp)) for row in range(vpp)),
         ends=(first, last),
     )

@@ -16,11 +16,11 @@ from costmodels.grid import Grid
 from costmodels.layout import Layout, check_layout
 from planner.branch_and_bound import BranchAndBound, Found, least
 from planner.branch_and_bound import Progress as Progress
-from planner.coefficients import Coefficients
+from planner.coefficients import NS_PER_S, Coefficients
 from planner.priced_space import Pricer, closed_form, price_space
 from planner.priced_space import Question as Question
 from planner.space import Space, Variant, enumerate_space
-from planner.stage_problem import THIRDS_PER_S, StagePlan, StepParts
+from planner.stage_problem import StagePlan
 
 
 class NoLayoutFits(Exception):
@@ -39,7 +39,6 @@ class Solution:
 
     layout: Layout
     step_time_s: float
-    parts: StepParts
     peak_bytes: tuple[float, ...]
     proved: bool
     reranked_s: float | None = None
@@ -120,7 +119,7 @@ def _result(
     return SearchResult(
         status="OPTIMAL" if bound >= best else "FEASIBLE",
         solutions=solutions,
-        bound_s=bound / THIRDS_PER_S,
+        bound_s=bound / NS_PER_S,
         gap=1 - bound / best if best else 0.0,
         candidates=run.candidates,
         priced=len(run.space.grid),
@@ -144,8 +143,7 @@ def _solution(
     check_layout(layout, space.model, question.training)
     return Solution(
         layout=layout,
-        step_time_s=found.objective / THIRDS_PER_S,
-        parts=found.plan.parts,
+        step_time_s=found.objective / NS_PER_S,
         peak_bytes=tuple(map(coefficients.reserved_bytes, found.plan.peak_kib)),
         proved=open_bound is None or found.objective <= open_bound,
     )

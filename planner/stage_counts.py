@@ -1,13 +1,14 @@
 """Several chunks per rank: counts of layers by chunk and recompute mode, as one CP-SAT model.
 
 variables    x[j, r] layers of chunk j in mode r (full first, then selective, then none)
-             X, E_F, E_L, D as in `planner.stage_problem`
+             X[g] the slowest of each group of `PipelineShape.waits`, D as in `planner.closed_form`
 _Chunks      the cut points, n[j, k, r] layers by kind as differences of prefix counts at them
-_add_times   X >= c_j of the body, E_F >= c_0 - X, E_L >= c_last - X, D >= each rank's sum
+_add_times   X[g] >= the c_j of its group, D >= each rank's sum
 _add_memory  one row per rank and in-flight vector: exact for uneven chunks, one number is not
 _tidy        among plans with the found split and objective, the one that recomputes least
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,37 +17,45 @@ import numpy as np
 from costmodels.grid import Ints
 from costmodels.layout import Stage
 from planner.cpsat import Outcome, Solved, solve_model
-from planner.stage_problem import Limits, StageProblem, chunk_limits, evaluate
+from planner.split_bound import rows_of_splits
+from planner.stage_problem import StageProblem, evaluate
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
+ENDLESS_NS = 2**40
 Expr = Any  # a CP-SAT linear expression or an int
 
 
-def limits_below(problem: StageProblem, below: int) -> Limits[int]:
-    """Necessary conditions for an objective below `below`."""
-    p = problem
-    found = chunk_limits(
-        below - 1 - 3 * p.least_end_ns, p.least_work_ns, m=p.m, weight=p.weight, chunks=p.chunks
-    )
-    return Limits(*map(int, found))
+class Rows(NamedTuple):
+    """What all X[g] together last at least and at most."""
+
+    least_ns: int
+    most_ns: int
 
 
-def most_layers(problem: StageProblem, limits: Limits[int] | None) -> list[int]:
-    """The most layers of each chunk within `limits`."""
+def _rows(problem: StageProblem, below: int | None) -> Rows:
+    """In a plan with an objective below `below`; where there is none least is above most."""
+    form, rest, most = problem.form, problem.least_end_ns, ENDLESS_NS
+    if below is not None:
+        budget = below - 1 - rest - form.share_ns(problem.least_work_ns)
+        most = min(most, int(budget // form.weight))
+    least = -(-problem.least_work_ns // problem.pp)
+    if problem.splits is not None:
+        known = rows_of_splits(problem, most)
+        least = max(least, int(known)) if math.isfinite(known) else most + 1
+    return Rows(least, most)
+
+
+def most_layers(problem: StageProblem, total_ns: int) -> list[int]:
+    """The most layers of each chunk if all X[g] together last at most `total_ns`."""
     layers = len(problem.pattern)
-    if limits is None:
-        return [layers] * problem.chunks
-    fastest = min(min(times[mode] for mode in problem.modes) for times in problem.layer_ns)
-    most = []
-    for j in range(problem.chunks):
-        fixed = problem.send_ns
-        fixed += problem.embedding.ns if j == 0 else 0
-        fixed += problem.head.ns if j == problem.chunks - 1 else 0
-        longest = limits.end_ns if j in (0, problem.chunks - 1) else limits.slowest_ns
-        most.append(min(layers, (longest - fixed) // max(1, fastest)))
-    return most
+    fastest = max(1, min(min(times[mode] for mode in problem.modes) for times in problem.layer_ns))
+    longest = total_ns - (problem.vpp - 1) * problem.least_chunk_ns - problem.send_ns
+    most = [longest // fastest] * problem.chunks
+    most[0] = (longest - problem.embedding.ns) // fastest
+    most[-1] = (longest - problem.head.ns) // fastest
+    return [max(-1, min(layers, n)) for n in most]
 
 
 class _Chunks:
@@ -125,10 +134,12 @@ def solve_counts(problem: StageProblem, below: int | None, seconds: float) -> Ou
     """The best plan with an objective below `below`, by CP-SAT within deterministic `seconds`."""
     from ortools.sat.python import cp_model
 
-    limits = limits_below(problem, below) if below is not None else None
-    most = most_layers(problem, limits)
-    if sum(most) < len(problem.pattern) or any(
-        n < problem.fewest_layers(j) for j, n in enumerate(most)
+    rows = _rows(problem, below)
+    most = most_layers(problem, rows.most_ns)
+    if (
+        rows.least_ns > rows.most_ns
+        or sum(most) < len(problem.pattern)
+        or any(n < problem.fewest_layers(j) for j, n in enumerate(most))
     ):
         return Outcome("INFEASIBLE", None, below)
     model = cp_model.CpModel()
@@ -139,10 +150,10 @@ def solve_counts(problem: StageProblem, below: int | None, seconds: float) -> Ou
             [_as_variable(model, total, most[j]) for j, total in enumerate(totals)],
             [list(split) for split in problem.splits],
         )
-    objective, work = _add_times(model, chunks, limits)
+    objective, work = _add_times(model, chunks, rows)
     _add_memory(model, chunks, most)
     if below is not None:
-        model.add(objective <= below - 1 - 3 * problem.fixed_step_ns)
+        model.add(objective <= below - 1 - problem.constant_ns)
     model.minimize(objective)
     solved = solve_model(model, seconds)
     return _read(model, chunks, objective, work, solved, below, seconds)
@@ -163,7 +174,7 @@ def _read(
     below: int | None,
     seconds: float,
 ) -> Outcome:
-    fixed = 3 * chunks.problem.fixed_step_ns
+    fixed = chunks.problem.constant_ns
     if not solved.found:
         return Outcome(
             solved.status, None, below if solved.status == "INFEASIBLE" else solved.bound + fixed
@@ -205,34 +216,43 @@ def _stages(chunks: _Chunks, solved: Solved) -> tuple[Stage, ...]:
     )
 
 
-def _add_times(
-    model: "cp_model.CpModel", chunks: _Chunks, limits: Limits[int] | None
-) -> tuple[Expr, Expr]:
+def _add_times(model: "cp_model.CpModel", chunks: _Chunks, rows: Rows) -> tuple[Expr, Expr]:
     """The objective without the part that no plan changes, and the sum of all c_j."""
-    problem, last = chunks.problem, chunks.problem.chunks - 1
-    most_ns = limits.slowest_ns if limits else 2**40
-    slowest = model.new_int_var(limits.least_slowest_ns if limits else 0, most_ns, "X")
-    first_above = model.new_int_var(0, 2**40, "E_F")
-    last_above = model.new_int_var(0, 2**40, "E_L")
-    step_end = model.new_int_var(0, 2**40, "D")
+    problem, last, form = chunks.problem, chunks.problem.chunks - 1, chunks.problem.form
     layer_ns, step_ns, times = np.array(problem.layer_ns), np.array(problem.step_ns), []
     for j in range(problem.chunks):
         layers = chunks.layers_of((j,))
         time = problem.send_ns + layers.total(layer_ns[layers.kinds, layers.modes])
         time += problem.embedding.ns if j == 0 else 0
         time += problem.head.ns if j == last else 0
-        above = {0: first_above, last: last_above}.get(j, 0)
-        model.add(slowest + above >= time)
         times.append(time)
+    work = sum(times)
+    slowest = _slowest(model, chunks, times, rows)
+    share = model.new_int_var(0, ENDLESS_NS, "share")
+    model.add(form.under * share >= form.over * work)
+    step_end = model.new_int_var(0, ENDLESS_NS, "D")
     for rank in problem.chunks_of_rank:
         layers = chunks.layers_of(rank)
         end = layers.total(step_ns[layers.kinds])
         end += problem.embedding.step_ns if 0 in rank else 0
         end += problem.head.step_ns if last in rank else 0
         model.add(step_end >= end)
-    above_both = first_above + last_above
-    objective = problem.weight * slowest + 3 * problem.m * above_both + 3 * step_end
-    return objective, sum(times)
+    return form.weight * slowest + share + step_end, work
+
+
+def _slowest(model: "cp_model.CpModel", chunks: _Chunks, times: list[Expr], rows: Rows) -> Expr:
+    """The sum of all X[g]; each rank's chunks together last no longer."""
+    problem, longest = chunks.problem, []
+    for group in problem.shape.waits:
+        longest.append(model.new_int_var(0, rows.most_ns, ""))
+        for together in group:
+            model.add(longest[-1] >= sum(times[j] for j in together))
+    slowest = sum(longest)
+    if len(longest) > 1:  # implied, and what the relaxation needs
+        for rank in problem.chunks_of_rank:
+            model.add(slowest >= sum(times[j] for j in rank))
+    model.add_linear_constraint(slowest, rows.least_ns, rows.most_ns)
+    return slowest
 
 
 def _add_memory(model: "cp_model.CpModel", chunks: _Chunks, most: list[int]) -> None:

@@ -46,7 +46,7 @@ def _priced_without(problem: StageProblem) -> list[tuple[int, tuple[int, ...]]]:
     for counts in _even_counts(problem):
         bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
         times = chunk_times_ns(problem, bare, [modes_of(stage) for stage in bare])
-        found.append((objective_of(problem, times, problem.least_end_ns), counts))
+        found.append((objective_of(problem, times, 0), counts))
     return found
 
 

@@ -2,7 +2,7 @@
 
 `Intervals.price(j, a, b)` is the least time of stage j when it holds layers a..b-1 under the cap:
 memory is only traded for time inside a stage, so no plan needs a slower mix. What is left is a path
-0 = b_0 <= b_1 <= .. <= b_S = L that minimises (3 m - f) X + f sum c_j + 3 D.
+0 = b_0 <= b_1 <= .. <= b_S = L that minimises (m - 1) X + sum c_j + D.
 
     greedy_path   the least possible X, by filling each stage as far as X allows: a plan, and a
     bound best_split    the best of a short list of splits
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from costmodels.layout import Stage
 from planner.cpsat import Outcome, solve_model
-from planner.stage_problem import StagePlan, StageProblem, evaluate
+from planner.stage_problem import StagePlan, StageProblem, evaluate, objective_of
 
 Ints = NDArray[np.int64]
 
@@ -67,8 +67,8 @@ class Intervals:
         problem, ends = self.problem, splits.cumsum(axis=1)
         times = np.diff(self._floor[ends], axis=1, prepend=0)
         times = times + np.array([self._ends_ns(stage) for stage in range(problem.pp)])
-        objective = problem.weight * times.max(axis=1) + problem.fill * times.sum(axis=1)
-        return objective + 3 * problem.least_end_ns, ends
+        objective = problem.form.weight * times.max(axis=1) + times.sum(axis=1)
+        return objective + problem.least_end_ns, ends
 
     def price(self, stage: int, first: int, end: int) -> Price | None:
         """The fastest legal mix of recompute modes, None if none fits."""
@@ -237,8 +237,7 @@ def _objective(intervals: Intervals, ends: list[int]) -> int | None:
             return None
         times.append(price.ns)
         end_ns = max(end_ns, intervals.step_ns(stage, first, end))
-    end_ns += problem.fixed_step_ns
-    return problem.weight * max(times) + problem.fill * sum(times) + 3 * end_ns
+    return objective_of(problem, times, end_ns)
 
 
 def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outcome:
@@ -264,18 +263,18 @@ def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outco
                 leaving = sum(chosen[key] for key in layer if key.first == cut)
                 model.add(arriving == leaving)
     work = sum(price.ns * chosen[key] for layer in window for key, price in layer.items())
-    objective = problem.weight * longest + problem.fill * work + 3 * step_end
+    objective = problem.form.weight * longest + work + step_end
     if below is not None:
-        model.add(objective <= below - 1 - 3 * problem.fixed_step_ns)
+        model.add(objective <= below - 1 - problem.constant_ns)
     model.minimize(objective)
     solved = solve_model(model, seconds)
-    bound = solved.bound + 3 * problem.fixed_step_ns
+    bound = solved.bound + problem.constant_ns
     if not solved.found:
         return Outcome(solved.status, None, below if solved.status == "INFEASIBLE" else bound)
     ends = [key.end for key, var in chosen.items() if solved.value(var)]
     plan = plan_of(intervals, ends)
     assert plan is not None
-    assert plan.objective <= solved.objective + 3 * problem.fixed_step_ns, "CP-SAT mispriced a plan"
+    assert plan.objective <= solved.objective + problem.constant_ns, "CP-SAT mispriced a plan"
     return Outcome(solved.status, plan, min(bound, plan.objective))
 
 
@@ -284,9 +283,9 @@ def _window(intervals: Intervals, below: int | None) -> list[dict[Interval, Pric
     problem, last = intervals.problem, len(intervals.problem.pattern)
     limit = 2**62
     if below is not None:
-        rest = problem.fill * problem.least_work_ns + 3 * problem.least_end_ns
+        rest, weight = problem.least_work_ns + problem.least_end_ns, problem.form.weight
         # One micro-batch: the objective does not weigh the longest stage.
-        limit = (below - 1 - rest) // problem.weight if problem.weight else limit
+        limit = (below - 1 - rest) // weight if weight else limit
     window: list[dict[Interval, Price]] = []
     starts = {0}
     for stage in range(problem.pp):

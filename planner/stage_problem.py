@@ -1,23 +1,7 @@
 """The inner problem of one layout, in integers: layers to virtual stages, and what they recompute.
 
-Times are nanoseconds, memory is KiB (rounded up; the cap is rounded down), the objective is counted
-in thirds of a nanosecond so that every schedule's fill is a whole number:
-
-    one chunk per rank    3 step = (3 m - f) X + f sum_j c_j + 3 D          X >= c_j
-    several               3 step = (3 m V + f (S - 1)) X + 3 m (E_F + E_L) + 3 D
-                          X >= c_j of the body, E_F >= c_0 - X, E_L >= c_last - X
-
-    S, V, m  pipeline ranks, chunks per rank, micro-batches
-    c_j      one micro-batch in chunk j: layers, recomputation, transfer, embedding or head
-    D        the largest sum of once-per-step costs of a rank, and what no rank escapes
-    f        thirds of a chunk that filling and draining cost per rank: 3 forward and backward;
-             zb_h1 and zb_v 1, what is left when weight gradients fill the gaps, F + B - W of
-             2401.10241 (and the last rank cannot start sooner); dualpipe_v 2, half of
-             F&B + B - 3 W per chunk (DualPipe's README); F, B and W counted as a third each
-
-For several chunks the objective is an upper bound of the schedule's length (raise every body chunk
-to X; what an end chunk has above X lies at most m times on any path) and exact for equal chunks.
-The usual formula with sums is up to 38 % too short on uneven chunks, and a solver finds those.
+Times are nanoseconds, memory is KiB (rounded up; the cap is rounded down). The objective is that of
+`planner.closed_form`.
 
 Memory of rank s and each in-flight vector q (`costmodels.in_flight`):
     sum over its chunks of (states + q_v saved) + its ends + max(transients present) <= cap
@@ -29,54 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.in_flight import Vector
+from costmodels.in_flight import V_SHAPED, Vector
 from costmodels.layout import Schedule, Stage
+from planner.closed_form import ClosedForm, Passes, closed_form
 from planner.pipeline_shape import PipelineShape, pipeline_shape
-
-FILL_THIRDS: dict[Schedule, int] = {
-    "gpipe": 3,
-    "1f1b": 3,
-    "interleaved_1f1b": 3,
-    "zb_h1": 1,
-    "zb_v": 1,
-    "dualpipe_v": 2,
-}
-THIRDS_PER_S = 3e9
-Number = TypeVar("Number", int, NDArray[np.int64])
-
-
-class Limits(NamedTuple, Generic[Number]):
-    """What an objective below a cutoff leaves: the most of X and of an end chunk's c_j, and the
-    least of X.
-    """
-
-    slowest_ns: Number
-    end_ns: Number
-    least_slowest_ns: Number
-
-
-def weight_of(schedule: Schedule, pp: int, vpp: int, m: Number) -> Number:
-    """What the objective multiplies X by."""
-    fill = FILL_THIRDS[schedule]
-    return 3 * m - fill if vpp == 1 else 3 * m * vpp + fill * (pp - 1)
-
-
-def chunk_limits(
-    budget: Number, work_ns: Number, *, m: Number, weight: Number, chunks: int
-) -> Limits[Number]:
-    """V > 1: necessary conditions for weight X + 3 m E <= `budget` (thirds of a nanosecond)."""
-    slowest = budget // weight
-    # (S V) X + E >= all work and weight X + 3 m E <= budget together keep X from being small.
-    slope = 3 * m * chunks - weight
-    least = np.where(slope > 0, -((budget - 3 * m * work_ns) // np.maximum(1, slope)), 0)
-    least = np.maximum(0, least)
-    end = slowest + np.maximum(0, budget - weight * least) // (3 * m)
-    return Limits(slowest, end, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,50 +35,16 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class StepParts:
-    """Seconds of a step by cause; they add up to the objective.
-
-    work_s       what the mean rank does without recomputation: layers and ends, with the exposed
-                 communication inside layers
-    send_s       exposed transfers between stages, mean rank
-    recompute_s  recomputation, mean rank
-    imbalance_s  waiting for the slowest stage
-    bubble_s     filling and draining the pipeline
-    step_end_s   once per step: exposed gradient and weight communication, optimizer
-    """
-
-    work_s: float
-    send_s: float
-    recompute_s: float
-    imbalance_s: float
-    bubble_s: float
-    step_end_s: float
-
-    @property
-    def total_s(self) -> float:
-        """The step time."""
-        return (
-            self.work_s
-            + self.send_s
-            + self.recompute_s
-            + self.imbalance_s
-            + self.bubble_s
-            + self.step_end_s
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class StagePlan:
     """A solved inner problem: the virtual stages in model order and what they cost.
 
-    objective  thirds of a nanosecond
+    objective  nanoseconds
     peak_kib   by pipeline rank, `StageProblem.fixed_kib` included, allocator slack not
     """
 
     stages: tuple[Stage, ...]
     objective: int
     peak_kib: tuple[int, ...]
-    parts: StepParts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +55,7 @@ class StageProblem:
     modes        the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
     layer_ns, saved_kib   by kind and mode       state_kib, update_kib, step_ns  by kind
     transient_kib         by mode; a rank pays the largest one present, or its head's if larger
+    passes_ns    of the whole model, transfers apart
     splits       the layers per stage to choose from, None for any
     empty_ends   the first and the last of several stages may hold no layer
     """
@@ -168,6 +78,7 @@ class StageProblem:
     fixed_kib: int
     cap_kib: int
     fixed_step_ns: int
+    passes_ns: Passes[int]
     splits: tuple[tuple[int, ...], ...] | None = None
     empty_ends: bool = False
 
@@ -176,15 +87,19 @@ class StageProblem:
         """Virtual stages in all."""
         return self.pp * self.vpp
 
-    @property
-    def fill(self) -> int:
-        """f of the objective."""
-        return FILL_THIRDS[self.schedule]
+    @cached_property
+    def form(self) -> ClosedForm[int]:
+        """The coefficients of the objective."""
+        half = self.chunks * self.send_ns // 2
+        forward, backward, weight = self.passes_ns
+        passes = Passes(forward + half, backward + half, weight)
+        form = closed_form(self.schedule, self.pp, self.vpp, self.m, passes)
+        return ClosedForm(int(form.weight), int(form.over), form.under, int(form.constant_ns))
 
     @property
-    def weight(self) -> int:
-        """What the objective multiplies X by."""
-        return weight_of(self.schedule, self.pp, self.vpp, self.m)
+    def constant_ns(self) -> int:
+        """What the objective holds whatever the plan."""
+        return self.form.constant_ns + self.fixed_step_ns
 
     @cached_property
     def shape(self) -> PipelineShape:
@@ -222,10 +137,10 @@ class StageProblem:
 
     @cached_property
     def least_end_ns(self) -> int:
-        """A lower bound of D: the mean over ranks of the once-per-step costs."""
+        """The mean over ranks of the once-per-step costs, and what the objective always holds."""
         layers = sum(n * d for n, d in zip(self.kind_counts, self.step_ns, strict=True))
         mean = -(-(layers + self.embedding.step_ns + self.head.step_ns) // self.pp)
-        return mean + self.fixed_step_ns
+        return mean + self.constant_ns
 
     @cached_property
     def costs(self) -> tuple[int, ...]:
@@ -234,8 +149,14 @@ class StageProblem:
                   self.transient_kib)  # fmt: skip
         ends = ((e.ns, e.saved_kib, e.state_kib, e.step_ns, e.transient_kib, e.update_kib)
                 for e in (self.embedding, self.head))  # fmt: skip
-        alone = (self.send_ns, self.fixed_kib, self.fixed_step_ns)
+        alone = (self.send_ns, self.fixed_kib, self.constant_ns, self.form.over)
         return (*chain.from_iterable(tables), *chain.from_iterable(ends), *alone)
+
+    @cached_property
+    def least_chunk_ns(self) -> int:
+        """What the slowest chunk of any row lasts at least; of two in a rank one may be empty."""
+        layer = min(min(times[mode] for mode in self.modes) for times in self.layer_ns)
+        return self.send_ns + (0 if self.schedule in V_SHAPED else layer)
 
     def fewest_layers(self, chunk: int) -> int:
         """The layers that virtual stage `chunk` holds at least."""
@@ -251,9 +172,7 @@ def evaluate(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | No
         return None
     times = chunk_times_ns(problem, stages, modes)
     end_ns = max(_step_end_ns(problem, s, stages) for s in range(problem.pp))
-    objective = objective_of(problem, times, end_ns + problem.fixed_step_ns)
-    parts = _parts(problem, times, end_ns + problem.fixed_step_ns, objective)
-    return StagePlan(stages, objective, peaks, parts)
+    return StagePlan(stages, objective_of(problem, times, end_ns), peaks)
 
 
 def modes_of(stage: Stage) -> list[int]:
@@ -318,31 +237,9 @@ def _step_end_ns(problem: StageProblem, rank: int, stages: tuple[Stage, ...]) ->
 
 
 def objective_of(problem: StageProblem, times: list[int], end_ns: int) -> int:
-    """The objective of chunks that take `times` (ns) and once-per-step costs `end_ns`."""
-    if problem.vpp == 1:
-        return problem.weight * max(times) + problem.fill * sum(times) + 3 * end_ns
-    slowest = max(times[1:-1])
-    # X may also rise above the body to spare an end chunk.
-    candidates = (slowest, max(slowest, times[0]), max(slowest, times[-1]))
-    return 3 * end_ns + min(
-        problem.weight * x + 3 * problem.m * (max(0, times[0] - x) + max(0, times[-1] - x))
-        for x in candidates
+    """The objective of chunks that take `times` (ns); `end_ns` is the largest once-per-step sum."""
+    slowest = sum(
+        max(sum(times[j] for j in chunks) for chunks in group) for group in problem.shape.waits
     )
-
-
-def _parts(problem: StageProblem, times: list[int], end_ns: int, objective: int) -> StepParts:
-    total, send = sum(times), problem.chunks * problem.send_ns
-    recompute = total - problem.least_work_ns
-    per_rank = 3 * problem.m / problem.pp
-    bubble = problem.fill * (problem.pp - 1) * total / (problem.pp * problem.vpp)
-    rest = objective - 3 * end_ns - per_rank * total - bubble
-    thirds = (per_rank * (total - send - recompute), per_rank * send, per_rank * recompute)
-    work_s, send_s, recompute_s = (part / THIRDS_PER_S for part in thirds)
-    return StepParts(
-        work_s,
-        send_s,
-        recompute_s,
-        rest / THIRDS_PER_S,
-        bubble / THIRDS_PER_S,
-        3 * end_ns / THIRDS_PER_S,
-    )
+    form = problem.form
+    return form.weight * slowest + int(form.share_ns(sum(times))) + end_ns + problem.constant_ns

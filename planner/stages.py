@@ -32,8 +32,8 @@ class Solver:
         slowest, plan = greedy_path(intervals)
         if plan is None:
             return None, None
-        least = problem.weight * slowest + problem.fill * problem.least_work_ns
-        return least + 3 * problem.least_end_ns, plan
+        least = problem.form.weight * slowest + problem.least_work_ns
+        return least + problem.least_end_ns, plan
 
     def solve(self, problem: StageProblem, below: int | None) -> Outcome:
         """The best plan with an objective below `below` (None: any)."""

@@ -15,6 +15,7 @@ from costmodels.price import Prices
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
+from planner.closed_form import Passes
 from planner.priced_space import Pricer, Question
 from planner.stage_problem import End, StageProblem
 
@@ -44,6 +45,7 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
         state = rng.uniform(2e6, 9e6, kinds)[None] * (1 - 0.2 * zero / 3)[:, None] / tp[:, None]
         step = rng.uniform(1e-4, 2e-3, kinds)[None] * np.where(zero > 1, 1.3, 1.0)[:, None]
         ends, update = rng.uniform(0.2, 1.5, 8), rng.uniform(0, 2)
+        forward, input_grad, weight_grad = rng.uniform(1e-3, 1e-2, 3)
         return Prices(
             layer_s=share[:, None, None] * base_s[None, :, None] * (1 + extra)[None],
             layer_saved_bytes=(share * (1 - 0.7 * grid.activation_offload))[:, None, None]
@@ -64,6 +66,9 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
             head_step_s=ends[7] * 1e-3 / tp,
             head_transient_bytes=share * rng.uniform(0, 6e6),
             send_s=np.where(pp > 1, share * 2e-4, 0.0),
+            forward_s=share * forward,
+            input_grad_s=share * input_grad,
+            weight_grad_s=share * weight_grad,
             fixed_bytes=np.full(len(grid), 1e6),
             fixed_step_s=np.full(len(grid), 1e-3),
             capacity_bytes=capacity_bytes,
@@ -140,6 +145,7 @@ def random_problem(seed: int, vpp: int, **fixed: object) -> StageProblem:
         "fixed_kib": 100,
         "cap_kib": draw.choice([2500, 3500, 5000, 8000, 10**6]),
         "fixed_step_ns": 1000,
+        "passes_ns": Passes(*(draw.randint(300, 900) * layers for _ in range(3))),
         "empty_ends": draw.random() < 0.5,
     }
     return StageProblem(**{**settings, **fixed})

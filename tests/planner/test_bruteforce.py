@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from costmodels.layout import Stage
-from planner.coefficients import stage_problem
+from planner.coefficients import NS_PER_S, stage_problem
 from planner.pins import parse_pins
 from planner.priced_space import Pricer, Question, price_space
 from planner.search import NoLayoutFits, search
 from planner.space import enumerate_space
-from planner.stage_problem import THIRDS_PER_S, StageProblem, evaluate
+from planner.stage_problem import StageProblem, evaluate
 
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
 
@@ -109,7 +109,7 @@ def test_search_equals_brute_force(
             continue
         result = search(asked, price=price)
         assert result.status == "OPTIMAL", seed
-        assert round(result.solutions[0].step_time_s * THIRDS_PER_S) == best, seed
+        assert round(result.solutions[0].step_time_s * NS_PER_S) == best, seed
 
 
 def test_random_cases_cover_what_they_claim(
