@@ -90,8 +90,8 @@ class _Splits:
     def beyond_ns(self, rank: int) -> Floats:
         """What recomputation adds to all rows at least so that `rank` fits, by split."""
         chunks, held = self.problem.chunks_of_rank[rank], self.problem.shape.fullest[rank]
-        lacks = self.saved[:, chunks] @ held + self.states[:, chunks].sum(axis=1) - self.room[rank]
-        lacks = np.maximum(lacks, 0).astype(float)
+        found = self.saved[:, chunks] @ held + self.states[:, chunks].sum(axis=1) - self.room[rank]
+        lacks: Floats = np.maximum(found, 0).astype(float)
         if not lacks.any():
             return lacks
         free = self._free_ns(chunks)
