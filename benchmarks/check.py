@@ -106,18 +106,18 @@ def written(case: Case, format_name: str, folder: Path) -> Path:
 
 
 def fill(folder: Path, verdict: str, count: int) -> None:
-    """`count` files in `folder` of which `check` says `verdict`, every format as often."""
-    drawn, reading, formats = pairs(random.Random(2025)), tools(), cycle(FORMATS)
-    found, format_name = 0, next(formats)
-    while found < count:
-        pair = next(drawn)
+    """`count` files in `folder` of which `check` says `verdict`, the formats in turn."""
+    drawn, reading, found = pairs(random.Random(2025)), tools(), 0
+    for pair, format_name in zip(drawn, cycle(FORMATS), strict=False):
         case = pair.fits if verdict == "fits" else pair.does_not_fit
         path = written(case, format_name, folder / str(found))
         (finding,) = check_paths([path], reading)
-        if finding.verdict == verdict:
-            found, format_name = found + 1, next(formats)
-        else:
+        if finding.verdict != verdict:
             path.unlink()
+            continue
+        found += 1
+        if found == count:
+            return
 
 
 def cold_s(folder: Path) -> tuple[float, float]:
