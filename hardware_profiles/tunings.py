@@ -2,8 +2,8 @@
 
 `fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with
 its date, rows and residual. A family without a table takes the engine's table "any", an engine
-without a file takes `generic`'s (MESHPLAN_FITS names another folder): so a framework that nobody
-measured is priced as the average of those that were.
+without a file takes `generic`'s: so a framework that nobody measured is priced as the average of those that
+were. MESHPLAN_FITS names a folder of a user's own, which is looked at first.
 """
 
 import os
@@ -15,7 +15,8 @@ from pydantic import Field
 
 from hardware_profiles.schema import Frozen
 
-HERE = Path(os.environ.get("MESHPLAN_FITS") or Path(__file__).parent / "fits")
+SHIPPED = Path(__file__).parent / "fits"
+FOLDERS = (*([Path(folder)] if (folder := os.environ.get("MESHPLAN_FITS")) else []), SHIPPED)
 
 FAMILIES = {
     "v100": "volta", "a100": "ampere", "h100": "hopper", "h200": "hopper", "h800": "hopper",
@@ -103,16 +104,17 @@ def gpu_family(gpu: str) -> str:
 def load_fit(engine: str, gpu: str) -> Fit:
     """What was learnt about `engine` on the family of `gpu`, or the nearest thing to it."""
     for name in (engine, "generic"):
-        tables = _tables(name)
-        for family in (gpu_family(gpu), "any"):
-            if family in tables:
-                return tables[family]
+        for folder in FOLDERS:
+            tables = _tables(folder, name)
+            for family in (gpu_family(gpu), "any"):
+                if family in tables:
+                    return tables[family]
     return UNFITTED
 
 
 @cache
-def _tables(engine: str) -> dict[str, Fit]:
-    path = HERE / f"{engine}.toml"
+def _tables(folder: Path, engine: str) -> dict[str, Fit]:
+    path = folder / f"{engine}.toml"
     if not path.exists():
         return {}
     document = tomllib.loads(path.read_text(encoding="utf-8"))

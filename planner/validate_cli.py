@@ -52,7 +52,7 @@ def validate(
     """
     rows = _rows(runs or BUILT_IN, _words(suite), _words(grade))
     if fit is not None:
-        _fit(rows, fit, str(runs or BUILT_IN.name))
+        _fit(rows, fit, runs)
         return
     results = _predict(rows)
     predicted = [row for row in results if isinstance(row, Predicted)]
@@ -114,9 +114,10 @@ def _predict_chunk(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
     return list(predict_rows(rows))
 
 
-def _fit(rows: list[dict[str, str]], folder: Path, source: str) -> None:
-    """Write one file per engine; a user's own go where `MESHPLAN_FITS` points."""
+def _fit(rows: list[dict[str, str]], folder: Path, path: Path | None) -> None:
+    """Write one file per engine; a user's own runs correct the constants that ship."""
     from hardware_profiles.toml_io import write_toml
+    from hardware_profiles.tunings import load_fit
     from planner.fit import fit_all
 
     runs = []
@@ -128,7 +129,9 @@ def _fit(rows: list[dict[str, str]], folder: Path, source: str) -> None:
     console = Console(stderr=True)
     today = datetime.date.today().isoformat()
     folder.mkdir(parents=True, exist_ok=True)
-    for engine, families in fit_all(runs, source, today, console.print).items():
+    source = "hardware_profiles/published/runs.csv" if path is None else str(path)
+    known = None if path is None else (lambda engine, gpu: load_fit(engine, gpu).tuning)
+    for engine, families in fit_all(runs, source, today, console.print, known).items():
         document = {name: fit.model_dump(exclude_defaults=True) for name, fit in families.items()}
         write_toml(document, folder / f"{engine}.toml")
         print(f"{folder / engine}.toml: {', '.join(sorted(families))}")
