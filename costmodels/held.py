@@ -11,9 +11,10 @@ backward.
 from functools import cache
 from typing import NamedTuple
 
+from costmodels.actions import Action, Kind, Work
 from costmodels.in_flight import Vector, rank_of_chunk
 from costmodels.layout import Schedule
-from costmodels.schedule import Action, Kind, Work, play
+from costmodels.schedule import play
 
 
 class Moment(NamedTuple):

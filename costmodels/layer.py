@@ -103,6 +103,11 @@ class Cost:
         return self.replay.total_s + self.input_grad.total_s + self.weight_grad.total_s
 
     @property
+    def backward_compute_s(self) -> Number:
+        """Seconds of them that the device computes."""
+        return self.replay.compute_s + self.input_grad.compute_s + self.weight_grad.compute_s
+
+    @property
     def total_s(self) -> Number:
         """Forward and backward of one micro-batch."""
         return self.forward.total_s + self.backward_s
@@ -217,7 +222,7 @@ def _count(op: Communication, direction: Direction) -> Number:
     return op.forward_count if direction == "forward" else op.backward_count
 
 
-def exposed_s(whole_s: Number, room_s: Number, overlap: float, interference: float) -> Number:
+def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: float) -> Number:
     """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
     hidden = minimum(overlap * whole_s, room_s)
     return whole_s - hidden + interference * hidden

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-from costmodels.elementwise import Number, maximum, minimum, where
+from costmodels.elementwise import Condition, Number, maximum, minimum, where
 from costmodels.params import RankParameters
 from costmodels.training import Training
 from hardware_profiles.engine_schema import State
@@ -89,9 +89,7 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     zero = sharding.zero_stage
     over = where(zero >= 1, ranks, 1.0)
     over_3 = where(zero >= 3, ranks, 1.0)
-    scatters = (sharding.pipelined == 0) | state.pipeline_shards_gradients
-    shards_gradients = (zero >= 3) | ((zero == 2) & scatters)
-    over_gradients = where(shards_gradients, ranks, 1.0)
+    over_gradients = where(shards_gradients(state, sharding), ranks, 1.0)
     gone = state.master_computes and state.master_bytes > 0
     weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
     buckets = state.bucket_bytes * ((ranks > 1) & (zero < 2))
@@ -100,6 +98,13 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
         gradients=(state.gradient_bytes / over_gradients + buckets) * parameters,
         optimizer=(state.master_bytes + state.moment_bytes) / over * parameters,
     )
+
+
+def shards_gradients(state: State, sharding: Sharding) -> Condition:
+    """Whether gradients are kept in shards, and so reduced after each micro-batch."""
+    zero = sharding.zero_stage
+    scatters = (sharding.pipelined == 0) | state.pipeline_shards_gradients
+    return (zero >= 3) | ((zero == 2) & scatters)
 
 
 def gathered_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:

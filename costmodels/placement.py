@@ -57,10 +57,15 @@ def axis_group(
 def shard_group(layout: Layout | Grid, order: tuple[Axis, ...], gpus_per_node: int) -> Group:
     """Ranks with the same weights: dp and cp together, over which gradients are reduced."""
     cp, dp = layout.context_parallel * 1.0, layout.data_parallel * 1.0
+    return place(cp * dp, shard_stride(layout, order), gpus_per_node)
+
+
+def shard_stride(layout: Layout | Grid, order: tuple[Axis, ...]) -> Number:
+    """Ranks between two neighbours of that group."""
     inner = layout.tensor_parallel * 1.0
     if order.index("pp") < order.index("dp"):
         inner = inner * layout.pipeline_parallel
-    return place(cp * dp, inner, gpus_per_node)
+    return inner
 
 
 def expert_data_group(layout: Layout | Grid, gpus_per_node: int) -> Group:

@@ -27,7 +27,7 @@ from costmodels.grid import Grid
 from costmodels.layer import exposed_s
 from costmodels.model import Model
 from costmodels.price_tables import WeightTable, WorkTable
-from costmodels.ranks import backward_compute_s, forward_compute_s
+from costmodels.stage_model import ZERO_2
 from costmodels.step import Setting
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
@@ -96,21 +96,22 @@ def price(
     update_layers, update_ends = weights.update_bytes()
     gathered, m = weights.gathered_bytes, grid.num_micro_batches
     held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
+    layers_s, ends_s = _each_micro_batch(setting, grid, work, weights)
     fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
     outside = work.ranks.step.context_bytes + tuning.memory_bytes
     return Prices(
-        layer_s=work.layer_s + _gathering_s(setting, work, weights) + held_s,
+        layer_s=work.layer_s + layers_s + held_s,
         layer_saved_bytes=work.layer_saved_bytes,
         layer_state_bytes=weights.layer_state_bytes,
         layer_update_bytes=update_layers,
         layer_step_s=once.layers_s[:, :, 0],
         transient_bytes=work.replay_bytes + gathered[:, None],
-        embedding_s=work.rows(work.embedding.total_s),
+        embedding_s=work.rows(work.embedding.total_s) + ends_s[:, 0],
         embedding_saved_bytes=work.end_saved_bytes(work.embedding),
         embedding_state_bytes=weights.embedding_state_bytes,
         embedding_update_bytes=update_ends[:, 0],
         embedding_step_s=once.ends_s[:, 0],
-        head_s=work.rows(work.head.total_s),
+        head_s=work.rows(work.head.total_s) + ends_s[:, 1],
         head_saved_bytes=work.end_saved_bytes(work.head),
         head_state_bytes=weights.head_state_bytes,
         head_update_bytes=update_ends[:, 1],
@@ -123,13 +124,19 @@ def price(
     )
 
 
-def _gathering_s(setting: Setting, work: WorkTable, weights: WeightTable) -> Floats:
-    """(N, K, R) what ZeRO-3's gathering of one layer's weights adds to a micro-batch."""
-    overlap, interference = setting.engine.overlap.weight_gather, setting.tuning.interference
-    forward, backward = weights.layer_gather_s()
-    seen_f = exposed_s(forward, work.forward_room_s, overlap, interference)
-    seen_b = exposed_s(backward[:, :, None], work.backward_room_s, overlap, interference)
-    return np.asarray(seen_f)[:, :, None] + seen_b
+def _each_micro_batch(
+    setting: Setting, grid: Grid, work: WorkTable, weights: WeightTable
+) -> tuple[Floats, Floats]:
+    """(N, K, R) of a layer, (N, 2) of the ends: what is seen of the traffic of their weights."""
+    overlap, interference = setting.engine.overlap, setting.tuning.interference
+    hides = np.where(grid.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)[:, None]
+    (forward, ends_f), (backward, ends_b) = weights.forward_s(), weights.backward_s()
+    seen_f = exposed_s(forward, work.forward_room_s, hides, interference)
+    seen_b = exposed_s(backward[:, :, None], work.backward_room_s, hides[:, :, None], interference)
+    ends = exposed_s(ends_f, work.ends_forward_room_s, hides, interference) + exposed_s(
+        ends_b, work.ends_backward_room_s, hides, interference
+    )
+    return np.asarray(seen_f)[:, :, None] + seen_b, np.asarray(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +171,13 @@ def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: Weigh
     pattern = setting.model.pattern
     counts = np.array([pattern.count(kind) for kind in work.kinds], np.float64)
     ranks, interference = grid.pipeline_parallel.astype(np.float64), setting.tuning.interference
-    backward = _Room(
-        work.backward_room_s, work.ends_room_s(backward_compute_s), counts, ranks, interference
-    )
+    backward = _Room(work.backward_room_s, work.ends_backward_room_s, counts, ranks, interference)
     forward = _Room(
-        work.forward_room_s[:, :, None], work.ends_room_s(forward_compute_s), counts, ranks,
+        work.forward_room_s[:, :, None], work.ends_forward_room_s, counts, ranks,
         interference,
     )  # fmt: skip
     reduce = backward.exposed(*weights.reduce_s(), overlap.data_reduce)
-    gather = forward.exposed(*weights.update_gather_s(), overlap.weight_gather)
+    gather = forward.exposed(*weights.refresh_s(), overlap.weight_gather)
     return update + reduce + gather
 
 

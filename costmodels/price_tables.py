@@ -27,14 +27,14 @@ from costmodels.params import (
     mtp_parameters_per_rank,
 )
 from costmodels.passes import loss_bytes, most_passing_bytes
-from costmodels.ranks import Ranks, forward_compute_s
+from costmodels.ranks import Ranks
 from costmodels.step import Setting
+from costmodels.weight_traffic import WeightTraffic
 from hardware_profiles.engine_schema import Axis
-from hardware_profiles.schema import CollectiveKind
 
 Floats = NDArray[np.float64]
 MODES = range(3)
-Collective = Callable[[CollectiveKind, RankParameters], Number]
+Sent = Callable[[WeightTraffic, RankParameters], Number]
 
 
 class _Table:
@@ -95,16 +95,24 @@ class WorkTable(_Table):
     @property
     def forward_room_s(self) -> Floats:
         """(N, K) computing under which the forward's communication of weights may hide."""
-        return self.rows_by_kind(lambda kind: forward_compute_s(self.layers[kind].cost))
+        return self.rows_by_kind(lambda kind: self.layers[kind].cost.forward.compute_s)
 
     @property
     def backward_room_s(self) -> Floats:
         """(N, K, R) the same of the backward, replay included."""
         return self.rows_by_mode(lambda kind, mode: self.layers[kind].backward_compute_s(mode))
 
-    def ends_room_s(self, compute_s: Callable[[Cost], Number]) -> Floats:
-        """(N, 2) the same of the embedding and of the head."""
-        return self._stacked(compute_s(cost) for cost in (self.embedding, self.head))[self.of_row]
+    @property
+    def ends_forward_room_s(self) -> Floats:
+        """(N, 2) the forward's of the embedding and of the head."""
+        ends = (self.embedding, self.head)
+        return self._stacked(end.forward.compute_s for end in ends)[self.of_row]
+
+    @property
+    def ends_backward_room_s(self) -> Floats:
+        """(N, 2) the backward's."""
+        ends = (self.embedding, self.head)
+        return self._stacked(end.backward_compute_s for end in ends)[self.of_row]
 
     @property
     def replay_bytes(self) -> Floats:
@@ -171,6 +179,7 @@ class WeightTable(_Table):
         degrees = (tp, self.grid.expert_parallel * 1.0, self.grid.expert_tensor_parallel * 1.0)
         self.head = RankParameters(dense=head) + mtp_parameters_per_rank(model, *degrees)
         self.parts = (*self.layers, self.embedding, self.head)
+        self.traffic = self.ranks.step.traffic
 
     @property
     def layer_state_bytes(self) -> Floats:
@@ -205,16 +214,16 @@ class WeightTable(_Table):
         parts weights under ZeRO-3, gradients from ZeRO-2 and what arrives of them from ZeRO-1.
         """
         sizes = [self._column(part.dense + part.expert) for part in self.parts]
-        zero, ranks = self.grid.zero_stage, self.ranks.sharding.dense_ranks
+        zero, ranks = self.grid.zero_stage, self.ranks.step.sharding.dense_ranks
         gradient = where(zero >= 2, 8.0, 0.0) + where((zero >= 1) & (ranks > 1), 8.0 / ranks, 0.0)
         whole = gradient + where(zero >= 3, 4.0, 0.0)
         return self.rows(self.ranks.working_scale * whole * np.max(sizes, axis=0))
 
     def update_bytes(self) -> tuple[Floats, Floats]:
         """(N, K) of each layer and (N, 2) of the ends, held in the optimizer step only."""
-        ranks = self.ranks
+        ranks, sharding = self.ranks, self.ranks.step.sharding
         return self._by_part(
-            lambda part: ranks.working_scale * update_bytes(ranks.state, part.dense, ranks.sharding)
+            lambda part: ranks.working_scale * update_bytes(ranks.state, part.dense, sharding)
         )
 
     def update_s(self) -> tuple[Floats, Floats]:
@@ -223,49 +232,28 @@ class WeightTable(_Table):
 
     def reduce_s(self) -> tuple[Floats, Floats, Floats]:
         """(N, K), (N, 2), (N,) of layers, ends and latencies: gradients, none of it hidden."""
-        each, zero = self.ranks.state.reduce_bytes, self.grid.zero_stage
+        return self._wire(lambda traffic, part: traffic.once_s(part))
 
-        def seconds(collective: Collective, part: RankParameters) -> Number:
-            if self.setting.training.adapters_only:
-                return 0.0
-            sums, shares = collective("all_reduce", part), collective("reduce_scatter", part)
-            return where(zero == 0, sums, where(zero < 3, shares, 0.0))
-
-        return self._wire(seconds, each)
-
-    def update_gather_s(self) -> tuple[Floats, Floats, Floats]:
+    def refresh_s(self) -> tuple[Floats, Floats, Floats]:
         """The same of the weights that ZeRO-1 and 2 gather after the update."""
-        each, zero = self.ranks.state.weight_bytes, self.grid.zero_stage
+        return self._wire(lambda traffic, part: traffic.refresh_s(part))
 
-        def seconds(collective: Collective, part: RankParameters) -> Number:
-            if self.setting.training.adapters_only:
-                return 0.0
-            gather = collective("all_gather", part)
-            return where((zero == 1) | (zero == 2), gather, 0.0)
+    def forward_s(self) -> tuple[Floats, Floats]:
+        """(N, K) and (N, 2) what the weights of layers and ends send in each forward."""
+        return self._by_part(self.traffic.forward_s)
 
-        return self._wire(seconds, each)
+    def backward_s(self) -> tuple[Floats, Floats]:
+        """The same in each backward."""
+        sent = self.traffic.backward_s
+        ends = self._stacked(sent(end, again=False) for end in self.parts[-2:])
+        layers = self.rows_by_kind(lambda kind: sent(self.layers[kind], again=True))
+        return layers, ends[self.of_row]
 
-    def layer_gather_s(self) -> tuple[Floats, Floats]:
-        """(N, K) forward and backward: ZeRO-3's weights, and in the backward gradients too."""
-        collective_s, zero = self.ranks.collective_s, self.grid.zero_stage
-        forward = [collective_s("all_gather", layer, 2.0) for layer in self.layers]
-        scatter = [collective_s("reduce_scatter", layer, 4.0) for layer in self.layers]
-        return (
-            self.rows_by_kind(lambda kind: where(zero >= 3, forward[kind], 0.0)),
-            self.rows_by_kind(lambda kind: where(zero >= 3, forward[kind] + scatter[kind], 0.0)),
-        )
-
-    def _wire(
-        self, seconds: Callable[[Collective, RankParameters], Number], bytes_each: float
-    ) -> tuple[Floats, Floats, Floats]:
+    def _wire(self, seconds: Sent) -> tuple[Floats, Floats, Floats]:
         """A rank communicates all its parts at once: bytes add up, the latency counts once."""
-        ranks = self.ranks
-
-        def wire_s(kind: CollectiveKind, part: RankParameters) -> Number:
-            return ranks.collective_s(kind, part, bytes_each) - ranks.latency_s(kind, part)
-
-        latency = [self._column(seconds(ranks.latency_s, part)) for part in self.parts]
-        layers, ends = self._by_part(lambda part: seconds(wire_s, part))
+        bare = self.traffic.latencies
+        latency = [self._column(seconds(bare, part)) for part in self.parts]
+        layers, ends = self._by_part(lambda part: seconds(self.traffic, part) - seconds(bare, part))
         return layers, ends, np.max(latency, axis=0)[self.of_row]
 
     def _by_part(self, value_of: Callable[[RankParameters], Number]) -> tuple[Floats, Floats]:
@@ -273,12 +261,12 @@ class WeightTable(_Table):
         return columns[:, :-2], columns[:, -2:]
 
     def _state_bytes(self, parameters: RankParameters) -> Number:
-        states = state_memory(self.ranks.state, parameters, self.ranks.sharding).allocated
+        states = state_memory(self.ranks.state, parameters, self.ranks.step.sharding).allocated
         return self.ranks.state_scale * states
 
     def _gathered(self, parameters: Number) -> Number:
-        state = self.setting.engine.state
-        return self.ranks.working_scale * gathered_bytes(state, parameters, self.ranks.sharding)
+        state, sharding = self.setting.engine.state, self.ranks.step.sharding
+        return self.ranks.working_scale * gathered_bytes(state, parameters, sharding)
 
 
 def _inner_degrees(

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from costmodels.blocks import input_bytes, layer_operations
-from costmodels.collectives import collective_s, hops_s, send_s
+from costmodels.collectives import send_s
 from costmodels.elementwise import Number, where
 from costmodels.grid import Grid
 from costmodels.layer import Cost, Pass
 from costmodels.layout import Layout, RecomputeModule
-from costmodels.memory import Sharding, expert_ranks, kept_state
+from costmodels.memory import kept_state
 from costmodels.params import RankParameters, layer_parameters_per_rank
 from costmodels.step import UPDATE_BYTES, Setting, StepModel
 from hardware_profiles.engine_schema import State
-from hardware_profiles.schema import CollectiveKind
 
 SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)  # the default of `Layout`
 
@@ -40,17 +39,7 @@ class LayerWork:
 
     def backward_compute_s(self, mode: int) -> Number:
         """Seconds that the device computes in the backward, replay included."""
-        return backward_compute_s(self.cost) + self.replay[mode].compute_s
-
-
-def forward_compute_s(cost: Cost) -> Number:
-    """Seconds that the device computes in the forward."""
-    return cost.forward.compute_s
-
-
-def backward_compute_s(cost: Cost) -> Number:
-    """Seconds that the device computes in the backward of what recomputes nothing."""
-    return cost.input_grad.compute_s + cost.weight_grad.compute_s
+        return self.cost.backward_compute_s + self.replay[mode].compute_s
 
 
 class Ranks:
@@ -95,46 +84,11 @@ class Ranks:
         tp, ep, etp = (degree * 1.0 for degree in degrees)
         return layer_parameters_per_rank(model, model.kinds[kind], tp, ep, etp)
 
-    def collective_s(
-        self, kind: CollectiveKind, parameters: RankParameters, bytes_each: float
-    ) -> Number:
-        """A collective over the ranks that share `parameters`, dense and expert ones apart."""
-        cluster, step = self.setting.cluster, self.step
-        dense = collective_s(cluster, kind, parameters.dense * bytes_each, step.dense_group)
-        expert = collective_s(cluster, kind, parameters.expert * bytes_each, step.expert_group)
-        expert = where(parameters.expert > 0, expert, 0.0)
-        return self.setting.tuning.collective_scale * (dense + expert)
-
-    def latency_s(self, kind: CollectiveKind, parameters: RankParameters) -> Number:
-        """The part of `collective_s` that does not grow with the parameters."""
-        cluster, step = self.setting.cluster, self.step
-        expert = where(parameters.expert > 0, hops_s(cluster, kind, step.expert_group), 0.0)
-        dense = hops_s(cluster, kind, step.dense_group)
-        return self.setting.tuning.collective_scale * (dense + expert)
-
     def update_s(self, parameters: RankParameters) -> Number:
         """The optimizer's update of this rank's share of `parameters`."""
-        if self.setting.training.adapters_only:
-            return 0.0
-        sharded, step = self.grid.zero_stage >= 1, self.step
-        dense = parameters.dense / where(sharded, step.dense_group.size, 1.0)
-        expert = parameters.expert / where(sharded, step.expert_group.size, 1.0)
-        moved_bytes = (dense + expert) * UPDATE_BYTES[self.setting.training.optimizer]
-        return moved_bytes / step.pricer.device.bandwidth_bytes_per_s
-
-    @property
-    def sharding(self) -> Sharding:
-        """How ZeRO divides the states; rows without it have a shard group of 1."""
-        grid, replicas = self.grid, self.step.dense_group.size
-        ranks = where(grid.zero_stage > 0, grid.shard_group * 1.0, replicas)
-        return Sharding(
-            zero_stage=grid.zero_stage * 1.0, dense_ranks=ranks,
-            expert_ranks=expert_ranks(
-                self.state, ranks, self.step.expert_group.size,
-                grid.tensor_parallel / (grid.expert_parallel * grid.expert_tensor_parallel),
-            ),
-            pipelined=(grid.pipeline_parallel > 1) * 1.0,
-        )  # fmt: skip
+        each_bytes = UPDATE_BYTES[self.setting.training.optimizer]
+        moved_bytes = self.step.traffic.updated(parameters) * each_bytes
+        return moved_bytes / self.step.pricer.device.bandwidth_bytes_per_s
 
     @property
     def send_s(self) -> Number:

@@ -5,11 +5,11 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from costmodels.blocks import input_bytes, layer_operations
-from costmodels.collectives import collective_s, send_s
+from costmodels.collectives import send_s
 from costmodels.compute import Device
 from costmodels.ends import embedding_operations, head_operations
 from costmodels.feed_forward import Site
@@ -25,15 +25,17 @@ from costmodels.params import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.placement import axis_group, expert_data_group, place, shard_group
+from costmodels.placement import axis_group, place
 from costmodels.precision import RECIPES
 from costmodels.shard import shard_of
 from costmodels.training import Training
+from costmodels.weight_traffic import weight_traffic
 from hardware_profiles.engine_schema import Engine
-from hardware_profiles.schema import Cluster, CollectiveKind
+from hardware_profiles.schema import Cluster
 from hardware_profiles.tunings import Tuning
 
 MODES = ("none", "selective", "full")
+ZERO_2 = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ class StageModel:
             engine.kernels.dispatch == "deduplicated",
             setting.training.adapters_only,
         )
-        self.dense_group = shard_group(layout, order, g)
-        self.expert_group = expert_data_group(layout, g)
+        scale, frozen = setting.tuning.collective_scale, setting.training.adapters_only
+        self.traffic = weight_traffic(layout, cluster, engine, scale, frozen=frozen)
+        self.sharding = self.traffic.sharding
         self._costs: dict[tuple[int, str], Cost] = {}
 
     @cached_property
@@ -87,9 +90,10 @@ class StageModel:
         return self.layout.num_micro_batches(self.setting.training)
 
     def layer_cost(self, kind: int, mode: str) -> Cost:
-        """One layer of `kind` under recompute `mode`, with ZeRO-3's gathering of its weights."""
+        """One layer of `kind` under recompute `mode`, with what its weights send meanwhile."""
         if (kind, mode) not in self._costs:
-            self._costs[kind, mode] = self._gathering(kind, self._plain_cost(kind, mode))
+            plain, parameters = self._plain_cost(kind, mode), self.layer_parameters(kind)
+            self._costs[kind, mode] = self._with_traffic(parameters, plain, again=True)
         return self._costs[kind, mode]
 
     def _plain_cost(self, kind: int, mode: str) -> Cost:
@@ -99,33 +103,17 @@ class StageModel:
         replayed = self.layout.selective_modules if mode == "selective" else ()
         return self.pricer.cost(operations, replayed)
 
-    def _gathering(self, kind: int, cost: Cost) -> Cost:
-        if self.layout.zero_stage < 3:
+    def _with_traffic(self, parameters: RankParameters, cost: Cost, *, again: bool) -> Cost:
+        """`cost` and what it does not hide of the traffic of its weights (`weight_traffic`)."""
+        if self.layout.zero_stage < ZERO_2:
             return cost
-        forward = self.collective_s("all_gather", self.layer_parameters(kind), 2.0)
-        backward = forward + self.collective_s("reduce_scatter", self.layer_parameters(kind), 4.0)
-        overlap, tuning = self.setting.engine.overlap.weight_gather, self.setting.tuning
-        seen_f = exposed_s(forward, cost.forward.compute_s, overlap, tuning.interference)
-        room_b = cost.input_grad.compute_s + cost.weight_grad.compute_s + cost.replay.compute_s
-        seen_b = exposed_s(backward, room_b, overlap, tuning.interference)
-        gather = Cost(
-            forward=Pass(data_s=seen_f), input_grad=Pass(data_s=seen_b), weight_grad=Pass(),
-            replay=Pass(), model_flops=0.0, full_model_flops=0.0, replay_flops=0.0,
-            saved_bytes=0.0,
-        )  # fmt: skip
-        return cost + gather
-
-    def collective_s(
-        self, kind: CollectiveKind, parameters: RankParameters, bytes_each: float
-    ) -> float:
-        """Seconds to reduce or gather `parameters` over the ranks that share them."""
-        parts = ((parameters.dense, self.dense_group), (parameters.expert, self.expert_group))
-        scale = self.setting.tuning.collective_scale
-        return scale * sum(
-            float(collective_s(self.setting.cluster, kind, size * bytes_each, group))
-            for size, group in parts
-            if size > 0
-        )
+        forward_s = self.traffic.forward_s(parameters)
+        backward_s = self.traffic.backward_s(parameters, again=again)
+        overlap, tuning = self.setting.engine.overlap, self.setting.tuning
+        hides = overlap.weight_gather if self.layout.zero_stage > ZERO_2 else overlap.data_reduce
+        seen_f = exposed_s(forward_s, cost.forward.compute_s, hides, tuning.interference)
+        seen_b = exposed_s(backward_s, cost.backward_compute_s, hides, tuning.interference)
+        return cost + replace(NOTHING, forward=Pass(data_s=seen_f), input_grad=Pass(data_s=seen_b))
 
     def layer_parameters(self, kind: int) -> RankParameters:
         """Parameters of one layer of `kind` on one rank."""
@@ -137,7 +125,7 @@ class StageModel:
 
     @cached_property
     def ends(self) -> tuple[Cost, Cost]:
-        """The embedding's cost and the head's."""
+        """The embedding's cost and the head's, without the traffic of their weights."""
         return (
             self.pricer.cost(embedding_operations(self.site)),
             self.pricer.cost(head_operations(self.site)),
@@ -151,12 +139,15 @@ class StageModel:
             cost = NOTHING
             for (kind, mode), count in counts.items():
                 cost = cost + self.layer_cost(kind, mode) * count
-            if index == 0:
-                cost = cost + self.ends[0]
-            if index == len(self.stage_counts) - 1:
-                cost = cost + self.ends[1]
+            for end, held in enumerate((0, len(self.stage_counts) - 1)):
+                if index == held:
+                    cost = cost + self.end_cost(end)
             costs.append(cost)
         return tuple(costs)
+
+    def end_cost(self, end: int) -> Cost:
+        """The embedding (0) or the head (1), with what its weights send meanwhile."""
+        return self._with_traffic(self.end_parameters[end], self.ends[end], again=False)
 
     @cached_property
     def stage_counts(self) -> tuple[dict[tuple[int, str], int], ...]:
@@ -179,26 +170,30 @@ class StageModel:
     @cached_property
     def stage_parameters(self) -> tuple[RankParameters, ...]:
         """Parameters of each virtual stage on one rank."""
-        model, la = self.setting.model, self.layout
-        tp, last = la.tensor_parallel, len(self.layout.stages) - 1
-        result = []
+        last, result = len(self.layout.stages) - 1, []
         for index, counts in enumerate(self.stage_counts):
             total = RankParameters(dense=0.0)
             for (kind, _), count in counts.items():
                 layer = self.layer_parameters(kind)
                 total += RankParameters(dense=layer.dense * count, expert=layer.expert * count)
             if index == 0:
-                total += RankParameters(dense=embedding_parameters_per_rank(model, tp))
+                total += self.end_parameters[0]
             if index == last:
-                alone = model.tied and self.shares_table
-                head = (
-                    final_norm_parameters(model) if alone else head_parameters_per_rank(model, tp)
-                )
-                total += RankParameters(dense=head)
-                ep, etp = la.expert_parallel, la.expert_tensor_parallel
-                total += mtp_parameters_per_rank(model, tp, ep, etp)
+                total += self.end_parameters[1]
             result.append(total)
         return tuple(result)
+
+    @cached_property
+    def end_parameters(self) -> tuple[RankParameters, RankParameters]:
+        """Parameters of the embedding and of the head, with multi-token prediction."""
+        model, la = self.setting.model, self.layout
+        tp, ep, etp = la.tensor_parallel, la.expert_parallel, la.expert_tensor_parallel
+        alone = model.tied and self.shares_table
+        head = final_norm_parameters(model) if alone else head_parameters_per_rank(model, tp)
+        return (
+            RankParameters(dense=embedding_parameters_per_rank(model, tp)),
+            RankParameters(dense=head) + mtp_parameters_per_rank(model, tp, ep, etp),
+        )
 
     @cached_property
     def rank_parameters(self) -> tuple[RankParameters, ...]:

@@ -2,13 +2,12 @@
 
 from functools import cached_property
 
-from costmodels.memory import Memory, Sharding
-from costmodels.schedule import Work
+from costmodels.actions import Work
+from costmodels.memory import Memory
 from costmodels.stage_model import Setting, StageModel
 from costmodels.step_memory import (
     context_bytes,
     reserved_bytes,
-    sharding_of,
     slack_bytes,
     step_memory,
 )
@@ -47,11 +46,6 @@ class StepModel(StageModel):
     def work(self) -> Work:
         """The schedule's actions in seconds."""
         return schedule_work(self)
-
-    @cached_property
-    def sharding(self) -> Sharding:
-        """How ZeRO divides this layout's states."""
-        return sharding_of(self)
 
     @property
     def context_bytes(self) -> float:

@@ -8,9 +8,7 @@ from costmodels.ends import logits_bytes
 from costmodels.in_flight import in_flight
 from costmodels.memory import (
     Memory,
-    Sharding,
     activation_peak,
-    expert_ranks,
     gathered_bytes,
     kept_state,
     state_memory,
@@ -54,20 +52,6 @@ def reserved_bytes(model: StageModel, memory: Memory) -> float:
     return max(needed, min(needed + held_bytes(model), capacity))
 
 
-def sharding_of(model: StageModel) -> Sharding:
-    """How ZeRO divides this layout's states."""
-    la = model.layout
-    ranks = float(la.shard_group or model.dense_group.size)
-    return Sharding(
-        zero_stage=la.zero_stage, dense_ranks=ranks,
-        expert_ranks=expert_ranks(
-            model.setting.engine.state, ranks, model.expert_group.size,
-            la.tensor_parallel / (la.expert_parallel * la.expert_tensor_parallel),
-        ),
-        pipelined=la.pipeline_parallel > 1,
-    )  # fmt: skip
-
-
 def step_memory(model: StageModel) -> tuple[Memory, ...]:
     """Peak of each pipeline rank, by category."""
     return tuple(_rank_memory(model, rank) for rank in range(model.layout.pipeline_parallel))
@@ -77,15 +61,15 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
     la, state = model.layout, model.setting.engine.state
     state = kept_state(state, model.setting.training)
     chunks = [i for i in range(len(la.stages)) if model.rank_of(i) == rank]
-    states = state_memory(state, model.rank_parameters[rank], sharding_of(model))
+    states = state_memory(state, model.rank_parameters[rank], model.sharding)
     if model.setting.engine.kernels.counts_passes:
-        peak = rank_peak(model, rank, sharding_of(model))
+        peak = rank_peak(model, rank, model.sharding)
         return states + Memory(activations=peak.activations, transient=peak.transient)
     vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
     held = activation_peak(vectors, [float(model.stage_costs[i].saved_bytes) for i in chunks])
     state = kept_state(state, model.setting.training)
     working = _transient(model, chunks)
-    update = float(update_bytes(state, model.rank_parameters[rank].dense, sharding_of(model)))
+    update = float(update_bytes(state, model.rank_parameters[rank].dense, model.sharding))
     if update > held + working:
         return states + Memory(transient=update)
     return states + Memory(activations=held, transient=working)
@@ -104,7 +88,7 @@ def _transient(model: StageModel, chunks: list[int]) -> float:
     ends = float(
         gathered_bytes(state, 0.0 if alone else model.stage_parameters[last].dense
                        - sum(model.layer_parameters(k).dense * n
-                             for (k, _), n in model.stage_counts[last].items()), sharding_of(model))
+                             for (k, _), n in model.stage_counts[last].items()), model.sharding)
     )  # fmt: skip
     return max(float(logits_bytes(model.site)), working) + 2 * gathered + ends
 
@@ -119,6 +103,6 @@ def _gathered(model: StageModel, kind: int) -> float:
     parameters = model.layer_parameters(kind)
     return float(
         gathered_bytes(
-            model.setting.engine.state, parameters.dense + parameters.expert, sharding_of(model)
+            model.setting.engine.state, parameters.dense + parameters.expert, model.sharding
         )
     )

@@ -1,21 +1,22 @@
 """Seconds of one training step of one layout.
 
     step    = makespan of the pipeline (last rank done, gradients reduced) + update + fixed
-    gradients: reduced behind the backward of the last micro-batch, as far as the engine overlaps;
-               a rank that is done before the last one has that time too
+    gradients: reduced behind the backward of the last micro-batch, as far as the engine overlaps,
+               or of each micro-batch (`weight_traffic`); a rank that is done before the last one
+               has that time too
     update  = bytes of gradients, master weights and moments of this rank / bandwidth, and the
               gathering of updated weights under ZeRO-1 and 2
 
 Source: schedules as in `schedule`, overlap as in `layer`. Leaves out: data loading, checkpoints,
-evaluation, and the reduction across the shard groups of HSDP beside the one inside them.
+evaluation.
 """
 
 from dataclasses import dataclass, fields
 
+from costmodels.actions import Work
 from costmodels.layer import Pass, exposed_s
-from costmodels.schedule import Work, end_s
+from costmodels.schedule import end_s
 from costmodels.stage_model import StageModel
-from hardware_profiles.schema import CollectiveKind
 
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
 """Read and written per parameter: gradient, master weight, moments, and the 16-bit weight."""
@@ -109,13 +110,10 @@ def _busy(model: StageModel, rank: int) -> Pass:
 
 def reduce_s(model: StageModel, rank: int) -> float:
     """Exposed gradient communication after the rank's last backward."""
-    if model.layout.zero_stage >= 3 or model.setting.training.adapters_only:
-        return 0.0
     engine, tuning = model.setting.engine, model.setting.tuning
-    kind: CollectiveKind = "all_reduce" if model.layout.zero_stage == 0 else "reduce_scatter"
-    whole = model.collective_s(kind, model.rank_parameters[rank], engine.state.reduce_bytes)
+    whole = model.traffic.once_s(model.rank_parameters[rank])
     room = sum(
-        float(cost.input_grad.compute_s + cost.weight_grad.compute_s + cost.replay.compute_s)
+        float(cost.backward_compute_s)
         for index, cost in enumerate(model.stage_costs)
         if model.rank_of(index) == rank
     )
@@ -125,18 +123,10 @@ def reduce_s(model: StageModel, rank: int) -> float:
 
 def update_s(model: StageModel, rank: int) -> float:
     """The optimizer step of a rank, and the gathering of what it updated."""
-    if model.setting.training.adapters_only:
-        return 0.0
-    device, la = model.pricer.device, model.layout
-    parameters = model.rank_parameters[rank]
-    moved = UPDATE_BYTES[model.setting.training.optimizer]
-    sharded = la.zero_stage >= 1
-    dense = parameters.dense / (model.dense_group.size if sharded else 1)
-    expert = parameters.expert / (model.expert_group.size if sharded else 1)
-    update = (dense + expert) * moved / device.bandwidth_bytes_per_s
-    if la.zero_stage not in (1, 2):
-        return float(update)
-    gather = model.collective_s("all_gather", parameters, model.setting.engine.state.weight_bytes)
+    parameters, moved = model.rank_parameters[rank], UPDATE_BYTES[model.setting.training.optimizer]
+    bandwidth = model.pricer.device.bandwidth_bytes_per_s
+    update = model.traffic.updated(parameters) * moved / bandwidth
+    gather = model.traffic.refresh_s(parameters)
     forward = sum(
         float(c.forward.compute_s)
         for i, c in enumerate(model.stage_costs)

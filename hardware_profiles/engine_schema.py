@@ -62,6 +62,9 @@ class State(Frozen):
     experts_shard_over_tensor
                         routed experts are sharded over all ranks of the shard group that hold them,
                         tensor-parallel ones included, whatever its size
+    copies_each_micro_batch
+                        hybrid sharding adds up the copies of a shard's gradient after each
+                        micro-batch, not once per step
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     """
 
@@ -75,6 +78,7 @@ class State(Frozen):
     master_computes: bool = False
     pipeline_shards_gradients: bool = False
     experts_shard_over_tensor: bool = False
+    copies_each_micro_batch: bool = False
     one_table_per_rank: bool = False
 
 

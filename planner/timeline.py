@@ -11,8 +11,9 @@ Chrome (chrome://tracing) and ui.perfetto.dev open it.
 from dataclasses import dataclass
 from typing import Any
 
+from costmodels.actions import Action
 from costmodels.layout import Layout
-from costmodels.schedule import Action, play
+from costmodels.schedule import play
 from costmodels.step import StepModel
 
 NAMES = {

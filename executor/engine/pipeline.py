@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from costmodels.schedule import Action
+from costmodels.actions import Action
 from executor.engine.clock import Observer
 from executor.engine.local import Local
 from executor.engine.part import Part

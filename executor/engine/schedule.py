@@ -5,9 +5,9 @@ none, so that the order depends on the layout alone and every rank works out the
 """
 
 from costmodels import held
+from costmodels.actions import Action
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layout import Layout
-from costmodels.schedule import Action
 
 
 def stages_of(layout: Layout, pp_rank: int) -> list[int]:

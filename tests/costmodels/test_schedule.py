@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.actions import Action, Timeline, Work
 from costmodels.in_flight import in_flight, rank_of_chunk
 from costmodels.layout import Schedule
-from costmodels.schedule import Timeline, Work, end_s, play
+from costmodels.orders import order, program
+from costmodels.schedule import GREEDY, end_s, play
 
 GRIDS = Path(__file__).parents[1] / "data" / "schedules"
 GOLDEN: tuple[tuple[Schedule, int, int, int], ...] = (
@@ -103,6 +105,40 @@ def pipelines(draw: st.DrawFn) -> tuple[Schedule, int, int, int, Work]:
     times = st.lists(st.floats(0.1, 3), min_size=pp * vpp, max_size=pp * vpp).map(tuple)
     send = draw(st.sampled_from((0.0, 0.3)))
     return schedule, pp, vpp, m, Work(draw(times), draw(times), draw(times), send)
+
+
+def played_one_by_one(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> Timeline:
+    """A schedule of fixed order, each rank doing what it can until it waits for another."""
+    orders, last = [order(schedule, pp, vpp, m, s) for s in range(pp)], pp * vpp - 1
+    arrived: dict[tuple[int, str, int], float] = {}
+    played: list[list[tuple[Action, float, float]]] = [[] for _ in orders]
+    while any(len(done) < len(actions) for done, actions in zip(played, orders, strict=True)):
+        for done, actions in zip(played, orders, strict=True):
+            for action in actions[len(done) :]:
+                stage, kind, i = action
+                backward = (stage + 1, kind, i) if stage < last else (stage, "F", i)
+                source = (stage - 1, "F", i) if kind == "F" else backward
+                if kind == "W" or (kind == "F" and stage == 0):
+                    ready = 0.0
+                elif source in arrived:
+                    ready = arrived[source]
+                else:
+                    break
+                start = max(done[-1][2] if done else 0.0, ready)
+                end = start + work.seconds(action)
+                arrived[action] = end + work.send_s
+                done.append((action, start, end))
+    return Timeline(tuple(map(tuple, played)))
+
+
+@EVEN
+@given(pipeline=pipelines().filter(lambda drawn: drawn[0] not in GREEDY))
+def test_written_out_orders_play_as_one_by_one(pipeline):
+    """The recurrence over places gives the very floats of playing action by action."""
+    expected = played_one_by_one(*pipeline)
+    assert play(*pipeline) == expected
+    schedule, pp, vpp, m, work = pipeline
+    assert program(schedule, pp, vpp, m).end_s(work) == expected.end_s
 
 
 @EVEN

@@ -1,19 +1,17 @@
 """The five output formats: the same findings, each valid in its own standard."""
 
 import json
-from pathlib import Path
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from sarif_schema import VALIDATOR, valid_log
 
 from planner.check_output import MACHINE, RULES, as_github, as_json, as_junit, as_sarif, as_table
 from planner.verdicts import PASSED, Finding, Verdict
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[1] / "support" / "sarif_subset.json").read_text(encoding="utf-8")
-)
 FITS = Finding(
     path="a/fits.yaml", verdict="fits", text="20.0 GiB free", label="dp8 zero1 mbs1",
     margin_bytes=20 * 2.0**30, peak_bytes=60 * 2.0**30, capacity_bytes=80 * 2.0**30,
@@ -64,10 +62,8 @@ def test_junit_counts_add_up() -> None:
 
 
 def test_sarif_is_valid_and_complete() -> None:
-    """A valid SARIF 2.1.0 log with a result, a rule and a line for every finding."""
-    log = json.loads(as_sarif(ALL))
-    jsonschema.Draft7Validator(SCHEMA).validate(log)
-    run = log["runs"][0]
+    """The standard's schema accepts it: a result, a rule and a line for every finding."""
+    run = valid_log(as_sarif(ALL))["runs"][0]
     assert len(run["results"]) == 2
     for result in run["results"]:
         assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
@@ -76,14 +72,33 @@ def test_sarif_is_valid_and_complete() -> None:
     assert place["artifactLocation"]["uri"] == "a/big%2C%20odd%3A%20name.sh"
 
 
-def test_sarif_schema_refuses_what_the_standard_refuses() -> None:
-    """The schema is strict: a missing message, a line 0 and an unknown level fail."""
-    for change in ({"message": {}}, {"level": "fatal"}, {"locations": [{"physicalLocation": {
-            "artifactLocation": {"uri": "x"}, "region": {"startLine": 0}}}]}):  # fmt: skip
-        log = json.loads(as_sarif([BIG]))
-        log["runs"][0]["results"][0] |= change
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.Draft7Validator(SCHEMA).validate(log)
+@pytest.mark.parametrize("verdict", get_args(Verdict))
+def test_sarif_of_every_verdict(verdict: Verdict) -> None:
+    """Whatever is said of a file, with every number or with none, is a valid log."""
+    full = replace(BIG, verdict=verdict, step_time_s=1.5, mfu=0.4, notes=("a note",))
+    bare = Finding(path="x.yaml", verdict=verdict, text="")
+    results = valid_log(as_sarif([full, bare]))["runs"][0]["results"]
+    assert len(results) == (0 if verdict in PASSED else 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"message": {}}, id="no message"),
+        pytest.param({"level": "fatal"}, id="an unknown level"),
+        pytest.param({"rule": "x"}, id="an unknown property"),
+        pytest.param({"ruleIndex": -2}, id="an index below -1"),
+        pytest.param(
+            {"locations": [{"physicalLocation": {"region": {"startLine": 0}}}]}, id="line 0"
+        ),
+    ],
+)
+def test_the_schema_is_strict(change: dict[str, Any]) -> None:
+    """The schema refuses what the standard refuses, so accepting says something."""
+    log = valid_log(as_sarif([BIG]))
+    log["runs"][0]["results"][0] |= change
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(log)
 
 
 def test_every_verdict_has_its_rule() -> None:
@@ -111,11 +126,14 @@ def test_odd_paths_do_not_break_a_format(name: str) -> None:
     text.encode("utf-8")
     if name == "junit":
         ElementTree.fromstring(text)
-    if name in ("json", "sarif"):
+    if name == "json":
         json.loads(text)
+    if name == "sarif":
+        valid_log(text)
 
 
 @pytest.mark.parametrize("name", MACHINE)
 def test_nothing_to_check_is_a_valid_document(name: str) -> None:
     """No findings at all is still one document."""
-    assert MACHINE[name]([])  # type: ignore[index]
+    text = MACHINE[name]([])  # type: ignore[index]
+    assert valid_log(text) if name == "sarif" else text

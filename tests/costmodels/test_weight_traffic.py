@@ -1,0 +1,195 @@
+"""What weights and gradients send: groups, seconds and how often, by hand; hybrid sharding."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.layout import Layout, even_stages
+from costmodels.params import RankParameters
+from costmodels.placement import Group
+from costmodels.step import Setting, StepModel
+from costmodels.training import Training
+from costmodels.weight_traffic import WeightTraffic, weight_traffic
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster
+from hardware_profiles.schema import BusBandwidth, Cluster, Link
+from hardware_profiles.tunings import Tuning
+
+BILLION = RankParameters(dense=1e9)
+
+
+def link(latency_s: float, rate: float) -> Link:
+    return Link(
+        latency_s=latency_s,
+        bus_bandwidth=BusBandwidth(
+            all_reduce=rate, all_gather=rate, reduce_scatter=rate, all_to_all=rate, send=rate
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    """4 GPUs a node; 1 us and 100 GB/s inside, 10 us and 200 GB/s a node outside."""
+    return load_cluster("dgx-h100").model_copy(
+        update={
+            "gpus_per_node": 4, "node": link(1e-6, 100e9), "network": link(10e-6, 200e9),
+            "bandwidth_by_nodes": {},
+        }
+    )  # fmt: skip
+
+
+def traffic(cluster: Cluster, engine: str, **traits: int) -> WeightTraffic:
+    layout = Layout(stages=even_stages(8, traits.get("pipeline_parallel", 1)), **traits)
+    return weight_traffic(layout, cluster, load_engine(engine), 1.0, frozen=False)
+
+
+@pytest.mark.parametrize(
+    ("traits", "shard", "copies"),
+    [
+        pytest.param({"zero_stage": 3}, Group(8.0, 4.0), Group(1.0, 1.0), id="zero 3: all of dp 8"),
+        pytest.param(
+            {"zero_stage": 3, "shard_group": 4}, Group(4.0, 4.0), Group(2.0, 1.0),
+            id="hsdp: 4 neighbours are a node, 2 copies 4 apart on two nodes",
+        ),
+        pytest.param(
+            {"zero_stage": 3, "shard_group": 2}, Group(2.0, 2.0), Group(4.0, 2.0),
+            id="hsdp: 2 neighbours, 4 copies 2 apart, 2 of them on a node",
+        ),
+        pytest.param({}, Group(1.0, 1.0), Group(8.0, 4.0), id="zero 0: 8 copies of shards of 1"),
+        pytest.param(
+            {"zero_stage": 2, "shard_group": 2, "tensor_parallel": 2},
+            Group(2.0, 2.0), Group(4.0, 1.0), id="tp 2: 2 ranks 2 apart, 4 copies 4 apart",
+        ),
+    ],
+)  # fmt: skip
+def test_groups_by_hand(cluster: Cluster, traits: dict, shard: Group, copies: Group):
+    """Shard groups are neighbours in the ranks of dp, their copies are a shard group apart."""
+    found = traffic(cluster, "native", data_parallel=8, **traits).dense
+    assert (found.shard, found.copies) == (shard, copies)
+
+
+def test_experts_of_hybrid_sharding(cluster: Cluster):
+    """dp 16, ep 2, shards of 4: 8 ranks hold an expert, 4 / 2 share it, 4 copies 2 x 2 apart."""
+    found = traffic(
+        cluster, "native", data_parallel=16, expert_parallel=2, zero_stage=3, shard_group=4
+    ).expert
+    assert found.shard == Group(2.0, 2.0)
+    assert found.copies == Group(4.0, 1.0)
+
+
+HYBRID = {"data_parallel": 8, "tensor_parallel": 2, "zero_stage": 3, "shard_group": 2}
+
+
+@pytest.mark.parametrize(
+    ("part", "expected_s"),
+    [
+        pytest.param("forward", 1e-6 + 0.5 * 2 / 100, id="gather 2 GB in a node: 1 us + 1/2 2/100"),
+        pytest.param(
+            "backward", 2 * 1e-6 + 0.5 * 2 / 100 + 0.5 * 4 / 100,
+            id="gather again, scatter 4 GB: 1 us + 1/2 4/100",
+        ),
+        pytest.param(
+            "once", 60e-6 + 2 * 0.75 * 2 / 50,
+            id="all_reduce 4/2 GB over 4 nodes: 6 x 10 us + 2 x 3/4 x 2 / (200/4)",
+        ),
+    ],
+)  # fmt: skip
+def test_hybrid_sharding_by_hand(cluster: Cluster, part: str, expected_s: float):
+    """Weights and gradients stay in the shard group; what is left crosses the network once."""
+    sent = traffic(cluster, "native", **HYBRID)
+    found = {
+        "forward": sent.forward_s(BILLION), "backward": sent.backward_s(BILLION, again=True),
+        "once": sent.once_s(BILLION),
+    }  # fmt: skip
+    assert found[part] == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_some_engines_add_up_copies_each_micro_batch(cluster: Cluster):
+    """FSDP2 all-reduces with every reduce-scatter: nothing is left for the end of the step."""
+    native, titan = (traffic(cluster, name, **HYBRID) for name in ("native", "torchtitan"))
+    assert titan.once_s(BILLION) == 0
+    more = titan.backward_s(BILLION, again=False) - native.backward_s(BILLION, again=False)
+    assert more == pytest.approx(native.once_s(BILLION), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("engine", "zero", "pp", "each"),
+    [
+        pytest.param("megatron", 0, 1, False, id="zero 0: no_sync until the last"),
+        pytest.param("megatron", 1, 1, False, id="zero 1: no_sync until the last"),
+        pytest.param("deepspeed", 1, 1, False, id="deepspeed zero 1: at the boundary"),
+        pytest.param("deepspeed", 2, 1, True, id="deepspeed zero 2: kept in shards"),
+        pytest.param("torchtitan", 2, 1, True, id="fsdp2: kept in shards"),
+        pytest.param("torchtitan", 2, 4, False, id="fsdp2 in a pipeline: kept whole"),
+        pytest.param("native", 2, 4, True, id="native: kept in shards in a pipeline too"),
+        pytest.param("deepspeed", 3, 1, True, id="zero 3"),
+    ],
+)
+def test_how_often_gradients_are_reduced(
+    cluster: Cluster, engine: str, zero: int, pp: int, each: bool
+):
+    """After each micro-batch where they are kept in shards, else once per step: never both."""
+    sent = traffic(cluster, engine, data_parallel=8, zero_stage=zero, pipeline_parallel=pp)
+    assert (sent.backward_s(BILLION, again=False) > 0) == each
+    assert (sent.once_s(BILLION) > 0) == (not each)
+
+
+def setting_of(models, cluster: Cluster, batch: int, *, hides: float) -> Setting:
+    engine = load_engine("deepspeed")
+    overlap = engine.overlap.model_copy(update={"data_reduce": hides, "weight_gather": hides})
+    training = Training(seq_len=512, global_batch_size=batch)
+    return Setting(
+        models["dense"], training, cluster, engine.model_copy(update={"overlap": overlap}),
+        Tuning(interference=0.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("zero", "reductions"),
+    [
+        pytest.param(1, 1, id="zero 1: 10 collectives once"),
+        pytest.param(2, 16, id="zero 2: 10 collectives in each of 16 micro-batches"),
+    ],
+)
+def test_gradients_of_accumulation_by_hand(models, cluster: Cluster, zero: int, reductions: int):
+    """With nothing hidden: times (n-1)/n of the gradients' bytes over the network's rate."""
+    setting = setting_of(models, cluster, 8 * 16, hides=0.0)
+    step = StepModel(setting, Layout(data_parallel=8, zero_stage=zero, stages=even_stages(8, 1)))
+    held = float(step.rank_parameters[0].dense)
+    wire_s = reductions * 7 / 8 * 2.0 * held / 100e9  # 200 GB/s a node, held to 100 inside
+    hops_s = 7 * 10e-6 * (16 * 10 if zero == 2 else 1)  # 8 layers and both ends, or one buffer
+    assert step.time().data_s == pytest.approx(wire_s + hops_s, rel=1e-9)
+
+
+def test_zero_2_pays_for_accumulation(models, cluster: Cluster):
+    """The same tokens in more micro-batches: exposed communication grows with them from ZeRO-2."""
+    layout = Layout(data_parallel=8, stages=even_stages(8, 1))
+    seen = {
+        (zero, m): StepModel(
+            setting_of(models, cluster, 8 * m, hides=0.0), replace(layout, zero_stage=zero)
+        ).time().data_s
+        for zero in (1, 2) for m in (1, 8)
+    }  # fmt: skip
+    assert seen[2, 8] == pytest.approx(8 * seen[2, 1], rel=1e-9)
+    assert seen[1, 8] == pytest.approx(seen[1, 1], rel=1e-9)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_shard_group_of_everyone_is_no_hybrid(
+    cases: Callable[..., st.SearchStrategy], data: st.DataObject
+):
+    """Sharding over all of dp x cp said or not said is the same layout: time and memory."""
+    case = data.draw(cases())
+    la = case.layout
+    if la.zero_stage == 0:
+        return
+    said, unsaid = (
+        StepModel(case.setting, replace(la, shard_group=group))
+        for group in (la.data_parallel * la.context_parallel, 0)
+    )
+    assert said.time() == unsaid.time()
+    assert said.memory() == unsaid.memory()
