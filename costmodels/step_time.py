@@ -117,8 +117,7 @@ def reduce_s(model: StageModel, rank: int) -> float:
         for index, cost in enumerate(model.stage_costs)
         if model.rank_of(index) == rank
     )
-    overlap = engine.overlap.data_reduce if kind == "all_reduce" else engine.overlap.scatter
-    return float(exposed_s(whole, room, overlap, tuning.interference))
+    return float(exposed_s(whole, room, engine.overlap.data_reduce, tuning.interference))
 
 
 def update_s(model: StageModel, rank: int) -> float:

@@ -85,23 +85,14 @@ class State(Frozen):
 class Overlap(Frozen):
     """Fraction of each communication that the engine can hide behind compute (1 = all that time
     allows).
-
-    data_reduce   gradients behind the backward
-    data_scatter  the same under ZeRO, where that differs
     """
 
     data_reduce: float = Field(ge=0, le=1)
-    data_scatter: float | None = Field(default=None, ge=0, le=1)
     weight_gather: float = Field(ge=0, le=1)
     tensor: float = Field(ge=0, le=1)
     pipeline: float = Field(ge=0, le=1)
     context: float = Field(ge=0, le=1)
     expert: float = Field(ge=0, le=1)
-
-    @property
-    def scatter(self) -> float:
-        """Of the reduce-scatter of gradients under ZeRO."""
-        return self.data_reduce if self.data_scatter is None else self.data_scatter
 
 
 class KernelHabits(Frozen):
