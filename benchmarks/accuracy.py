@@ -35,6 +35,11 @@ def table() -> str:
             )
     fits, found = report["fits"], report["choice"]
     lines += [
+        f"| **all of grade {grade}** | {cell['rows']} | {cell['median']:.1%} | {cell['p90']:.1%} | "
+        f"{cell['bias']:+.1%} | {cell['simple_median']:.1%} |"
+        for grade, cell in report["by_grade"].items()
+    ]
+    lines += [
         "",
         f"Mean of the suites' medians (A and B together): {report['mean_of_suite_medians']:.1%}.",
     ]

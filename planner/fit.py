@@ -154,7 +154,8 @@ def fit_pool(pool: Pool, prior: Tuning, source: str, date: str) -> Fit | None:
         learnt = _minimise(pool, train, TIME, names, prior)
         held_out += [abs(math.expm1(_step_residual(pool.priced(run), learnt))) for run in rest]
         wider += [abs(math.expm1(_step_residual(pool.priced(run), prior))) for run in rest]
-    if not held_out or median(held_out) >= median(wider):
+    widest = (pool.engine, pool.family) == (WIDE, "any")
+    if not held_out or (median(held_out) >= median(wider) and not widest):
         return None
     tuning = _with_memory(pool, _minimise(pool, runs, TIME, names, prior))
     return Fit(

@@ -148,7 +148,7 @@ def _layout(
         expert_tensor_parallel=count(row, "etp", _default_etp(model, engine, tp)),
         sequence_parallel=_sequence_parallel(row, tp, engine),
         zero_stage=count(row, "zero", _default_zero(engine, dp * cp), least=0),
-        micro_batch_size=mbs,
+        shard_group=_shard_group(row, dp * cp), micro_batch_size=mbs,
         schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
         selective_modules=modules,
     )  # fmt: skip
@@ -157,6 +157,13 @@ def _layout(
             f"global batch {training.global_batch_size} is less than dp {dp} x micro batch {mbs}"
         )
     return layout, tuple(assumed)
+
+
+def _shard_group(row: dict[str, str], ranks: int) -> int:
+    """What a note such as "shard_group=8" says of hybrid sharding, 0 if nothing."""
+    found = re.search(r"shard_group=(\d+)", row.get("note") or "")
+    size = int(found[1]) if found else 0
+    return size if size < ranks else 0
 
 
 def _stage_counts(

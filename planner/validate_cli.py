@@ -148,7 +148,8 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
     table = Table("suite", "rows", "median", "p90", "bias", "6ND at MFU 0.42", title="Step time")
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, cell in report["step_time"].items():
+    grades = {f"all of grade {grade}": cell for grade, cell in report["by_grade"].items()}
+    for name, cell in (report["step_time"] | grades).items():
         table.add_row(
             name, str(cell["rows"]), _percent(cell["median"]), _percent(cell["p90"]),
             _percent(cell["bias"], signed=True), _percent(cell["simple_median"]),
