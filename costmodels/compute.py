@@ -17,7 +17,7 @@
     s0       query length at which attention reaches half of its rate, 256
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach
 
-A profile measured on the machine itself replaces all of this by its surfaces
+A profile measured on the machine itself replaces all of this, the launch included, by its surfaces
 (`hardware_profiles.surface`).
 
 Leaves out: clock changes within a step, cache reuse between kernels.
@@ -95,8 +95,12 @@ class Device:
         return self.gpu.peak_flops_per_s[dtype] * efficiency
 
 
-def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: Number) -> Number:
-    """Seconds of `op.groups` products (rows x inner) @ (inner x columns)."""
+def matmul_s(
+    device: Device, op: Matmul, rows: Number, columns: Number, inner: Number, layout: str = "TN"
+) -> Number:
+    """Seconds of `op.groups` products (rows x inner) @ (inner x columns), transposed as in
+    `MatmulPoint.layout`; either way round where `layout` is "NT", whose result is a weight.
+    """
     dtype = (
         device.recipe.matmul_dtype(device.gpu)
         if op.recipe
@@ -106,8 +110,9 @@ def matmul_s(device: Device, op: Matmul, rows: Number, columns: Number, inner: N
     flops = 2.0 * rows * columns * inner * op.groups
     surface = device.matmul_surface(dtype, grouped=grouped)
     if surface is not None:
-        sides = (rows, columns, inner, op.groups) if grouped else (rows, columns, inner)
-        return device.kernels.launch_s + flops / _plain(surface(*sides).flops_per_s)
+        m, n = (columns, rows) if layout == "NT" else (rows, columns)  # weights are stored (n, k)
+        sides = (m, n, inner, op.groups) if grouped else (m, n, inner)
+        return flops / _plain(surface(*sides, layout=layout).flops_per_s)
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
     math_s = flops / (rate * filled) * (1 + HALF_RATE_K / inner)
@@ -130,7 +135,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
         # its third side is tokens of one sequence: what a query of a causal mask meets, twice
         rates = surface(op.heads * op.queries / (2 * op.keys), 2 * op.keys, op.head_dim)
         products = 2.5 if backward else 1.0
-        return kernels.launch_s + op.forward_flops * products / _plain(rates.flops_per_s)
+        return op.forward_flops * products / _plain(rates.flops_per_s)
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     if device.attention == "flash2":
         efficiency *= kernels.flash2_fraction

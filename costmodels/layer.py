@@ -252,8 +252,8 @@ def _matmul_s(device: Device, op: Operation, direction: Direction) -> Number:
     if direction == "forward":
         return matmul_s(device, op, op.m, op.n, op.k)
     if direction == "input_grad":
-        return matmul_s(device, op, op.m, op.k, op.n)
-    return matmul_s(device, op, op.k, op.n, op.m)
+        return matmul_s(device, op, op.m, op.k, op.n, "NN")
+    return matmul_s(device, op, op.k, op.n, op.m, "NT")
 
 
 def _attention_s(device: Device, op: Operation, direction: Direction) -> Number:

@@ -6,8 +6,8 @@
     regimes  small (all latency), middle, large; neighbours meet where their lines cross, so the
              lines alone are the fit. A line's latency_s is its value at zero bytes, of which only
              the first regime's has a meaning: it is never negative
-    fit      least absolute *relative* error (iteratively reweighted least squares) over all pairs
-             of knots among the sizes; slopes are never negative: more bytes are never faster
+    fit      least absolute *relative* error (`robust`) over all pairs of knots among the sizes;
+             slopes are never negative: more bytes are never faster
 
 Beyond the largest size the last line goes on, below the smallest the first one.
 Leaves out: the noise between two runs (the `spread` of a point), and sizes where NCCL changes its
@@ -20,6 +20,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hardware_profiles.robust import fit_relative
 from hardware_profiles.schema import CurveFit, CurvePoint
 
 Floats = NDArray[np.float64]
@@ -27,8 +28,6 @@ Floats = NDArray[np.float64]
 MAX_SIZES = 32  # sizes are pooled into so many medians before knots are tried
 FLAT_S_PER_BYTE = 1e-15  # a slope below 1 PB/s is flat; keeps bandwidths finite
 SAME_SLOPE = 1e-6  # relative; lines this close have no crossing worth the name
-REWEIGHTINGS = 4
-SMALLEST_RELATIVE_ERROR = 1e-3  # below it, errors weigh as in least squares
 
 
 def fit_curve(points: Sequence[CurvePoint], regimes: int = 3) -> CurveFit:
@@ -123,23 +122,4 @@ def _corner_values(sizes: Floats, seconds: Floats, corners: Floats) -> Floats:
     """Seconds at each corner: at zero bytes, then rises; none of them is ever negative."""
     rises = np.clip((sizes[:, None] - corners[:-1]) / np.diff(corners), 0.0, 1.0)
     columns = np.column_stack([np.ones(len(sizes)), rises])
-    weights = 1 / seconds
-    values = np.zeros(columns.shape[1])
-    for _ in range(REWEIGHTINGS):
-        values = _least_squares_non_negative(columns * weights[:, None], seconds * weights)
-        relative = np.abs(columns @ values / seconds - 1)
-        weights = 1 / seconds / np.sqrt(np.maximum(relative, SMALLEST_RELATIVE_ERROR))
-    return np.asarray(np.cumsum(values), dtype=np.float64)
-
-
-def _least_squares_non_negative(columns: Floats, target: Floats) -> Floats:
-    """Least squares with unknowns >= 0: those that come out negative are dropped, worst first."""
-    free = np.ones(columns.shape[1], dtype=bool)
-    values = np.zeros(columns.shape[1])
-    while free.any():
-        solution = np.linalg.lstsq(columns[:, free], target, rcond=None)[0]
-        if (solution >= 0).all():
-            values[free] = solution
-            break
-        free[np.flatnonzero(free)[np.argmin(solution)]] = False
-    return values
+    return np.asarray(np.cumsum(fit_relative(columns, seconds)), dtype=np.float64)

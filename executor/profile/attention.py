@@ -148,4 +148,4 @@ def _point(shape: Shape, dtype: Dtype, direction: Direction) -> Measurement:
             ),
         )
 
-    return Measurement(key, f"attention {dtype} {direction} {name}", 1.0, run)
+    return Measurement(key, f"attention {dtype} {direction} {name}", 1.0, run, every_sweep=True)

@@ -23,6 +23,7 @@ SAMPLE_S = (
     1e-3  # a sample repeats shorter calls up to this, so that the clock's grain is below 0.1 %
 )
 MAX_BATCH = 10
+BATCH_S = 10e-3  # or as many samples as fit into this, if they are more
 LONG_S = 0.1
 
 Call = Callable[[], object]
@@ -145,7 +146,7 @@ class Bench:
         together  the ranks work on one thing (a collective), which ends when the slowest does;
                   otherwise each has its own, and the median rank is reported
         """
-        iterations, batch = self._plan(call)
+        iterations, batch = self._plan(call, together=together)
         start = time.perf_counter()
         rows: list[list[float]] = [[] for _ in range(self.world_size)]
         while True:
@@ -164,13 +165,18 @@ class Bench:
         set_aside = len(rows[0]) - middle.repeats
         return Timing(replace(middle, outliers=middle.outliers + set_aside), medians)
 
-    def _plan(self, call: Call) -> tuple[int, int]:
-        """Iterations per sample and samples per batch, the same on every rank."""
+    def _plan(self, call: Call, *, together: bool) -> tuple[int, int]:
+        """Iterations per sample and samples per batch, the same on every rank.
+
+        A collective between processes waits for a processor now and then, for milliseconds: one
+        call is one sample there, so that the wait is an outlier and no part of every sample.
+        """
         call()
         self.synchronise()
         one_s = max(row[0] for row in self.everywhere([self.once_s(call)]))
         if one_s < LONG_S:  # a first timed call still meets cold caches and clocks
             one_s = max(row[0] for row in self.everywhere([self.once_s(call)]))
-        iterations = max(1, math.ceil(SAMPLE_S / one_s))
+        one_by_one = together and not self.is_cuda
+        iterations = 1 if one_by_one else math.ceil(SAMPLE_S / one_s)
         batch = int(self.budget_s / 3 / (one_s * iterations))
-        return iterations, min(max(1, batch), MAX_BATCH)
+        return iterations, min(max(1, batch), max(MAX_BATCH, int(BATCH_S / (one_s * iterations))))

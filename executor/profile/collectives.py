@@ -135,7 +135,7 @@ def _point(kind: CollectiveKind, size_bytes: int, shape: GroupShape, groups: Gro
         )
 
     title = f"{kind} {where} {size_bytes / 1024:.0f} KiB"
-    return Measurement(key, title, 1.0, run)
+    return Measurement(key, title, 1.0, run, every_sweep=True)
 
 
 def _communicator(groups: Groups) -> Measurement:

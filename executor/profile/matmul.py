@@ -225,7 +225,7 @@ def _point(shape: Shape, dtype: Dtype, layout: str) -> Measurement:
             ),
         )
 
-    return Measurement(key, f"matmul {dtype} {size}", 1.0, run)
+    return Measurement(key, f"matmul {dtype} {size}", 1.0, run, every_sweep=True)
 
 
 def _steady(dtype: Dtype, device: torch.device) -> Measurement:

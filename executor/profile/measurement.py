@@ -11,13 +11,15 @@ from executor.profile.record import Record
 class Measurement:
     """One entry of the session's plan.
 
-    key     names it in the partial file; the same in every run of the same options
-    title   what the progress bar shows
-    weight  its share of the time, relative to the others
-    run     does it; all ranks call it together, and each returns the same records
+    key          names it in the partial file; the same in every run of the same options
+    title        what the progress bar shows
+    weight       its share of the time, relative to the others
+    run          does it; all ranks call it together, and each returns the same records
+    every_sweep  whether each sweep repeats it (`sweeps`)
     """
 
     key: str
     title: str
     weight: float
     run: Callable[[Bench], tuple[Record, ...]]
+    every_sweep: bool = False

@@ -113,7 +113,8 @@ def _moved(
             ),
         )
 
-    return Measurement(f"memory/{name}", f"memory bandwidth, {name}", 2.0, run)
+    title = f"memory bandwidth, {name}"
+    return Measurement(f"memory/{name}", title, 2.0, run, every_sweep=True)
 
 
 def _launch(bench: Bench) -> tuple[Record, ...]:

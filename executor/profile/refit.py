@@ -68,19 +68,17 @@ def refits(cluster: Cluster) -> tuple[Refit, ...]:
 
 
 def matmul_errors(points: Sequence[MatmulPoint]) -> Iterator[float]:
-    """Errors of the held-out single products of one number format, layout by layout."""
+    """Errors of the held-out single products of one number format."""
     single = [point for point in points if point.groups == 1]
     shapes = sorted({(p.m, p.n, p.k) for p in single}, key=lambda s: (s[0] * s[1] * s[2], s))
     held_out = set(shapes[1::2])
-    for layout in ("TN", "NN", "NT"):
-        own = [point for point in single if point.layout == layout]
-        fitted = [point for point in own if (point.m, point.n, point.k) not in held_out]
-        surface = matmul_surface(fitted, fitted[0].dtype, layout=layout) if fitted else None
-        for point in own if surface else ():
-            assert surface is not None
-            if (point.m, point.n, point.k) in held_out:
-                rate = float(surface(point.m, point.n, point.k).flops_per_s)
-                yield abs(rate / point.flops_per_s - 1)
+    fitted = [point for point in single if (point.m, point.n, point.k) not in held_out]
+    surface = matmul_surface(fitted, fitted[0].dtype) if fitted else None
+    for point in single if surface else ():
+        assert surface is not None
+        if (point.m, point.n, point.k) in held_out:
+            rates = surface(point.m, point.n, point.k, layout=point.layout)
+            yield abs(float(rates.flops_per_s) / point.flops_per_s - 1)
 
 
 def collective_errors(points: Sequence[CurvePoint]) -> Iterator[float]:

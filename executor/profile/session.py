@@ -32,6 +32,7 @@ from executor.profile.record import (
     read_partial,
     start_partial,
 )
+from executor.profile.sweeps import merged, named, swept
 from executor.profile.write import Job, Measured, build_cluster
 from hardware_profiles.load import save_cluster
 from hardware_profiles.local_cpu import num_cores
@@ -74,7 +75,7 @@ def distributed(device_kind: str) -> Iterator[Bench]:
 
 def plan(bench: Bench, groups: Groups, *, quick: bool) -> tuple[Measurement, ...]:
     """Everything to measure, in order; the same on every rank."""
-    return (
+    once = (
         *memory.measurements(bench.device),
         *matmul.measurements(
             bench.device,
@@ -85,6 +86,7 @@ def plan(bench: Bench, groups: Groups, *, quick: bool) -> tuple[Measurement, ...
         *collectives.measurements(bench, groups, quick=quick),
         *interference.measurements(bench, groups),
     )
+    return swept(once)
 
 
 def measure_all(bench: Bench, options: Options, start: float) -> tuple[Record, ...]:
@@ -105,7 +107,7 @@ def measure_all(bench: Bench, options: Options, start: float) -> tuple[Record, .
         left_s = _agreed(bench, options.limit_s - RESERVE_S - (time.monotonic() - start))
         progress.show(item.title, done=len(planned) - len(waiting) + index, left_s=left_s)
         bench.budget_s = budget_s(waiting[index:], left_s, MOST_S[options.quick])
-        for entry in item.run(bench):
+        for entry in (named(record, item) for record in item.run(bench)):
             done[entry.key] = entry
             if bench.rank == 0:
                 append_partial(path, entry)
@@ -142,7 +144,7 @@ def profile_here(options: Options) -> None:
         records = measure_all(bench, options, start)
         said = {**conditions(bench, header(bench, quick=options.quick)), "command": options.command}
         if bench.rank == 0:
-            records = (*records, Record(key="memory/context", result=context))
+            records = (*merged(records), Record(key="memory/context", result=context))
             gpu = found_gpu(bench.device, bench.ranks_per_node, Measured.of(records))
             job = Job(bench.ranks_per_node, bench.nodes)
             save_cluster(build_cluster(records, gpu, job, said, options.out.stem), options.out)

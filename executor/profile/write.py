@@ -6,18 +6,18 @@
 
 Bus bandwidth at the largest message: size / seconds x f(n), with f = 2(n-1)/n for all_reduce,
 (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for send (nccl-tests, doc/PERFORMANCE.md).
-The latency of one step is that of the smallest all_reduce / 2(n-1).
+The latency of one step is that of the smallest all_reduce / 2(n-1). Both on the fitted curves.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from executor.profile.health import slow_links, slow_ranks, told
 from executor.profile.record import Quantity, Record
-from hardware_profiles.curves import fit_curves
+from hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
 from hardware_profiles.local_cpu import memory_bytes
 from hardware_profiles.schema import (
     AttentionPoint,
@@ -219,16 +219,22 @@ def _link(points: Sequence[CurvePoint], ranks_per_node: int, nodes: int) -> Link
     factor = {"all_reduce": 2 * share, "send": 1.0}
     rates: dict[str, float] = {}
     for kind in BusBandwidth.model_fields:
-        largest = _curve(points, kind, pair if kind == "send" else full)[-1]
-        rates[kind] = largest.size_bytes / largest.seconds * factor.get(kind, share)
-    smallest = _curve(points, "all_reduce", full)[0]
-    return Link(latency_s=smallest.seconds / (2 * (n - 1)), bus_bandwidth=BusBandwidth(**rates))
+        size_bytes, seconds = _fitted(points, kind, pair if kind == "send" else full, max)
+        rates[kind] = size_bytes / seconds * factor.get(kind, share)
+    _, smallest_s = _fitted(points, "all_reduce", full, min)
+    return Link(latency_s=smallest_s / (2 * (n - 1)), bus_bandwidth=BusBandwidth(**rates))
 
 
-def _curve(points: Sequence[CurvePoint], kind: str, shape: tuple[int, int]) -> list[CurvePoint]:
-    """The points of one collective and group shape, smallest message first."""
+def _fitted(
+    points: Sequence[CurvePoint],
+    kind: str,
+    shape: tuple[int, int],
+    end: Callable[[Iterable[float]], float],
+) -> tuple[float, float]:
+    """The smallest or largest measured size of a collective, and its seconds on the curve."""
     curve = [p for p in points if p.kind == kind and (p.ranks_per_node, p.nodes) == shape]
-    return sorted(curve, key=lambda point: point.size_bytes)
+    size_bytes = end(point.size_bytes for point in curve)
+    return size_bytes, float(curve_seconds(fit_curve(curve), size_bytes))
 
 
 def _link_source(job: Job, nodes: int) -> str:
