@@ -17,6 +17,9 @@ from costmodels.memory import (
 from costmodels.pass_memory import rank_peak
 from costmodels.stage_model import StageModel
 
+PRESSED_FRACTION = 1.05
+"""[fitted] Seven nanotron runs of the Ultra-Scale Playbook hold more than this (2026-11-22)."""
+
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 
 
@@ -52,6 +55,16 @@ def reserved_bytes(model: StageModel, memory: Memory) -> float:
     return max(needed, min(needed + held_bytes(model), capacity))
 
 
+def is_pressed(model: StageModel) -> bool:
+    """Whether what the allocator would hold back does not fit beside what is in use."""
+    held = held_bytes(model)
+    if not held:
+        return False
+    capacity = model.setting.cluster.capacity_bytes - context_bytes(model)
+    needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
+    return needed + held > PRESSED_FRACTION * capacity
+
+
 def step_memory(model: StageModel) -> tuple[Memory, ...]:
     """Peak of each pipeline rank, by category."""
     return tuple(_rank_memory(model, rank) for rank in range(model.layout.pipeline_parallel))
@@ -60,7 +73,7 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
 def _rank_memory(model: StageModel, rank: int) -> Memory:
     la, state = model.layout, model.setting.engine.state
     state = kept_state(state, model.setting.training)
-    chunks = [i for i in range(len(la.stages)) if model.rank_of(i) == rank]
+    chunks = model.stages_of_rank[rank]
     states = state_memory(state, model.rank_parameters[rank], model.sharding)
     if model.setting.engine.kernels.counts_passes:
         peak = rank_peak(model, rank, model.sharding)

@@ -49,6 +49,7 @@ class Tuning(Frozen):
                            what the caching allocator reserves beyond weights, gradients and
                            optimizer
                            state, and beyond activations and transients, as fractions of them
+    pressed_slowdown       fraction by which a step is longer where held_gathers do not fit
     held_gathers, held_gathers_pipelined
                            pairs of gathered tensor-parallel inputs that the allocator holds back
                            for
@@ -70,6 +71,7 @@ class Tuning(Frozen):
     memory_bytes: float = Field(default=0.0, ge=0)
     state_slack_fraction: float = Field(default=0.05, ge=0)
     activation_slack_fraction: float = Field(default=0.05, ge=0)
+    pressed_slowdown: float = Field(default=0.0, ge=0)
     held_gathers: float = Field(default=0.0, ge=0)
     held_gathers_pipelined: float = Field(default=0.0, ge=0)
 

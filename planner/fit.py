@@ -11,7 +11,7 @@
 
 So a pool with few runs stays near its wider pool, and one with many goes where they say. The wider
 pools price every run with the habits of the `generic` engine, as a framework that nobody measured
-would be. By Gauss-Newton: differences for the Jacobian, reweighted least squares for |r|.
+would be. By Gauss-Newton: reweighted least squares for |r|.
 
 A third of the groups is left out at a time and predicted by a fit on the others: whole frameworks
 in the wider pools, whole models of one suite in an engine's own. That error is what the file
@@ -23,7 +23,6 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 
 import numpy as np
@@ -35,6 +34,7 @@ from planner.runs import Run
 from planner.validate import memory_gib, step_model
 
 Vector = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,10 @@ MEMORY = (
 NOISE = 0.3
 SMALLEST_RESIDUAL = 0.02
 FOLDS, FEW, LARGEST_SAMPLE = 3, 6, 120
-ITERATIONS, LARGEST_MOVE = 5, 0.7
+ITERATIONS, LARGEST_MOVE, SMALLEST_GAIN = 10, 0.7, 1e-3
 DIFFERENCE = 0.03
 SLOW_SCHEDULES = ("zb_h1", "zb_v", "dualpipe_v")
 WIDE = "generic"
-
-Residual = Callable[[Run, Tuning], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,34 +146,31 @@ def _prior(fits: dict[str, dict[str, Fit]], pool: Pool) -> Tuning:
 def fit_pool(pool: Pool, prior: Tuning, source: str, date: str) -> Fit | None:
     """The fit of one pool, None if it does not predict left-out groups better than `prior`."""
     runs = _sample(pool)
-    names = _telling(runs)
-    held_out, wider = [], []
+    problem = _Problem(pool, runs, _telling(runs), prior)
+    held_out: list[float] = []
+    wider: list[float] = []
     for train, rest in _splits(pool, runs):
-        learnt = _minimise(pool, train, TIME, names, prior)
-        held_out += [abs(math.expm1(_step_residual(pool.priced(run), learnt))) for run in rest]
-        wider += [abs(math.expm1(_step_residual(pool.priced(run), prior))) for run in rest]
+        learnt = problem.solve(train)
+        held_out += [abs(problem.residual(problem.runs[row], learnt)) for row in rest]
+        wider += [abs(problem.residual(problem.runs[row], prior)) for row in rest]
     widest = (pool.engine, pool.family) == (WIDE, "any")
     if not held_out or (median(held_out) >= median(wider) and not widest):
         return None
-    tuning = _with_memory(pool, _minimise(pool, runs, TIME, names, prior))
     return Fit(
-        tuning=_rounded(tuning), date=date, rows=len(pool.runs),
-        groups=len({pool.group(run) for run in pool.runs}),
-        error_fraction=round(median(held_out), 4), source=source,
+        tuning=_with_memory(pool, problem.solve(np.arange(len(runs)))), date=date,
+        rows=len(pool.runs), groups=len({pool.group(run) for run in pool.runs}),
+        error_fraction=round(math.expm1(median(held_out)), 4), source=source,
     )  # fmt: skip
 
 
-def _splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[list[Run], list[Run]]]:
-    """Runs to learn from and runs to predict, in turn; by layout where there are few groups."""
+def _splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
+    """Rows to learn from and rows to predict, in turn; by layout where there are few groups."""
     groups = {pool.group(run) for run in runs}
-    key = pool.group if len(groups) >= FOLDS else (lambda run: (*run.group, run.layout.label))
-    ordered = sorted({key(run) for run in runs}, key=lambda k: zlib.crc32(repr(k).encode()))
-    fold = {name: index % FOLDS for index, name in enumerate(ordered)}
-    parts = [
-        ([r for r in runs if fold[key(r)] != f], [r for r in runs if fold[key(r)] == f])
-        for f in range(FOLDS)
-    ]
-    return [(train, rest) for train, rest in parts if train and rest]
+    keys = [pool.group(run) if len(groups) >= FOLDS else _layout_of(run) for run in runs]
+    ordered = sorted(set(keys), key=lambda key: zlib.crc32(repr(key).encode()))
+    fold = np.array([ordered.index(key) % FOLDS for key in keys])
+    parts = [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(FOLDS)]
+    return [(train, rest) for train, rest in parts if len(train) and len(rest)]
 
 
 def _sample(pool: Pool) -> list[Run]:
@@ -188,15 +183,16 @@ def _sample(pool: Pool) -> list[Run]:
     return [run for *_, run in sorted(queue, key=lambda entry: entry[:2])[:LARGEST_SAMPLE]]
 
 
-def _telling(runs: Sequence[Run]) -> frozenset[str]:
-    """The constants that these runs can tell."""
-    names = {constant.name for constant in TIME}
-    if not any(run.model.is_moe for run in runs):
-        names -= {"expert_scale", "routing_s"}
-    waits = any(run.engine.name.startswith("nanotron") and run.layout.pipeline_parallel > 1
-                for run in runs)  # fmt: skip
-    one_engine = len({run.engine.name for run in runs}) == 1
-    return frozenset(names if waits and one_engine else names - {"boundary_s", "pipelined_rank_s"})
+def _telling(runs: Sequence[Run]) -> list[Constant]:
+    """The constants of time that these runs can tell."""
+    nanotron = {run.engine.name for run in runs} <= {"nanotron", "nanotron-2024"}
+    told = {
+        "expert_scale": any(run.model.is_moe for run in runs),
+        "routing_s": any(run.model.is_moe for run in runs),
+        "boundary_s": nanotron,
+        "pipelined_rank_s": nanotron,
+    }
+    return [constant for constant in TIME if told.get(constant.name, True)]
 
 
 def _with_memory(pool: Pool, tuning: Tuning) -> Tuning:
@@ -204,11 +200,10 @@ def _with_memory(pool: Pool, tuning: Tuning) -> Tuning:
     runs = [run for run in pool.runs if run.measured.reserved_gib or run.measured.allocated_gib]
     if pool.engine == WIDE or len(runs) < FEW:
         return tuning
-    names = {"memory_bytes", "state_slack_fraction", "activation_slack_fraction"}
-    if pool.engine.startswith("nanotron"):
-        names |= {"held_gathers", "held_gathers_pipelined"}
+    nanotron = pool.engine.startswith("nanotron")
+    free = [c for c in MEMORY if nanotron or not c.name.startswith("held")]
     sample = _sample(replace(pool, runs=tuple(runs)))
-    return _minimise(pool, sample, MEMORY, frozenset(names), tuning)
+    return _Problem(pool, sample, free, tuning).solve(np.arange(len(sample)))
 
 
 def _step_residual(run: Run, tuning: Tuning) -> float:
@@ -224,66 +219,85 @@ def _memory_residual(run: Run, tuning: Tuning) -> float:
     return math.log(allocated / run.measured.allocated_gib)
 
 
-def _minimise(
-    pool: Pool, runs: Sequence[Run], constants: Sequence[Constant], names: frozenset[str],
-    prior: Tuning,
-) -> Tuning:  # fmt: skip
-    """The tuning of least loss over `runs`, from `prior`."""
-    free = [constant for constant in constants if constant.name in names]
-    residual = _step_residual if constants is TIME else _memory_residual
-    count = Counter((*run.group, run.layout.label) for run in runs)
-    weights = np.array([count[(*run.group, run.layout.label)] ** -0.5 for run in runs])
-    at = partial(_residuals, [pool.priced(run) for run in runs], free, prior, residual)
-    centre = np.log([getattr(prior, c.name) or c.start for c in free])
-    deviation = np.array([c.deviation for c in free])
-    low, high = (np.log([getattr(c, side) for c in free]) for side in ("lowest", "highest"))
+class _Problem:
+    """The loss of some constants over some runs, and its Jacobian at the wider pool's constants."""
 
-    def loss(x: Vector, r: Vector) -> float:
-        return float(
-            weights @ np.abs(r) / NOISE + np.sum(((x - centre) / deviation) ** 2) / 2
+    def __init__(
+        self, pool: Pool, runs: Sequence[Run], constants: Sequence[Constant], prior: Tuning
+    ) -> None:
+        self.runs, self.prior = [pool.priced(run) for run in runs], prior
+        self.free = list(constants)
+        self.residual = _step_residual if self.free[0] in TIME else _memory_residual
+        self.deviation = np.array([c.deviation for c in constants])
+        self.low = np.log([c.lowest for c in constants])
+        self.high = np.log([c.highest for c in constants])
+        known = [getattr(prior, c.name) or c.start for c in constants]
+        self.centre = np.clip(np.log(known), self.low, self.high)
+        count = Counter(map(_layout_of, runs))
+        self.weights = np.array([count[_layout_of(run)] ** -0.5 for run in runs])
+        every = np.arange(len(runs))
+        self.start = self.residuals(self.centre, every)
+        self.jacobian = self._differences(self.centre, self.start, every)
+
+    def residuals(self, x: Vector, rows: Indices) -> Vector:
+        """ln(predicted / measured) of `rows` with the constants at exp(`x`)."""
+        tuning = self.tuning(x)
+        return np.array([self.residual(self.runs[row], tuning) for row in rows])
+
+    def tuning(self, x: Vector) -> Tuning:
+        """The prior with the constants at exp(`x`), to three digits."""
+        values = zip(self.free, x, strict=True)
+        return self.prior.model_copy(
+            update={c.name: float(f"{math.exp(value):.3g}") for c, value in values}
         )
 
-    x = np.clip(centre, low, high)
-    r = at(x)
-    for _ in range(ITERATIONS):
-        jacobian = np.stack([(at(x + step) - r) / DIFFERENCE
-                             for step in DIFFERENCE * np.eye(len(x))], axis=1)  # fmt: skip
-        move = _move(r, jacobian, weights, (x - centre) / deviation**2, deviation)
-        for shrink in (1.0, 0.5, 0.25, 0.1):
-            tried = np.clip(x + shrink * np.clip(move, -LARGEST_MOVE, LARGEST_MOVE), low, high)
-            found = at(tried)
-            if loss(tried, found) < loss(x, r) - 1e-3:
-                x, r = tried, found
+    def solve(self, rows: Indices) -> Tuning:
+        """The tuning of least loss over `rows`. The Jacobian follows the steps (Broyden's update)
+        and is taken anew where a step does not help.
+        """
+        x, r, jacobian, fresh = self.centre, self.start[rows], self.jacobian[rows], True
+        for _ in range(ITERATIONS):
+            step, found = self._step(x, r, jacobian, rows)
+            if step is not None:
+                error = found - r - jacobian @ step
+                jacobian = jacobian + np.outer(error, step) / (step @ step)
+                x, r, fresh = x + step, found, False
+            elif fresh:
                 break
-        else:
-            break
-    return _tuning(free, prior, x)
+            else:
+                jacobian, fresh = self._differences(x, r, rows), True
+        return self.tuning(x)
+
+    def _step(
+        self, x: Vector, r: Vector, jacobian: Vector, rows: Indices
+    ) -> tuple[Vector | None, Vector]:
+        """The step that lowers the loss, None if neither the whole one nor a part does."""
+        whole = np.clip(self._move(x, r, jacobian, rows), -LARGEST_MOVE, LARGEST_MOVE)
+        for part in (1.0, 0.4, 0.15):
+            step = np.clip(x + part * whole, self.low, self.high) - x
+            found = self.residuals(x + step, rows)
+            if self._loss(x + step, found, rows) < self._loss(x, r, rows) - SMALLEST_GAIN:
+                return step, found
+        return None, r
+
+    def _loss(self, x: Vector, r: Vector, rows: Indices) -> float:
+        pull = np.sum(((x - self.centre) / self.deviation) ** 2) / 2
+        return float(self.weights[rows] @ np.abs(r) / NOISE + pull)
+
+    def _move(self, x: Vector, r: Vector, jacobian: Vector, rows: Indices) -> Vector:
+        """Where the loss would be least if `r` were linear: least squares, reweighted."""
+        move, pull = np.zeros(len(x)), (x - self.centre) / self.deviation**2
+        for _ in range(20):
+            left = np.maximum(np.abs(r + jacobian @ move), SMALLEST_RESIDUAL)
+            w = self.weights[rows] / left / NOISE
+            normal = jacobian.T @ (w[:, None] * jacobian) + np.diag(self.deviation**-2.0)
+            move = np.linalg.solve(normal, -(jacobian.T @ (w * r) + pull))
+        return move
+
+    def _differences(self, x: Vector, r: Vector, rows: Indices) -> Vector:
+        steps = DIFFERENCE * np.eye(len(x))
+        return np.stack([(self.residuals(x + s, rows) - r) / DIFFERENCE for s in steps], axis=1)
 
 
-def _move(r: Vector, jacobian: Vector, weights: Vector, pull: Vector, deviation: Vector) -> Vector:
-    """The step that minimises the loss if `r` were linear: least squares, reweighted until
-    still.
-    """
-    move = np.zeros(jacobian.shape[1])
-    for _ in range(20):
-        left = np.abs(r + jacobian @ move)
-        w = weights / np.maximum(left, SMALLEST_RESIDUAL) / NOISE
-        normal = jacobian.T @ (w[:, None] * jacobian) + np.diag(deviation**-2.0)
-        move = np.linalg.solve(normal, -(jacobian.T @ (w * r) + pull))
-    return move
-
-
-def _residuals(
-    runs: Sequence[Run], free: Sequence[Constant], prior: Tuning, residual: Residual, x: Vector
-) -> Vector:
-    tuning = _tuning(free, prior, x)
-    return np.array([residual(run, tuning) for run in runs])
-
-
-def _tuning(free: Sequence[Constant], prior: Tuning, x: Vector) -> Tuning:
-    values = {c.name: math.exp(value) for c, value in zip(free, x, strict=True)}
-    return prior.model_copy(update=values)
-
-
-def _rounded(tuning: Tuning) -> Tuning:
-    return Tuning(**{name: float(f"{value:.3g}") for name, value in tuning.model_dump().items()})
+def _layout_of(run: Run) -> Hashable:
+    return (*run.group, run.layout.label)
