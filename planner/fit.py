@@ -6,7 +6,8 @@
     w    1 / sqrt(rows of the same layout): repeats say little more than one of them
     b    0.3: how far two runs may differ for reasons that no constant explains, the more so as
          runs of one suite are wrong together
-    c0   the constant of the wider pool: all engines on this family, all engines on all
+    c0   the constant of the wider pool: the engine on all GPUs, all engines on this family, all
+         engines on all GPUs
     s    what one standard deviation of a constant is, 0.2 of a scale, a factor e of seconds
 
 So a pool with few runs stays near its wider pool, and one with many goes where they say. The wider
@@ -62,6 +63,7 @@ TIME = (
     Constant("step_s", 2e-2, 1e-4, 0.3, 1.0),
     Constant("boundary_s", 5e-2, 1e-4, 1.0, 1.0),
     Constant("pipelined_rank_s", 1e-4, 1e-6, 1e-3, 1.0),
+    Constant("pressed_slowdown", 0.5, 1e-2, 5.0, 1.0),
 )
 MEMORY = (
     Constant("memory_bytes", 2.7e8, 1e6, 4e9, 1.0),
@@ -122,7 +124,10 @@ def fit_all(
 
 
 def _pools(runs: Iterable[Run]) -> list[Pool]:
-    """Zero-bubble runs are left out: their 1F1B neighbours know the same constants, sooner."""
+    """Each engine on all GPUs, and on each family if there are several.
+
+    Zero-bubble runs are left out: their 1F1B neighbours know the same constants, sooner.
+    """
     members: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         measured = run.measured.step_time_s and not run.measured.oom
@@ -130,7 +135,10 @@ def _pools(runs: Iterable[Run]) -> list[Pool]:
             for engine in (run.engine.name, WIDE):
                 for family in {gpu_family(run.cluster.gpu.name), "any"}:
                     members[engine, family].append(run)
-    return [Pool(*key, tuple(found)) for key, found in members.items() if len(found) >= FEW]
+    return [
+        Pool(engine, family, tuple(found)) for (engine, family), found in members.items()
+        if len(found) >= FEW and (family == "any" or len(found) < len(members[engine, "any"]))
+    ]  # fmt: skip
 
 
 def _prior(fits: dict[str, dict[str, Fit]], pool: Pool) -> Tuning:
@@ -139,14 +147,15 @@ def _prior(fits: dict[str, dict[str, Fit]], pool: Pool) -> Tuning:
     if pool.engine == WIDE:
         found = wide.get("any") if pool.family != "any" else None
     else:
-        found = wide.get(pool.family) or wide.get("any")
+        own = fits.get(pool.engine, {}).get("any")
+        found = own or wide.get(pool.family) or wide.get("any")
     return found.tuning if found else Tuning()
 
 
 def fit_pool(pool: Pool, prior: Tuning, source: str, date: str) -> Fit | None:
     """The fit of one pool, None if it does not predict left-out groups better than `prior`."""
     runs = _sample(pool)
-    problem = _Problem(pool, runs, _telling(runs), prior)
+    problem = _Problem(pool, runs, _telling(runs), _with_memory(pool, prior))
     held_out: list[float] = []
     wider: list[float] = []
     for train, rest in _splits(pool, runs):
@@ -157,8 +166,8 @@ def fit_pool(pool: Pool, prior: Tuning, source: str, date: str) -> Fit | None:
     if not held_out or (median(held_out) >= median(wider) and not widest):
         return None
     return Fit(
-        tuning=_with_memory(pool, problem.solve(np.arange(len(runs)))), date=date,
-        rows=len(pool.runs), groups=len({pool.group(run) for run in pool.runs}),
+        tuning=problem.solve(np.arange(len(runs))), date=date, rows=len(pool.runs),
+        groups=len({pool.group(run) for run in pool.runs}),
         error_fraction=round(math.expm1(median(held_out)), 4), source=source,
     )  # fmt: skip
 
@@ -191,6 +200,7 @@ def _telling(runs: Sequence[Run]) -> list[Constant]:
         "routing_s": any(run.model.is_moe for run in runs),
         "boundary_s": nanotron,
         "pipelined_rank_s": nanotron,
+        "pressed_slowdown": nanotron,
     }
     return [constant for constant in TIME if told.get(constant.name, True)]
 
