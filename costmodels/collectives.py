@@ -20,14 +20,17 @@
            on
            8 x H100 nodes with EFA: 7.6, 60, 621 us at 1, 2, 16 nodes)
 
-Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. A measured curve of the same group shape
-wins over the formula. Leaves out: two different axes on the network at once.
+Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
+fitted curve of the same group shape wins over the formula. Leaves out: two different axes on the
+network at once.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
 from costmodels.placement import Group
+from hardware_profiles.curves import curve_seconds
 from hardware_profiles.schema import Cluster, CollectiveKind, Link
 
 PEER_LATENCY = 0.08
@@ -48,7 +51,20 @@ def collective_s(
     else:
         share = (n - 1) / n * (2.0 if kind == "all_reduce" else 1.0)
         wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
-    return where(n > 1, wire_s + hops_s(cluster, kind, group), 0.0)
+    formula_s = where(n > 1, wire_s + hops_s(cluster, kind, group), 0.0)
+    return formula_s if copies > 1 else _as_measured_s(cluster, kind, size_bytes, group, formula_s)
+
+
+def _as_measured_s(
+    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, formula_s: Number
+) -> Number:
+    """The fitted curve where the group has a measured shape, else the formula."""
+    for fit in cluster.collective_fits if cluster.is_measured else ():
+        if fit.kind == kind:
+            same = (group.ranks_per_node == fit.ranks_per_node) & (group.nodes == fit.nodes)
+            if np.any(same):
+                formula_s = where(same, _plain(curve_seconds(fit, size_bytes)), formula_s)
+    return formula_s
 
 
 def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
@@ -64,7 +80,9 @@ def send_s(cluster: Cluster, size_bytes: Number, *, across_nodes: Condition) -> 
     """Seconds to hand `size_bytes` to the neighbouring pipeline rank."""
     network = cluster.network.bus_bandwidth.send
     inside = cluster.node.latency_s + size_bytes / cluster.node.bus_bandwidth.send
+    inside = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 2.0), inside)
     across = cluster.network.latency_s + size_bytes / network
+    across = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 1.0), across)
     return where(across_nodes, across, inside)
 
 
@@ -98,6 +116,10 @@ def _left(cluster: Cluster, nodes: Number) -> Number:
     fractions = np.log2([table[n] for n in known])
     left: Number = 2.0 ** np.interp(np.log2(maximum(nodes, 1.0)), np.log2(known), fractions)
     return left if isinstance(nodes, np.ndarray) else float(left)
+
+
+def _plain(seconds: NDArray[np.float64]) -> Number:
+    return seconds if seconds.ndim else float(seconds)
 
 
 def _link_rate(link: Link, kind: CollectiveKind) -> float:

@@ -138,11 +138,16 @@ class Pricer:
     ) -> Cost:
         """The cost of `operations` when those of the `replayed` modules run again in the backward.
         """
-        again = [op for op in operations if _is_replayed(op, replayed)]
-        if "linear_half" in replayed:
-            again += [op for op in operations if isinstance(op, Matmul)][1::2]
+        again = _replayed(operations, replayed)
+        return self._cost(operations, again, self.saved_bytes(operations, replayed))
+
+    def saved_bytes(
+        self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
+    ) -> Number:
+        """What the backward finds kept when those of the `replayed` modules run again in it."""
+        again = _replayed(operations, replayed)
         kept = [op for op in operations if all(op is not other for other in again)]
-        return self._cost(operations, again, sum(self._saved(op) for op in kept))
+        return sum(self._saved(op) for op in kept)
 
     def full_cost(self, operations: Sequence[Operation], input_bytes: Number) -> Cost:
         """The cost when the whole forward runs again and only the input is kept."""
@@ -232,6 +237,15 @@ def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: fl
 def _overlap(overlap: Overlap, op: Communication) -> float:
     by = {"linear": overlap.tensor, "attention": overlap.context, "expert": overlap.expert}
     return by.get(op.hidden_by, 0.0)
+
+
+def _replayed(
+    operations: Sequence[Operation], replayed: Iterable[RecomputeModule]
+) -> list[Operation]:
+    again = [op for op in operations if _is_replayed(op, replayed)]
+    if "linear_half" in replayed:
+        again += [op for op in operations if isinstance(op, Matmul)][1::2]
+    return again
 
 
 def _is_replayed(op: Operation, replayed: Iterable[RecomputeModule]) -> bool:

@@ -19,6 +19,11 @@ RecomputeModule = Literal[
 with
 `pointwise` is torchtitan's per-operation policy; the others are modules of Megatron-Core."""
 
+VIRTUAL_STAGES: dict[Schedule, int] = {
+    "gpipe": 1, "1f1b": 1, "zb_h1": 1, "zb_v": 2, "dualpipe_v": 2,
+}  # fmt: skip
+"""The chunks per rank that a schedule is made of; interleaving has any number of them."""
+
 
 class InvalidLayout(ValueError):
     """A layout that breaks a rule; the text gives the value, the rule and a fix."""
@@ -138,6 +143,11 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
         raise InvalidLayout(
             f"{len(la.stages)} stages, but pipeline_parallel {la.pipeline_parallel} x "
             f"virtual_stages {la.virtual_stages} = {la.pipeline_parallel * la.virtual_stages}"
+        )
+    chunks = VIRTUAL_STAGES.get(la.schedule, la.virtual_stages)
+    if la.virtual_stages != chunks:
+        raise InvalidLayout(
+            f"schedule {la.schedule} has virtual_stages {chunks}, not {la.virtual_stages}"
         )
     held = sum(stage.layers for stage in la.stages)
     if held != model.num_layers:

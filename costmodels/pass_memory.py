@@ -93,7 +93,7 @@ class _Chunk:
     @cached_property
     def saved_bytes(self) -> float:
         """Of one micro-batch, from its forward to its backward."""
-        return float(self.model.stage_costs[self.index].saved_bytes)
+        return self.model.stage_saved_bytes[self.index]
 
     @cached_property
     def deferred_bytes(self) -> float:
@@ -253,7 +253,7 @@ class _Chunk:
         return self.model.layer_parameters(kind)
 
     def _saved(self, kind: int, mode: str) -> float:
-        return float(self.model.layer_cost(kind, mode).saved_bytes)
+        return float(self.model.layer_saved_bytes(kind, mode))
 
     def _pass(self, kind: int) -> tuple[Step, ...]:
         if kind not in self._steps:

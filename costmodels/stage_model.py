@@ -11,12 +11,14 @@ from functools import cached_property
 from costmodels.blocks import input_bytes, layer_operations
 from costmodels.collectives import send_s
 from costmodels.compute import Device
+from costmodels.elementwise import Number
 from costmodels.ends import embedding_operations, head_operations
 from costmodels.feed_forward import Site
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layer import NOTHING, Cost, Pass, Pricer, exposed_s
-from costmodels.layout import InvalidLayout, Layout
+from costmodels.layout import InvalidLayout, Layout, RecomputeModule
 from costmodels.model import Model
+from costmodels.operations import Operation
 from costmodels.params import (
     RankParameters,
     embedding_parameters_per_rank,
@@ -82,6 +84,8 @@ class StageModel:
         scale, frozen = setting.tuning.collective_scale, setting.training.adapters_only
         self.traffic = weight_traffic(layout, cluster, engine, scale, frozen=frozen)
         self.sharding = self.traffic.sharding
+        self._layers: dict[int, tuple[Operation, ...]] = {}
+        self._saved_bytes: dict[tuple[int, str], Number] = {}
         self._costs: dict[tuple[int, str], Cost] = {}
 
     @cached_property
@@ -97,11 +101,39 @@ class StageModel:
         return self._costs[kind, mode]
 
     def _plain_cost(self, kind: int, mode: str) -> Cost:
-        operations = layer_operations(self.site, self.setting.model.kinds[kind])
         if mode == "full":
-            return self.pricer.full_cost(operations, input_bytes(self.site))
-        replayed = self.layout.selective_modules if mode == "selective" else ()
-        return self.pricer.cost(operations, replayed)
+            return self.pricer.full_cost(self._operations(kind), input_bytes(self.site))
+        return self.pricer.cost(self._operations(kind), self._replayed(mode))
+
+    def layer_saved_bytes(self, kind: int, mode: str) -> Number:
+        """What `layer_cost` keeps for the backward, without its seconds."""
+        if (kind, mode) not in self._saved_bytes:
+            self._saved_bytes[kind, mode] = (
+                input_bytes(self.site)
+                if mode == "full"
+                else self.pricer.saved_bytes(self._operations(kind), self._replayed(mode))
+            )
+        return self._saved_bytes[kind, mode]
+
+    @cached_property
+    def stage_saved_bytes(self) -> tuple[float, ...]:
+        """What each virtual stage keeps of a micro-batch, as in `stage_costs`."""
+        ends = (self.pricer.saved_bytes(operations) for operations in self._end_operations)
+        saved = [
+            sum(float(self.layer_saved_bytes(*key)) * count for key, count in counts.items())
+            for counts in self.stage_counts
+        ]
+        for end, held in zip(ends, (0, -1), strict=True):
+            saved[held] += float(end)
+        return tuple(saved)
+
+    def _operations(self, kind: int) -> tuple[Operation, ...]:
+        if kind not in self._layers:
+            self._layers[kind] = layer_operations(self.site, self.setting.model.kinds[kind])
+        return self._layers[kind]
+
+    def _replayed(self, mode: str) -> tuple[RecomputeModule, ...]:
+        return self.layout.selective_modules if mode == "selective" else ()
 
     def _with_traffic(self, parameters: RankParameters, cost: Cost, *, again: bool) -> Cost:
         """`cost` and what it does not hide of the traffic of its weights (`weight_traffic`)."""
@@ -126,10 +158,12 @@ class StageModel:
     @cached_property
     def ends(self) -> tuple[Cost, Cost]:
         """The embedding's cost and the head's, without the traffic of their weights."""
-        return (
-            self.pricer.cost(embedding_operations(self.site)),
-            self.pricer.cost(head_operations(self.site)),
-        )
+        embedding, head = self._end_operations
+        return self.pricer.cost(embedding), self.pricer.cost(head)
+
+    @cached_property
+    def _end_operations(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        return embedding_operations(self.site), head_operations(self.site)
 
     @cached_property
     def stage_costs(self) -> tuple[Cost, ...]:

@@ -79,7 +79,7 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
         peak = rank_peak(model, rank, model.sharding)
         return states + Memory(activations=peak.activations, transient=peak.transient)
     vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
-    held = activation_peak(vectors, [float(model.stage_costs[i].saved_bytes) for i in chunks])
+    held = activation_peak(vectors, [model.stage_saved_bytes[i] for i in chunks])
     state = kept_state(state, model.setting.training)
     working = _transient(model, chunks)
     update = float(update_bytes(state, model.rank_parameters[rank].dense, model.sharding))
@@ -108,8 +108,7 @@ def _transient(model: StageModel, chunks: list[int]) -> float:
 
 def _replay_bytes(model: StageModel, kind: int, mode: str) -> float:
     """What a replayed layer holds beyond what it kept."""
-    whole = model.layer_cost(kind, "none").saved_bytes
-    return float(whole - model.layer_cost(kind, mode).saved_bytes)
+    return float(model.layer_saved_bytes(kind, "none") - model.layer_saved_bytes(kind, mode))
 
 
 def _gathered(model: StageModel, kind: int) -> float:

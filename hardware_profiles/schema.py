@@ -228,6 +228,11 @@ class Cluster(Frozen):
     sources: dict[str, str]
 
     @property
+    def is_measured(self) -> bool:
+        """Whether its curves come from the machine that it describes."""
+        return self.conditions.get("kind") == "measured"
+
+    @property
     def capacity_bytes(self) -> float:
         """What a rank may use: measured on the cluster, or the device's memory less a margin."""
         return self.usable_memory_bytes or self.gpu.memory_bytes * (1 - MEMORY_MARGIN)

@@ -10,11 +10,10 @@ from rich.console import Console
 
 from hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
 from hardware_profiles.schema import Cluster, Dtype
+from planner.profiles_compare import compare, comparison_tables
 from planner.profiles_import import UnreadableLog, read_measurements, with_measurements
 from planner.profiles_plot import NoPlot, plot_profile
 from planner.profiles_report import (
-    compare,
-    comparison_table,
     find_profile,
     listing,
     listing_markdown,
@@ -92,7 +91,7 @@ def diff(
     ] = 0.1,
     as_json: Json = False,
 ) -> None:
-    """Compare two clusters number by number, worst change first; exit 1 if any is beyond tolerance.
+    """Compare two clusters, measured points kind by kind; exit 1 if one changed beyond noise.
 
     Example: meshplan profiles diff dgx-h100 aws-p5 --tolerance 0.2
     """
@@ -102,11 +101,11 @@ def diff(
         _refuse(str(error))
     if as_json:
         _print_json(found.to_json())
-    elif found.differences:
-        _print(comparison_table(found))
     else:
-        print(f"{found.num_compared} numbers agree within {tolerance:.0%}")
-    raise typer.Exit(1 if found.differences else 0)
+        _print(*comparison_tables(found))
+        if found.agree:
+            print(f"{found.num_compared} numbers agree within {tolerance:.0%} and their noise")
+    raise typer.Exit(0 if found.agree else 1)
 
 
 @profiles_app.command("import")

@@ -1,11 +1,9 @@
-"""What `meshplan profiles` says: the list, one profile with its sources, and two compared.
+"""What `meshplan profiles` says: the list, and one profile with its sources.
 
-Tables and JSON hold the same content. Two profiles differ where a number of one is away from the
-other's by more than the tolerance; measured points are compared where both measured the same shape.
+Tables and JSON hold the same content.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
 from rich.table import Table
@@ -22,10 +20,9 @@ from hardware_profiles.load import (
     unknown,
 )
 from hardware_profiles.schema import Cluster, Gpu, Kernels
+from planner.profiles_compare import leaves
 
 TERA = 1e12
-NOT_COMPARED = {"sources", "conditions", "collective_fits", "name", "title"}
-HIGHER_IS_WORSE = ("seconds", "latency_s", "launch_s", "context_bytes", "communicator_bytes")
 
 
 class GpuSummary(TypedDict):
@@ -60,32 +57,6 @@ class Listing(TypedDict):
     gpus: list[GpuSummary]
     clusters: list[ClusterSummary]
     gpu_aliases: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A number that two profiles give differently; `relative` is after / before - 1."""
-
-    field: str
-    before: float
-    after: float
-    relative: float
-    worse: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Differences beyond the tolerance, worst first, and how many numbers were compared."""
-
-    before: str
-    after: str
-    tolerance: float
-    num_compared: int
-    differences: tuple[Difference, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The comparison as one document."""
-        return asdict(self)
 
 
 def listing() -> Listing:
@@ -203,7 +174,7 @@ def profile_table(profile: Cluster | Gpu) -> Table:
     for name in ("field", "value", "source"):
         table.add_column(name, overflow="fold")
     above = ""
-    for field, value in _leaves(profile.model_dump(), ()):
+    for field, value in leaves(profile.model_dump(), ()):
         if field[-1] not in ("name", "title") and "conditions" not in field:
             source = _source(profile, field)
             ditto = '"' if source and source == above else source
@@ -222,16 +193,6 @@ def _tables(profile: Cluster | Gpu) -> Iterator[tuple[str, int]]:
             rows = getattr(owner, name, ())
             if rows:
                 yield prefix + name, len(rows)
-
-
-def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Scalars of nested dicts; tables of points and prose about fields are not scalars."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if key != "sources":
-                yield from _leaves(item, (*path, str(key)))
-    elif not isinstance(value, (list, tuple)) and value is not None:
-        yield path, value
 
 
 def _shown(field: tuple[str, ...], value: Any) -> str:
@@ -257,64 +218,3 @@ def _source(profile: Cluster | Gpu, field: tuple[str, ...]) -> str:
         if ".".join(field[:end]) in sources:
             return sources[".".join(field[:end])]
     return ""
-
-
-def compare(before: Cluster, after: Cluster, tolerance: float) -> Comparison:
-    """Numbers of `after` away from `before` by more than `tolerance` (0.1 is 10 %), worst first.
-
-    Worst are those that got worse (slower, or larger where less is better), then the largest.
-    """
-    old, new = dict(_numbers(before)), dict(_numbers(after))
-    both = [field for field in old if field in new and old[field] != 0]
-    found = [
-        Difference(
-            field,
-            old[field],
-            new[field],
-            relative := new[field] / old[field] - 1,
-            (relative > 0) == field.endswith(HIGHER_IS_WORSE),
-        )
-        for field in both
-        if abs(new[field] / old[field] - 1) > tolerance
-    ]
-    found.sort(key=lambda difference: (not difference.worse, -abs(difference.relative)))
-    return Comparison(before.name, after.name, tolerance, len(both), tuple(found))
-
-
-def _numbers(cluster: Cluster) -> Iterator[tuple[str, float]]:
-    for field, value in _leaves(cluster.model_dump(exclude=NOT_COMPARED), ()):
-        if isinstance(value, (int, float)) and not NOT_COMPARED & set(field):
-            yield ".".join(field), float(value)
-    for curve in cluster.collective_points:
-        shape = f"{curve.kind} {curve.nodes}x{curve.ranks_per_node} {curve.size_bytes:.0f} B"
-        yield f"collective_points[{shape}].seconds", curve.seconds
-    kernels = cluster.kernels
-    for matmul in kernels.matmul_points if kernels else ():
-        groups = f"{matmul.groups} x " if matmul.groups > 1 else ""
-        shape = f"{matmul.dtype} {matmul.layout} {groups}{matmul.m}x{matmul.n}x{matmul.k}"
-        yield f"kernels.matmul_points[{shape}].flops_per_s", matmul.flops_per_s
-    for point in kernels.attention_points if kernels else ():
-        shape = " ".join(
-            f"{key}={value}"
-            for key, value in point.model_dump(exclude={"flops_per_s", "spread"}).items()
-        )
-        yield f"kernels.attention_points[{shape}].flops_per_s", point.flops_per_s
-
-
-def comparison_table(found: Comparison) -> Table:
-    """The differences as a table, worst first."""
-    title = f"{found.after} against {found.before}: beyond {found.tolerance:.0%}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("field", overflow="fold")
-    for name in (found.before, found.after, "change"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for difference in found.differences:
-        table.add_row(
-            difference.field,
-            f"{difference.before:.4g}",
-            f"{difference.after:.4g}",
-            f"{difference.relative:+.1%}",
-            "[red]worse[/red]" if difference.worse else "",
-        )
-    return table

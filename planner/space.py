@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Grid, Ints
-from costmodels.in_flight import V_SHAPED
-from costmodels.layout import Schedule
+from costmodels.layout import VIRTUAL_STAGES, Schedule
 from costmodels.model import Model
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine, Legality
@@ -128,11 +127,9 @@ def legal_schedules(
 
 def _chunks(schedule: Schedule, model: Model, pp: int) -> range:
     """How many chunks per rank a schedule may have."""
-    if schedule in V_SHAPED:
-        return range(2, 3)
-    if schedule == "interleaved_1f1b":
-        return range(2, (model.num_layers + 2) // pp + 1)
-    return range(1, 2)
+    if schedule in VIRTUAL_STAGES:
+        return range(VIRTUAL_STAGES[schedule], VIRTUAL_STAGES[schedule] + 1)
+    return range(2, (model.num_layers + 2) // pp + 1)
 
 
 def mode_classes(legality: Legality, pins: Pins) -> tuple[tuple[int, ...], ...]:

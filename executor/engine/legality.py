@@ -7,8 +7,7 @@ Beyond `costmodels.layout.check_layout`:
     context parallel    sliding windows need context_parallel 1
     expert parallel     expert_tensor_parallel 1; the shard group's ranks divide into expert groups
     ZeRO                shard_group divides dp x cp; ZeRO-0 has none
-    pipeline            gpipe, 1f1b, zb_h1: one virtual stage; zb_v, dualpipe_v: two;
-                        interleaved_1f1b: micro-batches in multiples of pipeline_parallel
+    pipeline            interleaved_1f1b: micro-batches in multiples of pipeline_parallel
     recompute           core_attention, mlp and moe; full layers first, then selective ones
     not built           offloading, number formats other than bf16 and fp32, optimizers other than
                         AdamW, attention sinks, experts without a gate
@@ -20,7 +19,6 @@ from costmodels.layout import InvalidLayout, Layout
 from costmodels.model import Model
 from costmodels.training import Training
 
-VIRTUAL_STAGES = {"gpipe": 1, "1f1b": 1, "zb_h1": 1, "zb_v": 2, "dualpipe_v": 2}
 RECOMPUTED = ("core_attention", "mlp", "moe")
 
 
@@ -84,12 +82,8 @@ def _sharding(layout: Layout, model: Model) -> Iterator[str]:
 
 
 def _pipeline(layout: Layout, training: Training) -> Iterator[str]:
-    pp, schedule = layout.pipeline_parallel, layout.schedule
-    virtual = VIRTUAL_STAGES.get(schedule, layout.virtual_stages)
-    if layout.virtual_stages != virtual:
-        yield f"schedule {schedule} has virtual_stages {virtual}, not {layout.virtual_stages}"
-    micro_batches = layout.num_micro_batches(training)
-    if schedule == "interleaved_1f1b" and micro_batches % pp:
+    pp, micro_batches = layout.pipeline_parallel, layout.num_micro_batches(training)
+    if layout.schedule == "interleaved_1f1b" and micro_batches % pp:
         yield (
             f"schedule interleaved_1f1b needs a multiple of pipeline_parallel {pp} micro-batches, "
             f"not {micro_batches}"

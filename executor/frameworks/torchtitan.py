@@ -106,7 +106,9 @@ def sections_of(
 
 
 def _schedule_name(answer: Answer) -> str:
-    return next(name for name, ours in SCHEDULES.items() if ours == answer.layout.schedule)
+    return next(
+        (name for name, ours in SCHEDULES.items() if ours == answer.layout.schedule), "1F1B"
+    )
 
 
 def _sharding(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
@@ -154,6 +156,9 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
     unsaid += unless(la, "it has no switch for it", activation_offload=False)
     if la.pipeline_parallel == 1:
         unsaid += unless(la, "there is no pipeline", schedule="1f1b")
+    elif la.schedule not in SCHEDULES.values():
+        why = "its InterleavedZeroBubble needs two stages per rank"
+        unsaid.append(CannotSay("layout.schedule", la.schedule, why))
     if la.tensor_parallel == 1:
         unsaid += unless(la, "there is no tensor parallelism", sequence_parallel=False)
     elif version == "0.2":

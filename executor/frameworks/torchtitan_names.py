@@ -18,12 +18,12 @@ SCHEDULES: dict[str, Schedule] = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
     "Interleaved1F1B": "interleaved_1f1b",
-    "InterleavedZeroBubble": "zb_h1",
     "ZBVZeroBubble": "zb_v",
     "DualPipeV": "dualpipe_v",
 }
 SINGLE_STAGE = ("1F1B", "GPipe")  # PipelineScheduleSingle; the others default to 2 stages per rank
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+NEAREST = {"InterleavedZeroBubble": "Interleaved1F1B"}  # what a schedule of no price is priced as
 
 COUNTS = {
     "tensor_parallel": "parallelism.tensor_parallel_degree",

@@ -11,13 +11,14 @@ from executor.frameworks.documents import read_toml
 from executor.frameworks.torchtitan_names import (
     CONVERTERS,
     COUNTS,
+    NEAREST,
     SCHEDULES,
     SINGLE_STAGE,
     V_SHAPED,
     model_named,
 )
 from executor.frameworks.torchtitan_python import read_python
-from executor.frameworks.values import Values, put
+from executor.frameworks.values import Values, put, shown
 from planner.reading import (
     Fact,
     IllegalConfig,
@@ -42,7 +43,8 @@ def read(text: str, path: str) -> Reading:
     facts.setdefault("expert_tensor_parallel", Fact(1, 1))
     _read_sharding(values, facts)
     notes = _read_batch(values, facts)
-    placement = _read_stages(values, facts)
+    placement, like = _read_stages(values, facts)
+    notes += like
     sequence = values.flag("parallelism.enable_sequence_parallel") or Fact(True, 1)
     split = facts.get("tensor_parallel", Fact(1, 1)).value > 1
     put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
@@ -117,30 +119,50 @@ def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
     return []
 
 
-def _read_stages(values: Values, facts: dict[str, Fact]) -> Placement:
+def _read_stages(values: Values, facts: dict[str, Fact]) -> tuple[Placement, list[str]]:
     pp = facts.get("pipeline_parallel", Fact(1, 1))
-    name = values.get("parallelism.pipeline_parallel_schedule") or Fact("1F1B", pp.line)
-    schedule = values.word(SCHEDULES, "parallelism.pipeline_parallel_schedule")
+    name, notes = _schedule(values, pp.line)
     if pp.value == 1:
         put(facts, schedule=Fact("1f1b", pp.line), virtual_stages=Fact(1, pp.line))
-        return Placement(rule="weighted")
-    put(facts, schedule=schedule or Fact("1f1b", pp.line))
+        return Placement(rule="weighted"), []
+    put(facts, schedule=Fact(SCHEDULES[name.value], name.line))
     parts = values.get("parallelism.module_fqns_per_model_part")
     if parts is not None:
-        return _given(parts, pp.value, facts)
+        return _given(parts, pp.value, facts), notes
     first = values.count("parallelism.pipeline_parallel_first_stage_less_layers", least=0)
     last = values.count("parallelism.pipeline_parallel_last_stage_less_layers", least=0)
     per_stage = values.count("parallelism.pipeline_parallel_layers_per_stage")
     if per_stage is None or name.value in V_SHAPED:
         chunks = 1 if name.value in SINGLE_STAGE else 2
         put(facts, virtual_stages=Fact(chunks, name.line))
-    return Placement(
+    placement = Placement(
         rule="weighted",
         embedding=first.value if first else 1,
         head=last.value if last else 1,
         layers_per_stage=per_stage.value if per_stage else None,
         line=(per_stage or name).line,
     )
+    return placement, notes
+
+
+def _schedule(values: Values, line: int) -> tuple[Fact, list[str]]:
+    """The schedule in torchtitan's spelling (it reads any case), or the one it is priced as."""
+    stated = values.get("parallelism.pipeline_parallel_schedule")
+    if stated is None:
+        return Fact("1F1B", line), []
+    names = {name.lower(): name for name in (*SCHEDULES, *NEAREST)}
+    name = names.get(str(stated.value).lower())
+    if name is None:
+        known = ", ".join(names.values())
+        raise UnreadableConfig(
+            f"schedule {shown(stated.value)} is not priced; known are {known}", stated.line
+        )
+    nearest = NEAREST.get(name, name)
+    notes = [] if nearest == name else [f"line {stated.line}: {name} is priced as {nearest}"]
+    own = values.get("parallelism.pipeline_parallel_schedule_csv")
+    if own and own.value:
+        notes.append(f"line {own.line}: the order in {shown(own.value)} is not read")
+    return Fact(nearest, stated.line), notes
 
 
 def _given(parts: Fact, pp: int, facts: dict[str, Fact]) -> Placement:

@@ -53,6 +53,7 @@ def header(bench: Bench, *, quick: bool) -> Header:
 def conditions(bench: Bench, found: Header) -> dict[str, str]:
     """What a reader must know to compare this profile with another."""
     said = {
+        "kind": "measured",  # `Kernels.is_measured`: the planner prices by its points
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "device": found.device,
         "hosts": f"{len(found.hosts)}: {', '.join(found.hosts[:8])}",

@@ -11,7 +11,7 @@ from costmodels.collectives import collective_s, send_s
 from costmodels.layout import Layout, even_stages
 from costmodels.placement import Group, axis_group, expert_data_group, place, shard_group
 from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, Link
+from hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, CurveFit, Link
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")
 KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -181,3 +181,35 @@ def test_group_fits_its_nodes(size: int, stride: int, gpus: int):
     group = place(float(size), float(stride), gpus)
     assert 1 <= group.ranks_per_node <= min(size, gpus)
     assert (group.nodes - 1) * group.ranks_per_node < size <= group.nodes * group.ranks_per_node
+
+
+def test_a_measured_curve_wins_where_its_group_shape_is_asked_for(cluster: Cluster) -> None:
+    """A profiled pair takes 1 ms + 1 s / GB as measured; four ranks are priced by the formula."""
+    fit = CurveFit(
+        kind="all_reduce", ranks_per_node=2, nodes=1, latency_s=(1e-3,),
+        bandwidth_bytes_per_s=(1e9,), residual=0.0,
+    )  # fmt: skip
+    profiled = cluster.model_copy(
+        update={"collective_fits": (fit,), "conditions": {"kind": "measured"}}
+    )
+    assert collective_s(profiled, "all_reduce", 2e9, Group(2.0, 2.0)) == pytest.approx(2.001)
+    groups = Group(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.0]))
+    formula = np.asarray(collective_s(cluster, "all_reduce", 2e9, groups))
+    assert collective_s(profiled, "all_reduce", 2e9, groups) == pytest.approx(
+        np.array([0.0, 2.001, formula[2]])
+    )
+    published = profiled.model_copy(update={"conditions": {"kind": "published"}})
+    assert collective_s(published, "all_reduce", 2e9, Group(2.0, 2.0)) == pytest.approx(formula[1])
+
+
+def test_a_measured_send_wins(cluster: Cluster) -> None:
+    """A message inside a node takes what the pair took; between nodes nothing was measured."""
+    fit = CurveFit(
+        kind="send", ranks_per_node=2, nodes=1, latency_s=(1e-3,),
+        bandwidth_bytes_per_s=(1e9,), residual=0.0,
+    )  # fmt: skip
+    profiled = cluster.model_copy(
+        update={"collective_fits": (fit,), "conditions": {"kind": "measured"}}
+    )
+    assert send_s(profiled, 1e9, across_nodes=False) == pytest.approx(1.001)
+    assert send_s(profiled, 1e9, across_nodes=True) == send_s(cluster, 1e9, across_nodes=True)

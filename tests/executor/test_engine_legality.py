@@ -61,10 +61,6 @@ def window(model):
             "expert_tensor_parallel 2 is not built; use 1", id="split experts",
         ),
         pytest.param(
-            Layout(pipeline_parallel=2, schedule="zb_v", stages=even_stages(4, 2)), DENSE, TRAINING,
-            "schedule zb_v has virtual_stages 2, not 1", id="V with one chunk",
-        ),
-        pytest.param(
             Layout(
                 pipeline_parallel=2, virtual_stages=2, schedule="interleaved_1f1b",
                 stages=even_stages(4, 4), micro_batch_size=8,

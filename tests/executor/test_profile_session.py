@@ -50,7 +50,10 @@ def test_everything_promised_is_measured(measured: Cluster) -> None:
 
 
 def test_the_planner_can_use_it(measured: Cluster) -> None:
-    """Two accelerators named cpu, and a fitted curve for each collective."""
+    """Two accelerators named cpu, a fitted curve for each collective, and points that price."""
+    assert measured.is_measured
+    assert measured.kernels is not None
+    assert measured.kernels.is_measured
     assert (measured.gpu.name, measured.gpus_per_node, measured.max_gpus) == ("cpu", 2, 2)
     for fit in measured.collective_fits:
         assert curve_seconds(fit, 2**24) > curve_seconds(fit, 2**10) > 0

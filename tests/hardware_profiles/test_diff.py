@@ -3,15 +3,17 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from hardware_profiles.load import cluster_names, gpu_names, load_cluster, save_cluster
-from hardware_profiles.schema import Cluster
+from hardware_profiles.schema import Cluster, CurvePoint, MatmulPoint
 from planner.profiles_cli import profiles_app
-from planner.profiles_report import compare
+from planner.profiles_compare import compare
 
 RUN = CliRunner()
+SIDES = (256, 512, 1024, 2048)
 
 
 def slower(cluster: Cluster, fraction: float) -> Cluster:
@@ -83,6 +85,80 @@ def test_diff_by_command(tmp_path: Path) -> None:
     within = RUN.invoke(profiles_app, [*arguments, "--tolerance", "0.3"])
     assert within.exit_code == 0
     assert "agree within 30%" in within.stdout
+
+
+def profiled(noise: float, seed: int, **slower_by: float) -> Cluster:
+    """A profile of two CPU ranks whose points wander by `noise`; one kind of them takes longer.
+
+    slower_by  of a collective or a number format: all_reduce=1.15 takes 15 % longer
+    """
+    random = np.random.default_rng(seed)
+
+    def seconds(kind: str, exact_s: float) -> float:
+        return exact_s * slower_by.get(kind, 1.0) * float(np.exp(noise * random.standard_normal()))
+
+    base = load_cluster("local-cpu:2")
+    assert base.kernels is not None
+    curves = tuple(
+        CurvePoint(kind=kind, ranks_per_node=2, nodes=1, size_bytes=1024.0 * 2**i,
+                   seconds=seconds(kind, 1e-4 + 1024 * 2**i / 1e9), spread=noise)
+        for kind in ("all_reduce", "all_gather") for i in range(17)
+    )  # fmt: skip
+    matmuls = tuple(
+        MatmulPoint(dtype=dtype, m=m, n=n, k=k, flops_per_s=1 / seconds(dtype, 1e-11), spread=noise)
+        for dtype in ("fp32", "bf16") for m in SIDES for n in SIDES for k in SIDES
+    )  # fmt: skip
+    conditions = {"kind": "measured"}
+    kernels = base.kernels.model_copy(update={"matmul_points": matmuls, "conditions": conditions})
+    points = {"kernels": kernels, "collective_points": curves, "conditions": conditions}
+    return base.model_copy(update=points)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_runs_of_one_machine_agree(seed: int) -> None:
+    """Points that wander by 15 % from run to run are the same machine at 10 % tolerance."""
+    assert compare(profiled(0.15, seed), profiled(0.15, seed + 100), 0.1).agree
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_slow_number_format_is_found_through_the_noise(seed: int) -> None:
+    """bf16 at 30 % more time is named although single products wander by 10 %; fp32 is not."""
+    found = compare(profiled(0.1, seed), profiled(0.1, seed + 100, bf16=1.3), 0.1)
+    assert [group.name for group in found.groups if group.beyond] == ["matmul bf16"]
+    assert found.differences == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"), [("all_reduce", "all_reduce 1x2"), ("bf16", "matmul bf16")]
+)
+def test_fifteen_per_cent_are_found(tmp_path: Path, kind: str, group: str) -> None:
+    """A collective, or a format, that takes 15 % longer is named, called worse, and exits 1."""
+    save_cluster(profiled(0.01, 0), tmp_path / "yesterday.toml")
+    save_cluster(profiled(0.01, 1, **{kind: 1.15}), tmp_path / "today.toml")
+    files = [str(tmp_path / name) for name in ("yesterday.toml", "today.toml")]
+    table = RUN.invoke(profiles_app, ["diff", *files])
+    assert table.exit_code == 1
+    (line,) = (x for x in table.stdout.splitlines() if "worse" in x and f"{group} " in x)
+    assert "+15" in line or "+14" in line
+    document = json.loads(RUN.invoke(profiles_app, ["diff", *files, "--json"]).stdout)
+    assert not document["agree"]
+    beyond = {each["name"] for each in document["groups"] if each["beyond"]}
+    assert all(name.startswith(group) for name in beyond)
+
+
+def test_a_point_that_its_kind_does_not_follow_is_named_by_its_shape(tmp_path: Path) -> None:
+    """One product at a third of its rate among quiet ones: its format is fine, the shape is not."""
+    before = profiled(0.01, 0)
+    assert before.kernels is not None
+    first, *rest = before.kernels.matmul_points
+    slow = first.model_copy(update={"flops_per_s": first.flops_per_s / 3})
+    kernels = before.kernels.model_copy(update={"matmul_points": (slow, *rest)})
+    save_cluster(before, tmp_path / "before.toml")
+    save_cluster(before.model_copy(update={"kernels": kernels}), tmp_path / "after.toml")
+    files = [str(tmp_path / name) for name in ("before.toml", "after.toml")]
+    done = RUN.invoke(profiles_app, ["diff", *files])
+    assert done.exit_code == 1
+    assert f"[fp32 TN {first.m}x{first.n}x{first.k}]" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["list"]])

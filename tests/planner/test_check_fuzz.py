@@ -3,16 +3,20 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_plans import CLUSTER
+from random_plans import CLUSTER, model_named, plan_of
 from sarif_schema import valid_log
 
+from costmodels.layout import Layout, Schedule, even_stages
+from costmodels.training import Optimizer, Precision, Training
 from planner.check import check_paths, exit_code
 from planner.check_cli import tools
 from planner.check_output import MACHINE, as_sarif, as_table
+from planner.plan import write_plan
 from planner.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "data" / "framework_configs"
@@ -188,6 +192,45 @@ def test_any_damage_to_a_plan(folder: Path, data: st.DataObject) -> None:
     path = folder / "plan.yaml"
     path.write_text(text)
     _check(path)
+
+
+DEGREES = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 8])
+LAYOUT = {
+    **dict.fromkeys(("data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages",
+                     "context_parallel", "expert_parallel", "expert_tensor_parallel",
+                     "micro_batch_size"), DEGREES),
+    "zero_stage": st.integers(0, 3),
+    "shard_group": st.sampled_from([0, 0, 1, 2, 3]),
+    "schedule": st.sampled_from(get_args(Schedule)),
+    **dict.fromkeys(("sequence_parallel", "optimizer_offload", "activation_offload"),
+                    st.booleans()),
+}  # fmt: skip
+
+
+@MANY
+@given(st.data())
+def test_any_layout_in_a_plan(folder: Path, data: st.DataObject) -> None:
+    """Any degrees, schedule, chunks, sharding and micro-batches under any engine: a verdict."""
+    layout = {name: data.draw(values) for name, values in LAYOUT.items()}
+    chunks = layout["pipeline_parallel"] * layout["virtual_stages"]
+    name = data.draw(st.sampled_from(["llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite"]))
+    mode = data.draw(st.sampled_from(["none", "selective", "full"]))
+    stages = even_stages(model_named(name).num_layers, chunks, mode)
+    plan = plan_of(
+        name,
+        Layout(stages=stages, **layout),
+        Training(
+            seq_len=2048,
+            global_batch_size=layout["data_parallel"] * layout["micro_batch_size"]
+            * data.draw(st.integers(1, 9)),
+            precision=data.draw(st.sampled_from(get_args(Precision))),
+            optimizer=data.draw(st.sampled_from(get_args(Optimizer))),
+        ),
+    )  # fmt: skip
+    engine = data.draw(st.sampled_from(["native", "megatron", "torchtitan", "deepspeed"]))
+    path = folder / "layout.yaml"
+    write_plan(plan.model_copy(update={"engine": engine}), path)
+    assert _check(path) in ("fits", "does not fit", "illegal")
 
 
 def test_the_cases_were_of_every_kind() -> None:

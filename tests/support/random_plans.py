@@ -18,7 +18,7 @@ CHUNKED: dict[Schedule, tuple[int, ...]] = {
     "1f1b": (1,),
     "gpipe": (1,),
     "interleaved_1f1b": (2, 3, 4),
-    "zb_h1": (1, 2),
+    "zb_h1": (1,),
     "zb_v": (2,),
     "dualpipe_v": (2,),
 }
