@@ -88,7 +88,7 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
     return states + Memory(activations=held, transient=working)
 
 
-def _transient(model: StageModel, chunks: list[int]) -> float:
+def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     """Logits on the last rank, a replayed layer's activations, ZeRO-3's gathered layers."""
     state, last = model.setting.engine.state, len(model.layout.stages) - 1
     kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}

@@ -2,8 +2,8 @@
 
 `fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with
 its date, rows and residual. A family without a table takes the engine's table "any", an engine
-without a file takes `generic`'s: so a framework that nobody measured is priced as the average of those that
-were. MESHPLAN_FITS names a folder of a user's own, which is looked at first.
+without a file takes `generic`'s: so a framework that nobody measured is priced as the average of
+those that were. MESHPLAN_FITS names a folder of a user's own, which is looked at first.
 """
 
 import os

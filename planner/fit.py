@@ -185,7 +185,7 @@ def _splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
 def _sample(pool: Pool) -> list[Run]:
     """At most `LARGEST_SAMPLE` runs, as many of each group as there are."""
     turn: Counter[Hashable] = Counter()
-    queue = []
+    queue: list[tuple[int, int, Run]] = []
     for run in sorted(pool.runs, key=lambda run: zlib.crc32(run.id.encode())):
         turn[pool.group(run)] += 1
         queue.append((turn[pool.group(run)], len(queue), run))

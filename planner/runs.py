@@ -25,6 +25,7 @@ from hardware_profiles.schema import Cluster
 from planner.run_cells import SkippedRow, count, number
 from planner.run_clusters import cluster_of
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What the row says happened; None where it does not. `rank_0`: memory is the first stage's."""

@@ -20,7 +20,8 @@ from costmodels.stage_split import stages_with
 from costmodels.step import Setting, StepModel, StepTime
 from costmodels.units import GIB
 from hardware_profiles.tunings import Tuning, load_fit
-from planner.runs import Run, SkippedRow, run_of
+from planner.run_cells import SkippedRow
+from planner.runs import Run, run_of
 
 SIMPLE_MFU = 0.42
 

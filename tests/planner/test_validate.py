@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from hardware_profiles.tunings import Tuning
 from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
 from planner.cli import app
-from hardware_profiles.tunings import Tuning
 from planner.fit import Pool, fit_pool
+from planner.run_cells import SkippedRow
 from planner.run_clusters import cluster_of, node_network_bytes_per_s
-from planner.runs import SkippedRow, engine_name, read_runs, run_of
+from planner.runs import engine_name, read_runs, run_of
 from planner.validate import Predicted, Skipped, predict_rows, step_model
 from planner.validate_cli import BUILT_IN
 
