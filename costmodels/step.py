@@ -48,6 +48,10 @@ class StepModel(StageModel):
 
     def memory(self) -> tuple[Memory, ...]:
         """Peak of each pipeline rank, by category."""
+        return self._memory
+
+    @cached_property
+    def _memory(self) -> tuple[Memory, ...]:
         return step_memory(self)
 
     @cached_property

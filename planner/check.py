@@ -16,11 +16,12 @@ from hardware_profiles.engines import UnknownEngine
 from hardware_profiles.load import UnknownProfile, cluster_hash
 from hardware_profiles.load_models import UnknownModel
 from planner.config_files import Candidate, candidates, text_of
+from planner.fixes import Price
 from planner.plan import Plan, UnreadablePlan, layout_of, training_of
 from planner.reading import IllegalConfig, Reading, UnreadableConfig
 from planner.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
 from planner.settings import Settings, UnreadableSettings, one_line, settings_near
-from planner.verdicts import PASSED, USAGE, Best, Finding, Limits, Place, Price, judge
+from planner.verdicts import PASSED, USAGE, Best, Finding, Limits, Place, judge
 
 Reader = Callable[[str, str, str | None], Reading | None]
 """Text, path and the framework the user named (or None) to a reading; None when none claims it."""

@@ -14,6 +14,7 @@ from costmodels.config_fields import UnsupportedModel
 from costmodels.layout import InvalidLayout
 from planner.check import Tools, check_paths, exit_code
 from planner.check_output import MACHINE, Format, as_table
+from planner.fixes import Priced
 from planner.plan import Prediction, UnreadablePlan, read_plan
 from planner.reading import Reading, UnreadableConfig
 from planner.resolve import Case
@@ -143,14 +144,20 @@ def tools(*, search: bool = False) -> Tools:
             return None
         return read_config(text, path, framework)
 
-    return Tools(read=read, price=predicted, best=best_layout if search else None)
+    return Tools(read=read, price=priced, best=best_layout if search else None)
+
+
+def priced(case: Case) -> Priced:
+    """The memory of a case, and its whole price when it is asked for."""
+    from planner.predict import prediction_of, stage_memory, step_model_of
+
+    model = step_model_of(case.model, case.layout, case.training, case.cluster, case.engine)
+    return Priced(stage_memory(model), lambda: prediction_of(model, model.time()))
 
 
 def predicted(case: Case) -> Prediction:
     """The price of a case."""
-    from planner.predict import predict
-
-    return predict(case.model, case.layout, case.training, case.cluster, case.engine)
+    return priced(case).whole()
 
 
 def best_layout(case: Case) -> tuple[str, float] | None:

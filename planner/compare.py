@@ -6,16 +6,18 @@ A fact that the config leaves out is taken from the plan, so that both answer th
 where the config states another batch, sequence or model, the difference is said.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from costmodels.hf_config import model_from_config
 from costmodels.model import Model
 from planner.check import case_of
+from planner.fixes import peak_bytes
 from planner.plan import Plan, Prediction
 from planner.reading import Reading
 from planner.resolve import Case, check_case, resolve
 from planner.settings import Settings
-from planner.verdicts import Price, fullest, peak_bytes, usable_bytes
+from planner.verdicts import fullest, usable_bytes
 
 TRILLION = 1e12
 SECONDS_PER_HOUR = 3600.0
@@ -48,7 +50,7 @@ class Comparison:
 def compare(
     plan: Plan,
     reading: Reading,
-    price: Price,
+    price: Callable[[Case], Prediction],
     *,
     given: Settings | None = None,
     gpu_hour_price: float | None = None,

@@ -1,18 +1,37 @@
 """The smallest change that makes a layout legal, or makes it fit.
 
 One change at a time, in order of how little it disturbs: a smaller micro-batch, more recompute,
-more sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest.
+more sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest: memory
+is asked of every legal change, and time, which costs ten times as much, only of those that fit.
+Where no single change does, the one that leaves least is made, and the next, until it fits.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from costmodels.layout import InvalidLayout, Layout, Stage
 from costmodels.stage_split import split_by_cost, split_evenly, stages_with
-from planner.plan import Prediction
+from planner.plan import Prediction, StageMemory
 from planner.resolve import Case, check_case
 
-MOST_PRICED = 12  # changes that are priced for one config: milliseconds each
+MOST_TIMED = 12  # changes that fit, the least disturbing first: milliseconds each
+MOST_CHANGES = 4  # one after the other, where no single one fits
+DEGREES = (
+    *("tensor_parallel", "context_parallel", "pipeline_parallel", "virtual_stages"),
+    *("expert_parallel", "data_parallel"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The memory of a case by pipeline rank; `whole` prices its time too."""
+
+    memory: tuple[StageMemory, ...]
+    whole: Callable[[], Prediction]
+
+
+Price = Callable[[Case], Priced]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +47,51 @@ def fix_illegal(case: Case) -> Fix | None:
     return next((fix for fix in changes(case) if _legal(case, fix.layout)), None)
 
 
-def fix_memory(
-    case: Case, price: Callable[[Case], Prediction], fits: Callable[[Prediction], bool]
+def fix_memory(case: Case, price: Price, usable_bytes: float) -> Fix | None:
+    """The fastest single change whose every rank keeps within `usable_bytes`, else several."""
+    priced = list(_priced(case, price))
+    fitting = [pair for pair in priced if _peak_bytes(pair[1]) <= usable_bytes][:MOST_TIMED]
+    if fitting:
+        return min(fitting, key=lambda pair: pair[1].whole().step_time_s)[0]
+    return _several(case, price, usable_bytes, priced)
+
+
+def _several(
+    case: Case, price: Price, usable_bytes: float, priced: list[tuple[Fix, Priced]]
 ) -> Fix | None:
-    """The fastest single change that fits, among the first legal ones."""
-    best: tuple[float, Fix] | None = None
-    legal = (fix for fix in changes(case) if _legal(case, fix.layout))
-    for _, fix in zip(range(MOST_PRICED), legal, strict=False):
-        predicted = price(replace(case, layout=fix.layout))
-        if fits(predicted) and (best is None or predicted.step_time_s < best[0]):
-            best = predicted.step_time_s, fix
-    return best[1] if best else None
+    """One change after the other, each the one that leaves least, until it fits."""
+    least, here = inf, case
+    for _ in range(MOST_CHANGES):
+        fix, memory = min(priced, key=lambda pair: _peak_bytes(pair[1]), default=(None, None))
+        if fix is None or memory is None or _peak_bytes(memory) >= least:
+            return None
+        least, here = _peak_bytes(memory), replace(here, layout=fix.layout)
+        if least <= usable_bytes:
+            return Fix(_difference(case.layout, here.layout), here.layout)
+        priced = list(_priced(here, price))
+    return None
+
+
+def _difference(before: Layout, after: Layout) -> str:
+    names = ("micro_batch_size", "recompute", "zero_stage", "sequence_parallel", *DEGREES)
+    changed = (name for name in names if getattr(before, name) != getattr(after, name))
+    return ", ".join(f"{name} {getattr(after, name)}".lower() for name in changed)
+
+
+def peak_bytes(memory: StageMemory) -> float:
+    """What a rank takes of the accelerator: the allocator's reserve and the context beside it."""
+    return memory.reserved + memory.context
+
+
+def _peak_bytes(priced: Priced) -> float:
+    return max(map(peak_bytes, priced.memory))
+
+
+def _priced(case: Case, price: Price) -> Iterator[tuple[Fix, Priced]]:
+    """The legal changes of a case with their memory."""
+    for fix in changes(case):
+        if _legal(case, fix.layout):
+            yield fix, price(replace(case, layout=fix.layout))
 
 
 def _legal(case: Case, layout: Layout) -> bool:

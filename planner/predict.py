@@ -16,14 +16,21 @@ from planner.plan import Prediction, StageMemory
 def predict(
     model: Model, layout: Layout, training: Training, cluster: Cluster, engine: Engine
 ) -> Prediction:
-    """Step time with its parts, and the memory of each pipeline rank.
+    """Step time with its parts, and the memory of each pipeline rank."""
+    step_model = step_model_of(model, layout, training, cluster, engine)
+    return prediction_of(step_model, step_model.time())
+
+
+def step_model_of(
+    model: Model, layout: Layout, training: Training, cluster: Cluster, engine: Engine
+) -> StepModel:
+    """A layout that can be asked for its memory (`stage_memory`) without its time.
 
     Offload to the host is not modelled: the layout is priced without it, as a case's notes say.
     """
     layout = replace(layout, optimizer_offload=False, activation_offload=False)
     fit = load_fit(engine.name, cluster.gpu.name)
-    step_model = StepModel(Setting(model, training, cluster, engine, fit.tuning), layout)
-    return prediction_of(step_model, step_model.time())
+    return StepModel(Setting(model, training, cluster, engine, fit.tuning), layout)
 
 
 def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:

@@ -13,7 +13,7 @@ from typing import Literal
 from costmodels.layout import InvalidLayout
 from costmodels.units import GIB, format_bytes, format_seconds
 from hardware_profiles.schema import Cluster
-from planner.fixes import fix_illegal, fix_memory
+from planner.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory, peak_bytes
 from planner.plan import Prediction, StageMemory
 from planner.resolve import Case, check_case
 
@@ -70,7 +70,6 @@ class Limits:
     slack: float | None = None
 
 
-Price = Callable[[Case], Prediction]
 Best = Callable[[Case], tuple[str, float] | None]
 """The label and step time of the best layout for a case, None when none fits."""
 
@@ -94,7 +93,7 @@ def judge(
         check_case(case)
     except InvalidLayout as error:
         return _illegal(case, place, str(error))
-    now = price(case)
+    now = price(case).whole()
     rank, memory = fullest(now)
     margin = usable_bytes(case.cluster) - peak_bytes(memory)
     if margin < 0:
@@ -112,11 +111,6 @@ def judge(
 def fullest(prediction: Prediction) -> tuple[int, StageMemory]:
     """The pipeline rank with the largest peak, and its memory."""
     return max(enumerate(prediction.memory), key=lambda pair: peak_bytes(pair[1]))
-
-
-def peak_bytes(memory: StageMemory) -> float:
-    """What a rank takes of the accelerator: the allocator's reserve and the context beside it."""
-    return memory.reserved + memory.context
 
 
 def largest_category(memory: StageMemory) -> str:
@@ -173,13 +167,13 @@ def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding
     usable = usable_bytes(case.cluster)
     rank, memory = fullest(now)
     category = largest_category(memory)
-    fix = fix_memory(case, price, lambda p: peak_bytes(fullest(p)[1]) <= usable)
+    fix = fix_memory(case, price, usable)
     over = peak_bytes(memory) - usable
     text = (
         f"rank {rank} of {len(now.memory)} needs {peak_bytes(memory) / GIB:.1f} GiB, "
         f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than the {usable / GIB:.1f} GiB of "
         f"{case.cluster.gpu.name}; most are {category} ({format_bytes(getattr(memory, category))})"
-    )
+    ) + ("" if fix else f"; no {MOST_CHANGES} changes found fit it into these GPUs")
     line = place.line_of(fix.text if fix else "micro_batch_size tensor_parallel")
     named = fix.text if fix else None
     return _finding(case, place, now, verdict="does not fit", text=text, line=line, fix=named)

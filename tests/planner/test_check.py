@@ -1,6 +1,7 @@
 """Verdicts, margins, reasons and fixes, with a price that can be worked out by hand."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from costmodels.units import GIB
 from executor.frameworks import read_config, recognise
 from hardware_profiles.load import load_cluster
 from planner.check import Tools, check_paths, exit_code
+from planner.fixes import MOST_TIMED, Priced, peak_bytes
 from planner.plan import Plan, Prediction, StageMemory, write_plan
 from planner.reading import Reading
 from planner.resolve import Case
@@ -64,7 +66,11 @@ def _read(text: str, path: str, framework: str | None) -> Reading | None:
     return read_config(text, path, framework) if known else None
 
 
-TOOLS = Tools(read=_read, price=price)
+def _tools(whole: Callable[[Case], Prediction]) -> Tools:
+    return Tools(read=_read, price=lambda case: Priced(whole(case).memory, lambda: whole(case)))
+
+
+TOOLS = _tools(price)
 
 
 def _plan(prediction: Prediction | None = None, layout: Layout = LAYOUT) -> Plan:
@@ -125,8 +131,70 @@ def test_the_fix_is_the_fastest_change_that_fits(tmp_path: Path) -> None:
 
     path = tmp_path / "plan.yaml"
     write_plan(_plan(layout=replace(LAYOUT, micro_batch_size=1)), path)
-    (finding,) = check_paths([path], replace(TOOLS, price=heavy))
+    (finding,) = check_paths([path], _tools(heavy))
     assert (finding.verdict, finding.fix) == ("does not fit", "recompute full")
+
+
+def _resized(bytes_of: Callable[[Layout], float]) -> Tools:
+    """Tools whose price takes `bytes_of` a layout on every rank."""
+
+    def sized(case: Case) -> Prediction:
+        mild, size = price(case), bytes_of(case.layout)
+        memory = tuple(stage.model_copy(update={"reserved": size}) for stage in mild.memory)
+        return mild.model_copy(update={"memory": memory})
+
+    return _tools(sized)
+
+
+@pytest.mark.parametrize(
+    ("halves", "fix"),
+    [
+        pytest.param(1, "micro_batch_size 1", id="160 / 4 = 40: one change"),
+        pytest.param(4, "micro_batch_size 1, recompute full", id="640 / 4 / 4 = 40: two changes"),
+        pytest.param(4**6, None, id="655,360 / 4 / 4 / 2: none within four changes"),
+    ],
+)
+def test_several_changes_where_no_single_one_is_enough(
+    tmp_path: Path, halves: int, fix: str | None
+) -> None:
+    """160 GiB x `halves`, of which a micro-batch of 1 leaves 1/4, recompute 1/4: the fewest."""
+
+    def bytes_of(la: Layout) -> float:
+        recomputes = 4 if la.recompute == "full" else 1
+        return 160 * GIB * halves * la.micro_batch_size / 4 / recomputes
+
+    path = tmp_path / "plan.yaml"
+    write_plan(_plan(layout=LAYOUT), path)
+    (finding,) = check_paths([path], _resized(bytes_of))
+    assert (finding.verdict, finding.fix) == ("does not fit", fix)
+    assert ("no 4 changes found" in finding.text) == (fix is None)
+
+
+@pytest.mark.parametrize(
+    ("capacity_gib", "single"), [(0, False), (20, False), (30, True), (60, True), (80, True)]
+)
+def test_time_is_priced_only_where_memory_fits(
+    tmp_path: Path, capacity_gib: int, single: bool
+) -> None:
+    """The work of one file: memory of each legal change, time of a dozen that fit and its own."""
+    timed: list[Case] = []
+    usable = usable_bytes(load_cluster(CLUSTER))
+
+    def counted(case: Case) -> Priced:
+        now = price(case)
+        scale = usable / GIB / capacity_gib if capacity_gib else 1e6
+        memory = tuple(s.model_copy(update={"reserved": s.reserved * scale}) for s in now.memory)
+        whole = now.model_copy(update={"memory": memory})
+        return Priced(memory, lambda: timed.append(case) or whole)
+
+    path = tmp_path / "plan.yaml"
+    write_plan(_plan(layout=replace(LAYOUT, micro_batch_size=16)), path)
+    (finding,) = check_paths([path], replace(TOOLS, price=counted))
+    assert finding.verdict == "does not fit"
+    assert 1 <= len(timed) <= 1 + MOST_TIMED
+    fitting = [counted(case) for case in timed[1:]]
+    assert all(max(map(peak_bytes, each.memory)) <= usable for each in fitting)
+    assert (len(timed) > 1) == single
 
 
 def test_drift_is_measured_against_the_plan(tmp_path: Path) -> None:
