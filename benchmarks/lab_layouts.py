@@ -29,9 +29,10 @@ from hardware_profiles.load import load_cluster
 from planner.answer import case_at
 from planner.bounds import row_fits
 from planner.coefficients import stage_problem
-from planner.explain import PART_NAMES, lost_by, predicted, step_model_of, time_parts
+from planner.explain import PART_NAMES, lost_by, time_parts
 from planner.models import read_model
 from planner.pins import Pins, parse_pins
+from planner.predict import predicted, step_model_of
 from planner.priced_space import Question, closed_form, price_space
 from planner.search import Solution, search
 from planner.space import enumerate_space

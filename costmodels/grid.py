@@ -35,9 +35,17 @@ class Grid:
     micro_batch_size: Ints
     schedule: Ints
     num_micro_batches: Ints
+    optimizer_offload: Ints
+    activation_offload: Ints
 
     def __len__(self) -> int:
         return len(self.data_parallel)
+
+    @property
+    def world_size(self) -> Ints:
+        """Accelerators of each row."""
+        replica = self.context_parallel * self.tensor_parallel * self.pipeline_parallel
+        return self.data_parallel * replica
 
     def take(self, rows: Ints) -> "Grid":
         """The layouts at `rows`."""

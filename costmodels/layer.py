@@ -34,7 +34,8 @@ Direction = Literal["forward", "input_grad", "weight_grad"]
 class Pass:
     """Seconds of one direction, by cause; adds, and `total_s` is their sum.
 
-    host_s  what the host adds because it cannot issue kernels fast enough
+    host_s     what the host adds because it cannot issue kernels fast enough
+    offload_s  copies to and from its memory that nothing hides
     """
 
     matmul_s: Number = 0.0
@@ -45,6 +46,7 @@ class Pass:
     expert_s: Number = 0.0
     data_s: Number = 0.0
     host_s: Number = 0.0
+    offload_s: Number = 0.0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
@@ -62,7 +64,7 @@ class Pass:
     @property
     def exposed_s(self) -> Number:
         """Seconds that the device waits for communication."""
-        return self.tensor_s + self.context_s + self.expert_s + self.data_s
+        return self.tensor_s + self.context_s + self.expert_s + self.data_s + self.offload_s
 
     @property
     def total_s(self) -> Number:

@@ -53,6 +53,8 @@ class Layout:
                       the embedding belongs to the first and the head to the last
     shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
     selective_modules what a selectively recomputed layer replays
+    optimizer_offload, activation_offload
+                      the optimizer runs on the host; what layers save waits there
     """
 
     data_parallel: int = 1
@@ -117,6 +119,8 @@ class Layout:
         parts += [f"zero{self.zero_stage}", f"mbs{self.micro_batch_size}"]
         if self.recompute != "none":
             parts.append(f"recompute-{self.recompute}")
+        away = (("optimizer", self.optimizer_offload), ("activation", self.activation_offload))
+        parts += [f"{what}-offload" for what, on in away if on]
         return " ".join(parts)
 
 

@@ -4,7 +4,8 @@
                  sharded)
     gradients    g P             (/ n from ZeRO-2, under a pipeline from ZeRO-3 unless the engine
                                  scatters them in each micro-batch)
-    optimizer    (master + moments) P / n from ZeRO-1
+    optimizer    (master + moments) P / n from ZeRO-1; on the host with a copy of the gradients if
+                 the optimizer runs there
     activations  sum over chunks of micro-batches in flight x what their layers save
     transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed
                  layer,
@@ -32,13 +33,16 @@ from hardware_profiles.engine_schema import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes by category; adds. `allocated` is what the framework's tensors take at the peak."""
+    """Bytes by category; adds. `allocated` is what the framework's tensors take at the peak, on the
+    device: `host` is kept in the host's memory instead.
+    """
 
     weights: Number = 0.0
     gradients: Number = 0.0
     optimizer: Number = 0.0
     activations: Number = 0.0
     transient: Number = 0.0
+    host: Number = 0.0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
@@ -61,12 +65,16 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How ZeRO divides: the stage, and the ranks that share dense and expert weights."""
+    """How ZeRO divides: the stage, and the ranks that share dense and expert weights.
+
+    offloaded  1 where the optimizer runs on the host
+    """
 
     zero_stage: Number
     dense_ranks: Number
     expert_ranks: Number
     pipelined: Number
+    offloaded: Number = 0.0
 
 
 def expert_ranks(state: State, dense_ranks: Number, group: Number, tensor_ranks: Number) -> Number:
@@ -89,15 +97,22 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     zero = sharding.zero_stage
     over = where(zero >= 1, ranks, 1.0)
     over_3 = where(zero >= 3, ranks, 1.0)
-    over_gradients = where(shards_gradients(state, sharding), ranks, 1.0)
+    scatters, away = shards_gradients(state, sharding), sharding.offloaded
+    over_gradients = where(scatters, ranks, 1.0)
+    sent = away * state.offloads_gradients * where(scatters, 1.0, 0.0)
+    master = away * state.offloads_master
     gone = state.master_computes and state.master_bytes > 0
+    gone = gone & (master == 0)  # what is on the host cannot be gathered
     weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
     buckets = state.bucket_bytes * ((ranks > 1) & (zero < 2))
     return Memory(
         weights=weights * parameters,
-        gradients=(state.gradient_bytes / over_gradients + buckets) * parameters,
-        optimizer=(state.master_bytes + state.moment_bytes) / over * parameters,
-    )
+        gradients=(state.gradient_bytes * (1 - sent) / over_gradients + buckets) * parameters,
+        optimizer=((1 - master) * state.master_bytes + (1 - away) * state.moment_bytes)
+        / over * parameters,
+        host=(master * state.master_bytes + away * (state.moment_bytes + state.gradient_bytes))
+        / over * parameters,
+    )  # fmt: skip
 
 
 def shards_gradients(state: State, sharding: Sharding) -> Condition:

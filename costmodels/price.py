@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Grid
+from costmodels.host import copies_of_gradients, host_share_bytes, offloads, seen_s
 from costmodels.layer import exposed_s
 from costmodels.model import Model
 from costmodels.price_tables import WeightTable, WorkTable
@@ -58,7 +59,8 @@ class Prices:
                        too)
     head_transient_bytes (N,) logits and their gradient, on the last stage only
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
-    fixed_bytes        (N,) of every rank, beside tensors: context, communicators, the framework
+    fixed_bytes        (N,) of every rank, beside tensors: context, communicators, the framework;
+                       buffers of activations that wait on the host
     capacity_bytes     usable memory of the accelerator
     fixed_step_s       (N,) once per step whatever the stages hold
     """
@@ -97,6 +99,11 @@ def price(
     gathered, m = weights.gathered_bytes, grid.num_micro_batches
     held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
     layers_s, ends_s = _each_micro_batch(setting, grid, work, weights)
+    beside = np.zeros(len(grid))
+    if offloads(grid):
+        layers_copied_s, ends_copied_s = _copies(grid, work, weights)
+        layers_s, ends_s = layers_s + layers_copied_s, ends_s + ends_copied_s
+        beside = work.buffer_bytes + _beyond_host_bytes(setting, grid, work, weights)
     fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
     outside = work.ranks.step.context_bytes + tuning.memory_bytes
     return Prices(
@@ -118,7 +125,7 @@ def price(
         head_step_s=once.ends_s[:, 1],
         head_transient_bytes=work.logits_bytes + gathered,
         send_s=work.send_s,
-        fixed_bytes=np.full(len(grid), outside),
+        fixed_bytes=outside + beside,
         fixed_step_s=fixed_s,
         capacity_bytes=cluster.capacity_bytes,
     )
@@ -137,6 +144,33 @@ def _each_micro_batch(
         ends_b, work.ends_backward_room_s, hides, interference
     )
     return np.asarray(seen_f)[:, :, None] + seen_b, np.asarray(ends)
+
+
+def _copies(grid: Grid, work: WorkTable, weights: WeightTable) -> tuple[Floats, Floats]:
+    """(N, K, R) of a layer, (N, 2) of the ends: what is seen of copies to and from the host."""
+    times = np.asarray(copies_of_gradients(grid.num_micro_batches.astype(np.float64)))[:, None]
+    one_of_layers, one_of_ends = weights.gradient_copies_s()
+    layers, ends = times * one_of_layers, times * one_of_ends
+    forward = seen_s(work.copies_s, work.forward_room_s[:, :, None])
+    backward = seen_s(work.copies_s + layers[:, :, None], work.backward_room_s)
+    seen = seen_s(ends, work.ends_backward_room_s)
+    return np.asarray(forward + backward), np.asarray(seen)
+
+
+def _beyond_host_bytes(
+    setting: Setting, grid: Grid, work: WorkTable, weights: WeightTable
+) -> Floats:
+    """(N,) more than any device holds where the host cannot take what even the mean rank sends it
+    (one micro-batch of activations), 0 elsewhere and where its size is not known.
+    """
+    room = host_share_bytes(setting.cluster, grid.world_size * 1.0)
+    if room is None:
+        return np.zeros(len(grid))
+    pattern = setting.model.pattern
+    counts = np.array([pattern.count(kind) for kind in work.kinds], np.float64)
+    layers, ends = weights.host_bytes()
+    sent = ((layers + work.host_bytes) @ counts + ends.sum(axis=1)) / grid.pipeline_parallel
+    return np.where(sent > room, setting.cluster.capacity_bytes + sent - room, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from costmodels.params import (
 )
 from costmodels.passes import loss_bytes, most_passing_bytes
 from costmodels.ranks import Ranks
-from costmodels.step import Setting
+from costmodels.step import Setting, optimizer_s
 from costmodels.weight_traffic import WeightTraffic
 from hardware_profiles.engine_schema import Axis
 
@@ -77,10 +77,11 @@ class WorkTable(_Table):
             grid.tensor_parallel, grid.context_parallel, grid.expert_parallel,
             grid.expert_tensor_parallel, grid.micro_batch_size, grid.sequence_parallel,
             across_nodes.astype(np.int64), (grid.pipeline_parallel > 1).astype(np.int64),
-            *_inner_degrees(setting, grid, ("tp", "cp")),
+            grid.activation_offload, *_inner_degrees(setting, grid, ("tp", "cp")),
         ))  # fmt: skip
         self.layers = [self.ranks.layer_work(kind) for kind in self.kinds]
         self.embedding, self.head = self.ranks.step.ends
+        self.on_host = self.grid.activation_offload > 0
 
     @property
     def layer_s(self) -> Floats:
@@ -89,8 +90,24 @@ class WorkTable(_Table):
 
     @property
     def layer_saved_bytes(self) -> Floats:
-        """(N, K, R)."""
-        return self.rows_by_mode(lambda kind, mode: self._kept_bytes(kind, mode))
+        """(N, K, R) on the device."""
+        on_host, kept = self.on_host, self._kept_bytes
+        return self.rows_by_mode(lambda kind, mode: where(on_host, 0.0, kept(kind, mode)))
+
+    @property
+    def copies_s(self) -> Floats:
+        """(N, K, R) of what a layer saves to the host, one way."""
+        host, layers = self.ranks.step.host, self.layers
+        if host is None:
+            return self.rows_by_mode(lambda kind, mode: 0.0)
+        return self.rows_by_mode(
+            lambda kind, mode: host.activations_s(layers[kind].saved_bytes[mode])
+        )
+
+    @property
+    def host_bytes(self) -> Floats:
+        """(N, K) the least that a layer saves to the host, of one micro-batch."""
+        return self.rows_by_kind(lambda kind: self.on_host * self.layers[kind].saved_bytes[-1])
 
     @property
     def forward_room_s(self) -> Floats:
@@ -126,6 +143,13 @@ class WorkTable(_Table):
         ]
         most: Floats = np.max(np.array(extra), axis=0).T[self.of_row]
         return most + self.passing_bytes[:, None]
+
+    @property
+    def buffer_bytes(self) -> Floats:
+        """(N,) two layers of the largest kind on their way to the host or back."""
+        each = [self._column(self.on_host * self._kept_bytes(kind, 0)) for kind in self.kinds]
+        most: Floats = 2 * np.max(each, axis=0)[self.of_row]
+        return most
 
     @property
     def passing_bytes(self) -> Floats:
@@ -167,6 +191,7 @@ class WeightTable(_Table):
             grid.tensor_parallel, grid.data_parallel * grid.context_parallel,
             grid.expert_parallel, grid.expert_tensor_parallel,
             grid.zero_stage, grid.shard_group, (grid.pipeline_parallel > 1).astype(np.int64),
+            grid.optimizer_offload,
             *_inner_degrees(setting, grid, ("dp",), but=("tp", "cp")),
         ))  # fmt: skip
         model, tp = setting.model, self.grid.tensor_parallel * 1.0
@@ -228,7 +253,17 @@ class WeightTable(_Table):
 
     def update_s(self) -> tuple[Floats, Floats]:
         """(N, K) of each layer and (N, 2) of the ends: the optimizer's own time."""
-        return self._by_part(self.ranks.update_s)
+        return self._by_part(lambda part: optimizer_s(self.ranks.step, part))
+
+    def gradient_copies_s(self) -> tuple[Floats, Floats]:
+        """(N, K) and (N, 2) one copy of the gradients to the host, where they are kept there."""
+        host = self.ranks.step.host
+        return self._by_part(host.gradients_s if host else lambda part: 0.0)
+
+    def host_bytes(self) -> tuple[Floats, Floats]:
+        """(N, K) and (N, 2) of the optimizer, on the host."""
+        state, sharding = self.ranks.state, self.ranks.step.sharding
+        return self._by_part(lambda part: state_memory(state, part, sharding).host)
 
     def reduce_s(self) -> tuple[Floats, Floats, Floats]:
         """(N, K), (N, 2), (N,) of layers, ends and latencies: gradients, none of it hidden."""

@@ -16,7 +16,7 @@ from costmodels.layer import Cost, Pass
 from costmodels.layout import Layout, RecomputeModule
 from costmodels.memory import kept_state
 from costmodels.params import RankParameters, layer_parameters_per_rank
-from costmodels.step import UPDATE_BYTES, Setting, StepModel
+from costmodels.step import Setting, StepModel
 from hardware_profiles.engine_schema import State
 
 SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)  # the default of `Layout`
@@ -83,12 +83,6 @@ class Ranks:
         degrees = (grid.tensor_parallel, grid.expert_parallel, grid.expert_tensor_parallel)
         tp, ep, etp = (degree * 1.0 for degree in degrees)
         return layer_parameters_per_rank(model, model.kinds[kind], tp, ep, etp)
-
-    def update_s(self, parameters: RankParameters) -> Number:
-        """The optimizer's update of this rank's share of `parameters`."""
-        each_bytes = UPDATE_BYTES[self.setting.training.optimizer]
-        moved_bytes = self.step.traffic.updated(parameters) * each_bytes
-        return moved_bytes / self.step.pricer.device.bandwidth_bytes_per_s
 
     @property
     def send_s(self) -> Number:

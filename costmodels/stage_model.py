@@ -14,9 +14,10 @@ from costmodels.compute import Device
 from costmodels.elementwise import Number
 from costmodels.ends import embedding_operations, head_operations
 from costmodels.feed_forward import Site
+from costmodels.host import HostTraffic, copies_of_gradients, host_of, offloads, seen_s
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layer import NOTHING, Cost, Pass, Pricer, exposed_s
-from costmodels.layout import InvalidLayout, Layout, RecomputeModule
+from costmodels.layout import Layout, RecomputeModule
 from costmodels.model import Model
 from costmodels.operations import Operation
 from costmodels.params import (
@@ -55,8 +56,6 @@ class StageModel:
     """The costs and parameters of the stages of one layout in one setting, computed once."""
 
     def __init__(self, setting: Setting, layout: Layout) -> None:
-        if isinstance(layout, Layout) and (layout.optimizer_offload or layout.activation_offload):
-            raise InvalidLayout("offload to the host is not modelled; price the layout without it")
         self.setting, self.layout = setting, layout
         model, cluster, engine = setting.model, setting.cluster, setting.engine
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
@@ -86,6 +85,9 @@ class StageModel:
         self.sharding = self.traffic.sharding
         self._layers: dict[int, tuple[Operation, ...]] = {}
         self._saved_bytes: dict[tuple[int, str], Number] = {}
+        self.host = (
+            HostTraffic(layout, host_of(cluster), self.traffic) if offloads(layout) else None
+        )
         self._costs: dict[tuple[int, str], Cost] = {}
 
     @cached_property
@@ -97,7 +99,8 @@ class StageModel:
         """One layer of `kind` under recompute `mode`, with what its weights send meanwhile."""
         if (kind, mode) not in self._costs:
             plain, parameters = self._plain_cost(kind, mode), self.layer_parameters(kind)
-            self._costs[kind, mode] = self._with_traffic(parameters, plain, again=True)
+            cost = self._with_traffic(parameters, plain, again=True)
+            self._costs[kind, mode] = self._with_copies(parameters, cost, plain.saved_bytes)
         return self._costs[kind, mode]
 
     def _plain_cost(self, kind: int, mode: str) -> Cost:
@@ -146,6 +149,16 @@ class StageModel:
         seen_f = exposed_s(forward_s, cost.forward.compute_s, hides, tuning.interference)
         seen_b = exposed_s(backward_s, cost.backward_compute_s, hides, tuning.interference)
         return cost + replace(NOTHING, forward=Pass(data_s=seen_f), input_grad=Pass(data_s=seen_b))
+
+    def _with_copies(self, parameters: RankParameters, cost: Cost, saved_bytes: Number) -> Cost:
+        """`cost` and what it waits for copies to and from the host (`host`)."""
+        if self.host is None:
+            return cost
+        saved = self.host.activations_s(saved_bytes)
+        gradients = copies_of_gradients(self.m) * self.host.gradients_s(parameters)
+        forward = Pass(offload_s=seen_s(saved, cost.forward.compute_s))
+        backward = Pass(offload_s=seen_s(saved + gradients, cost.backward_compute_s))
+        return cost + replace(NOTHING, forward=forward, input_grad=backward)
 
     def layer_parameters(self, kind: int) -> RankParameters:
         """Parameters of one layer of `kind` on one rank."""
@@ -209,7 +222,9 @@ class StageModel:
 
     def end_cost(self, end: int) -> Cost:
         """The embedding (0) or the head (1), with what its weights send meanwhile."""
-        return self._with_traffic(self.end_parameters[end], self.ends[end], again=False)
+        parameters = self.end_parameters[end]
+        cost = self._with_traffic(parameters, self.ends[end], again=False)
+        return self._with_copies(parameters, cost, 0.0)
 
     @cached_property
     def stage_counts(self) -> tuple[dict[tuple[int, str], int], ...]:

@@ -16,13 +16,14 @@ from costmodels.step_memory import (
 from costmodels.step_time import (
     UPDATE_BYTES,
     StepTime,
+    optimizer_s,
     reduce_s,
     schedule_work,
     step_time,
     update_s,
 )
 
-__all__ = ["UPDATE_BYTES", "Setting", "StepModel", "StepTime"]
+__all__ = ["UPDATE_BYTES", "Setting", "StepModel", "StepTime", "optimizer_s"]
 
 
 class StepModel(StageModel):

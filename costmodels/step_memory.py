@@ -4,8 +4,10 @@ Allocated is what the framework's tensors take; reserved, what its caching alloc
 is what runs out. The categories and their formulas are those of `memory`.
 """
 
+from collections.abc import Sequence
+
 from costmodels.ends import logits_bytes
-from costmodels.in_flight import in_flight
+from costmodels.in_flight import Vector, in_flight
 from costmodels.memory import (
     Memory,
     activation_peak,
@@ -75,17 +77,47 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
     state = kept_state(state, model.setting.training)
     chunks = model.stages_of_rank[rank]
     states = state_memory(state, model.rank_parameters[rank], model.sharding)
-    if model.setting.engine.kernels.counts_passes:
+    if model.setting.engine.kernels.counts_passes and not la.activation_offload:
         peak = rank_peak(model, rank, model.sharding)
         return states + Memory(activations=peak.activations, transient=peak.transient)
     vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
-    held = activation_peak(vectors, [model.stage_saved_bytes[i] for i in chunks])
-    state = kept_state(state, model.setting.training)
+    saved = [model.stage_saved_bytes[i] for i in chunks]
+    held = activation_peak(vectors, saved)
+    if la.activation_offload:
+        layers = [_saved_by_layers(model, i) for i in chunks]
+        states += Memory(host=activation_peak(vectors, layers))
+        held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
     working = _transient(model, chunks)
     update = float(update_bytes(state, model.rank_parameters[rank].dense, model.sharding))
     if update > held + working:
         return states + Memory(transient=update)
     return states + Memory(activations=held, transient=working)
+
+
+def _saved_by_layers(model: StageModel, chunk: int) -> float:
+    """What the layers of a chunk, its ends apart, keep of a micro-batch."""
+    counts = model.stage_counts[chunk].items()
+    return sum(float(model.layer_saved_bytes(*key)) * count for key, count in counts)
+
+
+def _largest_layer(model: StageModel, chunks: tuple[int, ...]) -> float:
+    """The most that one layer of these chunks keeps of a micro-batch."""
+    keys = {key for i in chunks for key in model.stage_counts[i]}
+    return max((float(model.layer_saved_bytes(*key)) for key in keys), default=0.0)
+
+
+def _held_beside_host(
+    vectors: Sequence[Vector], saved: list[float], layers: list[float], buffers: float
+) -> float:
+    """The fullest moment where layers' activations wait on the host: those of the ends, and no
+    more of the layers than `buffers`.
+    """
+    ends = [whole - part for whole, part in zip(saved, layers, strict=True)]
+    return max(
+        sum(n * end for n, end in zip(vector, ends, strict=True))
+        + min(sum(n * part for n, part in zip(vector, layers, strict=True)), buffers)
+        for vector in vectors
+    )
 
 
 def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:

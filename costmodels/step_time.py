@@ -4,8 +4,8 @@
     gradients: reduced behind the backward of the last micro-batch, as far as the engine overlaps,
                or of each micro-batch (`weight_traffic`); a rank that is done before the last one
                has that time too
-    update  = bytes of gradients, master weights and moments of this rank / bandwidth, and the
-              gathering of updated weights under ZeRO-1 and 2
+    update  = bytes of gradients, master weights and moments of this rank / bandwidth (or the CPUs'
+              update, `host`), and the gathering of updated weights under ZeRO-1 and 2
 
 Source: schedules as in `schedule`, overlap as in `layer`. Leaves out: data loading, checkpoints,
 evaluation.
@@ -14,7 +14,9 @@ evaluation.
 from dataclasses import dataclass, fields
 
 from costmodels.actions import Work
+from costmodels.elementwise import Number, where
 from costmodels.layer import Pass, exposed_s
+from costmodels.params import RankParameters
 from costmodels.schedule import end_s
 from costmodels.stage_model import StageModel
 
@@ -28,6 +30,7 @@ class StepTime:
 
     compute_s       the busiest pipeline rank computing, recompute included
     tensor_s ... data_s, send_s   exposed communication of that rank
+    offload_s       its exposed copies to and from the host
     bubble_s        that rank waiting for the others
     optimizer_s     update of the weights; fixed_s once per step
     """
@@ -38,6 +41,7 @@ class StepTime:
     expert_s: float
     data_s: float
     send_s: float
+    offload_s: float
     bubble_s: float
     optimizer_s: float
     fixed_s: float
@@ -50,7 +54,8 @@ class StepTime:
     @property
     def exposed_comm_s(self) -> float:
         """Communication that is not hidden."""
-        return self.tensor_s + self.context_s + self.expert_s + self.data_s + self.send_s
+        within = self.tensor_s + self.context_s + self.expert_s + self.data_s
+        return within + self.send_s + self.offload_s
 
 
 def schedule_work(model: StageModel) -> Work:
@@ -93,6 +98,7 @@ def step_time(model: StageModel) -> StepTime:
         expert_s=float(model.m * work.expert_s),
         data_s=float(data),
         send_s=send,
+        offload_s=float(model.m * work.offload_s),
         bubble_s=float(makespan - known),
         optimizer_s=update,
         fixed_s=model.setting.tuning.step_s,
@@ -115,10 +121,20 @@ def reduce_s(model: StageModel, rank: int) -> float:
 
 def update_s(model: StageModel, rank: int) -> float:
     """The optimizer step of a rank, and the gathering of what it updated."""
-    parameters, moved = model.rank_parameters[rank], UPDATE_BYTES[model.setting.training.optimizer]
-    bandwidth = model.pricer.device.bandwidth_bytes_per_s
-    update = model.traffic.updated(parameters) * moved / bandwidth
+    parameters = model.rank_parameters[rank]
+    update = optimizer_s(model, parameters)
     gather = model.traffic.refresh_s(parameters)
     forward = float(model.rank_costs[rank].forward.compute_s)
     overlap, tuning = model.setting.engine.overlap.weight_gather, model.setting.tuning
     return float(update + exposed_s(gather, forward, overlap, tuning.interference))
+
+
+def optimizer_s(model: StageModel, parameters: RankParameters) -> Number:
+    """The update of a rank's share of `parameters`, where it runs; or of each row of a grid."""
+    moved_bytes = UPDATE_BYTES[model.setting.training.optimizer]
+    updated_bytes = model.traffic.updated(parameters) * moved_bytes
+    on_device = updated_bytes / model.pricer.device.bandwidth_bytes_per_s
+    if model.host is None:
+        return on_device
+    on_host = model.host.update_s(parameters, moved_bytes, model.setting.engine.overlap)
+    return where(model.layout.optimizer_offload > 0, on_host, on_device)

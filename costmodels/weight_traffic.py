@@ -51,6 +51,7 @@ def sharing(layout: Layout | Grid, engine: Engine, gpus_per_node: int) -> tuple[
         zero_stage=layout.zero_stage * 1.0, dense_ranks=ranks,
         expert_ranks=expert_ranks(engine.state, ranks, holders, tensor),
         pipelined=(layout.pipeline_parallel > 1) * 1.0,
+        offloaded=layout.optimizer_offload * 1.0,
     )  # fmt: skip
     return sharding, all_ranks
 

@@ -23,6 +23,8 @@ class Legality(Frozen):
                        "even": all equal; "cost": the engine cuts by its own cost rule (nanotron)
     layers_count_ends  the embedding and the head may take the place of a layer in the even split
     zero_with_pipeline ZeRO stages that compose with pipeline parallelism
+    optimizer_offload  the optimizer may run on the host
+    activation_offload what layers save may wait on the host: "plain": without pipeline or recompute
     rank_order         inner to outer
     """
 
@@ -42,6 +44,8 @@ class Legality(Frozen):
     micro_batches_at_least_pp: bool
     interleaved_needs_multiple: bool
     rank_order: tuple[Axis, ...]
+    optimizer_offload: bool = False
+    activation_offload: Literal["never", "plain", "any"] = "never"
 
 
 class State(Frozen):
@@ -65,6 +69,9 @@ class State(Frozen):
     copies_each_micro_batch
                         hybrid sharding adds up the copies of a shard's gradient after each
                         micro-batch, not once per step
+    offloads_master, offloads_gradients
+                        what leaves the device with the moments when the optimizer runs on the host:
+                        the master copy, and the shards of gradients
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     """
 
@@ -79,12 +86,14 @@ class State(Frozen):
     pipeline_shards_gradients: bool = False
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
+    offloads_master: bool = True
+    offloads_gradients: bool = False
     one_table_per_rank: bool = False
 
 
 class Overlap(Frozen):
     """Fraction of each communication that the engine can hide behind compute (1 = all that time
-    allows).
+    allows). host: copies of gradients and weights, behind the optimizer's update on the host.
     """
 
     data_reduce: float = Field(ge=0, le=1)
@@ -93,6 +102,7 @@ class Overlap(Frozen):
     pipeline: float = Field(ge=0, le=1)
     context: float = Field(ge=0, le=1)
     expert: float = Field(ge=0, le=1)
+    host: float = Field(default=0.0, ge=0, le=1)
 
 
 class KernelHabits(Frozen):

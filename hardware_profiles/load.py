@@ -245,6 +245,7 @@ def compose_cluster(
         network=Link(latency_s=network_latency_s, bus_bandwidth=bandwidth),
         kernels=donor.kernels,
         host_memory_bytes=donor.host_memory_bytes,
+        host_memory_bytes_per_s=donor.host_memory_bytes_per_s,
         host_link_bytes_per_s=donor.host_link_bytes_per_s,
         sources={"node": f"as {donor.name}", "network": given},
     )

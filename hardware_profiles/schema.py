@@ -205,6 +205,10 @@ class Cluster(Frozen):
     bandwidth_by_nodes  fraction of the network's bandwidth left at so many nodes, where measured
     communicator_bytes  device memory that one process group of the whole job takes
     interference        what computing and communicating at the same time costs
+    host_memory_bytes, host_memory_bytes_per_s
+                        of a node's processors together, the bandwidth as the datasheet says
+    host_link_bytes_per_s
+                        between one GPU and its host, each way
     """
 
     name: str
@@ -222,6 +226,7 @@ class Cluster(Frozen):
     communicator_bytes: float | None = None
     interference: Interference | None = None
     host_memory_bytes: float | None = None
+    host_memory_bytes_per_s: float | None = Field(default=None, gt=0)
     host_link_bytes_per_s: float | None = None
     gpu_hour_price: float | None = None
     conditions: dict[str, str] = {}

@@ -17,8 +17,8 @@ from planner.explain import (
     lost_by,
     needed_bytes,
     priced,
-    step_model_of,
 )
+from planner.host_memory import host_use
 from planner.plan import (
     Plan,
     PlanCluster,
@@ -29,7 +29,7 @@ from planner.plan import (
     RunnerUp,
     SearchReport,
 )
-from planner.predict import stage_memory
+from planner.predict import stage_memory, step_model_of
 from planner.priced_space import Question
 from planner.question import Asked
 from planner.resolve import Case
@@ -66,10 +66,12 @@ def solve(
 
 def simulated_s(case: Case) -> float:
     """The step time that the event simulation gives; infinite where it finds that a rank does not
-    fit after all (the closed form knows less of what a zero-bubble pass holds).
+    fit after all (the closed form knows less of what a zero-bubble pass holds, or the host).
     """
     model = step_model_of(case)
-    if needed_bytes(stage_memory(model)) > case.cluster.capacity_bytes:
+    memory = stage_memory(model)
+    host = host_use((rank.host for rank in memory), case.cluster, case.layout.world_size)
+    if needed_bytes(memory) > case.cluster.capacity_bytes or host.lacking_bytes > 0:
         return math.inf
     return model.time().step_time_s
 

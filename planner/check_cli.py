@@ -14,8 +14,8 @@ from costmodels.config_fields import UnsupportedModel
 from costmodels.layout import InvalidLayout
 from planner.check import Tools, check_paths, exit_code
 from planner.check_output import MACHINE, Format, as_table
-from planner.fixes import Priced
-from planner.plan import Prediction, UnreadablePlan, read_plan
+from planner.fixes import Quote
+from planner.plan import UnreadablePlan, read_plan
 from planner.reading import Reading, UnreadableConfig
 from planner.resolve import Case
 from planner.settings import Settings, one_line
@@ -144,20 +144,15 @@ def tools(*, search: bool = False) -> Tools:
             return None
         return read_config(text, path, framework)
 
-    return Tools(read=read, price=priced, best=best_layout if search else None)
+    return Tools(read=read, price=quoted, best=best_layout if search else None)
 
 
-def priced(case: Case) -> Priced:
+def quoted(case: Case) -> Quote:
     """The memory of a case, and its whole price when it is asked for."""
     from planner.predict import prediction_of, stage_memory, step_model_of
 
-    model = step_model_of(case.model, case.layout, case.training, case.cluster, case.engine)
-    return Priced(stage_memory(model), lambda: prediction_of(model, model.time()))
-
-
-def predicted(case: Case) -> Prediction:
-    """The price of a case."""
-    return priced(case).whole()
+    model = step_model_of(case)
+    return Quote(stage_memory(model), lambda: prediction_of(model, model.time()))
 
 
 def best_layout(case: Case) -> tuple[str, float] | None:
@@ -176,4 +171,4 @@ def best_layout(case: Case) -> tuple[str, float] | None:
     except NoLayoutFits:
         return None
     layout = found.solutions[0].layout
-    return layout.label, predicted(replace(case, layout=layout)).step_time_s
+    return layout.label, quoted(replace(case, layout=layout)).whole().step_time_s

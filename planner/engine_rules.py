@@ -7,9 +7,12 @@ what the engine itself would refuse, and names what the engine's profile does no
 from costmodels.layout import InvalidLayout, Layout
 from costmodels.model import Model
 from costmodels.precision import RECIPES
-from costmodels.training import Training
+from costmodels.training import Optimizer, Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Gpu
+
+ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")
+"""Optimizers whose update is one pass over memory, as a host's processors can do it."""
 
 
 def check_engine(layout: Layout, model: Model, training: Training, engine: Engine) -> None:
@@ -26,6 +29,7 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
         raise InvalidLayout(f"{engine.title} has no context_parallel; it must be 1")
     if la.pipeline_parallel > 1:
         _check_pipeline(la, training, engine)
+    _check_offload(la, training, engine)
 
 
 def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
@@ -41,6 +45,25 @@ def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
         raise InvalidLayout(f"{batch}, which interleaving needs as a multiple of {pp}")
     if la.schedule == "dualpipe_v" and count < 2 * pp:
         raise InvalidLayout(f"{batch}, fewer than the 2 x {pp} that dualpipe_v needs")
+
+
+def _check_offload(la: Layout, training: Training, engine: Engine) -> None:
+    rules = engine.legality
+    if la.optimizer_offload and not rules.optimizer_offload:
+        raise InvalidLayout(f"optimizer_offload: {engine.title} keeps the optimizer on the device")
+    if la.optimizer_offload and training.optimizer not in ON_CPU:
+        raise InvalidLayout(
+            f"optimizer_offload: there is no {training.optimizer} on the host; use {ON_CPU[0]}"
+        )
+    if la.optimizer_offload and la.zero_stage == 0 and la.data_parallel * la.context_parallel > 1:
+        raise InvalidLayout("optimizer_offload: its states are those of a rank; zero_stage 1")
+    if la.activation_offload and rules.activation_offload == "never":
+        raise InvalidLayout(f"activation_offload: {engine.title} keeps activations on the device")
+    plain = la.pipeline_parallel == 1 and la.recompute == "none"
+    if la.activation_offload and rules.activation_offload == "plain" and not plain:
+        raise InvalidLayout(
+            f"activation_offload: {engine.title} does it without pipeline_parallel and recompute"
+        )
 
 
 def check_precision(training: Training, gpu: Gpu) -> None:

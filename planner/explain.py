@@ -15,13 +15,12 @@ from operator import add
 from costmodels.in_flight import rank_of_chunk
 from costmodels.layer import Cost, Pass
 from costmodels.layout import InvalidLayout, Layout, Stage
-from costmodels.step import Setting, StepModel, StepTime
+from costmodels.step import StepModel, StepTime
 from costmodels.units import format_bytes, format_seconds
-from hardware_profiles.tunings import load_fit
 from planner.engine_rules import unpriced
 from planner.fixes import Fix, changes
 from planner.plan import Prediction, StageMemory
-from planner.predict import predict, prediction_of, stage_memory
+from planner.predict import prediction_of, stage_memory, step_model_of
 from planner.resolve import Case, check_case
 
 
@@ -32,7 +31,7 @@ class TimeParts:
     matmul_s, attention_s, pointwise_s  kernels, forward and backward
     recompute_s                         running forwards again
     host_s                              waiting for the host to issue kernels
-    tensor_s ... send_s                 communication that nothing hides
+    tensor_s ... send_s, offload_s      communication and copies to the host that nothing hides
     bubble_s                            waiting for other pipeline ranks
     update_s, fixed_s                   weight update; once per step
     """
@@ -47,6 +46,7 @@ class TimeParts:
     expert_s: float
     data_s: float
     send_s: float
+    offload_s: float
     bubble_s: float
     update_s: float
     fixed_s: float
@@ -72,6 +72,7 @@ PART_NAMES = {
     "expert_s": "exposed expert-parallel communication",
     "data_s": "exposed gradient and weight communication",
     "send_s": "exposed pipeline communication",
+    "offload_s": "exposed copies to and from the host",
     "bubble_s": "pipeline bubble",
     "update_s": "weight update",
     "fixed_s": "once per step",
@@ -79,13 +80,6 @@ PART_NAMES = {
 
 
 AS_FAST = 0.0005
-
-
-def step_model_of(case: Case) -> StepModel:
-    """The layout of `case`, ready to be priced."""
-    c = case
-    tuning = load_fit(c.engine.name, c.cluster.gpu.name).tuning
-    return StepModel(Setting(c.model, c.training, c.cluster, c.engine, tuning), c.layout)
 
 
 def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts:
@@ -111,6 +105,7 @@ def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts
         expert_s=float(time.expert_s),
         data_s=float(time.data_s),
         send_s=float(time.send_s),
+        offload_s=float(time.offload_s),
         bubble_s=float(time.bubble_s),
         update_s=float(time.optimizer_s),
         fixed_s=float(time.fixed_s),
@@ -172,11 +167,6 @@ def alternatives(chosen: Priced) -> Iterator[Change]:
             yield Change(fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower)
 
 
-def predicted(case: Case) -> Prediction:
-    """Time and memory of the layout of `case`."""
-    return predict(case.model, case.layout, case.training, case.cluster, case.engine)
-
-
 def runs(case: Case) -> bool:
     """Whether the engine runs the layout, and its profile says how."""
     try:
@@ -228,3 +218,7 @@ def _spending(layout: Layout) -> Iterator[Fix]:
         yield Fix("recompute none", replace(la, stages=stages))
     for stage in range(la.zero_stage):
         yield Fix(f"zero_stage {stage}", replace(la, zero_stage=stage, shard_group=0))
+    if la.optimizer_offload:
+        yield Fix("optimizer_offload false", replace(la, optimizer_offload=False))
+    if la.activation_offload:
+        yield Fix("activation_offload false", replace(la, activation_offload=False))

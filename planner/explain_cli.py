@@ -12,12 +12,14 @@ from rich.text import Text
 from costmodels.units import format_bytes, format_seconds
 from planner.answer import reasons
 from planner.check import case_of
-from planner.explain import Priced, TimeParts, lacking_bytes, priced, step_model_of
+from planner.explain import Priced, TimeParts, lacking_bytes, priced
 from planner.output import console, print_json
 from planner.plan import Plan, layout_of, read_plan
+from planner.predict import step_model_of
 from planner.report import (
     bullets,
     dropped_table,
+    host_line,
     indented,
     memory_bars,
     memory_legend,
@@ -103,6 +105,8 @@ def print_explanation(plan: Plan, parts: TimeParts) -> None:
     out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
     out.print(indented(memory_table(prediction.memory)))
+    if line := host_line(plan):
+        out.print(indented(line))
     lacks = lacking_bytes(prediction)
     if lacks > 0:
         out.print(indented(Text(f"does not fit: lacks {format_bytes(lacks)}", style="bold red")))

@@ -7,9 +7,10 @@ from pathlib import Path
 from string import Template
 
 from costmodels.units import format_bytes, format_count, format_seconds
-from planner.explain import PART_NAMES, TimeParts, needed_bytes, step_model_of, time_parts
+from planner.explain import PART_NAMES, TimeParts, needed_bytes, time_parts
 from planner.plan import Plan, Prediction, layout_of
-from planner.report import CATEGORIES, lost_text, proof_lines, stages_line
+from planner.predict import step_model_of
+from planner.report import CATEGORIES, host_line, lost_text, proof_lines, stages_line
 from planner.resolve import Case
 from planner.svg import memory_picture, parts_picture, timeline_picture
 from planner.timeline import NAMES, StepTimeline, step_timeline
@@ -64,6 +65,7 @@ def _sections(plan: Plan, case: Case) -> Iterable[str]:
         memory_picture(memory, plan.prediction.gpu_memory_bytes),
         legend((name, name) for name in CATEGORIES),
         f"<p class='note'>By stage: {escape(stages_line(plan))}.</p>",
+        f"<p class='note'>{escape(host_line(plan))}</p>",
     )
     la = case.layout
     per_micro_batch = 3 * la.pipeline_parallel * la.virtual_stages

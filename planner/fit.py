@@ -90,8 +90,8 @@ class Pool:
     runs: tuple[Run, ...]
 
     def group(self, run: Run) -> Hashable:
-        """What is left out together: a framework, or one model in one suite."""
-        return run.engine.name if self.engine == WIDE else (run.suite, run.model.name)
+        """What is left out together: a framework, or one layout of one model on so many GPUs."""
+        return run.engine.name if self.engine == WIDE else _layout_of(run)
 
     def priced(self, run: Run) -> Run:
         """The run as this pool prices it."""
@@ -173,9 +173,8 @@ def fit_pool(pool: Pool, prior: Tuning, source: str, date: str) -> Fit | None:
 
 
 def _splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
-    """Rows to learn from and rows to predict, in turn; by layout where there are few groups."""
-    groups = {pool.group(run) for run in runs}
-    keys = [pool.group(run) if len(groups) >= FOLDS else _layout_of(run) for run in runs]
+    """Rows to learn from and rows to predict, in turn."""
+    keys = [pool.group(run) for run in runs]
     ordered = sorted(set(keys), key=lambda key: zlib.crc32(repr(key).encode()))
     fold = np.array([ordered.index(key) % FOLDS for key in keys])
     parts = [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(FOLDS)]
@@ -310,4 +309,5 @@ class _Problem:
 
 
 def _layout_of(run: Run) -> Hashable:
-    return (*run.group, run.layout.label)
+    la = run.layout
+    return run.suite, run.model.name, run.cluster.gpu.name, la.world_size, la.label

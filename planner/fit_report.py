@@ -1,7 +1,7 @@
 """Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits.
 
 frees   bytes that one change takes off the fullest rank: the changes of `planner.fixes`, and an
-        optimizer that keeps its moments in 8 bits
+        optimizer that keeps its moments in 8 bits or runs on the host
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from rich.text import Text
 
 from costmodels.units import GIB, format_bytes
 from planner.answer import case_at, plan_layout
-from planner.explain import needed_bytes, predicted, runs, step_model_of
+from planner.explain import needed_bytes, runs
 from planner.fixes import changes
 from planner.footprint import Explanation, Fit, NearestMiss, minimum_gpus
 from planner.plan import Prediction
-from planner.predict import stage_memory
+from planner.predict import predicted, stage_memory, step_model_of
 from planner.priced_space import Question
 from planner.report import indented, memory_bars, memory_legend, step_heading
 from planner.resolve import Case
@@ -68,6 +68,9 @@ def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
     if case.training.optimizer == "adamw":
         training = replace(case.training, optimizer="adamw8bit")
         cases.append(("8-bit optimizer moments", replace(case, training=training)))
+    if not case.layout.optimizer_offload:
+        layout = replace(case.layout, optimizer_offload=True)
+        cases.append(("the optimizer on the host", replace(case, layout=layout)))
     for text, changed in cases:
         if runs(changed):
             freed = before - needed_bytes(stage_memory(step_model_of(changed)))
@@ -84,6 +87,8 @@ def misfit_lines(question: Question, why: Explanation) -> list[str]:
         lines.append(_miss(why.nearest))
     for pin, fit in why.relaxations.items():
         lines.append(f"without the pin {pin} it fits: {fit.layout.label}")
+    if why.on_host:
+        lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.label}")
     if why.enough:
         lines.append(f"it fits from {why.enough.gpus} GPUs on: {why.enough.layout.label}")
     if not why.relaxations and not why.enough:
@@ -122,6 +127,7 @@ def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
         },
         "relaxations": {pin: _fit(fit) for pin, fit in why.relaxations.items()},
         "enough": None if why.enough is None else _fit(why.enough),
+        "on_host": None if why.on_host is None else _fit(why.on_host),
         "dropped": why.dropped,
     }
 

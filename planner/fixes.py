@@ -24,14 +24,14 @@ DEGREES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class Quote:
     """The memory of a case by pipeline rank; `whole` prices its time too."""
 
     memory: tuple[StageMemory, ...]
     whole: Callable[[], Prediction]
 
 
-Price = Callable[[Case], Priced]
+Price = Callable[[Case], Quote]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +49,26 @@ def fix_illegal(case: Case) -> Fix | None:
 
 def fix_memory(case: Case, price: Price, usable_bytes: float) -> Fix | None:
     """The fastest single change whose every rank keeps within `usable_bytes`, else several."""
-    priced = list(_priced(case, price))
-    fitting = [pair for pair in priced if _peak_bytes(pair[1]) <= usable_bytes][:MOST_TIMED]
+    quotes = list(_quoted(case, price))
+    fitting = [pair for pair in quotes if _peak_bytes(pair[1]) <= usable_bytes][:MOST_TIMED]
     if fitting:
         return min(fitting, key=lambda pair: pair[1].whole().step_time_s)[0]
-    return _several(case, price, usable_bytes, priced)
+    return _several(case, price, usable_bytes, quotes)
 
 
 def _several(
-    case: Case, price: Price, usable_bytes: float, priced: list[tuple[Fix, Priced]]
+    case: Case, price: Price, usable_bytes: float, quotes: list[tuple[Fix, Quote]]
 ) -> Fix | None:
     """One change after the other, each the one that leaves least, until it fits."""
     least, here = inf, case
     for _ in range(MOST_CHANGES):
-        fix, memory = min(priced, key=lambda pair: _peak_bytes(pair[1]), default=(None, None))
-        if fix is None or memory is None or _peak_bytes(memory) >= least:
+        fix, quote = min(quotes, key=lambda pair: _peak_bytes(pair[1]), default=(None, None))
+        if fix is None or quote is None or _peak_bytes(quote) >= least:
             return None
-        least, here = _peak_bytes(memory), replace(here, layout=fix.layout)
+        least, here = _peak_bytes(quote), replace(here, layout=fix.layout)
         if least <= usable_bytes:
             return Fix(_difference(case.layout, here.layout), here.layout)
-        priced = list(_priced(here, price))
+        quotes = list(_quoted(here, price))
     return None
 
 
@@ -83,11 +83,11 @@ def peak_bytes(memory: StageMemory) -> float:
     return memory.reserved + memory.context
 
 
-def _peak_bytes(priced: Priced) -> float:
-    return max(map(peak_bytes, priced.memory))
+def _peak_bytes(quote: Quote) -> float:
+    return max(map(peak_bytes, quote.memory))
 
 
-def _priced(case: Case, price: Price) -> Iterator[tuple[Fix, Priced]]:
+def _quoted(case: Case, price: Price) -> Iterator[tuple[Fix, Quote]]:
     """The legal changes of a case with their memory."""
     for fix in changes(case):
         if _legal(case, fix.layout):

@@ -59,6 +59,7 @@ class Explanation:
     relaxations   for each pin of the core a layout that fits without it
     nearest       None if no layout is legal at all
     enough        the smallest larger size that fits with the same pins, None if none was found
+    on_host       a layout that fits with the optimizer on the host, None if none does
     dropped       legal rules that dropped layouts, by count
     """
 
@@ -66,6 +67,7 @@ class Explanation:
     relaxations: dict[str, Fit]
     nearest: NearestMiss | None
     enough: Fit | None
+    on_host: Fit | None
     dropped: dict[str, int]
 
 
@@ -98,12 +100,13 @@ def explain(
     """Why no layout of `question` fits; asks up to `most_gpus` (four times as many) for enough."""
     pins = question.pins
     relaxations: dict[str, Fit] = {}
-    for axis in tuple(pins.axes):
+    kept = _opening(question, price)
+    for axis in [axis for axis in pins.axes if axis not in kept.axes]:
         found = fitting_layout(replace(question, pins=pins.without(axis)), price)
         if found is None:
             pins = pins.without(axis)
-    core = tuple(pins.axes) if fitting_layout(replace(question, pins=Pins()), price) else ()
-    for axis in core:
+    fits = fitting_layout(replace(question, pins=kept), price)
+    for axis in [axis for axis in pins.axes if fits and axis not in kept.axes]:
         relaxed = fitting_layout(replace(question, pins=pins.without(axis)), price)
         assert relaxed is not None, "the deletion filter kept a pin that does not matter"
         relaxations[f"{axis} {pins.axes[axis].text}"] = relaxed
@@ -118,8 +121,17 @@ def explain(
             most=most_gpus if most_gpus is not None else 4 * question.gpus,
             price=price,
         ),
+        on_host=fitting_layout(replace(question, pins=_on_host(question.pins)), price),
         dropped=memory.space.dropped,
     )
+
+
+def _opening(question: Question, price: Pricer) -> Pins:
+    """The pins that open what a default keeps out, if something fits with them alone: without them
+    there is less to choose from, so they forbid nothing.
+    """
+    opening = question.pins.opening
+    return opening if fitting_layout(replace(question, pins=opening), price) else Pins()
 
 
 class _Memory:
@@ -190,6 +202,11 @@ class _Memory:
         return NearestMiss(
             found.layout, lacking, self.coefficients.reserved_bytes(self.capacity_kib)
         )
+
+
+def _on_host(pins: Pins) -> Pins:
+    """`pins` with the optimizer on the host."""
+    return Pins({**pins.axes, "optimizer_offload": Pin("on", words=frozenset({"on"}))})
 
 
 def _smallest_batches(pins: Pins) -> Pins:

@@ -33,7 +33,11 @@ WORD_AXES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(Schedule),
     "recompute": RECOMPUTE,
     "sequence_parallel": SWITCH,
+    "optimizer_offload": SWITCH,
+    "activation_offload": SWITCH,
 }
+OPENING = frozenset({"optimizer_offload", "activation_offload"})
+"""Axes with a default that a pin opens: without the pin there is less to choose from, not more."""
 _MOST = 2**62
 
 
@@ -73,6 +77,11 @@ class Pins:
         """Whether `axis` may be `value`."""
         pin = self.axes.get(axis)
         return pin is None or pin.allows(value)
+
+    @property
+    def opening(self) -> "Pins":
+        """Those that open something, without those that fix something."""
+        return Pins({name: pin for name, pin in self.axes.items() if name in OPENING})
 
     def without(self, axis: str) -> "Pins":
         """The same pins with `axis` free."""

@@ -96,7 +96,9 @@ class PlanLayout(Frozen):
 
 
 class StageMemory(Frozen):
-    """Predicted peak of one pipeline rank, by category, in bytes; `reserved` is what runs out."""
+    """Predicted peak of one pipeline rank, by category, in bytes; `reserved` is what runs out.
+    `host` is in the host's memory, not the device's.
+    """
 
     weights: float
     gradients: float
@@ -107,6 +109,7 @@ class StageMemory(Frozen):
     slack: float
     allocated: float
     reserved: float
+    host: float = 0.0
 
 
 class Prediction(Frozen):

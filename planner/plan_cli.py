@@ -33,6 +33,8 @@ PIN_AXES = {
     "schedule": "schedule",
     "recompute": "recompute",
     "sequence_parallel": "sequence_parallel",
+    "offload_optimizer": "optimizer_offload",
+    "offload_activations": "activation_offload",
 }
 """The axis that each flag pins."""
 
@@ -104,6 +106,10 @@ def plan(
     schedule: Annotated[str | None, pin("1f1b, interleaved_1f1b, zb_v, ...", "WORDS")] = None,
     recompute: Annotated[str | None, pin("none, selective, full.", "WORDS")] = None,
     sequence_parallel: Annotated[str | None, pin("on, off.", "WORDS")] = None,
+    offload_optimizer: Annotated[
+        str | None, pin("To the host: off (unless said), on, or both: off,on.", "WORDS")
+    ] = None,
+    offload_activations: Annotated[str | None, pin("The same.", "WORDS")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Plan file.", rich_help_panel=OUTPUT)
     ] = None,

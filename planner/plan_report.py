@@ -15,15 +15,16 @@ from costmodels.params import active_parameters, model_parameters
 from costmodels.units import format_bytes, format_count, format_seconds
 from planner.compare import Comparison, Row, compare, cost_per_trillion_tokens
 from planner.config_files import text_of
-from planner.explain import predicted
 from planner.fit_report import print_fit
 from planner.output import console, listing
 from planner.plan import Plan, layout_of
+from planner.predict import predicted
 from planner.priced_space import Question
 from planner.question import Asked, BadQuestion
 from planner.reading import Reading, UnreadableConfig
 from planner.report import (
     bullets,
+    host_line,
     indented,
     memory_bars,
     memory_legend,
@@ -93,6 +94,8 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
     out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
+    if line := host_line(plan):
+        out.print(indented(line))
     out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))
     if plan.runners_up:
         out.print()

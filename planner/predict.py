@@ -1,36 +1,23 @@
 """One layout priced in full, as the plan file states it."""
 
-from dataclasses import replace
-
-from costmodels.layout import Layout
 from costmodels.memory import Memory
-from costmodels.model import Model
 from costmodels.step import Setting, StepModel, StepTime
-from costmodels.training import Training
-from hardware_profiles.engine_schema import Engine
-from hardware_profiles.schema import Cluster
 from hardware_profiles.tunings import load_fit
 from planner.plan import Prediction, StageMemory
+from planner.resolve import Case
 
 
-def predict(
-    model: Model, layout: Layout, training: Training, cluster: Cluster, engine: Engine
-) -> Prediction:
-    """Step time with its parts, and the memory of each pipeline rank."""
-    step_model = step_model_of(model, layout, training, cluster, engine)
+def predicted(case: Case) -> Prediction:
+    """Step time of a case with its parts, and the memory of each pipeline rank."""
+    step_model = step_model_of(case)
     return prediction_of(step_model, step_model.time())
 
 
-def step_model_of(
-    model: Model, layout: Layout, training: Training, cluster: Cluster, engine: Engine
-) -> StepModel:
-    """A layout that can be asked for its memory (`stage_memory`) without its time.
-
-    Offload to the host is not modelled: the layout is priced without it, as a case's notes say.
-    """
-    layout = replace(layout, optimizer_offload=False, activation_offload=False)
-    fit = load_fit(engine.name, cluster.gpu.name)
-    return StepModel(Setting(model, training, cluster, engine, fit.tuning), layout)
+def step_model_of(case: Case) -> StepModel:
+    """The layout of a case, to be asked for its memory (`stage_memory`) and its time."""
+    tuning = load_fit(case.engine.name, case.cluster.gpu.name).tuning
+    setting = Setting(case.model, case.training, case.cluster, case.engine, tuning)
+    return StepModel(setting, case.layout)
 
 
 def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
@@ -69,5 +56,5 @@ def _stage(memory: Memory, step_model: StepModel) -> StageMemory:
         weights=float(memory.weights), gradients=float(memory.gradients),
         optimizer=float(memory.optimizer), activations=float(memory.activations),
         transient=float(memory.transient), context=context, slack=slack, allocated=allocated,
-        reserved=step_model.reserved_bytes(memory),
+        reserved=step_model.reserved_bytes(memory), host=float(memory.host),
     )  # fmt: skip

@@ -15,8 +15,10 @@ from rich.text import Text
 
 from costmodels.units import GIB, format_bytes, format_seconds
 from planner.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
+from planner.host_memory import host_use
 from planner.output import listing
 from planner.plan import Plan, Prediction, RunnerUp, SearchReport, StageMemory, layout_of
+from planner.resolve import cluster_named
 
 BAR = 50
 CATEGORIES = {
@@ -118,6 +120,15 @@ def memory_table(memory: Sequence[StageMemory]) -> Table:
         values = (getattr(stage, name) for name in (*CATEGORIES, "allocated", "reserved"))
         table.add_row(title, *(f"{value / GIB:.1f}" for value in values))
     return table
+
+
+def host_line(plan: Plan) -> str:
+    """What is kept on the host, empty where nothing is."""
+    assert plan.prediction is not None
+    host_bytes = [stage.host for stage in plan.prediction.memory]
+    if not any(host_bytes):
+        return ""
+    return host_use(host_bytes, cluster_named(plan.cluster.name), plan.cluster.gpus).text
 
 
 def stages_line(plan: Plan) -> str:

@@ -16,13 +16,16 @@ from typing import Any
 from costmodels.hf_config import model_from_config
 from costmodels.layout import InvalidLayout, Layout, Stage, check_layout
 from costmodels.model import Model
+from costmodels.step import Setting
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from hardware_profiles.load_models import load_model_config
 from hardware_profiles.schema import Cluster
+from hardware_profiles.tunings import Tuning
 from planner.engine_rules import check_engine, check_precision, unpriced
+from planner.host_memory import check_host
 from planner.reading import Fact, IllegalConfig, Reading
 from planner.settings import Settings
 from planner.stage_rules import stage_layers
@@ -95,23 +98,23 @@ def resolve(
     model = _model(facts, reading, settings, model)
     engine = engine_named(settings.engine or reading.engine)
     layout, training = _layout(facts, reading, model)
-    offloads = layout.optimizer_offload or layout.activation_offload
-    offload = ("offload to the host is not modelled: priced without it",) if offloads else ()
     return Case(
         model=model,
         layout=layout,
         training=training,
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
-        notes=(*reading.notes, *unpriced(layout, engine), *offload),
+        notes=(*reading.notes, *unpriced(layout, engine)),
     )
 
 
 def check_case(case: Case) -> None:
-    """Raise `InvalidLayout` where the mathematics, the engine or the GPU refuses the case."""
+    """Raise `InvalidLayout` where mathematics, engine, GPU or host refuse the case."""
     check_layout(case.layout, case.model, case.training)
     check_engine(case.layout, case.model, case.training, case.engine)
     check_precision(case.training, case.cluster.gpu)
+    unfitted = Setting(case.model, case.training, case.cluster, case.engine, Tuning())
+    check_host(unfitted, case.layout)
 
 
 def _facts(settings: Settings) -> dict[str, Fact]:

@@ -6,8 +6,9 @@
                                            what a layer costs does not depend on them
 
 Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (`Engine.legality`),
-the pins, and four default ranges that keep out what never pays and that a pin opens:
+the pins, and five default ranges that keep out what never pays and that a pin opens:
     tp up to one node; mbs a power of two up to 64; sequence parallelism on where it can be;
+    everything on the device;
     ZeRO over all of dp cp, or (where the engine has hybrid sharding) over what is left of one node.
 Counts: each rule counts the rows that it dropped, before the axes below it multiply them.
 """
@@ -23,6 +24,7 @@ from costmodels.layout import VIRTUAL_STAGES, Schedule
 from costmodels.model import Model
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine, Legality
+from planner.engine_rules import ON_CPU
 from planner.pins import RECOMPUTE, Pins
 from planner.splits import can_split
 
@@ -35,6 +37,7 @@ SCHEDULES: tuple[Schedule, ...] = (
     "dualpipe_v",
 )
 MOST_MICRO_BATCH = 64
+NO_RECOMPUTE = RECOMPUTE.index("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Space:
     legality: Legality
     pins: Pins
     dropped: dict[str, int]
-    _variants: dict[tuple[int, int], tuple[Variant, ...]] = field(default_factory=dict)
+    _variants: dict[tuple[int, int, bool], tuple[Variant, ...]] = field(default_factory=dict)
 
     @property
     def mode_classes(self) -> tuple[tuple[int, ...], ...]:
@@ -66,14 +69,19 @@ class Space:
         """The schedules, chunks per rank and recompute modes that `row` may have."""
         pp = int(self.grid.pipeline_parallel[row])
         m = int(self.grid.num_micro_batches[row])
-        known = self._variants.get((pp, m))
+        plain = bool(self.grid.activation_offload[row]) and self._offloads_plainly
+        known = self._variants.get((pp, m, plain))
         if known is None:
-            known = self._variants[pp, m] = tuple(
+            known = self._variants[pp, m, plain] = tuple(
                 Variant(schedule, vpp, modes)
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
-                for modes in self.mode_classes
+                for modes in (((NO_RECOMPUTE,),) if plain else self.mode_classes)
             )
         return known
+
+    @property
+    def _offloads_plainly(self) -> bool:
+        return self.legality.activation_offload == "plain"
 
 
 def enumerate_space(
@@ -90,6 +98,7 @@ def enumerate_space(
     _batches(funnel, model, training, engine.legality)
     _experts(funnel, model, engine.legality)
     _sharding(funnel, engine.legality, gpus_per_node)
+    _offloads(funnel, training, engine.legality)
     grid = Grid(
         **funnel.columns,
         virtual_stages=np.ones(len(funnel), np.int64),
@@ -328,3 +337,22 @@ def _shard_groups(funnel: _Funnel, legality: Legality, gpus_per_node: int) -> No
     legal = np.where(funnel["zero_stage"] > 0, legal, group == 1)
     funnel.columns = {name: column[legal] for name, column in funnel.columns.items()}
     funnel.keep_pinned("shard_group")
+
+
+def _offloads(funnel: _Funnel, training: Training, legality: Legality) -> None:
+    """What is kept on the host: nothing, unless a pin says more."""
+    for axis in ("optimizer_offload", "activation_offload"):
+        pin = funnel.pins.axes.get(axis)
+        words = pin.words if pin else frozenset({"off"})
+        funnel.multiply(axis, np.array([word in words for word in ("off", "on")]).nonzero()[0])
+    on_cpu, waits = funnel["optimizer_offload"] == 1, funnel["activation_offload"] == 1
+    updates = legality.optimizer_offload and training.optimizer in ON_CPU
+    alone = funnel["data_parallel"] * funnel["context_parallel"] == 1
+    can = updates & ((funnel["zero_stage"] >= 1) | alone)
+    plainly = (funnel["pipeline_parallel"] == 1) & any(
+        NO_RECOMPUTE in modes for modes in mode_classes(legality, funnel.pins)
+    )
+    kinds = {"never": np.zeros_like(waits), "plain": plainly, "any": np.ones_like(waits)}
+    legal = ~waits | kinds[legality.activation_offload]
+    legal &= ~on_cpu | can
+    funnel.keep(legal, "the engine does not keep this on the host")

@@ -1,7 +1,7 @@
 """Small models of every family, and random layouts of them that obey every rule."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,7 +38,7 @@ MODELS = {
         kinds=(Layer(attention=LATENT, ffn=2816), Layer(attention=LATENT, experts=EXPERTS)),
     ),
 }  # fmt: skip
-ENGINES = ("megatron", "native", "nanotron", "deepspeed", "torchtitan")
+ENGINES = ("megatron", "native", "nanotron", "deepspeed", "torchtitan", "generic")
 CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090")}
 TUNING = Tuning(
     launch_s=4e-6,
@@ -82,6 +82,8 @@ def grid_of(layout: Layout, training: Training) -> Grid:
         "micro_batch_size": layout.micro_batch_size,
         "schedule": 1,
         "num_micro_batches": layout.num_micro_batches(training),
+        "optimizer_offload": int(layout.optimizer_offload),
+        "activation_offload": int(layout.activation_offload),
     }
     return Grid(**{name: np.array([value], np.int64) for name, value in columns.items()})
 
@@ -125,6 +127,13 @@ def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool
         shard_group=dp * cp // 2 if zero and rules.hybrid_shard and dp > 1 else 0,
         stages=tuple(Stage(n, n if mode == 1 else 0, n if mode == 2 else 0)
                      for n, mode in zip(counts, modes, strict=True)),
+    )  # fmt: skip
+    waits = {"never": False, "any": True, "plain": pp == 1 and not any(modes)}
+    layout = replace(
+        layout,
+        optimizer_offload=rules.optimizer_offload and (zero > 0 or dp * cp == 1)
+        and draw(st.booleans()),
+        activation_offload=waits[rules.activation_offload] and draw(st.booleans()),
     )  # fmt: skip
     training = Training(
         seq_len=draw(st.sampled_from((512, 4096))),

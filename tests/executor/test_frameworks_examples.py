@@ -125,7 +125,7 @@ EXAMPLES = [
     ),
     Example(
         "deepspeed/zero3_offload.json",
-        "dp8 zero3 mbs2",
+        "dp8 zero3 mbs2 optimizer-offload",
         {"gpus": 8, "model": "llama-3.2-1b", "seq_len": 2048, "micro_batch_size": 2},
         {"optimizer_offload": True},
         {"global_batch_size": 16, "precision": "fp16"},

@@ -33,7 +33,8 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
         tp, cp, mbs = (grid.tensor_parallel, grid.context_parallel, grid.micro_batch_size)
         ep, zero, pp = grid.expert_parallel, grid.zero_stage, grid.pipeline_parallel
         noise = 1 + 0.3 * np.sin(rng.uniform(1, 9) * (tp + 3 * cp + 7 * mbs + 5 * ep + 11 * zero))
-        share = noise * mbs / (tp * cp)
+        share = noise * mbs / (tp * cp) * (1 + 0.1 * grid.activation_offload)
+        away = 1 - 0.4 * grid.optimizer_offload  # of the states stays on the device
         base_s = rng.uniform(1e-3, 5e-3, kinds)
         extra = np.stack([np.zeros(kinds), rng.uniform(0.02, 0.2, kinds),
                           rng.uniform(0.2, 0.4, kinds)], axis=1)  # fmt: skip
@@ -45,10 +46,11 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
         ends, update = rng.uniform(0.2, 1.5, 8), rng.uniform(0, 2)
         return Prices(
             layer_s=share[:, None, None] * base_s[None, :, None] * (1 + extra)[None],
-            layer_saved_bytes=share[:, None, None] * (saved[:, None] * kept)[None],
-            layer_state_bytes=state,
+            layer_saved_bytes=(share * (1 - 0.7 * grid.activation_offload))[:, None, None]
+            * (saved[:, None] * kept)[None],
+            layer_state_bytes=state * away[:, None],
             layer_update_bytes=state * np.where(zero == 1, update, 0.0)[:, None],
-            layer_step_s=step / tp[:, None],
+            layer_step_s=step / tp[:, None] / away[:, None],
             transient_bytes=share[:, None] * rng.uniform(0, 4e6, 3)[None],
             embedding_s=share * ends[0] * 1e-3,
             embedding_saved_bytes=share * ends[1] * 1e6,

@@ -47,6 +47,18 @@ def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int
     return best
 
 
+def opened(asked: Question, activations: str) -> Question:
+    """The same, where the optimizer and activations may wait on the host."""
+    engine = asked.engine
+    rules = engine.legality.model_copy(
+        update={"optimizer_offload": True, "activation_offload": activations}
+    )
+    pins = {name: pin.text for name, pin in asked.pins.axes.items()}
+    pins |= {"optimizer_offload": "off,on", "activation_offload": "off,on"}
+    engine = engine.model_copy(update={"legality": rules})
+    return replace(asked, engine=engine, pins=parse_pins(pins))
+
+
 def random_case(
     seed: int, question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
 ) -> tuple[Question, Pricer]:
@@ -75,6 +87,8 @@ def random_case(
         if draw.random() < 0.5:
             pins["virtual_stages"] = "2.."
         asked = replace(asked, pins=parse_pins(pins))
+    if draw.random() < 0.3:
+        asked = opened(asked, draw.choice(["plain", "any"]))
     return asked, pricer(seed, draw.choice(CAPACITIES), len(set(pattern)))
 
 

@@ -14,7 +14,7 @@ from costmodels.units import GIB
 from executor.frameworks import read_config, recognise
 from hardware_profiles.load import load_cluster
 from planner.check import Tools, check_paths, exit_code
-from planner.fixes import MOST_TIMED, Priced, peak_bytes
+from planner.fixes import MOST_TIMED, Quote, peak_bytes
 from planner.plan import Plan, Prediction, StageMemory, write_plan
 from planner.reading import Reading
 from planner.resolve import Case
@@ -67,7 +67,7 @@ def _read(text: str, path: str, framework: str | None) -> Reading | None:
 
 
 def _tools(whole: Callable[[Case], Prediction]) -> Tools:
-    return Tools(read=_read, price=lambda case: Priced(whole(case).memory, lambda: whole(case)))
+    return Tools(read=_read, price=lambda case: Quote(whole(case).memory, lambda: whole(case)))
 
 
 TOOLS = _tools(price)
@@ -180,12 +180,12 @@ def test_time_is_priced_only_where_memory_fits(
     timed: list[Case] = []
     usable = usable_bytes(load_cluster(CLUSTER))
 
-    def counted(case: Case) -> Priced:
+    def counted(case: Case) -> Quote:
         now = price(case)
         scale = usable / GIB / capacity_gib if capacity_gib else 1e6
         memory = tuple(s.model_copy(update={"reserved": s.reserved * scale}) for s in now.memory)
         whole = now.model_copy(update={"memory": memory})
-        return Priced(memory, lambda: timed.append(case) or whole)
+        return Quote(memory, lambda: timed.append(case) or whole)
 
     path = tmp_path / "plan.yaml"
     write_plan(_plan(layout=replace(LAYOUT, micro_batch_size=16)), path)

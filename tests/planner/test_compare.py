@@ -6,9 +6,9 @@ from random_plans import plan_of
 from costmodels.layout import Layout, even_stages
 from costmodels.training import Training
 from executor.frameworks import read_config
-from planner.check_cli import predicted
 from planner.compare import Row, compare, cost_per_trillion_tokens
 from planner.plan import Plan
+from planner.predict import predicted
 
 PLAN: Plan = plan_of(
     "llama-3.1-8b",

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -20,12 +20,11 @@ from planner.explain import (
     alternatives,
     lacking_bytes,
     lost_by,
-    predicted,
     priced,
-    step_model_of,
     time_parts,
 )
 from planner.plan import StageMemory
+from planner.predict import predicted, step_model_of
 from planner.question import Arguments, ask
 from planner.report import CATEGORIES, folded
 from planner.resolve import Case

@@ -5,7 +5,8 @@ import pytest
 from benchmarks.lab_layouts import LABS, Lab, own_layout
 from costmodels.layout import Layout
 from planner.answer import case_at
-from planner.explain import lacking_bytes, predicted
+from planner.explain import lacking_bytes
+from planner.predict import predicted
 from planner.resolve import check_case
 from planner.search import search
 
