@@ -134,7 +134,7 @@ def test_a_fit_finds_a_slow_machine():
     pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
     fit = fit_pool(pool, Tuning(), "test", "2026-01-01")
     assert fit is not None
-    assert fit.groups == 4
+    assert fit.groups == 8  # 4 models x micro-batches of 1 and 2
     assert fit.error_fraction < 0.1
 
 
