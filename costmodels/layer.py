@@ -180,9 +180,13 @@ class Pricer:
         matmul = sum(_matmul_s(device, op, direction) * self._scale(op) for op in operations)
         attention = sum(_attention_s(device, op, direction) for op in operations)
         pointwise = sum(_pointwise_s(device, op, direction) * self._scale(op) for op in operations)
+        rooms = {
+            "linear": matmul / 2, "attention": attention, "nothing": 0.0,
+            "expert": (matmul + attention + pointwise) / 2,
+        }  # fmt: skip
         exposed = {
             axis: sum(
-                self._exposed_s(op, direction, matmul, attention)
+                self._exposed_s(op, direction, rooms[op.hidden_by])
                 for op in operations
                 if isinstance(op, Communication) and op.axis == axis
             )
@@ -212,13 +216,10 @@ class Pricer:
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
         return each * sum(counts)
 
-    def _exposed_s(
-        self, op: Communication, direction: Direction, matmul: Number, attention: Number
-    ) -> Number:
+    def _exposed_s(self, op: Communication, direction: Direction, room: Number) -> Number:
         count, tuning = _count(op, direction), self.device.tuning
         group, copies = self.groups[op.axis], op.copies if self.deduplicates else 1
         whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, copies)
-        room = attention if op.hidden_by == "attention" else matmul / 2
         whole = whole * tuning.collective_scale * self._scale(op)
         return exposed_s(whole, room, _overlap(self.overlap, op), tuning.interference)
 

@@ -51,7 +51,7 @@ NONE = Peak(0.0, 0.0)
 def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
     """The fullest moment of a pipeline rank, its weights, gradients and optimizer state apart."""
     la = model.layout
-    indices = [i for i in range(len(la.stages)) if model.rank_of(i) == rank]
+    indices = model.stages_of_rank[rank]
     chunks = [_Chunk(model, i, sharding) for i in indices]
     found = moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
     return max((_at(chunks, moment) for moment in found), key=lambda peak: peak.total)

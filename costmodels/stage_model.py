@@ -183,16 +183,44 @@ class StageModel:
     @cached_property
     def stage_costs(self) -> tuple[Cost, ...]:
         """The cost of each virtual stage and micro-batch."""
+        last = len(self.stage_counts) - 1
+        known: dict[tuple[object, ...], Cost] = {}
         costs = []
         for index, counts in enumerate(self.stage_counts):
-            cost = NOTHING
-            for (kind, mode), count in counts.items():
-                cost = cost + self.layer_cost(kind, mode) * count
-            for end, held in enumerate((0, len(self.stage_counts) - 1)):
-                if index == held:
-                    cost = cost + self.end_cost(end)
-            costs.append(cost)
+            holds = (tuple(counts.items()), index == 0, index == last)
+            if holds not in known:
+                known[holds] = self._stage_cost(counts, [end for end in (0, 1) if holds[1 + end]])
+            costs.append(known[holds])
         return tuple(costs)
+
+    def _stage_cost(self, counts: dict[tuple[int, str], int], ends: list[int]) -> Cost:
+        cost = NOTHING
+        for (kind, mode), count in counts.items():
+            cost = cost + self.layer_cost(kind, mode) * count
+        for end in ends:
+            cost = cost + self.end_cost(end)
+        return cost
+
+    @cached_property
+    def rank_costs(self) -> tuple[Cost, ...]:
+        """The cost of each pipeline rank and micro-batch, all its stages together."""
+        known: dict[tuple[Cost, ...], Cost] = {}
+        totals = []
+        for rank in self.stages_of_rank:
+            held = tuple(self.stage_costs[index] for index in rank)
+            if held not in known:
+                known[held] = sum(held, start=NOTHING)
+            totals.append(known[held])
+        return tuple(totals)
+
+    @cached_property
+    def stages_of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The virtual stages that each pipeline rank holds."""
+        la = self.layout
+        held: list[list[int]] = [[] for _ in range(la.pipeline_parallel)]
+        for index in range(len(la.stages)):
+            held[self.rank_of(index)].append(index)
+        return tuple(map(tuple, held))
 
     def end_cost(self, end: int) -> Cost:
         """The embedding (0) or the head (1), with what its weights send meanwhile."""

@@ -1,5 +1,6 @@
 """One training step of one layout, where all costs meet: its time and its memory."""
 
+from dataclasses import replace
 from functools import cached_property
 
 from costmodels.actions import Work
@@ -7,6 +8,7 @@ from costmodels.memory import Memory
 from costmodels.stage_model import Setting, StageModel
 from costmodels.step_memory import (
     context_bytes,
+    is_pressed,
     reserved_bytes,
     slack_bytes,
     step_memory,
@@ -28,8 +30,14 @@ class StepModel(StageModel):
     """The stages of one layout in one setting, asked for a whole step."""
 
     def time(self) -> StepTime:
-        """Seconds of one step, by cause."""
-        return step_time(self)
+        """Seconds of one step, by cause. An allocator that must give blocks back to the device
+        before it can take others stops the step each time: the search leaves that out, the
+        simulation does not.
+        """
+        time, slowdown = step_time(self), self.setting.tuning.pressed_slowdown
+        if not (slowdown and is_pressed(self)):
+            return time
+        return replace(time, fixed_s=time.fixed_s + slowdown * time.step_time_s)
 
     def reduce_s(self, rank: int) -> float:
         """Exposed gradient communication after a pipeline rank's last backward."""

@@ -19,6 +19,9 @@ from costmodels.memory import (
 from costmodels.pass_memory import rank_peak
 from costmodels.stage_model import StageModel
 
+PRESSED_FRACTION = 1.05
+"""[fitted] Seven nanotron runs of the Ultra-Scale Playbook hold more than this (2026-11-22)."""
+
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 
 
@@ -54,6 +57,16 @@ def reserved_bytes(model: StageModel, memory: Memory) -> float:
     return max(needed, min(needed + held_bytes(model), capacity))
 
 
+def is_pressed(model: StageModel) -> bool:
+    """Whether what the allocator would hold back does not fit beside what is in use."""
+    held = held_bytes(model)
+    if not held:
+        return False
+    capacity = model.setting.cluster.capacity_bytes - context_bytes(model)
+    needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
+    return needed + held > PRESSED_FRACTION * capacity
+
+
 def step_memory(model: StageModel) -> tuple[Memory, ...]:
     """Peak of each pipeline rank, by category."""
     return tuple(_rank_memory(model, rank) for rank in range(model.layout.pipeline_parallel))
@@ -62,7 +75,7 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
 def _rank_memory(model: StageModel, rank: int) -> Memory:
     la, state = model.layout, model.setting.engine.state
     state = kept_state(state, model.setting.training)
-    chunks = [i for i in range(len(la.stages)) if model.rank_of(i) == rank]
+    chunks = model.stages_of_rank[rank]
     states = state_memory(state, model.rank_parameters[rank], model.sharding)
     if model.setting.engine.kernels.counts_passes and not la.activation_offload:
         peak = rank_peak(model, rank, model.sharding)
@@ -87,7 +100,7 @@ def _saved_by_layers(model: StageModel, chunk: int) -> float:
     return sum(float(model.layer_saved_bytes(*key)) * count for key, count in counts)
 
 
-def _largest_layer(model: StageModel, chunks: list[int]) -> float:
+def _largest_layer(model: StageModel, chunks: tuple[int, ...]) -> float:
     """The most that one layer of these chunks keeps of a micro-batch."""
     keys = {key for i in chunks for key in model.stage_counts[i]}
     return max((float(model.layer_saved_bytes(*key)) for key in keys), default=0.0)
@@ -107,7 +120,7 @@ def _held_beside_host(
     )
 
 
-def _transient(model: StageModel, chunks: list[int]) -> float:
+def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     """Logits on the last rank, a replayed layer's activations, ZeRO-3's gathered layers."""
     state, last = model.setting.engine.state, len(model.layout.stages) - 1
     kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}

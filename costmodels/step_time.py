@@ -107,22 +107,15 @@ def step_time(model: StageModel) -> StepTime:
 
 def _busy(model: StageModel, rank: int) -> Pass:
     """One micro-batch's work of a pipeline rank, all its stages and directions together."""
-    total = Pass()
-    for index, cost in enumerate(model.stage_costs):
-        if model.rank_of(index) == rank:
-            total = total + cost.forward + cost.input_grad + cost.weight_grad + cost.replay
-    return total
+    cost = model.rank_costs[rank]
+    return cost.forward + cost.input_grad + cost.weight_grad + cost.replay
 
 
 def reduce_s(model: StageModel, rank: int) -> float:
     """Exposed gradient communication after the rank's last backward."""
     engine, tuning = model.setting.engine, model.setting.tuning
     whole = model.traffic.once_s(model.rank_parameters[rank])
-    room = sum(
-        float(cost.backward_compute_s)
-        for index, cost in enumerate(model.stage_costs)
-        if model.rank_of(index) == rank
-    )
+    room = float(model.rank_costs[rank].backward_compute_s)
     return float(exposed_s(whole, room, engine.overlap.data_reduce, tuning.interference))
 
 
@@ -131,11 +124,7 @@ def update_s(model: StageModel, rank: int) -> float:
     parameters = model.rank_parameters[rank]
     update = optimizer_s(model, parameters)
     gather = model.traffic.refresh_s(parameters)
-    forward = sum(
-        float(c.forward.compute_s)
-        for i, c in enumerate(model.stage_costs)
-        if model.rank_of(i) == rank
-    )
+    forward = float(model.rank_costs[rank].forward.compute_s)
     overlap, tuning = model.setting.engine.overlap.weight_gather, model.setting.tuning
     return float(update + exposed_s(gather, forward, overlap, tuning.interference))
 

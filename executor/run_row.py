@@ -13,7 +13,8 @@ from costmodels.model import Model
 from costmodels.units import GIB
 from executor.results import RunResult
 from planner.plan import Plan, layout_of
-from planner.runs import SkippedRow, run_of
+from planner.run_cells import SkippedRow
+from planner.runs import run_of
 
 FILE = "runs.csv"
 SCHEDULES = {"interleaved_1f1b": "interleaved", "zb_h1": "zb", "zb_v": "zb-v",

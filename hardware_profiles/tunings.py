@@ -2,8 +2,8 @@
 
 `fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with
 its date, rows and residual. A family without a table takes the engine's table "any", an engine
-without a file takes `generic`'s (MESHPLAN_FITS names another folder): so a framework that nobody
-measured is priced as the average of those that were.
+without a file takes `generic`'s: so a framework that nobody measured is priced as the average of
+those that were. MESHPLAN_FITS names a folder of a user's own, which is looked at first.
 """
 
 import os
@@ -15,7 +15,8 @@ from pydantic import Field
 
 from hardware_profiles.schema import Frozen
 
-HERE = Path(os.environ.get("MESHPLAN_FITS") or Path(__file__).parent / "fits")
+SHIPPED = Path(__file__).parent / "fits"
+FOLDERS = (*([Path(folder)] if (folder := os.environ.get("MESHPLAN_FITS")) else []), SHIPPED)
 
 FAMILIES = {
     "v100": "volta", "a100": "ampere", "h100": "hopper", "h200": "hopper", "h800": "hopper",
@@ -48,6 +49,7 @@ class Tuning(Frozen):
                            what the caching allocator reserves beyond weights, gradients and
                            optimizer
                            state, and beyond activations and transients, as fractions of them
+    pressed_slowdown       fraction by which a step is longer where held_gathers do not fit
     held_gathers, held_gathers_pipelined
                            pairs of gathered tensor-parallel inputs that the allocator holds back
                            for
@@ -69,6 +71,7 @@ class Tuning(Frozen):
     memory_bytes: float = Field(default=0.0, ge=0)
     state_slack_fraction: float = Field(default=0.05, ge=0)
     activation_slack_fraction: float = Field(default=0.05, ge=0)
+    pressed_slowdown: float = Field(default=0.0, ge=0)
     held_gathers: float = Field(default=0.0, ge=0)
     held_gathers_pipelined: float = Field(default=0.0, ge=0)
 
@@ -103,16 +106,17 @@ def gpu_family(gpu: str) -> str:
 def load_fit(engine: str, gpu: str) -> Fit:
     """What was learnt about `engine` on the family of `gpu`, or the nearest thing to it."""
     for name in (engine, "generic"):
-        tables = _tables(name)
-        for family in (gpu_family(gpu), "any"):
-            if family in tables:
-                return tables[family]
+        for folder in FOLDERS:
+            tables = _tables(folder, name)
+            for family in (gpu_family(gpu), "any"):
+                if family in tables:
+                    return tables[family]
     return UNFITTED
 
 
 @cache
-def _tables(engine: str) -> dict[str, Fit]:
-    path = HERE / f"{engine}.toml"
+def _tables(folder: Path, engine: str) -> dict[str, Fit]:
+    path = folder / f"{engine}.toml"
     if not path.exists():
         return {}
     document = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -176,6 +176,11 @@ def summary(rows: Sequence[Predicted], skipped: int) -> dict[str, Any]:
             for (suite, grade), group in sorted(cells.items())
             if step_errors(group)
         },
+        "by_grade": {
+            grade: _step_cell(group)
+            for grade in ("A", "B")
+            if step_errors(group := [row for row in rows if row.run.grade == grade])
+        },
         "mean_of_suite_medians": mean(medians) if medians else None,
         "allocated": _plain(spread(memory_errors(rows, "allocated"))),
         "reserved": _plain(spread(memory_errors(rows, "reserved"))),

@@ -6,11 +6,9 @@ says so.
 """
 
 import csv
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,10 @@ from costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from costmodels.training import Precision, Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.engines import load_engine
-from hardware_profiles.load import UnknownProfile, load_cluster, usual_cluster
-from hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, Link
-
-GB = 1e9
-
-
-class SkippedRow(ValueError):
-    """A row that says too little, or nothing that can be priced; the text is the reason."""
+from hardware_profiles.load import UnknownProfile
+from hardware_profiles.schema import Cluster
+from planner.run_cells import SkippedRow, count, number
+from planner.run_clusters import cluster_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +99,7 @@ def run_of(row: dict[str, str]) -> Run:
         engine = load_engine("nanotron-2024")
     try:
         model = model_from_shape(row, row.get("model") or row["id"])
-        cluster = _cluster(row)
+        cluster = cluster_of(row)
         training = _training(row)
         layout, assumed = _layout(row, model, training, engine)
     except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
@@ -123,32 +117,13 @@ def engine_name(framework: str) -> str:
     return next((engine for part, engine in ENGINES if part in text), "generic")
 
 
-def _number(row: dict[str, str], key: str) -> float | None:
-    text = (row.get(key) or "").strip()
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise SkippedRow(f"{key} is {text!r}, not a number") from None
-
-
-def _count(row: dict[str, str], key: str, default: int | None = None, *, least: int = 1) -> int:
-    value = _number(row, key)
-    if value is None:
-        if default is None:
-            raise SkippedRow(f"{key} is not stated")
-        return default
-    if not math.isfinite(value) or value != int(value) or value < least:
-        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least}")
-    return int(value)
-
-
 def _training(row: dict[str, str]) -> Training:
     precision = (row.get("precision") or "bf16").strip().lower()
     known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     if precision not in known:
         raise SkippedRow(f"precision {precision!r} is not priced; known: {', '.join(known)}")
     return Training(
-        seq_len=_count(row, "seq_len"), global_batch_size=_count(row, "global_batch"),
+        seq_len=count(row, "seq_len"), global_batch_size=count(row, "global_batch"),
         precision=known[known.index(precision)],
         adapters_only=any("lora" in (row.get(key) or "").lower() for key in ("model", "note")),
     )  # fmt: skip
@@ -157,24 +132,24 @@ def _training(row: dict[str, str]) -> Training:
 def _layout(
     row: dict[str, str], model: Model, training: Training, engine: Engine
 ) -> tuple[Layout, tuple[str, ...]]:
-    tp, pp, cp = (_count(row, key, 1) for key in ("tp", "pp", "cp"))
-    gpus = _count(row, "gpus")
-    dp = _count(row, "dp", gpus // (tp * pp * cp))
+    tp, pp, cp = (count(row, key, 1) for key in ("tp", "pp", "cp"))
+    gpus = count(row, "gpus")
+    dp = count(row, "dp", gpus // (tp * pp * cp))
     if dp * tp * pp * cp != gpus:
         raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {gpus} GPUs")
-    vpp = _count(row, "vpp", 1)
-    mbs = _count(row, "micro_batch", 1)
-    ep = _count(row, "ep", 1)
+    vpp = count(row, "vpp", 1)
+    mbs = count(row, "micro_batch", 1)
+    ep = count(row, "ep", 1)
     assumed = [key for key in ("zero", "recompute", "micro_batch", "sp") if not row.get(key)]
     recompute, modules = _recompute(row.get("recompute") or "", row)
     counts = _stage_counts(row, model, pp * vpp, engine)
     layout = Layout(
         data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
         virtual_stages=vpp if pp > 1 else 1, expert_parallel=ep,
-        expert_tensor_parallel=_count(row, "etp", _default_etp(model, engine, tp)),
+        expert_tensor_parallel=count(row, "etp", _default_etp(model, engine, tp)),
         sequence_parallel=_sequence_parallel(row, tp, engine),
-        zero_stage=_count(row, "zero", _default_zero(engine, dp * cp), least=0),
-        micro_batch_size=mbs,
+        zero_stage=count(row, "zero", _default_zero(engine, dp * cp), least=0),
+        shard_group=_shard_group(row, dp * cp), micro_batch_size=mbs,
         schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
         selective_modules=modules, optimizer_offload=_optimizer_offload(row, engine),
     )  # fmt: skip
@@ -183,6 +158,13 @@ def _layout(
             f"global batch {training.global_batch_size} is less than dp {dp} x micro batch {mbs}"
         )
     return layout, tuple(assumed)
+
+
+def _shard_group(row: dict[str, str], ranks: int) -> int:
+    """What a note such as "shard_group=8" says of hybrid sharding, 0 if nothing."""
+    found = re.search(r"shard_group=(\d+)", row.get("note") or "")
+    size = int(found[1]) if found else 0
+    return size if size < ranks else 0
 
 
 def _stage_counts(
@@ -266,75 +248,11 @@ def _recompute(text: str, row: dict[str, str]) -> tuple[str, tuple[RecomputeModu
 
 def _measured(row: dict[str, str]) -> Measured:
     kind = (row.get("mem_kind") or row.get("note") or "").lower()
-    memory = _number(row, "mem_gb")
+    memory = number(row, "mem_gb")
     said = re.findall("allocated|reserved", kind)[:1]  # the first is its own
     reserved = memory if said == ["reserved"] else None
     allocated = memory if said == ["allocated"] else None
     return Measured(
-        step_time_s=_number(row, "step_time_s"), allocated_gib=allocated, reserved_gib=reserved,
+        step_time_s=number(row, "step_time_s"), allocated_gib=allocated, reserved_gib=reserved,
         rank_0="rank 0" in kind, oom=(row.get("oom") or "0") not in ("0", ""),
     )  # fmt: skip
-
-
-def _cluster(row: dict[str, str]) -> Cluster:
-    """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes.
-    """
-    gpu, text = (row.get("gpu") or "").strip(), (row.get("interconnect") or "").lower()
-    cluster = usual_cluster(gpu)
-    for words, name in INTERCONNECTS.items():
-        if words in text and _named_cluster(name).gpu.name == cluster.gpu.name:
-            cluster = _named_cluster(name)
-    per_node = _count(row, "gpus_per_node", cluster.gpus_per_node)
-    if "nvl72" in text:
-        per_node = NVL72_RANKS
-    return _with_measured_links(cluster.model_copy(update={"gpus_per_node": per_node}), row)
-
-
-@cache
-def _named_cluster(name: str) -> Cluster:
-    return load_cluster(name)
-
-
-NVL72_RANKS = 64
-"""Of the 72 GPUs of a rack, those that a job with power-of-two degrees fills."""
-
-INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
-"""Words of a row's interconnect, and the cluster that they name, for the same GPU."""
-
-
-def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
-    """The row's own bus bandwidths in place of the cluster's.
-
-    They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
-    between 4
-    and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks. So what the
-    usual
-    bandwidth does not explain of an all-gather is put on the latency of each of its steps.
-    """
-    world, per_node = _count(row, "gpus"), cluster.gpus_per_node
-    node = _measured_link(cluster.node, row, "node", min(world, per_node))
-    if world <= per_node:
-        return cluster.model_copy(update={"node": node})
-    network = _measured_link(cluster.network, row, "world", world)
-    return cluster.model_copy(update={"node": node, "network": network})
-
-
-def _measured_link(link: Link, row: dict[str, str], scope: str, ranks: int) -> Link:
-    rates = link.bus_bandwidth.model_dump()
-    latency_s, share = link.latency_s, (ranks - 1) / ranks
-    gathers = _number(row, f"{scope}_allgather_gbs")
-    if gathers and scope == "world":
-        taken_s = share * MEASURED_SIZE_BYTES / (gathers * GB)
-        wire_s = share * MEASURED_SIZE_BYTES / rates["all_gather"]
-        latency_s = max((taken_s - wire_s) / (ranks - 1), latency_s / 4)
-    for kind, column in MEASURED_KINDS.items():
-        value = _number(row, f"{scope}_{column}_gbs")
-        if value and (scope == "node" or kind == "all_reduce"):
-            rates[kind] = value * GB
-    return Link(latency_s=latency_s, bus_bandwidth=BusBandwidth(**rates))
-
-
-MEASURED_KINDS: dict[CollectiveKind, str] = {
-    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter",
-}  # fmt: skip
-MEASURED_SIZE_BYTES = 2**30

@@ -20,7 +20,8 @@ from costmodels.stage_split import stages_with
 from costmodels.step import Setting, StepModel, StepTime
 from costmodels.units import GIB
 from hardware_profiles.tunings import Tuning, load_fit
-from planner.runs import Run, SkippedRow, run_of
+from planner.run_cells import SkippedRow
+from planner.runs import Run, run_of
 
 SIMPLE_MFU = 0.42
 
@@ -64,15 +65,25 @@ def predict_rows(rows: Iterable[dict[str, str]]) -> Iterator[Predicted | Skipped
 
 def predict_run(run: Run, tuning: Tuning) -> Predicted:
     """Time and memory of one run under `tuning`."""
-    model = StepModel(Setting(run.model, run.training, run.cluster, run.engine, tuning), run.layout)
+    model = step_model(run, tuning)
+    allocated_gib, reserved_gib = memory_gib(run, model)
+    return Predicted(
+        run=run, time=model.time(), allocated_gib=allocated_gib, reserved_gib=reserved_gib,
+        fits=_fits(run, model), simple_step_time_s=_simple_s(run),
+    )  # fmt: skip
+
+
+def step_model(run: Run, tuning: Tuning) -> StepModel:
+    """The cost model of the run's layout under `tuning`."""
+    setting = Setting(run.model, run.training, run.cluster, run.engine, tuning)
+    return StepModel(setting, run.layout)
+
+
+def memory_gib(run: Run, model: StepModel) -> tuple[float, float]:
+    """Allocated and reserved peak of the rank that the row speaks of."""
     memory = [(float(m.allocated), model.reserved_bytes(m)) for m in model.memory()]
     allocated, reserved = memory[0] if run.measured.rank_0 else max(memory, key=itemgetter(1))
-    return Predicted(
-        run=run, time=model.time(), allocated_gib=allocated / GIB,
-        reserved_gib=reserved / GIB,
-        fits=_fits(run, model),
-        simple_step_time_s=_simple_s(run),
-    )  # fmt: skip
+    return allocated / GIB, reserved / GIB
 
 
 def _fits(run: Run, model: StepModel) -> bool:

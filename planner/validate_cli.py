@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from planner.accuracy import summary
-from planner.runs import SkippedRow, read_runs, run_of
+from planner.run_cells import SkippedRow
+from planner.runs import read_runs, run_of
 from planner.text_files import write_text
 from planner.validate import Predicted, Skipped, json_row, predict_rows
 
@@ -52,7 +53,7 @@ def validate(
     """
     rows = _rows(runs or BUILT_IN, _words(suite), _words(grade))
     if fit is not None:
-        _fit(rows, fit, str(runs or BUILT_IN.name))
+        _fit(rows, fit, runs)
         return
     results = _predict(rows)
     predicted = [row for row in results if isinstance(row, Predicted)]
@@ -114,9 +115,10 @@ def _predict_chunk(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
     return list(predict_rows(rows))
 
 
-def _fit(rows: list[dict[str, str]], folder: Path, source: str) -> None:
-    """Write one file per engine; a user's own go where `MESHPLAN_FITS` points."""
+def _fit(rows: list[dict[str, str]], folder: Path, path: Path | None) -> None:
+    """Write one file per engine; a user's own runs correct the constants that ship."""
     from hardware_profiles.toml_io import write_toml
+    from hardware_profiles.tunings import load_fit
     from planner.fit import fit_all
 
     runs = []
@@ -128,7 +130,9 @@ def _fit(rows: list[dict[str, str]], folder: Path, source: str) -> None:
     console = Console(stderr=True)
     today = datetime.date.today().isoformat()
     folder.mkdir(parents=True, exist_ok=True)
-    for engine, families in fit_all(runs, source, today, console.print).items():
+    source = "hardware_profiles/published/runs.csv" if path is None else str(path)
+    known = None if path is None else (lambda engine, gpu: load_fit(engine, gpu).tuning)
+    for engine, families in fit_all(runs, source, today, console.print, known).items():
         document = {name: fit.model_dump(exclude_defaults=True) for name, fit in families.items()}
         write_toml(document, folder / f"{engine}.toml")
         print(f"{folder / engine}.toml: {', '.join(sorted(families))}")
@@ -145,7 +149,8 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
     table = Table("suite", "rows", "median", "p90", "bias", "6ND at MFU 0.42", title="Step time")
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, cell in report["step_time"].items():
+    grades = {f"all of grade {grade}": cell for grade, cell in report["by_grade"].items()}
+    for name, cell in (report["step_time"] | grades).items():
         table.add_row(
             name, str(cell["rows"]), _percent(cell["median"]), _percent(cell["p90"]),
             _percent(cell["bias"], signed=True), _percent(cell["simple_median"]),

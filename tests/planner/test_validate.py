@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from hardware_profiles.tunings import Tuning
 from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
 from planner.cli import app
-from planner.fit import fit_pool
-from planner.runs import SkippedRow, engine_name, read_runs, run_of
-from planner.validate import Predicted, Skipped, predict_rows
+from planner.fit import Pool, fit_pool
+from planner.run_cells import SkippedRow
+from planner.run_clusters import cluster_of, node_network_bytes_per_s
+from planner.runs import engine_name, read_runs, run_of
+from planner.validate import Predicted, Skipped, predict_rows, step_model
 from planner.validate_cli import BUILT_IN
 
 ROW = {
@@ -120,17 +123,63 @@ def test_balanced_accuracy_by_hand():
 
 
 def test_a_fit_finds_a_slow_machine():
-    """Runs that all take 1.5 times the prediction are fitted until the error is small."""
+    """Runs that all take 1.5 times the prediction are fitted, and left-out models too."""
     rows = []
-    for index, (micro, batch) in enumerate([(1, 64), (2, 64), (1, 128), (2, 128), (4, 128)] * 3):
-        for sequence in ("2048", "4096", "8192"):
-            row = ROW | {"micro_batch": str(micro), "global_batch": str(batch), "seq_len": sequence}
-            row |= {"id": f"{index}-{sequence}", "suite": f"s{index}"}
+    for layers, name in (("16", "4B"), ("32", "8B"), ("48", "12B"), ("64", "16B")):
+        for micro, sequence in (("1", "2048"), ("2", "4096"), ("1", "8192"), ("2", "8192")):
+            row = ROW | {"model": name, "layers": layers, "micro_batch": micro, "seq_len": sequence}
             (found,) = predict_rows([row])
-            rows.append(row | {"step_time_s": str(found.time.step_time_s * 1.5)})
-    fit = fit_pool([run_of(row) for row in rows[:24]], "test", "2026-01-01")
+            slow_s = str(found.time.step_time_s * 1.5)
+            rows.append(row | {"id": f"{name}-{sequence}-{micro}", "step_time_s": slow_s})
+    pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
+    fit = fit_pool(pool, Tuning(), "test", "2026-01-01")
     assert fit is not None
-    assert fit.error_fraction < 0.15
+    assert fit.groups == 8  # 4 models x micro-batches of 1 and 2
+    assert fit.error_fraction < 0.1
+
+
+def test_runs_that_need_no_correction_teach_nothing():
+    """Where the wider pool predicts left-out runs exactly, there is no fit to keep."""
+    rows = []
+    for layers in ("16", "24", "32", "40", "48", "64"):
+        row = ROW | {"id": layers, "model": layers, "layers": layers}
+        run = run_of(row)
+        exact_s = step_model(run, Tuning()).time().step_time_s
+        rows.append(row | {"step_time_s": repr(exact_s)})
+    pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
+    assert fit_pool(pool, Tuning(), "test", "2026-01-01") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "gb_per_s"),
+    [
+        pytest.param("NVLink3; 4x100Gb RoCE per node", 50, id="4 x 100 Gb / 8 = 50 GB/s"),
+        pytest.param("4 * 100Gb RoCE", 50, id="the same with a star"),
+        pytest.param("1600 Gbps RoCE node-to-node", 200, id="1600 Gb / 8, the whole node"),
+        pytest.param("400 Gb/s RDMA NIC per GPU", 400, id="8 GPUs x 400 Gb / 8"),
+        pytest.param("NVLink4 + 8x50GB/s IB", 400, id="8 x 50 GB/s, bytes"),
+        pytest.param("NVLink 450GB/s per direction", None, id="NVLink is no network"),
+        pytest.param("", None, id="not stated"),
+    ],
+)
+def test_network_of_a_row(text, gb_per_s):
+    """The rate of a node's network cards, out of the words that people write."""
+    stated = node_network_bytes_per_s(text, 8)
+    assert stated == (None if gb_per_s is None else gb_per_s * 1e9)
+
+
+def test_a_stated_network_replaces_the_usual_one():
+    """Cards of 100 Gb where 400 Gb are usual: a quarter of the bandwidth between nodes."""
+    usual = cluster_of(ROW).network.bus_bandwidth.all_gather
+    slower = cluster_of(ROW | {"interconnect": "8x100Gb/s RoCE"}).network.bus_bandwidth.all_gather
+    assert slower == pytest.approx(usual / 4, rel=0.1)
+
+
+def test_a_note_names_the_shard_group():
+    """Hybrid sharding is read from "shard_group=N", and a group of all ranks is none."""
+    two_nodes = ROW | {"gpus": "16", "dp": "16"}
+    assert run_of(two_nodes | {"note": "shard_group=8"}).layout.shard_group == 8
+    assert run_of(ROW | {"note": "shard_group=8"}).layout.shard_group == 0
 
 
 def test_json_is_one_document_of_the_stated_shape(tmp_path):

@@ -1,0 +1,28 @@
+"""Cells of a file of measured runs: numbers, or the reason why a row is skipped."""
+
+import math
+
+
+class SkippedRow(ValueError):
+    """A row that says too little, or nothing that can be priced; the text is the reason."""
+
+
+def number(row: dict[str, str], key: str) -> float | None:
+    """The number in a cell, None if it is empty; raises `SkippedRow`."""
+    text = (row.get(key) or "").strip()
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise SkippedRow(f"{key} is {text!r}, not a number") from None
+
+
+def count(row: dict[str, str], key: str, default: int | None = None, *, least: int = 1) -> int:
+    """The whole number in a cell, `default` if it is empty; raises `SkippedRow`."""
+    value = number(row, key)
+    if value is None:
+        if default is None:
+            raise SkippedRow(f"{key} is not stated")
+        return default
+    if not math.isfinite(value) or value != int(value) or value < least:
+        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least}")
+    return int(value)
