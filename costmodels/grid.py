@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 LARGEST_TABLE = 2**22  # above this a look-up table is slower than sorting
 
 
@@ -35,8 +36,8 @@ class Grid:
     micro_batch_size: Ints
     schedule: Ints
     num_micro_batches: Ints
-    optimizer_offload: Ints
-    activation_offload: Ints
+    optimizer_offload: Floats
+    activation_offload: Floats
 
     def __len__(self) -> int:
         return len(self.data_parallel)
@@ -61,6 +62,11 @@ def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     first = np.empty(key.max(initial=-1) + 1, np.int64)
     first[key[::-1]] = np.arange(len(key))[::-1]
     return first, key
+
+
+def thousandths(fractions: Floats) -> Ints:
+    """`fractions` as whole numbers, to tell rows apart by them."""
+    return np.rint(fractions * 1000).astype(np.int64)
 
 
 def _codes(values: Ints) -> Ints:

@@ -3,6 +3,7 @@
     optimizer    the CPUs of a node update what its GPUs own, moving as many bytes per parameter as
                  a GPU would; gradients come down the host link and updated weights go up it, under
                  the update as far as the engine overlaps:      u + c - min(overlap c, u)
+                 (of a fraction; the GPUs update the rest after it)
     gradients    where the engine keeps its shards of them on the host too, each micro-batch sends
                  its own, and all but the first fetch the sum before: 2 - 1/m copies a micro-batch
     activations  what a layer saves goes down beside its forward and comes up beside its backward
@@ -80,10 +81,11 @@ class HostTraffic:
         state, sharding = self.weights.state, self.weights.sharding
         kept = (sharding.offloaded > 0) & shards_gradients(state, sharding)
         size_bytes = state.gradient_bytes * self.weights.updated(parameters)
-        return where(kept, size_bytes / self.host.link_bytes_per_s, 0.0) * state.offloads_gradients
+        copy_s = sharding.offloaded * size_bytes / self.host.link_bytes_per_s
+        return where(kept, copy_s, 0.0) * state.offloads_gradients
 
     def update_s(self, parameters: RankParameters, moved_bytes: float, overlap: Overlap) -> Number:
-        """The optimizer's step on the CPUs; `moved_bytes` of memory for each parameter."""
+        """The whole optimizer's step on the CPUs; `moved_bytes` of memory for each parameter."""
         state, updated = self.weights.state, self.weights.updated(parameters)
         on_cpu = updated * moved_bytes / self.host.memory_bytes_per_s
         down = where(self.gradients_s(parameters) > 0, 0.0, state.gradient_bytes)

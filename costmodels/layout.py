@@ -54,7 +54,8 @@ class Layout:
     shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
     selective_modules what a selectively recomputed layer replays
     optimizer_offload, activation_offload
-                      the optimizer runs on the host; what layers save waits there
+                      fractions: of the optimizer's states that are kept and updated on the host, of
+                      what layers save that waits there
     """
 
     data_parallel: int = 1
@@ -71,8 +72,8 @@ class Layout:
     schedule: Schedule = "1f1b"
     stages: tuple[Stage, ...]
     selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
-    optimizer_offload: bool = False
-    activation_offload: bool = False
+    optimizer_offload: float = 0.0
+    activation_offload: float = 0.0
 
     @property
     def world_size(self) -> int:
@@ -120,7 +121,7 @@ class Layout:
         if self.recompute != "none":
             parts.append(f"recompute-{self.recompute}")
         away = (("optimizer", self.optimizer_offload), ("activation", self.activation_offload))
-        parts += [f"{what}-offload" for what, on in away if on]
+        parts += [f"{what}-offload" + f"-{part:.0%}" * (part < 1) for what, part in away if part]
         return " ".join(parts)
 
 

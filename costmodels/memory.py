@@ -67,7 +67,7 @@ class Memory:
 class Sharding:
     """How ZeRO divides: the stage, and the ranks that share dense and expert weights.
 
-    offloaded  1 where the optimizer runs on the host
+    offloaded  fraction of the optimizer's states that is on the host
     """
 
     zero_stage: Number

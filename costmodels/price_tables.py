@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from costmodels.blocks import input_bytes
 from costmodels.elementwise import Number, where
 from costmodels.ends import logits_bytes
-from costmodels.grid import Grid, Ints, distinct
+from costmodels.grid import Grid, Ints, distinct, thousandths
 from costmodels.layer import Cost
 from costmodels.memory import gathered_bytes, state_memory, update_bytes
 from costmodels.params import (
@@ -77,11 +77,11 @@ class WorkTable(_Table):
             grid.tensor_parallel, grid.context_parallel, grid.expert_parallel,
             grid.expert_tensor_parallel, grid.micro_batch_size, grid.sequence_parallel,
             across_nodes.astype(np.int64), (grid.pipeline_parallel > 1).astype(np.int64),
-            grid.activation_offload, *_inner_degrees(setting, grid, ("tp", "cp")),
+            thousandths(grid.activation_offload), *_inner_degrees(setting, grid, ("tp", "cp")),
         ))  # fmt: skip
         self.layers = [self.ranks.layer_work(kind) for kind in self.kinds]
         self.embedding, self.head = self.ranks.step.ends
-        self.on_host = self.grid.activation_offload > 0
+        self.on_host = self.grid.activation_offload
 
     @property
     def layer_s(self) -> Floats:
@@ -91,8 +91,8 @@ class WorkTable(_Table):
     @property
     def layer_saved_bytes(self) -> Floats:
         """(N, K, R) on the device."""
-        on_host, kept = self.on_host, self._kept_bytes
-        return self.rows_by_mode(lambda kind, mode: where(on_host, 0.0, kept(kind, mode)))
+        stays, kept = 1 - self.on_host, self._kept_bytes
+        return self.rows_by_mode(lambda kind, mode: stays * kept(kind, mode))
 
     @property
     def copies_s(self) -> Floats:
@@ -147,7 +147,8 @@ class WorkTable(_Table):
     @property
     def buffer_bytes(self) -> Floats:
         """(N,) two layers of the largest kind on their way to the host or back."""
-        each = [self._column(self.on_host * self._kept_bytes(kind, 0)) for kind in self.kinds]
+        some = self.on_host > 0
+        each = [self._column(some * self._kept_bytes(kind, 0)) for kind in self.kinds]
         most: Floats = 2 * np.max(each, axis=0)[self.of_row]
         return most
 
@@ -201,7 +202,7 @@ class WeightTable(_Table):
             grid.tensor_parallel, grid.data_parallel * grid.context_parallel,
             grid.expert_parallel, grid.expert_tensor_parallel,
             grid.zero_stage, grid.shard_group, (grid.pipeline_parallel > 1).astype(np.int64),
-            grid.optimizer_offload,
+            thousandths(grid.optimizer_offload),
             *_inner_degrees(setting, grid, ("dp",), but=("tp", "cp")),
         ))  # fmt: skip
         model, tp = setting.model, self.grid.tensor_parallel * 1.0

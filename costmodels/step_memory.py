@@ -84,7 +84,7 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
     saved = [model.stage_saved_bytes[i] for i in chunks]
     held = activation_peak(vectors, saved)
     if la.activation_offload:
-        layers = [_saved_by_layers(model, i) for i in chunks]
+        layers = [la.activation_offload * _saved_by_layers(model, i) for i in chunks]
         states += Memory(host=activation_peak(vectors, layers))
         held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
     working = _transient(model, chunks)
@@ -109,12 +109,12 @@ def _largest_layer(model: StageModel, chunks: tuple[int, ...]) -> float:
 def _held_beside_host(
     vectors: Sequence[Vector], saved: list[float], layers: list[float], buffers: float
 ) -> float:
-    """The fullest moment where layers' activations wait on the host: those of the ends, and no
-    more of the layers than `buffers`.
+    """The fullest moment where what `layers` saved waits on the host: the rest of what is `saved`,
+    and no more of theirs than `buffers`.
     """
-    ends = [whole - part for whole, part in zip(saved, layers, strict=True)]
+    stays = [whole - part for whole, part in zip(saved, layers, strict=True)]
     return max(
-        sum(n * end for n, end in zip(vector, ends, strict=True))
+        sum(n * size for n, size in zip(vector, stays, strict=True))
         + min(sum(n * part for n, part in zip(vector, layers, strict=True)), buffers)
         for vector in vectors
     )

@@ -14,7 +14,7 @@ evaluation.
 from dataclasses import dataclass, fields
 
 from costmodels.actions import Work
-from costmodels.elementwise import Number, where
+from costmodels.elementwise import Number
 from costmodels.layer import Pass, exposed_s
 from costmodels.params import RankParameters
 from costmodels.schedule import end_s
@@ -137,4 +137,5 @@ def optimizer_s(model: StageModel, parameters: RankParameters) -> Number:
     if model.host is None:
         return on_device
     on_host = model.host.update_s(parameters, moved_bytes, model.setting.engine.overlap)
-    return where(model.layout.optimizer_offload > 0, on_host, on_device)
+    fraction = model.layout.optimizer_offload
+    return fraction * on_host + (1 - fraction) * on_device

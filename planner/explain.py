@@ -219,6 +219,6 @@ def _spending(layout: Layout) -> Iterator[Fix]:
     for stage in range(la.zero_stage):
         yield Fix(f"zero_stage {stage}", replace(la, zero_stage=stage, shard_group=0))
     if la.optimizer_offload:
-        yield Fix("optimizer_offload false", replace(la, optimizer_offload=False))
+        yield Fix("optimizer_offload 0", replace(la, optimizer_offload=0.0))
     if la.activation_offload:
-        yield Fix("activation_offload false", replace(la, activation_offload=False))
+        yield Fix("activation_offload 0", replace(la, activation_offload=0.0))

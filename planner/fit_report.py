@@ -69,7 +69,7 @@ def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
         training = replace(case.training, optimizer="adamw8bit")
         cases.append(("8-bit optimizer moments", replace(case, training=training)))
     if not case.layout.optimizer_offload:
-        layout = replace(case.layout, optimizer_offload=True)
+        layout = replace(case.layout, optimizer_offload=1.0)
         cases.append(("the optimizer on the host", replace(case, layout=layout)))
     for text, changed in cases:
         if runs(changed):

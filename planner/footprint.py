@@ -21,7 +21,7 @@ import numpy as np
 from costmodels.layout import Layout
 from planner.bounds import row_bounds, row_fits
 from planner.coefficients import Coefficients, stage_problem
-from planner.pins import Pin, Pins
+from planner.pins import Pin, Pins, parse_pin
 from planner.priced_space import Pricer, Question, closed_form, price_space
 from planner.search import layout_of_row
 from planner.space import Space, enumerate_space
@@ -206,7 +206,7 @@ class _Memory:
 
 def _on_host(pins: Pins) -> Pins:
     """`pins` with the optimizer on the host."""
-    return Pins({**pins.axes, "optimizer_offload": Pin("on", words=frozenset({"on"}))})
+    return Pins({**pins.axes, "optimizer_offload": parse_pin("optimizer_offload", "on")})
 
 
 def _smallest_batches(pins: Pins) -> Pins:

@@ -1,6 +1,7 @@
 """What the user fixes before the search: for each axis a value, a list or a range of them.
 
 8        exactly 8                 none,selective   either word
+on,off   all or nothing            0,0.5,1          either fraction
 1,3      either                    1..16            from 1 to 16, both included
 4..      at least 4                ..8              at most 8
 """
@@ -33,11 +34,9 @@ WORD_AXES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(Schedule),
     "recompute": RECOMPUTE,
     "sequence_parallel": SWITCH,
-    "optimizer_offload": SWITCH,
-    "activation_offload": SWITCH,
 }
-OPENING = frozenset({"optimizer_offload", "activation_offload"})
-"""Axes with a default that a pin opens: without the pin there is less to choose from, not more."""
+FRACTION_AXES = ("optimizer_offload", "activation_offload")
+"""Their default is 0, which a pin opens: without the pin there is less to choose from, not more."""
 _MOST = 2**62
 
 
@@ -47,11 +46,12 @@ class PinError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The values that one axis may take: closed ranges of numbers, or words."""
+    """The values that one axis may take: closed ranges of numbers, words, or fractions."""
 
     text: str
     ranges: tuple[tuple[int, int], ...] = ()
     words: frozenset[str] = frozenset()
+    fractions: tuple[float, ...] = ()
 
     def allows(self, value: int | str) -> bool:
         """Whether `value` is among them."""
@@ -81,7 +81,7 @@ class Pins:
     @property
     def opening(self) -> "Pins":
         """Those that open something, without those that fix something."""
-        return Pins({name: pin for name, pin in self.axes.items() if name in OPENING})
+        return Pins({name: pin for name, pin in self.axes.items() if name in FRACTION_AXES})
 
     def without(self, axis: str) -> "Pins":
         """The same pins with `axis` free."""
@@ -106,10 +106,22 @@ def parse_pin(axis: str, text: str) -> Pin:
         if unknown:
             raise PinError(f"{axis} {unknown[0]!r} is not known; it is one of {', '.join(known)}")
         return Pin(text, words=frozenset(items))
+    if axis in FRACTION_AXES:
+        return Pin(text, fractions=tuple(sorted({_parse_fraction(axis, item) for item in items})))
     if axis not in NUMBER_AXES:
-        known_axes = ", ".join((*NUMBER_AXES, *WORD_AXES))
+        known_axes = ", ".join((*NUMBER_AXES, *WORD_AXES, *FRACTION_AXES))
         raise PinError(f"{axis!r} cannot be pinned; what can: {known_axes}")
     return Pin(text, ranges=tuple(_parse_range(axis, item) for item in items))
+
+
+def _parse_fraction(axis: str, item: str) -> float:
+    try:
+        fraction = {"off": 0.0, "on": 1.0}.get(item) if item in SWITCH else float(item)
+    except ValueError:
+        fraction = None
+    if fraction is None or not 0 <= fraction <= 1:
+        raise PinError(f"{axis} {item!r} is no fraction; write on, off, 0.5 or 0,0.5,1")
+    return fraction
 
 
 def _parse_range(axis: str, item: str) -> tuple[int, int]:

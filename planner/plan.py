@@ -91,8 +91,8 @@ class PlanLayout(Frozen):
     schedule: Schedule = "1f1b"
     stages: tuple[PlanStage, ...]
     selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
-    optimizer_offload: bool = False
-    activation_offload: bool = False
+    optimizer_offload: float = Field(default=0.0, ge=0, le=1)
+    activation_offload: float = Field(default=0.0, ge=0, le=1)
 
 
 class StageMemory(Frozen):

@@ -107,9 +107,9 @@ def plan(
     recompute: Annotated[str | None, pin("none, selective, full.", "WORDS")] = None,
     sequence_parallel: Annotated[str | None, pin("on, off.", "WORDS")] = None,
     offload_optimizer: Annotated[
-        str | None, pin("To the host: off (unless said), on, or both: off,on.", "WORDS")
+        str | None, pin("Fraction on the host: 0 (unless said), 0,0.5,1 or on.", "FRACTIONS")
     ] = None,
-    offload_activations: Annotated[str | None, pin("The same.", "WORDS")] = None,
+    offload_activations: Annotated[str | None, pin("The same.", "FRACTIONS")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Plan file.", rich_help_panel=OUTPUT)
     ] = None,

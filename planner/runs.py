@@ -195,11 +195,11 @@ def _sequence_parallel(row: dict[str, str], tp: int, engine: Engine) -> bool:
     return tp > 1 and engine.legality.sequence_parallel == "always"
 
 
-def _optimizer_offload(row: dict[str, str], engine: Engine) -> bool:
-    """Whether the row's note says that the optimizer ran on the host, and the engine can do it."""
+def _optimizer_offload(row: dict[str, str], engine: Engine) -> float:
+    """1 if the row's note says that the optimizer ran on the host, and the engine can do it."""
     note = (row.get("note") or "").lower()
     said = any(words in note for words in OFFLOADED)
-    return said and engine.legality.optimizer_offload
+    return float(said and engine.legality.optimizer_offload)
 
 
 OFFLOADED = ("cpu-offloaded optimizer", "cpu offload of adamw")

@@ -168,6 +168,6 @@ def layout_of_row(grid: Grid, row: int, variant: Variant, plan: StagePlan) -> La
         micro_batch_size=int(grid.micro_batch_size[row]),
         schedule=variant.schedule,
         stages=plan.stages,
-        optimizer_offload=bool(grid.optimizer_offload[row]),
-        activation_offload=bool(grid.activation_offload[row]),
+        optimizer_offload=float(grid.optimizer_offload[row]),
+        activation_offload=float(grid.activation_offload[row]),
     )

@@ -15,17 +15,18 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.grid import Grid, Ints
+from costmodels.grid import Grid, Ints, thousandths
 from costmodels.layout import VIRTUAL_STAGES, Schedule
 from costmodels.model import Model
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine, Legality
 from planner.engine_rules import ON_CPU
-from planner.pins import RECOMPUTE, Pins
+from planner.pins import FRACTION_AXES, RECOMPUTE, Pins
 from planner.splits import can_split
 
 SCHEDULES: tuple[Schedule, ...] = (
@@ -99,8 +100,10 @@ def enumerate_space(
     _experts(funnel, model, engine.legality)
     _sharding(funnel, engine.legality, gpus_per_node)
     _offloads(funnel, training, engine.legality)
+    columns: dict[str, Any] = dict(funnel.columns)
+    columns |= {axis: funnel[axis] / 1000 for axis in FRACTION_AXES}
     grid = Grid(
-        **funnel.columns,
+        **columns,
         virtual_stages=np.ones(len(funnel), np.int64),
         schedule=np.full(len(funnel), SCHEDULES.index("1f1b"), np.int64),
     )
@@ -341,11 +344,11 @@ def _shard_groups(funnel: _Funnel, legality: Legality, gpus_per_node: int) -> No
 
 def _offloads(funnel: _Funnel, training: Training, legality: Legality) -> None:
     """What is kept on the host: nothing, unless a pin says more."""
-    for axis in ("optimizer_offload", "activation_offload"):
+    for axis in FRACTION_AXES:
         pin = funnel.pins.axes.get(axis)
-        words = pin.words if pin else frozenset({"off"})
-        funnel.multiply(axis, np.array([word in words for word in ("off", "on")]).nonzero()[0])
-    on_cpu, waits = funnel["optimizer_offload"] == 1, funnel["activation_offload"] == 1
+        fractions = np.array(pin.fractions if pin else (0.0,))
+        funnel.multiply(axis, thousandths(fractions))
+    on_cpu, waits = funnel["optimizer_offload"] > 0, funnel["activation_offload"] > 0
     updates = legality.optimizer_offload and training.optimizer in ON_CPU
     alone = funnel["data_parallel"] * funnel["context_parallel"] == 1
     can = updates & ((funnel["zero_stage"] >= 1) | alone)

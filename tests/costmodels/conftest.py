@@ -82,10 +82,14 @@ def grid_of(layout: Layout, training: Training) -> Grid:
         "micro_batch_size": layout.micro_batch_size,
         "schedule": 1,
         "num_micro_batches": layout.num_micro_batches(training),
-        "optimizer_offload": int(layout.optimizer_offload),
-        "activation_offload": int(layout.activation_offload),
     }
-    return Grid(**{name: np.array([value], np.int64) for name, value in columns.items()})
+    fractions = {
+        "optimizer_offload": np.array([layout.optimizer_offload]),
+        "activation_offload": np.array([layout.activation_offload]),
+    }
+    return Grid(
+        **{name: np.array([value], np.int64) for name, value in columns.items()}, **fractions
+    )
 
 
 def cut(layers: int, parts: int, draw: st.DrawFn) -> tuple[int, ...]:
@@ -131,9 +135,10 @@ def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool
     waits = {"never": False, "any": True, "plain": pp == 1 and not any(modes)}
     layout = replace(
         layout,
-        optimizer_offload=rules.optimizer_offload and (zero > 0 or dp * cp == 1)
-        and draw(st.booleans()),
-        activation_offload=waits[rules.activation_offload] and draw(st.booleans()),
+        optimizer_offload=draw(st.sampled_from((0.0, 0.5, 1.0)))
+        * (rules.optimizer_offload and (zero > 0 or dp * cp == 1)),
+        activation_offload=draw(st.sampled_from((0.0, 0.25, 1.0)))
+        * waits[rules.activation_offload],
     )  # fmt: skip
     training = Training(
         seq_len=draw(st.sampled_from((512, 4096))),

@@ -108,6 +108,34 @@ def test_activations_by_hand(models, cluster):
     assert step.time().offload_s == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("fraction", [0.25, 0.5])
+def test_fractions_by_hand(models, cluster, fraction: float):
+    """Part of the states: bytes and the time of the update in proportion, between none and all."""
+    none, part, whole = (
+        step_of(models, cluster, "megatron", zero_stage=1, optimizer_offload=away)
+        for away in (0.0, fraction, 1.0)
+    )
+
+    def between(low: float, high: float) -> float:
+        return (1 - fraction) * low + fraction * high
+
+    states = [float(step.memory()[0].optimizer) for step in (none, part, whole)]
+    update_s = [step.time().optimizer_s for step in (none, part, whole)]
+    assert states[1] == pytest.approx(between(states[0], states[2]))
+    assert update_s[1] == pytest.approx(between(update_s[0], update_s[2]))
+    assert float(part.memory()[0].host) == pytest.approx(fraction * float(whole.memory()[0].host))
+
+
+def test_a_quarter_of_the_activations_by_hand(models, cluster):
+    """2 of 8 layers' worth wait on the host, less than two layers' buffers: nothing is won here."""
+    step = step_of(models, cluster, "megatron", activation_offload=0.25)
+    saved = float(step.layer_cost(0, "none").saved_bytes)
+    ends = sum(float(end.saved_bytes) for end in step.ends)
+    memory = step.memory()[0]
+    assert float(memory.host) == pytest.approx(2 * saved)
+    assert float(memory.activations) == pytest.approx(6 * saved + 2 * saved + ends)
+
+
 def test_hidden_activations_cost_nothing(models, cluster):
     """A link that is fast enough hides all copies: the step takes what it took."""
     fast = cluster.model_copy(update={"host_link_bytes_per_s": 1e15})

@@ -16,7 +16,7 @@ from planner.cli import app
 from planner.engine_rules import check_engine
 from planner.footprint import explain
 from planner.host_memory import HostUse, check_host
-from planner.pins import parse_pins
+from planner.pins import PinError, parse_pins
 from planner.plan import layout_of, read_plan
 from planner.priced_space import Question
 from planner.search import NoLayoutFits, search
@@ -113,6 +113,27 @@ def test_what_is_said_of_the_host(use: HostUse, lacks: float, words: str) -> Non
     """How much is there, of how much; what is not known is said."""
     assert use.lacking_bytes == lacks
     assert words in use.text
+
+
+@pytest.mark.parametrize(
+    ("text", "fractions"),
+    [
+        pytest.param("on", (1.0,), id="on"),
+        pytest.param("off,on", (0.0, 1.0), id="off,on"),
+        pytest.param("1,0.5", (0.5, 1.0), id="fractions"),
+    ],
+)
+def test_fractions_are_pinned(text: str, fractions: tuple[float, ...], question: Questions) -> None:
+    """Each fraction is tried in a row of its own."""
+    asked = asked_of(question, "generic", {"optimizer_offload": text, "zero_stage": "1.."})
+    assert set(space_of(asked).grid.optimizer_offload.tolist()) == set(fractions)
+
+
+@pytest.mark.parametrize("text", ["2", "some", "-0.5", "nan", "0..1"])
+def test_what_is_no_fraction(text: str) -> None:
+    """One line with what can be written."""
+    with pytest.raises(PinError, match="is no fraction; write on, off"):
+        parse_pins({"optimizer_offload": text})
 
 
 def test_offload_from_the_command_line(tmp_path: Path) -> None:
