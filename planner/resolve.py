@@ -31,6 +31,7 @@ from planner.settings import Settings
 from planner.stage_rules import stage_layers
 
 _BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
+_OPTIONS = ("sequence_parallel", "selective_modules", "optimizer_offload", "activation_offload")
 ENDS = 2  # the embedding and the head may have a stage of their own
 FLAGS = {
     "cluster": "--cluster",
@@ -181,7 +182,7 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
     etp = tp if reading.expert_tensor_follows and model.is_moe else 1
     options = {
         name: facts[name].value
-        for name in ("sequence_parallel", "selective_modules", "optimizer_offload")
+        for name in _OPTIONS
         if name in facts
     }
     layout = Layout(

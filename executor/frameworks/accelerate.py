@@ -11,7 +11,7 @@
     world                    num_processes
 
 The batch, the sequence and the model belong to the training code. A file that says DEEPSPEED
-points to a DeepSpeed JSON, which is the one to check.
+states the ZeRO stage, accumulation and offload itself, or points to a JSON, the one to check then.
 
 Source: huggingface/accelerate@16cb6eb8 `src/accelerate/parallelism_config.py`,
 `commands/config/config_args.py`, `examples/torch_native_parallelism/configs/*.yaml`,
@@ -144,9 +144,7 @@ def read(text: str, path: str) -> Reading:
     values = Values(read_yaml(text))
     kind = values.get("distributed_type")
     if kind is not None and kind.value == "DEEPSPEED":
-        where = values.get("deepspeed_config.deepspeed_config_file")
-        target = shown(where.value) if where else "its deepspeed_config"
-        raise UnreadableConfig(f"it launches DeepSpeed: check {target} instead", kind.line)
+        return _read_deepspeed(values, kind, path)
     if kind is None and not values.has("parallelism_config"):
         raise UnreadableConfig("no distributed_type or parallelism_config found")
     replicas = values.count(f"{PREFIX}dp_replicate_size") or Fact(1, 1)
@@ -174,6 +172,35 @@ def read(text: str, path: str) -> Reading:
             *notes,
             *values.suspects(f"{PREFIX}{name}_size" for name in ("tp", "cp", "dp_shard")),
         ),
+    )
+
+
+def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
+    """DeepSpeed's settings as Accelerate's own questions state them, without a JSON of its own."""
+    prefix = "deepspeed_config."
+    where = values.get(f"{prefix}deepspeed_config_file")
+    stage = values.word({str(n): n for n in range(4)}, f"{prefix}zero_stage")
+    if where is not None or stage is None:
+        target = shown(where.value) if where else "the JSON that the training code names"
+        raise UnreadableConfig(f"it launches DeepSpeed: check {target} instead", kind.line)
+    device = values.get(f"{prefix}offload_optimizer_device")
+    weights = values.get(f"{prefix}offload_param_device")
+    facts = _axes(values) | {"zero_stage": stage}
+    put(
+        facts,
+        gpus=_processes(values),
+        num_micro_batches=values.count(f"{prefix}gradient_accumulation_steps"),
+        precision=values.word(MIXED, "mixed_precision"),
+        optimizer_offload=device and Fact(device.value != "none", device.line),
+    )
+    moved = weights is not None and weights.value != "none"
+    return Reading(
+        framework="accelerate",
+        engine="deepspeed",
+        path=path,
+        facts=facts,
+        ignored=values.ignored(),
+        notes=("offload_param_device moves the weights to the host: not priced",) if moved else (),
     )
 
 

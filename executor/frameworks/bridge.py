@@ -185,7 +185,7 @@ def read(text: str, path: str) -> Reading:
     """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
     found = _words(text) if _is_words(text) else read_yaml(text)
     values = Values(_plain(found))
-    facts, placement, recompute, notes = layout_facts(values)
+    facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
     put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     put(facts, gpus=_gpus(values))

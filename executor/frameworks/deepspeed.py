@@ -174,11 +174,9 @@ def read(text: str, path: str) -> Reading:
     group = values.count("zero_optimization.mics_shard_size", least=-1)
     if group and group.value > 0:
         put(facts, shard_group=group)
-    device = values.get("zero_optimization.offload_optimizer.device")
-    if device is not None and device.value != "none":
-        put(facts, optimizer_offload=Fact(True, device.line))
-    notes = []
-    if values.get("zero_optimization.offload_param.device") is not None:
+    notes = _read_offload(values, facts)
+    weights = values.get("zero_optimization.offload_param.device")
+    if weights is not None and weights.value != "none":
         notes.append("zero_optimization.offload_param moves the weights to the host: not priced")
     if values.has("activation_checkpointing"):
         notes.append("activation_checkpointing is switched on in code: priced without it")
@@ -190,6 +188,24 @@ def read(text: str, path: str) -> Reading:
         ignored=values.ignored(),
         notes=(*notes, *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu"))),
     )
+
+
+def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:
+    """Adds whether the optimizer runs on the host; notes for what is priced differently."""
+    where, zero = "zero_optimization.offload_optimizer", "zero_optimization"
+    device, old = values.get(f"{where}.device"), values.flag(f"{zero}.cpu_offload")
+    if device is not None:
+        put(facts, optimizer_offload=Fact(device.value != "none", device.line))
+    elif old is not None:
+        put(facts, optimizer_offload=old)
+    notes, ratio = [], values.num(f"{where}.ratio")
+    if device is not None and device.value == "nvme":
+        notes.append(f"line {device.line}: the optimizer on nvme is priced as in host memory")
+    if ratio is not None and ratio.value < 1:
+        notes.append(
+            f"line {ratio.line}: {ratio.value:g} of the optimizer offloaded, priced as all"
+        )
+    return notes
 
 
 def _degrees(values: Values) -> dict[str, Fact]:

@@ -38,6 +38,7 @@ _RENAMED = {
     "fp8": "fp8_format",
     "fp4": "fp4_format",
     "virtual_pipeline": "num_virtual_stages_per_pipeline_rank",
+    "cpu_offloading": "",  # follows from the number of layers
     "add_bias_linear": "",  # Megatron's default; its absence is --disable-bias-linear
 }
 _LAUNCHER = ("nproc_per_node", "nnodes")

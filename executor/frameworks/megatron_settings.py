@@ -13,6 +13,7 @@ import re
 from costmodels.layout import Layout, RecomputeModule
 from costmodels.model import Model
 from costmodels.training import Optimizer, Precision, Training
+from executor.frameworks.megatron_offload import offload_facts, offload_settings
 from executor.frameworks.saying import (
     Answer,
     imbalance_unsaid,
@@ -84,12 +85,11 @@ def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]
     settings |= _stage_settings(la, answer.model)
     sharding, unsaid = _sharding_settings(answer)
     recompute, more = _recompute_settings(la)
-    if la.optimizer_offload:
-        settings |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}
-        settings["use_precision_aware_optimizer"] = True
-    return settings | sharding | recompute, [
+    offload, also = offload_settings(la, answer.model)
+    return settings | sharding | recompute | offload, [
         *unsaid,
         *more,
+        *also,
         *_unsaid(la),
         *imbalance_unsaid(training),
     ]
@@ -100,8 +100,7 @@ def _unsaid(la: Layout) -> list[CannotSay]:
     unsaid = unless(la, "Megatron runs 1F1B, interleaved when there are chunks", schedule=schedule)
     if la.tensor_parallel == 1:
         unsaid += unless(la, "it splits along the tensor group of one", sequence_parallel=False)
-    why = "Megatron offloads whole layers or named modules, not all that is saved"
-    return unsaid + unless(la, why, activation_offload=False)
+    return unsaid
 
 
 def _stage_settings(la: Layout, model: Model) -> dict[str, object]:
@@ -159,14 +158,20 @@ def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]
     }, []
 
 
-def layout_facts(values: Values) -> tuple[dict[str, Fact], Placement, Recompute, list[str]]:
-    """Our facts from Megatron's settings; notes for what a layout cannot hold."""
+def layout_facts(
+    values: Values, *, offload_fraction: float = 1.0
+) -> tuple[dict[str, Fact], Placement, Recompute, list[str]]:
+    """Our facts from Megatron's settings; notes for what a layout cannot hold.
+
+    offload_fraction  of the optimizer that `optimizer_cpu_offload` moves unless it is stated
+    """
     facts: dict[str, Fact] = {}
     put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
     sequence = values.flag("sequence_parallel")
     if sequence and facts.get("tensor_parallel", Fact(1, 1)).value == 1:
         sequence = Fact(False, sequence.line)  # validate_args switches it off
-    put(facts, sequence_parallel=sequence, optimizer_offload=values.flag("optimizer_cpu_offload"))
+    put(facts, sequence_parallel=sequence)
+    offloads = offload_facts(values, facts, offload_fraction)
     _sharding_facts(values, facts)
     placement = _placement(values, facts)
     chunks = facts.get("virtual_stages")
@@ -176,7 +181,7 @@ def layout_facts(values: Values) -> tuple[dict[str, Fact], Placement, Recompute,
     elif chunks:
         put(facts, schedule=Fact("interleaved_1f1b", chunks.line))
     recompute, notes = _recompute(values, facts)
-    return facts, placement, recompute, notes
+    return facts, placement, recompute, [*notes, *offloads]
 
 
 def _sharding_facts(values: Values, facts: dict[str, Fact]) -> None:

@@ -52,6 +52,18 @@ class Values:
             )
         return Fact(value, fact.line)
 
+    def num(self, *names: str) -> Fact | None:
+        """A number of at least 0, whole or not; raises `UnreadableConfig`."""
+        fact = self.get(*names)
+        if fact is None:
+            return None
+        value = number(fact.value) if isinstance(fact.value, str) else fact.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
+            raise UnreadableConfig(
+                f"{names[0]} must be a number from 0, not {shown(fact.value)}", fact.line
+            )
+        return Fact(value, fact.line)
+
     def flag(self, *names: str) -> Fact | None:
         """A boolean (also as text: people quote it)."""
         fact = self.get(*names)

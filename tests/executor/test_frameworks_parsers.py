@@ -1,7 +1,8 @@
 """Emitted configs, read by the frameworks' own parsers (an optional group: docs/frameworks.md).
 
-Each parser runs in a process of its own: in this interpreter, or in the one that
-MESHPLAN_FRAMEWORKS_PYTHON names. A framework that is not installed there skips, with the reason.
+Each parser runs in a process of its own: in this interpreter, or in the first of those that
+MESHPLAN_FRAMEWORKS_PYTHON names (separated as in PATH) that has the framework. A framework that
+none has skips, with the reason.
 """
 
 import json
@@ -19,7 +20,7 @@ from costmodels.layout import Layout, Stage, even_stages
 from costmodels.training import Training
 from executor.frameworks import exporter_named
 
-PYTHON = os.environ.get("MESHPLAN_FRAMEWORKS_PYTHON", sys.executable)
+PYTHONS = os.environ.get("MESHPLAN_FRAMEWORKS_PYTHON", sys.executable).split(os.pathsep)
 SCRIPT = Path(__file__).parents[1] / "support" / "parse_with.py"
 TRAINING = Training(seq_len=4096, global_batch_size=256)
 
@@ -56,6 +57,13 @@ CASES = [
                stages=(Stage(80, full_layers=5),)),
         {**MEGATRON, "data_parallel_size": 16, "recompute_granularity": "full"},
         id="megatron-lm: Megatron-FSDP, hybrid, offload, 5 layers recompute",
+    ),
+    pytest.param(
+        "megatron", "megatron-lm",
+        Layout(data_parallel=8, tensor_parallel=8, sequence_parallel=True, zero_stage=1,
+               optimizer_offload=True, activation_offload=True, stages=(Stage(80),)),
+        {**MEGATRON, "data_parallel_size": 8, "sequence_parallel": True},
+        id="megatron-lm: optimizer and activations on the host",
     ),
     pytest.param(
         "nanotron", "nanotron",
@@ -104,6 +112,17 @@ CASES = [
 ]  # fmt: skip
 
 
+def _parsed(parser: str, path: Path, gpus: int) -> subprocess.CompletedProcess[str]:
+    for python in PYTHONS:
+        done = subprocess.run(
+            [python, str(SCRIPT), parser, str(path), str(gpus)],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        if done.returncode != MISSING:
+            break
+    return done
+
+
 @pytest.mark.parametrize(("exporter", "parser", "layout", "expected"), CASES)
 def test_the_framework_reads_what_we_write(
     exporter: str, parser: str, layout: Layout, expected: dict[str, object], tmp_path: Path
@@ -113,10 +132,7 @@ def test_the_framework_reads_what_we_write(
     for name, text in exported.files.items():
         (tmp_path / name).write_text(text)
     first = tmp_path / next(iter(exported.files))
-    done = subprocess.run(
-        [PYTHON, str(SCRIPT), parser, str(first), str(layout.world_size)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = _parsed(parser, first, layout.world_size)
     if done.returncode == MISSING:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr[-2000:]

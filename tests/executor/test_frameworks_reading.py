@@ -1,8 +1,11 @@
 """What single settings of a framework's config mean, beyond the published examples."""
 
 import pytest
+from random_plans import plan_of
 
-from executor.frameworks import read_config
+from costmodels.layout import Layout, even_stages
+from costmodels.training import Training
+from executor.frameworks import FRAMEWORKS, read_config
 from planner.reading import Reading, UnreadableConfig
 
 TITAN = """
@@ -41,3 +44,82 @@ def test_a_schedule_without_a_price_is_said() -> None:
     assert any("InterleavedZeroBubble is priced as Interleaved1F1B" in x for x in reading.notes)
     with pytest.raises(UnreadableConfig, match=r"LoopedBFS.*not priced"):
         _titan("LoopedBFS")
+
+
+MEGATRON = (
+    "pretrain_gpt.py --num-layers 16 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 "
+)
+DEEPSPEED = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, %s}}'
+ACCELERATE = """distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 2, gradient_accumulation_steps: 4, offload_optimizer_device: %s}
+num_processes: 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "offloads", "note"),
+    [
+        pytest.param("a.sh", MEGATRON + "--optimizer-cpu-offload", True, "", id="megatron: all"),
+        pytest.param(
+            "a.sh", MEGATRON + "--optimizer-cpu-offload --optimizer-offload-fraction 0.5", True,
+            "0.5 of the optimizer", id="megatron: half",
+        ),
+        pytest.param(
+            "a.sh", MEGATRON + "--optimizer-cpu-offload --optimizer-offload-fraction 0", False, "",
+            id="megatron: none",
+        ),
+        pytest.param(
+            "a.yaml", "model: {tensor_model_parallel_size: 1}\noptimizer: "
+            "{optimizer_cpu_offload: true}", False, "", id="bridge: its default fraction is 0",
+        ),
+        pytest.param(
+            "a.json", DEEPSPEED % '"offload_optimizer": {"device": "nvme"}', True, "nvme",
+            id="deepspeed: to the disk",
+        ),
+        pytest.param(
+            "a.json", DEEPSPEED % '"cpu_offload": true', True, "", id="deepspeed: its old word"
+        ),
+        pytest.param(
+            "a.json", DEEPSPEED % '"offload_param": {"device": "none"}', None, "",
+            id="deepspeed: weights that stay",
+        ),
+        pytest.param("a.yaml", ACCELERATE % "cpu", True, "", id="accelerate: in its own words"),
+        pytest.param("a.yaml", ACCELERATE % "none", False, "", id="accelerate: not"),
+    ],
+)  # fmt: skip
+def test_an_optimizer_on_the_host(name: str, text: str, offloads: bool | None, note: str) -> None:
+    """Whether the optimizer runs on the host, by each framework's words and defaults."""
+    reading = read_config(text, name)
+    fact = reading.facts.get("optimizer_offload")
+    assert (fact.value if fact else None) == offloads
+    assert any(note in each for each in reading.notes) if note else not reading.notes
+
+
+@pytest.mark.parametrize(
+    ("layers", "notes"),
+    [pytest.param(15, 0, id="all that Megatron allows"), pytest.param(4, 1, id="four of 16")],
+)
+def test_activations_on_the_host(layers: int, notes: int) -> None:
+    """All layers but one is all that Megatron moves; fewer are priced as all, and said."""
+    reading = read_config(MEGATRON + f"--cpu-offloading-num-layers {layers}", "a.sh")
+    assert reading.facts["activation_offload"].value is True
+    assert len(reading.notes) == notes
+
+
+@pytest.mark.parametrize(("pp", "said"), [(1, True), (2, False)])
+def test_activations_on_the_host_are_exported(pp: int, said: bool) -> None:
+    """Without a pipeline Megatron can say it; with one it is listed."""
+    layout = Layout(
+        data_parallel=4, pipeline_parallel=pp, stages=even_stages(32, pp), activation_offload=True
+    )
+    plan = plan_of("llama-3.1-8b", layout, Training(seq_len=2048, global_batch_size=8))
+    exported = FRAMEWORKS["megatron"].export(plan, 8)
+    assert ("--cpu-offloading-num-layers 31" in exported.files["train.sh"]) == said
+    assert ("layout.activation_offload" in {x.name for x in exported.cannot_say}) != said
+
+
+def test_accelerate_points_to_a_json() -> None:
+    """A file that only names DeepSpeed's JSON sends the reader there."""
+    text = "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
+    with pytest.raises(UnreadableConfig, match=r"check 'ds\.json' instead"):
+        read_config(text, "a.yaml")
