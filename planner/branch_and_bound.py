@@ -245,7 +245,8 @@ class BranchAndBound:
         """The layouts of `rows` run as `variant`, with their packing bounds."""
         model = self.space.model
         alike = Alike(
-            prices=self.coefficients.take(rows), m=self.space.grid.num_micro_batches[rows],
+            prices=self.coefficients.take(rows).held_as(variant.schedule),
+            m=self.space.grid.num_micro_batches[rows],
             schedule=variant.schedule, pp=pp, vpp=variant.virtual_stages, modes=variant.modes,
             kind_counts=tuple(model.pattern.count(kind) for kind in range(len(model.kinds))),
         )  # fmt: skip
