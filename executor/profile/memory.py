@@ -1,7 +1,9 @@
 """What moves bytes: copies, pointwise and norm kernels, the optimizer; and how many there are.
 
-bandwidth     bytes that must be read and written / seconds; arrays of 1 GiB on a GPU, on a CPU
-              of 16 MiB, as small models make them: a large cache may hold them, as in training
+bandwidth     bytes that a fused kernel must read and write / seconds; arrays of 1 GiB on a GPU, on
+              a CPU of 16 MiB, as small models make them: a large cache may hold them, as in
+              training. On a CPU norm and SwiGLU are those of the native engine, which are several
+              kernels there
 launch        host-visible seconds of a kernel on one number, many of them back to back
 optimizer     fused AdamW on fp32: reads weight, gradient, 2 moments; writes weight, 2 moments
 context       device memory in use before this process allocates: driver, kernels, libraries
@@ -16,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from costmodels.units import MIB
+from executor.engine import kernels as engine_kernels
 from executor.profile.bench import Bench, Call
 from executor.profile.measurement import Measurement
 from executor.profile.record import Quantity, Record
@@ -27,7 +30,8 @@ ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
 def measurements(device: torch.device) -> tuple[Measurement, ...]:
     """All of the above, once each."""
     size_bytes = ARRAY_BYTES[device.type]
-    moved = tuple(_moved(name, make, size_bytes) for name, make in POINTWISE.items())
+    kernels = CPU_POINTWISE if device.type == "cpu" else POINTWISE
+    moved = tuple(_moved(name, make, size_bytes) for name, make in kernels.items())
     host = (_moved("host_to_device", _host_copy, size_bytes),) if device.type == "cuda" else ()
     return (
         Measurement("memory/launch", "kernel launch", 1.0, _launch),
@@ -68,6 +72,21 @@ def _silu(size_bytes: float, device: torch.device) -> tuple[Call, float]:
     return (lambda: F.silu(x)), 2 * x.nbytes
 
 
+def _engine_norm(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    x, weight = _numbers(size_bytes, device), torch.ones(1024, device=device)
+    return (lambda: engine_kernels.rms_norm(x, weight)), 2 * x.nbytes
+
+
+def _engine_swiglu(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    gate, up = (_numbers(size_bytes / 2, device) for _ in range(2))
+    return (lambda: engine_kernels.swiglu(gate, up, None)), 3 * gate.nbytes
+
+
+def _engine_swiglu_backward(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    gradient, gate, up = (_numbers(size_bytes / 2, device) for _ in range(3))
+    return (lambda: engine_kernels.swiglu_backward(gradient, gate, up, None)), 5 * gate.nbytes
+
+
 def _adamw(size_bytes: float, device: torch.device) -> tuple[Call, float]:
     weight = torch.nn.Parameter(_numbers(size_bytes / 4, device))
     weight.grad = torch.randn_like(weight)
@@ -81,12 +100,21 @@ def _host_copy(size_bytes: float, device: torch.device) -> tuple[Call, float]:
     return (lambda: target.copy_(source, non_blocking=True)), source.nbytes
 
 
-POINTWISE: dict[str, Callable[[float, torch.device], tuple[Call, float]]] = {
+Kinds = dict[str, Callable[[float, torch.device], tuple[Call, float]]]
+POINTWISE: Kinds = {
     "copy": _copy,
     "add": _add,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "silu": _silu,
+    "adamw": _adamw,
+}
+CPU_POINTWISE: Kinds = {
+    "copy": _copy,
+    "add": _add,
+    "rms_norm": _engine_norm,
+    "swiglu": _engine_swiglu,
+    "swiglu_backward": _engine_swiglu_backward,
     "adamw": _adamw,
 }
 
