@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from costmodels.hf_config import model_from_config
 from costmodels.model import Model
+from costmodels.units import format_bytes
 from planner.check import case_of
 from planner.fixes import peak_bytes
 from planner.plan import Plan, Prediction
@@ -64,9 +65,19 @@ def compare(
     yours = resolve(reading, given or Settings(), _facts_of(plan), model=_model_of(plan))
     check_case(yours)
     rate = gpu_hour_price if gpu_hour_price is not None else ours.cluster.gpu_hour_price
-    columns = [_quantities(case, price(case), rate) for case in (yours, ours)]
+    priced = [price(case) for case in (yours, ours)]
+    columns = [_quantities(*pair, rate) for pair in zip((yours, ours), priced, strict=True)]
     rows = tuple(Row(name, columns[0][name], columns[1][name]) for name in columns[1])
-    return Comparison(rows, (*_differences(yours, ours), *yours.notes))
+    return Comparison(rows, (*_misfit(yours, priced[0]), *_differences(yours, ours), *yours.notes))
+
+
+def _misfit(yours: Case, now: Prediction) -> tuple[str, ...]:
+    """That what runs now is not predicted to fit: its step time is then a wish."""
+    rank, memory = fullest(now)
+    over = peak_bytes(memory) - usable_bytes(yours.cluster)
+    return (
+        (f"your config does not fit: rank {rank} lacks {format_bytes(over)}",) if over > 0 else ()
+    )
 
 
 def _model_of(plan: Plan) -> Model:
@@ -99,7 +110,7 @@ def _quantities(case: Case, now: Prediction, rate: float | None) -> dict[str, fl
         "step_time_s": now.step_time_s,
         "compute_s": now.compute_s,
         "exposed_comm_s": now.exposed_comm_s,
-        "bubble_s": now.bubble_s,
+        "bubble_s": max(now.bubble_s, 0.0),  # of one rank, rounding leaves less than nothing
         "optimizer_s": now.optimizer_s,
         "tokens_per_s_per_gpu": now.tokens_per_s_per_gpu,
         "mfu": now.mfu,
@@ -111,7 +122,9 @@ def _quantities(case: Case, now: Prediction, rate: float | None) -> dict[str, fl
 
 
 def _differences(yours: Case, ours: Case) -> tuple[str, ...]:
-    found = [
+    gpus = (yours.layout.world_size, ours.layout.world_size)
+    found = [f"gpus: your config runs on {gpus[0]}, the plan on {gpus[1]}"] * (gpus[0] != gpus[1])
+    found += [
         f"{field.name}: your config says {old}, the plan {new}"
         for field in fields(ours.training)
         if (old := getattr(yours.training, field.name))

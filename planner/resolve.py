@@ -126,11 +126,12 @@ def _facts(settings: Settings) -> dict[str, Fact]:
 
 
 def _filling(near: Settings, reading: Reading) -> dict[str, Fact]:
-    """What a settings file adds: nothing about the batch once the config itself determines it."""
-    determined = sum(name in reading.facts for name in _BATCH) >= 2
-    return {
-        name: fact for name, fact in _facts(near).items() if name not in _BATCH or not determined
-    }
+    """What a settings file adds: nothing about the batch or the GPUs once the config itself
+    determines them.
+    """
+    known: set[str] = {"gpus"} if "data_parallel" in reading.facts else set()
+    known |= set(_BATCH) if sum(name in reading.facts for name in _BATCH) >= 2 else set()
+    return {name: fact for name, fact in _facts(near).items() if name not in known}
 
 
 def _check_missing(

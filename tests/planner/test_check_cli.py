@@ -167,7 +167,9 @@ def test_the_hook_runs_as_pre_commit_runs_it(tmp_path: Path) -> None:
     (tmp_path / "meshplan.toml").write_text(f'cluster = "{CLUSTER}"\n')
     (tmp_path / "good.yaml").write_text(TINY.read_text())
     (tmp_path / "notes.md").write_text("no config")
-    staged = [name for name in ("good.yaml", "notes.md") if re.search(hook["files"], name)]
+    names = ("good.yaml", "notes.md", "meshplan.toml", ".pre-commit-config.yaml")
+    matching = [name for name in names if re.search(hook["files"], name)]
+    staged = [name for name in matching if not re.search(hook["exclude"], name)]
     assert staged == ["good.yaml"]
     command = [*hook["entry"].split(), *staged]
     env = _fake_meshplan(tmp_path)

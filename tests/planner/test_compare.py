@@ -60,3 +60,14 @@ def test_another_question_is_said() -> None:
     assert "global_batch_size: your config says 32, the plan 64" in result.notes
     costs = next(row for row in result.rows if row.name == "cost_per_trillion_tokens")
     assert costs.ours is None or costs.ours > 0
+
+
+def test_what_does_not_fit_is_said() -> None:
+    """A config of 64 sequences per micro-batch on half the GPUs lacks memory: two notes."""
+    text = YOURS.replace("dp: 2", "dp: 1").replace(
+        "recompute_layer: true", "recompute_layer: false"
+    )
+    text = text.replace("micro_batch_size: 1", "micro_batch_size: 64") % 1
+    notes = compare(PLAN, read_config(text, "nanotron.yaml", "nanotron"), predicted).notes
+    assert "gpus: your config runs on 4, the plan on 8" in notes
+    assert any(note.startswith("your config does not fit: rank 0 lacks ") for note in notes)
