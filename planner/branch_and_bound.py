@@ -202,7 +202,7 @@ class BranchAndBound:
         entry = self.fresh[0]
         problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
         below = least(cutoff, own.objective if own else None)
-        if problem.vpp > 1:
+        if problem.vpp > 1 and (below is None or entry.bound < below):
             bound = split_bound(problem, below)
             if below is None and not np.isfinite(bound):
                 heapq.heappop(self.fresh)

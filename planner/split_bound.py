@@ -13,6 +13,7 @@ of several kinds, each as much as the kind that saves most.
 
 import math
 from copy import copy
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Ints
+from costmodels.in_flight import V_SHAPED
 from planner.packing import SAFETY, Alike, end_costs
 from planner.stage_problem import StageProblem
 
@@ -63,42 +65,62 @@ class _Splits:
     def __init__(self, problem: StageProblem) -> None:
         self.problem = problem
         self.counts = np.array(problem.splits)
-        base = [
+        self.base = [
             min((times[r], saved[r]) for r in problem.modes)
             for times, saved in zip(problem.layer_ns, problem.saved_kib, strict=True)
         ]
-        ends = self.counts.cumsum(axis=1)
-        self.times = _by_chunk([ns for ns, _ in base], problem, ends) + problem.send_ns
-        self.saved = _by_chunk([kib for _, kib in base], problem, ends)
-        self.states = _by_chunk(list(problem.state_kib), problem, ends)
+        self.times = self._by_chunk([ns for ns, _ in self.base]) + problem.send_ns
         self.times[:, 0] += problem.embedding.ns
         self.times[:, -1] += problem.head.ns
-        self.hull = _hull([
+        if problem.schedule in V_SHAPED:
+            whole = [self.times[:, chunks].sum(axis=1) for chunks in problem.chunks_of_rank]
+            self.slowest = np.max(whole, axis=0)[:, None]
+        else:
+            self.slowest = self.times.reshape(-1, problem.vpp, problem.pp).max(axis=2)
+
+    @cached_property
+    def loads(self) -> tuple[Ints, Ints]:
+        """What each chunk saves of one micro-batch, and its states."""
+        return self._by_chunk([kib for _, kib in self.base]), self._by_chunk(
+            list(self.problem.state_kib)
+        )
+
+    @cached_property
+    def hull(self) -> list["_Segment"]:
+        """What a layer saves for its time."""
+        p = self.problem
+        return _hull([
             (times[r] - ns, kib - saved[r])
-            for times, saved, (ns, kib) in zip(
-                problem.layer_ns, problem.saved_kib, base, strict=True
-            )
-            for r in problem.modes
+            for times, saved, (ns, kib) in zip(p.layer_ns, p.saved_kib, self.base, strict=True)
+            for r in p.modes
         ])  # fmt: skip
-        self.slowest = np.stack([
-            np.max([self.times[:, chunks].sum(axis=1) for chunks in group], axis=0)
-            for group in problem.shape.waits
-        ], axis=1)  # fmt: skip
-        # Of the ends what is held in flight is in here too.
-        self.room = problem.cap_kib - end_costs(Alike.only(problem))[1][0]
+
+    @cached_property
+    def room(self) -> Ints:
+        """KiB that each rank has for layers; what the ends hold in flight is taken off too."""
+        room: Ints = self.problem.cap_kib - end_costs(Alike.only(self.problem))[1][0]
+        return room
+
+    def _by_chunk(self, each: list[int]) -> Ints:
+        """[split, chunk] sums of what a layer of each kind costs."""
+        before = np.concatenate([[0], np.array(each)[list(self.problem.pattern)].cumsum()])
+        sums: Ints = np.diff(before[self.counts.cumsum(axis=1)], axis=1, prepend=0)
+        return sums
 
     def take(self, kept: "NDArray[np.bool_]") -> "_Splits":
         """Some of them."""
         some = copy(self)
         some.counts, some.times = self.counts[kept], self.times[kept]
-        some.saved, some.states = self.saved[kept], self.states[kept]
         some.slowest = self.slowest[kept]
+        if "loads" in self.__dict__:
+            some.loads = (self.loads[0][kept], self.loads[1][kept])
         return some
 
     def beyond_ns(self, rank: int) -> Floats:
         """What recomputation adds to all rows at least so that `rank` fits, by split."""
         chunks, held = self.problem.chunks_of_rank[rank], self.problem.shape.fullest[rank]
-        found = self.saved[:, chunks] @ held + self.states[:, chunks].sum(axis=1) - self.room[rank]
+        saved, states = self.loads
+        found = saved[:, chunks] @ held + states[:, chunks].sum(axis=1) - self.room[rank]
         lacks: Floats = np.maximum(found, 0).astype(float)
         if not lacks.any():
             return lacks
@@ -126,13 +148,6 @@ class _Splits:
             return np.zeros((len(self.counts), len(chunks)))
         free: Floats = (self.slowest - self.times[:, chunks]).astype(float)
         return free
-
-
-def _by_chunk(each: list[int], problem: StageProblem, ends: Ints) -> Ints:
-    """[split, chunk] sums of what a layer of each kind costs."""
-    before = np.concatenate([[0], np.array(each)[list(problem.pattern)].cumsum()])
-    sums: Ints = np.diff(before[ends], axis=1, prepend=0)
-    return sums
 
 
 def _hull(points: list[tuple[int, int]]) -> list[_Segment]:
