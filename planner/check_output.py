@@ -4,8 +4,9 @@ Every format holds the same findings; the machine formats are one document on st
 """
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal
@@ -26,8 +27,18 @@ RULES: dict[Verdict, str] = {
     "unreadable": "The file cannot be read as a plan or a config.",
     "incomplete": "The file leaves out a fact that no flag or settings file gives.",
 }
+_LINE = re.compile(r"line (\d+): ")
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _HOME = "https://github.com/meshplan/meshplan"
+
+
+def noted(finding: Finding) -> list[tuple[int, str]]:
+    """The notes with the line that each is about: its own where it names one."""
+    found = [(_LINE.match(note), note) for note in finding.notes]
+    return [
+        (int(match[1]), note[match.end() :]) if match else (finding.line, note)
+        for match, note in found
+    ]
 
 
 def full_text(finding: Finding) -> str:
@@ -44,7 +55,8 @@ def summary(findings: list[Finding]) -> str:
     total = sum(counts.values())
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     text = f"{total} config{'s' * (total != 1)} checked" + (f": {parts}" if parts else "")
-    return text + (f" ({skipped} files skipped)" if skipped else "")
+    files = f"{skipped} file{'s' * (skipped != 1)}"
+    return text + (f" ({files} skipped)" if skipped else "")
 
 
 def as_json(findings: list[Finding]) -> str:
@@ -62,7 +74,9 @@ def as_github(findings: list[Finding]) -> str:
     for finding in findings:
         if finding.verdict not in PASSED:
             lines.append(_command("error", finding, full_text(finding)))
-        lines += [_command("notice", finding, note) for note in finding.notes]
+        lines += [
+            _command("notice", replace(finding, line=line), text) for line, text in noted(finding)
+        ]
     return "\n".join([*lines, summary(findings)])
 
 
@@ -196,8 +210,8 @@ def _print_details(finding: Finding, show: Callable[[str], object]) -> None:
         show(f"{place}: {finding.verdict}: {finding.text}")
         if finding.fix:
             show(f"    smallest fix: {finding.fix}")
-    for note in finding.notes:
-        show(f"{place}: note: {note}")
+    for line, text in noted(finding):
+        show(f"{one_line_path(finding)}:{line}: note: {text}")
 
 
 def _numbers(finding: Finding) -> list[str]:

@@ -365,6 +365,20 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     assert "not a file" in findings[2].text
 
 
+def test_a_file_without_permission_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system does not let us open is unreadable, with the system's reason."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    monkeypatch.setattr(Path, "open", refused)
+    (finding,) = check_paths([tmp_path / "train.sh"], TOOLS, GIVEN)
+    assert (finding.verdict, finding.text) == ("unreadable", "cannot be read: Permission denied")
+
+
 def test_an_unknown_name_is_told(tmp_path: Path) -> None:
     """Unknown clusters and models are usage errors, not tracebacks."""
     path = tmp_path / "train.sh"

@@ -38,7 +38,16 @@ def test_github_annotates_the_right_line() -> None:
     )
     assert lines[2].startswith("::error file=b/bad.json,line=3,title=meshplan%3A unreadable::")
     assert lines[0].startswith("::notice file=a/fits.yaml,line=1,")
-    assert lines[-1] == "3 configs checked: 1 fits, 1 does not fit, 1 unreadable (1 files skipped)"
+    assert lines[-1] == "3 configs checked: 1 fits, 1 does not fit, 1 unreadable (1 file skipped)"
+
+
+def test_a_note_stands_at_its_own_line() -> None:
+    """A note that names a line is annotated there, and not at the finding's."""
+    finding = replace(BIG, notes=("line 12: x is priced as y", "no line"))
+    lines = as_github([finding]).splitlines()
+    assert ",line=12,title=meshplan%3A does not fit::x is priced as y" in lines[1]
+    assert ",line=7," in lines[2]
+    assert "name.sh:12: note: x is priced as y" in as_table([finding], width=120)
 
 
 def test_json_holds_every_field() -> None:
