@@ -10,10 +10,9 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
     interleaved_1f1b   played from Megatron-LM's order: groups of S micro-batches visit chunk after
                        chunk; warm-up 2 (S - s - 1) + (V - 1) S (2104.04473, section 2.2)
     zb_h1              (min(m, S)) on every rank: as 1f1b's first rank, since the others wait as
-    long
-                       with their weight gradients (2401.10241, section 2.1)
+                       long with their weight gradients (2401.10241, section 2.1)
     zb_v               2 S chunk-activations on every rank, the bytes of 1f1b's first rank
-                       (2401.10241, section 6), chunk by chunk in the order of that section's figure
+                       (2401.10241, section 6): s to (S + s + 1) / 2 of them in chunk 1
     dualpipe_v         2 S + 1: the forward of an overlapped pair begins before its backward ends
                        (DualPipe's README: PP + 1, where PP counts 2 S stages)
 
@@ -32,6 +31,7 @@ from costmodels.layout import Schedule
 Vector = tuple[int, ...]
 Ints = NDArray[np.int64]
 V_SHAPED: frozenset[Schedule] = frozenset({"zb_v", "dualpipe_v"})
+ZERO_BUBBLE: frozenset[Schedule] = V_SHAPED | {"zb_h1"}
 
 
 def rank_of_chunk(schedule: Schedule, pp: int, chunk: int) -> int:
@@ -65,11 +65,10 @@ def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tupl
 
 
 def _v_shaped_vectors(pp: int, m: int, s: int, extra: int) -> tuple[Vector, ...]:
-    """Chunk 0 leads by 2 (S - s) - 1 forwards; then a forward of each chunk follows in turn."""
-    down, up = 2 * pp - s, s
-    states = [(down + extra, up), (down - 1 + extra, up + 1)]
-    if extra:  # the overlapped pair F0 & B1, F1 & B0
-        states = [(down, up + 1)]
+    """From chunk 0 as far ahead as it may be, to what the greedy order evens out between both."""
+    limit, least = 2 * pp + extra, s + extra
+    most = max(least, (pp + s + 1 + extra) // 2)
+    states = [(limit - up, up) for up in range(least, most + 1)]
     return _maximal(np.minimum(m, np.array(states)))
 
 

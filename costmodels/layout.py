@@ -144,6 +144,9 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     `hardware_profiles.schema.Engine`.
     """
     la, kinds = layout, model.kinds
+    for what in ("optimizer_offload", "activation_offload"):
+        if not 0 <= getattr(la, what) <= 1:
+            raise InvalidLayout(f"{what} {getattr(la, what)} is no fraction; it is from 0 to 1")
     if len(la.stages) != la.pipeline_parallel * la.virtual_stages:
         raise InvalidLayout(
             f"{len(la.stages)} stages, but pipeline_parallel {la.pipeline_parallel} x "

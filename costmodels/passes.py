@@ -71,6 +71,12 @@ def most_passing_bytes(site: Site, kind: Layer) -> Number:
     return peak_bytes(backward_steps(site, kind)) + 3 * _stream(site) + embedding
 
 
+def most_put_off_bytes(site: Site, kind: Layer) -> Number:
+    """What such a pass makes beyond that where its weight products are put off."""
+    steps = backward_steps(site, kind)
+    return maximum(peak_bytes(steps, put_off=True) - peak_bytes(steps), 0.0)
+
+
 def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
     """What the head holds at the peak of the loss: the normed rows, gathered, their gradient, and
     the largest of the first chunk's logits, the table's gradient (16 bit) beside the logits' own,

@@ -51,6 +51,10 @@ class Prices:
     layer_state_bytes  (N, K) weights, gradients and optimizer state of one layer
     layer_update_bytes (N, K) held in the optimizer step, when no activation is: a rank's peak is
                        states + max(activations + transient, update)
+    layer_deferred_bytes, layer_waiting_bytes, put_off_bytes
+                       (N, K), (N, K), (N,) where weight products are put off (zero bubble): kept
+                       from I to W of a layer and micro-batch, gradients held whole of a layer, and
+                       what a pass makes more; `planner.coefficients` says how they enter
     layer_step_s       (N, K) once per step: exposed gradient/weight communication and optimizer
                        update
     transient_bytes    (N, R) held only while some layer of mode r runs; a stage pays its largest
@@ -71,6 +75,9 @@ class Prices:
     layer_saved_bytes: Floats
     layer_state_bytes: Floats
     layer_update_bytes: Floats
+    layer_deferred_bytes: Floats
+    layer_waiting_bytes: Floats
+    put_off_bytes: Floats
     layer_step_s: Floats
     transient_bytes: Floats
     embedding_s: Floats
@@ -117,6 +124,9 @@ def price(
         layer_saved_bytes=work.layer_saved_bytes,
         layer_state_bytes=weights.layer_state_bytes,
         layer_update_bytes=update_layers,
+        layer_deferred_bytes=work.layer_deferred_bytes,
+        layer_waiting_bytes=weights.layer_waiting_bytes,
+        put_off_bytes=work.put_off_bytes,
         layer_step_s=once.layers_s[:, :, 0],
         transient_bytes=work.replay_bytes + gathered[:, None],
         embedding_s=work.rows(work.embedding.total_s) + ends_s[:, 0],

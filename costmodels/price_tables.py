@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from costmodels.blocks import input_bytes
 from costmodels.elementwise import Number, where
 from costmodels.ends import logits_bytes
+from costmodels.feed_forward import Site
 from costmodels.grid import Grid, Ints, distinct, thousandths
 from costmodels.layer import Cost
 from costmodels.memory import gathered_bytes, state_memory, update_bytes
+from costmodels.model import Layer
 from costmodels.params import (
     RankParameters,
     embedding_parameters_per_rank,
@@ -26,7 +28,13 @@ from costmodels.params import (
     head_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.passes import loss_bytes, most_passing_bytes
+from costmodels.passes import (
+    backward_steps,
+    left_bytes,
+    loss_bytes,
+    most_passing_bytes,
+    most_put_off_bytes,
+)
 from costmodels.ranks import Ranks
 from costmodels.step import Setting, optimizer_s
 from costmodels.weight_traffic import WeightTraffic
@@ -157,10 +165,36 @@ class WorkTable(_Table):
         """(N,) the most alive for a moment in a backward pass, where the engine's are counted."""
         if not self.setting.engine.kernels.counts_passes:
             return np.zeros(len(self.of_row))
+        return self._most(most_passing_bytes)
+
+    @property
+    def put_off_bytes(self) -> Floats:
+        """(N,) what is alive beyond that where weight products are put off."""
+        if not self.setting.engine.kernels.counts_passes:
+            return np.zeros(len(self.of_row))
+        return self._most(most_put_off_bytes)
+
+    def _most(self, bytes_of: Callable[[Site, Layer], Number]) -> Floats:
+        """(N,) of the layer kind that makes most."""
         site, kinds = self.ranks.step.site, self.setting.model.kinds
-        each = [self._column(most_passing_bytes(site, kind)) for kind in kinds]
+        each = [self._column(bytes_of(site, kind)) for kind in kinds]
         most: Floats = np.max(each, axis=0)[self.of_row]
         return self.ranks.working_scale * most
+
+    @property
+    def layer_deferred_bytes(self) -> Floats:
+        """(N, K) kept from a layer's input gradient to its weight gradient; 0 where the engine's
+        passes are not counted, which keeps what it saved.
+        """
+        if not self.setting.engine.kernels.counts_passes:
+            return np.zeros((len(self.of_row), len(self.kinds)))
+        site, kinds = self.ranks.step.site, self.setting.model.kinds
+        scale = self.ranks.working_scale
+        return self.rows_by_kind(
+            lambda kind: (
+                self._kept_bytes(kind, 0) + scale * left_bytes(backward_steps(site, kinds[kind]))
+            )
+        )
 
     @property
     def logits_bytes(self) -> Floats:
@@ -221,6 +255,16 @@ class WeightTable(_Table):
     def layer_state_bytes(self) -> Floats:
         """(N, K)."""
         return self.rows_by_kind(lambda kind: self._state_bytes(self.layers[kind]))
+
+    @property
+    def layer_waiting_bytes(self) -> Floats:
+        """(N, K) gradients that ZeRO-2 and 3 hold whole while weight products are put off."""
+        if not self.setting.engine.kernels.counts_passes:
+            return np.zeros((len(self.of_row), len(self.kinds)))
+        whole = where(self.grid.zero_stage >= 2, 4.0 * self.ranks.working_scale, 0.0)
+        return self.rows_by_kind(
+            lambda kind: whole * (self.layers[kind].dense + self.layers[kind].expert)
+        )
 
     @property
     def embedding_state_bytes(self) -> Floats:

@@ -190,7 +190,7 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
         reserved = max(rank.reserved_peak_bytes for rank in own)
         stage = stages[place] if place < len(stages) else None
         if device == "cpu":
-            resident = stage.context + stage.allocated if stage else None
+            resident = stage.context + stage.reserved if stage else None
             parts.append((f"memory, stage {place}, resident", resident, allocated))
             continue
         parts += [

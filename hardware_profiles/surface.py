@@ -34,7 +34,7 @@ from hardware_profiles.schema import AttentionPoint, Dtype, MatmulPoint
 
 Floats = NDArray[np.float64]
 
-FEWEST = 6  # shapes
+FEWEST = 4  # shapes
 RANGE = 3.0  # octaves
 TRANSPOSED = 0.6
 NOISES = (0.01, 0.1)  # of the variance of the residuals: quiet and shared machines

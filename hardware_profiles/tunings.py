@@ -104,11 +104,15 @@ def gpu_family(gpu: str) -> str:
 
 @cache
 def load_fit(engine: str, gpu: str) -> Fit:
-    """What was learnt about `engine` on the family of `gpu`, or the nearest thing to it."""
+    """What was learnt about `engine` on the family of `gpu`, or the nearest thing to it.
+
+    Nothing that was learnt on GPUs holds for a CPU.
+    """
+    families = ("cpu",) if gpu == "cpu" else (gpu_family(gpu), "any")
     for name in (engine, "generic"):
         for folder in FOLDERS:
             tables = _tables(folder, name)
-            for family in (gpu_family(gpu), "any"):
+            for family in families:
                 if family in tables:
                     return tables[family]
     return UNFITTED

@@ -25,10 +25,10 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.bounds import row_bounds, row_fits
-from planner.chunk_bound import chunk_bound
 from planner.coefficients import NS_PER_S, Coefficients, stage_problem
 from planner.packing import Alike, packing_bound, packing_bounds
 from planner.space import Space, Variant
+from planner.split_bound import split_bound
 from planner.stage_problem import StagePlan, StageProblem
 from planner.stages import Solver
 
@@ -203,7 +203,7 @@ class BranchAndBound:
         problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
         below = least(cutoff, own.objective if own else None)
         if problem.vpp > 1:
-            bound = chunk_bound(problem, below)
+            bound = split_bound(problem, below)
             if below is None and not np.isfinite(bound):
                 heapq.heappop(self.fresh)
                 self.misfits += 1
@@ -245,7 +245,8 @@ class BranchAndBound:
         """The layouts of `rows` run as `variant`, with their packing bounds."""
         model = self.space.model
         alike = Alike(
-            prices=self.coefficients.take(rows), m=self.space.grid.num_micro_batches[rows],
+            prices=self.coefficients.take(rows).held_as(variant.schedule),
+            m=self.space.grid.num_micro_batches[rows],
             schedule=variant.schedule, pp=pp, vpp=variant.virtual_stages, modes=variant.modes,
             kind_counts=tuple(model.pattern.count(kind) for kind in range(len(model.kinds))),
         )  # fmt: skip

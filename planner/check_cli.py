@@ -33,6 +33,10 @@ Gpus = Annotated[int | None, typer.Option(min=1, help="Accelerators of the run."
 ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
 SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="Sequences per optimizer step.")]
+MicroBatch = Annotated[int | None, typer.Option(min=1, help="Sequences per forward and rank.")]
+VocabSize = Annotated[
+    int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")
+]
 FrameworkName = Annotated[
     str | None, typer.Option(help="Read every path as this framework's config.")
 ]
@@ -51,6 +55,8 @@ def check(
     model: ModelName = None,
     seq_len: SeqLen = None,
     global_batch_size: Batch = None,
+    micro_batch_size: MicroBatch = None,
+    vocab_size: VocabSize = None,
     framework: FrameworkName = None,
     tolerance: Tolerance = 0.05,
     slack: Slack = None,
@@ -71,6 +77,8 @@ def check(
         model=model,
         seq_len=seq_len,
         global_batch_size=global_batch_size,
+        micro_batch_size=micro_batch_size,
+        vocab_size=vocab_size,
     )
     findings = check_paths(
         paths,

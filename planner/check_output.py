@@ -185,7 +185,7 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
         if table.row_count:
             console.print(table)
         for finding in findings:
-            _print_details(finding, lambda line: console.print(line, markup=False))
+            _print_details(finding, lambda line: console.print(line, markup=False, soft_wrap=True))
         console.print(summary(findings), markup=False)
     return captured.get().rstrip("\n")
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Grid, Ints
+from costmodels.in_flight import ZERO_BUBBLE
 from costmodels.layout import Schedule
 from costmodels.model import Model
 from costmodels.price import Prices
@@ -35,6 +36,9 @@ class Coefficients:
     layer_saved_kib: Ints
     layer_state_kib: Ints
     layer_update_kib: Ints
+    layer_deferred_kib: Ints
+    layer_waiting_kib: Ints
+    put_off_kib: Ints
     layer_step_ns: Ints
     transient_kib: Ints
     embedding_ns: Ints
@@ -88,6 +92,21 @@ class Coefficients:
         }
         return replace(self, **columns)
 
+    def held_as(self, schedule: Schedule) -> Self:
+        """The memory of layers under `schedule`: a zero-bubble one holds a micro-batch until W, and
+        from I to W its inputs and output gradients instead of what was saved.
+
+        An upper bound: each micro-batch in flight counts with the larger of the two.
+        """
+        if schedule not in ZERO_BUBBLE:
+            return self
+        return replace(
+            self,
+            layer_saved_kib=np.maximum(self.layer_saved_kib, self.layer_deferred_kib[:, :, None]),
+            layer_state_kib=self.layer_state_kib + self.layer_waiting_kib,
+            transient_kib=self.transient_kib + self.put_off_kib[:, None],
+        )
+
     def form(self, schedule: Schedule, pp: int, vpp: int, m: Ints) -> ClosedForm[Ints]:
         """The closed form of each row run as one schedule."""
         half = pp * vpp * self.send_ns // 2
@@ -112,7 +131,8 @@ def stage_problem(
     legality: Legality,
 ) -> StageProblem:
     """The inner problem of `row` run as `variant`."""
-    c, pp = coefficients, int(grid.pipeline_parallel[row])
+    pp = int(grid.pipeline_parallel[row])
+    c = coefficients.take(slice(row, row + 1)).held_as(variant.schedule)
     return StageProblem(
         pattern=model.pattern,
         schedule=variant.schedule,
@@ -120,34 +140,32 @@ def stage_problem(
         vpp=variant.virtual_stages,
         m=int(grid.num_micro_batches[row]),
         modes=variant.modes,
-        layer_ns=tuple(map(tuple, c.layer_ns[row].tolist())),
-        saved_kib=tuple(map(tuple, c.layer_saved_kib[row].tolist())),
-        state_kib=tuple(c.layer_state_kib[row].tolist()),
-        update_kib=tuple(c.layer_update_kib[row].tolist()),
-        step_ns=tuple(c.layer_step_ns[row].tolist()),
-        transient_kib=tuple(c.transient_kib[row].tolist()),
+        layer_ns=tuple(map(tuple, c.layer_ns[0].tolist())),
+        saved_kib=tuple(map(tuple, c.layer_saved_kib[0].tolist())),
+        state_kib=tuple(c.layer_state_kib[0].tolist()),
+        update_kib=tuple(c.layer_update_kib[0].tolist()),
+        step_ns=tuple(c.layer_step_ns[0].tolist()),
+        transient_kib=tuple(c.transient_kib[0].tolist()),
         embedding=End(
-            int(c.embedding_ns[row]),
-            int(c.embedding_saved_kib[row]),
-            int(c.embedding_state_kib[row]),
-            int(c.embedding_step_ns[row]),
-            update_kib=int(c.embedding_update_kib[row]),
+            int(c.embedding_ns[0]),
+            int(c.embedding_saved_kib[0]),
+            int(c.embedding_state_kib[0]),
+            int(c.embedding_step_ns[0]),
+            update_kib=int(c.embedding_update_kib[0]),
         ),
         head=End(
-            int(c.head_ns[row]),
-            int(c.head_saved_kib[row]),
-            int(c.head_state_kib[row]),
-            int(c.head_step_ns[row]),
-            int(c.head_transient_kib[row]),
-            int(c.head_update_kib[row]),
+            int(c.head_ns[0]),
+            int(c.head_saved_kib[0]),
+            int(c.head_state_kib[0]),
+            int(c.head_step_ns[0]),
+            int(c.head_transient_kib[0]),
+            int(c.head_update_kib[0]),
         ),
-        send_ns=int(c.send_ns[row]),
-        fixed_kib=int(c.fixed_kib[row]),
+        send_ns=int(c.send_ns[0]),
+        fixed_kib=int(c.fixed_kib[0]),
         cap_kib=c.cap_kib,
-        fixed_step_ns=int(c.fixed_step_ns[row]),
-        passes_ns=Passes(
-            int(c.forward_ns[row]), int(c.input_grad_ns[row]), int(c.weight_grad_ns[row])
-        ),
+        fixed_step_ns=int(c.fixed_step_ns[0]),
+        passes_ns=Passes(int(c.forward_ns[0]), int(c.input_grad_ns[0]), int(c.weight_grad_ns[0])),
         splits=splits(model, legality, pp, variant.virtual_stages),
         empty_ends=legality.layers_count_ends,
     )
@@ -167,6 +185,9 @@ def row_of(problem: StageProblem) -> Coefficients:
         layer_saved_kib=np.array([p.saved_kib]),
         layer_state_kib=np.array([p.state_kib]),
         layer_update_kib=np.array([p.update_kib]),
+        layer_deferred_kib=np.zeros((1, len(p.state_kib)), np.int64),
+        layer_waiting_kib=np.zeros((1, len(p.state_kib)), np.int64),
+        put_off_kib=np.zeros(1, np.int64),
         layer_step_ns=np.array([p.step_ns]),
         transient_kib=np.array([p.transient_kib]),
         send_ns=np.array([p.send_ns]),

@@ -3,7 +3,8 @@
 One change at a time, in order of how little it disturbs: a smaller micro-batch, more recompute,
 more sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest: memory
 is asked of every legal change, and time, which costs ten times as much, only of those that fit.
-Where no single change does, the one that leaves least is made, and the next, until it fits.
+Where no single change does, the one that leaves least is made, and the next, until it fits; other
+degrees only where the rest is not enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,26 +50,28 @@ def fix_illegal(case: Case) -> Fix | None:
 
 def fix_memory(case: Case, price: Price, usable_bytes: float) -> Fix | None:
     """The fastest single change whose every rank keeps within `usable_bytes`, else several."""
-    quotes = list(_quoted(case, price))
+    quotes = list(_quoted(case, price, changes))
     fitting = [pair for pair in quotes if _peak_bytes(pair[1]) <= usable_bytes][:MOST_TIMED]
     if fitting:
         return min(fitting, key=lambda pair: pair[1].whole().step_time_s)[0]
-    return _several(case, price, usable_bytes, quotes)
+    return _several(case, price, usable_bytes, _memory_changes) or _several(
+        case, price, usable_bytes, changes
+    )
 
 
 def _several(
-    case: Case, price: Price, usable_bytes: float, quotes: list[tuple[Fix, Quote]]
+    case: Case, price: Price, usable_bytes: float, changes_of: Callable[[Case], Iterator[Fix]]
 ) -> Fix | None:
     """One change after the other, each the one that leaves least, until it fits."""
     least, here = inf, case
     for _ in range(MOST_CHANGES):
+        quotes = _quoted(here, price, changes_of)
         fix, quote = min(quotes, key=lambda pair: _peak_bytes(pair[1]), default=(None, None))
         if fix is None or quote is None or _peak_bytes(quote) >= least:
             return None
         least, here = _peak_bytes(quote), replace(here, layout=fix.layout)
         if least <= usable_bytes:
             return Fix(_difference(case.layout, here.layout), here.layout)
-        quotes = list(_quoted(here, price))
     return None
 
 
@@ -87,9 +90,11 @@ def _peak_bytes(quote: Quote) -> float:
     return max(map(peak_bytes, quote.memory))
 
 
-def _quoted(case: Case, price: Price) -> Iterator[tuple[Fix, Quote]]:
+def _quoted(
+    case: Case, price: Price, changes_of: Callable[[Case], Iterator[Fix]]
+) -> Iterator[tuple[Fix, Quote]]:
     """The legal changes of a case with their memory."""
-    for fix in changes(case):
+    for fix in changes_of(case):
         if _legal(case, fix.layout):
             yield fix, price(replace(case, layout=fix.layout))
 

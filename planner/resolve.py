@@ -39,6 +39,8 @@ FLAGS = {
     "model": "--model",
     "seq_len": "--seq-len",
     "global_batch_size": "--global-batch-size",
+    "micro_batch_size": "--micro-batch-size",
+    "vocab_size": "--vocab-size",
 }
 
 
@@ -180,11 +182,7 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
     )
     vpp = _virtual_stages(facts, reading, model, pp)
     etp = tp if reading.expert_tensor_follows and model.is_moe else 1
-    options = {
-        name: facts[name].value
-        for name in _OPTIONS
-        if name in facts
-    }
+    options = {name: facts[name].value for name in _OPTIONS if name in facts}
     layout = Layout(
         data_parallel=dp,
         tensor_parallel=tp,

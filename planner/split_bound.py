@@ -1,4 +1,4 @@
-"""V > 1 and the engine's own splits: the least time of all rows together, split by split.
+"""V > 1: the least time of all rows together, split by split.
 
 A split says how many layers each chunk holds, so with nothing recomputed a row lasts what its
 slowest chunk does. A rank that does not fit must recompute: up to its row's slowest chunk that is
@@ -20,10 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Ints
-from planner.packing import Alike, end_costs
+from planner.packing import SAFETY, Alike, end_costs
 from planner.stage_problem import StageProblem
 
 Floats = NDArray[np.float64]
+
+
+def split_bound(problem: StageProblem, below: int | None) -> float:
+    """A lower bound of the objective with several chunks; infinite: no plan (below `below`)."""
+    form = problem.form
+    rest = int(form.share_ns(problem.least_work_ns)) + problem.least_end_ns
+    limit_ns = math.inf if below is None else (below - rest) / form.weight
+    return (form.weight * rows_of_splits(problem, limit_ns) + rest) * SAFETY
 
 
 def rows_of_splits(problem: StageProblem, limit_ns: float = math.inf) -> float:

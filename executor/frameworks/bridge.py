@@ -111,6 +111,8 @@ _KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like Megatron-Bridge or NeMo overrides."""
+    if name.endswith(".py"):  # a recipe is a program
+        return False
     return bool(re.search(r"\btensor_model_parallel_size\s*[:=]", text)) or (
         bool(re.search(r"^(train|ddp):\s*$", text, re.M)) and "micro_batch_size:" in text
     )

@@ -100,6 +100,8 @@ def _config(answer: Answer) -> dict[str, Any]:
         zero["mics_shard_size"] = la.shard_group
     if la.zero_stage and la.optimizer_offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        if la.optimizer_offload < 1 and la.zero_stage == 3:
+            zero["offload_optimizer"]["ratio"] = la.optimizer_offload
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": la.micro_batch_size,
         "gradient_accumulation_steps": la.num_micro_batches(training),
@@ -144,6 +146,8 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid += unless(la, "mics_shard_size needs stage 3 and no tensor_parallel", shard_group=0)
     if la.zero_stage == 0:
         unsaid += unless(la, "offload_optimizer needs a stage above 0", optimizer_offload=False)
+    elif la.zero_stage < 3 and la.optimizer_offload:
+        unsaid += unless(la, "offload_optimizer.ratio needs stage 3", optimizer_offload=True)
     unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data"))
     unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code"))
     if training.precision not in ("fp32", "bf16", "fp16"):
@@ -201,10 +205,12 @@ def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:
     notes, ratio = [], values.num(f"{where}.ratio")
     if device is not None and device.value == "nvme":
         notes.append(f"line {device.line}: the optimizer on nvme is priced as in host memory")
-    if ratio is not None and ratio.value < 1:
-        notes.append(
-            f"line {ratio.line}: {ratio.value:g} of the optimizer offloaded, priced as all"
-        )
+    stage = values.get(f"{zero}.stage")
+    if ratio is not None and device is not None and device.value != "none":
+        if stage is not None and str(stage.value) == "3":
+            put(facts, optimizer_offload=ratio)
+        elif ratio.value < 1:
+            notes.append(f"line {ratio.line}: ratio counts in stage 3 only: priced without it")
     return notes
 
 

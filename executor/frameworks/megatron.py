@@ -47,9 +47,10 @@ _MARKS = frozenset((*COUNTS.values(), "num_layers", "hidden_size", "use_distribu
 
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like a script with Megatron's arguments."""
-    return "--tensor-model-parallel-size" in text or (
+    flags = "--tensor-model-parallel-size" in text or (
         "--num-layers" in text and "--micro-batch-size" in text
     )
+    return flags and not name.endswith(".py")  # a program that takes the flags is no config
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:

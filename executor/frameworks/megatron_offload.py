@@ -2,9 +2,9 @@
 
     ours                theirs
     optimizer_offload   optimizer_cpu_offload, use_precision_aware_optimizer,
-                        optimizer_offload_fraction 1
-    activation_offload  cpu_offloading_num_layers, at most all layers but one; without a pipeline
-                        and without recompute
+                        optimizer_offload_fraction
+    activation_offload  cpu_offloading_num_layers of all, at most all but one, which is as good as
+                        all; without a pipeline and without recompute
 
 Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (the fraction is 1 unless
 stated), `megatron/core/optimizer/optimizer_config.py` (there it is 0, as in Megatron-Bridge),
@@ -23,18 +23,21 @@ def offload_settings(la: Layout, model: Model) -> tuple[dict[str, object], list[
     settings: dict[str, object] = {}
     if la.optimizer_offload:
         settings |= {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
-        settings["optimizer_offload_fraction"] = 1.0
+        settings["optimizer_offload_fraction"] = float(la.optimizer_offload)
     if not la.activation_offload:
         return settings, []
     if la.pipeline_parallel > 1 or la.recompute != "none" or model.num_layers == 1:
         why = "cpu_offloading needs one pipeline rank, several layers and no recompute"
         return settings, unless(la, why, activation_offload=False)
-    moved = {"cpu_offloading": True, "cpu_offloading_num_layers": model.num_layers - 1}
-    return settings | moved, []
+    layers, most = la.activation_offload * model.num_layers, model.num_layers - 1
+    moved = {"cpu_offloading": True, "cpu_offloading_num_layers": min(round(layers), most)}
+    whole = layers in (round(layers), model.num_layers)
+    why = "cpu_offloading moves whole layers"
+    return settings | moved, [] if whole else unless(la, why, activation_offload=0.0)
 
 
 def offload_facts(values: Values, facts: dict[str, Fact], fraction: float) -> list[str]:
-    """Adds what the host keeps to `facts`; notes for what is priced as more or less than stated."""
+    """Adds what the host keeps to `facts`; notes for what is not priced."""
     optimizer, layers = (
         values.flag("optimizer_cpu_offload"),
         values.num("cpu_offloading_num_layers"),
@@ -43,15 +46,15 @@ def offload_facts(values: Values, facts: dict[str, Fact], fraction: float) -> li
     moved = part.value if part else fraction
     notes = []
     if optimizer is not None:
-        put(facts, optimizer_offload=Fact(bool(optimizer.value and moved), optimizer.line))
-        if part and optimizer.value and 0 < moved < 1:
-            notes.append(f"line {part.line}: {moved:g} of the optimizer offloaded, priced as all")
+        on_host = float(optimizer.value and moved)
+        put(facts, optimizer_offload=Fact(on_host, (part or optimizer).line))
     if layers is not None and layers.value > 0:
-        put(facts, activation_offload=Fact(True, layers.line))
         known = values.num("num_layers")
-        if known and layers.value < known.value - 1:
-            what = f"activations of {layers.value:g} layers of {known.value:g} offloaded"
-            notes.append(f"line {layers.line}: {what}, priced as all")
+        if known is None:
+            notes.append(f"line {layers.line}: the layers are not stated; all are priced so")
+        fewer = known is not None and layers.value < known.value - 1
+        moved = layers.value / known.value if known and fewer else 1.0
+        put(facts, activation_offload=Fact(moved, layers.line))
     for name in ("cpu_offloading_weights", "fine_grained_activation_offloading"):
         if values.on(name):
             notes.append(f"line {values.found[name].line}: {name} is not priced")

@@ -69,11 +69,24 @@ def _shape_of(values: Values) -> dict[str, Any] | None:
     return config | _experts_of(values, prefix + "moe_config.", sizes)
 
 
+def _old_experts_of(values: Values) -> dict[str, Any]:
+    """The keys of `examples/moe` (is_llamoe_config), before nanotron had a `moe_config`."""
+    experts = values.count("model.model_config.moe_num_experts")
+    if experts is None:
+        return {}
+    top = values.count("model.model_config.num_experts_per_tok")
+    return {
+        "model_type": "mixtral",
+        "num_local_experts": experts.value,
+        "num_experts_per_tok": top.value if top else 1,
+    }
+
+
 def _experts_of(values: Values, prefix: str, sizes: Mapping[str, int]) -> dict[str, Any]:
     """MoE layers as Qwen2-MoE's configuration; absent ones are `MoEConfig`'s defaults."""
     experts = values.count(prefix + "num_experts")
     if experts is None:
-        return {}
+        return _old_experts_of(values)
     top, width = values.count(prefix + "top_k"), values.count(prefix + "moe_intermediate_size")
     shared = values.count(prefix + "shared_expert_intermediate_size", least=0)
     listed = values.get(prefix + "layers")

@@ -47,7 +47,7 @@ LATEST: Version = "0.3"
 def claims(name: str, text: str) -> bool:
     """Whether a file looks like a torchtitan configuration."""
     if name.endswith(".py"):
-        return "torchtitan" in text and "Trainer.Config" in text
+        return "torchtitan" in text and bool(re.search(r"->\s*[\w.]*Trainer\.Config\b", text))
     return name.endswith(".toml") and bool(re.search(r"^\[(parallelism|job)\]", text, re.M))
 
 

@@ -100,7 +100,7 @@ def read_python(text: str) -> dict[str, Fact]:
         raise UnreadableConfig(f"not Python: {error.msg}", error.lineno or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableConfig(f"not Python that a config needs: {error}") from None
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    functions = _configurations(tree)
     if len(functions) != 1:
         names = ", ".join(function.name for function in functions[:5]) or "none"
         raise UnreadableConfig(
@@ -115,6 +115,13 @@ def read_python(text: str) -> dict[str, Fact]:
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             _assignment(node, found)
     return found
+
+
+def _configurations(tree: ast.Module) -> list[ast.FunctionDef]:
+    """The functions that say they return a configuration; all, where none says what it returns."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    said = [f for f in functions if f.returns and _dotted(f.returns).endswith("Trainer.Config")]
+    return said or functions
 
 
 def _in_order(function: ast.FunctionDef) -> Iterator[ast.AST]:

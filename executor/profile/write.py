@@ -1,7 +1,8 @@
 """The measurements of a session as a `Cluster`.
 
     GPU        the datasheet where the device is one we know, else what was measured
-    kernels    fractions of the datasheet, and the points behind them
+    kernels    fractions of the datasheet, and the points behind them; of pointwise kernels the
+               harmonic mean: a layer moves about as many bytes through each kind
     links      large-message bus bandwidth and the latency of one step, from the curves
 
 Bus bandwidth at the largest message: size / seconds x f(n), with f = 2(n-1)/n for all_reduce,
@@ -13,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import harmonic_mean
 
 from executor.profile.health import slow_links, slow_ranks, told
 from executor.profile.record import Quantity, Record
@@ -168,7 +169,7 @@ def build_kernels(measured: Measured, gpu: Gpu, conditions: dict[str, str]) -> K
         grouped_efficiency={dtype: rate / peak[dtype] for dtype, rate in grouped.items()},
         attention_forward=_attention(measured, "forward") / _peak_16_bit(gpu),
         attention_backward=_attention(measured, "backward") / _peak_16_bit(gpu),
-        memory_efficiency=min(1.0, median(pointwise) / bandwidth),
+        memory_efficiency=min(1.0, harmonic_mean(pointwise) / bandwidth),
         launch_s=measured.quantities["launch"],
         context_bytes=measured.quantities["context"],
         burst_flops_per_s=measured.rates("burst"),

@@ -81,6 +81,26 @@ def test_tensor_parallel_saves_equation_2(name: str, t: int):
     assert saved == pytest.approx(S * b * h * (10 + 24 / t + 5 * a * S / (h * t)), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("t", "sequence_parallel", "expected"),
+    [
+        pytest.param(1, False, 2 + 2 + 8 + 8 + 1, id="norm's input, Y, YA, Z and the mask of V"),
+        pytest.param(
+            8, False, 2 + 2 + 8 / 8 + 8 / 8 + 1, id="tensor parallel: norm and dropout whole"
+        ),
+        pytest.param(8, True, (2 + 2 + 8 + 8 + 1) / 8, id="sequence parallel: all over t"),
+    ],
+)
+@pytest.mark.parametrize("name", PAPER)
+def test_feed_forward_of_equation_3(name: str, t: int, sequence_parallel: bool, expected: float):
+    """Y = LayerNorm(X), Z = GeLU(YA), W = ZB, V = Dropout(W): 21 s b h bytes where all is whole."""
+    model, b, h, _ = letters(name)
+    where = site(model, b, t, sequence_parallel=sequence_parallel)
+    operations = list(layer_operations(where, model.kinds[0]))
+    block = operations[[op.name for op in operations].index("feed_forward_norm") :]
+    assert sum(float(op.saved_bytes) for op in block) == pytest.approx(S * b * h * expected)
+
+
 @pytest.mark.parametrize("t", [2, 4, 8])
 @pytest.mark.parametrize("name", PAPER)
 def test_sequence_parallel_saves_equation_4(name: str, t: int):

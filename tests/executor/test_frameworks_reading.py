@@ -61,8 +61,8 @@ num_processes: 8
     [
         pytest.param("a.sh", MEGATRON + "--optimizer-cpu-offload", True, "", id="megatron: all"),
         pytest.param(
-            "a.sh", MEGATRON + "--optimizer-cpu-offload --optimizer-offload-fraction 0.5", True,
-            "0.5 of the optimizer", id="megatron: half",
+            "a.sh", MEGATRON + "--optimizer-cpu-offload --optimizer-offload-fraction 0.5", 0.5, "",
+            id="megatron: half",
         ),
         pytest.param(
             "a.sh", MEGATRON + "--optimizer-cpu-offload --optimizer-offload-fraction 0", False, "",
@@ -80,6 +80,15 @@ num_processes: 8
             "a.json", DEEPSPEED % '"cpu_offload": true', True, "", id="deepspeed: its old word"
         ),
         pytest.param(
+            "a.json", DEEPSPEED % '"offload_optimizer": {"device": "cpu", "ratio": 0.5}', True,
+            "stage 3 only", id="deepspeed: a ratio in stage 2",
+        ),
+        pytest.param(
+            "a.json", (DEEPSPEED % '"offload_optimizer": {"device": "cpu", "ratio": 0.5}').replace(
+                '"stage": 2', '"stage": 3'
+            ), 0.5, "", id="deepspeed: a ratio in stage 3",
+        ),
+        pytest.param(
             "a.json", DEEPSPEED % '"offload_param": {"device": "none"}', None, "",
             id="deepspeed: weights that stay",
         ),
@@ -87,8 +96,8 @@ num_processes: 8
         pytest.param("a.yaml", ACCELERATE % "none", False, "", id="accelerate: not"),
     ],
 )  # fmt: skip
-def test_an_optimizer_on_the_host(name: str, text: str, offloads: bool | None, note: str) -> None:
-    """Whether the optimizer runs on the host, by each framework's words and defaults."""
+def test_an_optimizer_on_the_host(name: str, text: str, offloads: float | None, note: str) -> None:
+    """What of the optimizer runs on the host, by each framework's words and defaults."""
     reading = read_config(text, name)
     fact = reading.facts.get("optimizer_offload")
     assert (fact.value if fact else None) == offloads
@@ -96,14 +105,14 @@ def test_an_optimizer_on_the_host(name: str, text: str, offloads: bool | None, n
 
 
 @pytest.mark.parametrize(
-    ("layers", "notes"),
-    [pytest.param(15, 0, id="all that Megatron allows"), pytest.param(4, 1, id="four of 16")],
+    ("layers", "fraction"),
+    [pytest.param(15, 1.0, id="all that Megatron allows"), pytest.param(4, 0.25, id="four of 16")],
 )
-def test_activations_on_the_host(layers: int, notes: int) -> None:
-    """All layers but one is all that Megatron moves; fewer are priced as all, and said."""
+def test_activations_on_the_host(layers: int, fraction: float) -> None:
+    """All layers but one is all that Megatron moves."""
     reading = read_config(MEGATRON + f"--cpu-offloading-num-layers {layers}", "a.sh")
-    assert reading.facts["activation_offload"].value is True
-    assert len(reading.notes) == notes
+    assert reading.facts["activation_offload"].value == fraction
+    assert not reading.notes
 
 
 @pytest.mark.parametrize(("pp", "said"), [(1, True), (2, False)])

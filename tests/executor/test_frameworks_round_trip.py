@@ -115,3 +115,21 @@ def test_an_optimizer_on_the_host_is_there_whole(framework: str, words: str) -> 
     layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(32),), optimizer_offload=True)
     plan = plan_of("llama-3.1-8b", layout, Training(seq_len=2048, global_batch_size=8))
     assert any(words in text for text in FRAMEWORKS[framework].export(plan, 8).files.values())
+
+
+@pytest.mark.parametrize("framework", ["megatron", "bridge", "deepspeed"])
+def test_fractions_on_the_host_come_back(framework: str) -> None:
+    """Half of the optimizer: Megatron's fraction, DeepSpeed's ratio. 8 of 32 layers' activations
+    come back where the file states how many layers there are.
+    """
+    layout = Layout(
+        data_parallel=8, zero_stage=3, stages=(Stage(32),), optimizer_offload=0.5,
+        activation_offload=0.25 if framework == "megatron" else 0.0,
+    )  # fmt: skip
+    plan = plan_of("llama-3.1-8b", layout, Training(seq_len=2048, global_batch_size=8))
+    exported = FRAMEWORKS[framework].export(plan, 8)
+    file = next(iter(exported.files))
+    reading = read_config(exported.files[file], file)
+    back = resolve(reading, missing_facts(plan, exported), Settings()).layout
+    assert back.optimizer_offload == 0.5
+    assert back.activation_offload == layout.activation_offload

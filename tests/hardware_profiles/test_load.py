@@ -23,6 +23,7 @@ from hardware_profiles.load import (
 from hardware_profiles.local_cpu import memory_bytes, num_cores
 from hardware_profiles.seed import ATTENTION, CURVES, HERE, MATMULS, seeded
 from hardware_profiles.toml_io import PROSE, TABLES, read_toml, write_toml
+from hardware_profiles.tunings import UNFITTED, load_fit
 
 
 @pytest.mark.parametrize("name", cluster_names())
@@ -172,3 +173,9 @@ def test_profiles_do_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_gpus_taught_is_not_said_of_cpus() -> None:
+    """A CPU is priced by its profile alone, with the band of an engine that nobody fitted."""
+    assert load_fit("native", "cpu") == UNFITTED
+    assert load_fit("native", "h100-sxm") != UNFITTED

@@ -1,0 +1,45 @@
+"""Priced layouts against their simulation, drawn as `benchmarks.fidelity` draws them."""
+
+import random
+
+import pytest
+
+from benchmarks.fidelity import Distance, distances, draw
+
+QUESTION = ("llama-3.2-1b", 32, 4096, 256, "dgx-a100")
+BOUNDS = {  # docs/search.md: closed form / simulation - 1
+    "one rank": (-1e-6, 1e-6),
+    "1f1b": (-0.03, 0.30),
+    "interleaved_1f1b": (-0.15, 0.30),
+    "zb_h1": (-0.06, 0.25),
+    "zb_v": (-0.25, 0.40),
+    "dualpipe_v": (-0.30, 0.40),
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Distance]:
+    """Random layouts of the two engines with every schedule, each cut in two ways."""
+    rng = random.Random(0)
+    return [
+        each
+        for engine in ("native", "generic")
+        for each in distances(draw(QUESTION, engine, 120, 0), rng)
+    ]
+
+
+@pytest.mark.parametrize("schedule", BOUNDS)
+def test_step_times_are_within_the_stated_bounds(schedule: str, found: list[Distance]) -> None:
+    """No schedule is priced further from its simulation than docs/search.md says."""
+    times = [each.time for each in found if each.schedule == schedule]
+    print(f"{schedule}: {len(times)} layouts, {min(times):+.1%} to {max(times):+.1%}")
+    assert len(times) >= 5
+    least, most = BOUNDS[schedule]
+    assert least <= min(times)
+    assert max(times) <= most
+
+
+def test_memory_is_not_underestimated(found: list[Distance]) -> None:
+    """Also where weight products are put off: priced ranks hold what simulated ones do, or more."""
+    least = min(found, key=lambda each: each.least_memory)
+    assert least.least_memory >= -1e-6, least
