@@ -31,6 +31,7 @@ from costmodels.model import Model
 from costmodels.price_tables import WeightTable, WorkTable
 from costmodels.stage_model import ZERO_2
 from costmodels.step import Setting
+from costmodels.step_memory import constant_slack_bytes
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
@@ -118,7 +119,7 @@ def price(
         layers_s, ends_s = layers_s + layers_copied_s, ends_s + ends_copied_s
         beside = work.buffer_bytes + _beyond_host_bytes(setting, grid, work, weights)
     fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
-    outside = work.ranks.step.context_bytes + tuning.memory_bytes
+    outside = work.ranks.step.context_bytes + constant_slack_bytes(work.ranks.step)
     forward_s, input_grad_s, weight_grad_s = work.passes_s()
     return Prices(
         layer_s=work.layer_s + layers_s + held_s,

@@ -6,6 +6,7 @@ is what runs out. The categories and their formulas are those of `memory`.
 
 from collections.abc import Sequence
 
+from costmodels.elementwise import Number, where
 from costmodels.ends import logits_bytes
 from costmodels.in_flight import Vector, in_flight
 from costmodels.memory import (
@@ -39,15 +40,26 @@ def slack_bytes(model: StageModel, memory: Memory) -> float:
     return float(
         memory.states * tuning.state_slack_fraction
         + working * tuning.activation_slack_fraction
-        + tuning.memory_bytes
+        + constant_slack_bytes(model)
     )
+
+
+def constant_slack_bytes(model: StageModel) -> Number:
+    """The part of the slack that no category scales, for a layout or for a grid of them: beside a
+    pipeline, gathered inputs that wait for the communication stream are never given back.
+    """
+    tuning, la = model.setting.tuning, model.layout
+    waits = (la.tensor_parallel > 1) & (la.pipeline_parallel > 1)
+    pairs = where(waits, tuning.held_gathers_pipelined, 0.0)
+    return tuning.memory_bytes + 2 * model.site.gathered_bytes * pairs
 
 
 def held_bytes(model: StageModel) -> float:
     """What the allocator holds back for the communication stream, and gives back when pressed."""
     tuning, la = model.setting.tuning, model.layout
-    pairs = tuning.held_gathers if la.pipeline_parallel == 1 else tuning.held_gathers_pipelined
-    return float(2 * model.site.gathered_bytes * pairs) if la.tensor_parallel > 1 else 0.0
+    if la.tensor_parallel == 1 or la.pipeline_parallel > 1:
+        return 0.0
+    return float(2 * model.site.gathered_bytes * tuning.held_gathers)
 
 
 def reserved_bytes(model: StageModel, memory: Memory) -> float:

@@ -52,8 +52,8 @@ class Tuning(Frozen):
     pressed_slowdown       fraction by which a step is longer where held_gathers do not fit
     held_gathers, held_gathers_pipelined
                            pairs of gathered tensor-parallel inputs that the allocator holds back
-                           for
-                           the communication stream, without and with a pipeline
+                           for the communication stream: without a pipeline until it is pressed,
+                           with one for good
     """
 
     matmul_scale: float = Field(default=1.0, gt=0)

@@ -63,7 +63,7 @@ TIME = (
     Constant("step_s", 2e-2, 1e-4, 0.3, 1.0),
     Constant("boundary_s", 5e-2, 1e-4, 1.0, 1.0),
     Constant("pipelined_rank_s", 1e-4, 1e-6, 1e-3, 1.0),
-    Constant("pressed_slowdown", 0.5, 1e-2, 5.0, 1.0),
+    Constant("pressed_slowdown", 0.8, 1e-2, 5.0, 1.0),
 )
 MEMORY = (
     Constant("memory_bytes", 2.7e8, 1e6, 4e9, 1.0),
@@ -74,7 +74,7 @@ MEMORY = (
 )
 NOISE = 0.3
 SMALLEST_RESIDUAL = 0.02
-FOLDS, FEW, LARGEST_SAMPLE = 3, 6, 120
+FOLDS, FEW, LARGEST_SAMPLE = 3, 6, 240
 ITERATIONS, LARGEST_MOVE, SMALLEST_GAIN = 10, 0.7, 1e-3
 DIFFERENCE = 0.03
 SLOW_SCHEDULES = ("zb_h1", "zb_v", "dualpipe_v")
