@@ -191,7 +191,10 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
         stage = stages[place] if place < len(stages) else None
         if device == "cpu":
             resident = stage.context + stage.reserved if stage else None
-            parts.append((f"memory, stage {place}, resident", resident, allocated))
+            if allocated != reserved:
+                tensors = stage.allocated if stage else None
+                parts.append((f"memory, stage {place}, allocated", tensors, allocated))
+            parts.append((f"memory, stage {place}, resident", resident, reserved))
             continue
         parts += [
             (f"memory, stage {place}, allocated", stage.allocated if stage else None, allocated),

@@ -4,6 +4,7 @@ import hashlib
 import resource
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from executor.engine.coordinates import Coordinates
 from executor.engine.data import Sequences
 from executor.engine.ends import Embed, Head
 from executor.engine.groups import make_groups
+from executor.engine.heap import Heap
 from executor.engine.legality import check_engine_layout
 from executor.engine.local import Local
 from executor.engine.multi_token import MultiToken
@@ -63,6 +65,7 @@ class Engine:
         check_engine_layout(job.layout, job.model, job.training)
         self.job, self.device = job, device
         self.clock = Clock(device)
+        self.heap = Heap() if device.type == "cpu" else None
         self.observer: Observer = observer or self.clock
         at = Coordinates(job.layout, dist.get_rank())
         self.local = Local(
@@ -148,7 +151,8 @@ class Engine:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         began, used_s = time.perf_counter(), time.process_time()
-        norm, loss = self.run(batches)
+        with self.heap.watched() if self.heap and warmup else nullcontext():
+            norm, loss = self.run(batches)
         figures = torch.stack((norm, loss)).tolist()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -203,11 +207,12 @@ class Engine:
         return batches
 
     def _peaks(self) -> tuple[int, int]:
-        """Allocated and reserved peaks of the step (CUDA), or the resident-set peak twice."""
+        """Allocated and reserved: of the step (CUDA), or so far in use and resident (CPU)."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return resident, resident
+        in_use = self.heap.peak_bytes if self.heap else 0
+        return in_use or resident, resident
 
 
 def _shares_embedding(job: Job) -> bool:

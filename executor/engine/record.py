@@ -10,8 +10,9 @@ exposed_comm_s    gradient reductions still under way when the last backward pas
 processor_s       processor time of the process in the step, all threads: on a shared CPU, what the
                   step takes where nothing else runs
 allocated_peak_bytes, reserved_peak_bytes
-                  CUDA: the caching allocator's peaks of the step; CPU: the process's resident-set
-                  peak so far, in both
+                  CUDA: the caching allocator's peaks of the step; CPU: what was in use beyond
+                  what the process held before the model (of warm-up steps, where the C library says
+                  it, else the same as reserved), and the resident-set peak so far
 """
 
 import json

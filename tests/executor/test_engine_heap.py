@@ -1,0 +1,34 @@
+"""What the allocator has handed out, against tensors of known size."""
+
+import time
+
+import pytest
+import torch
+
+from executor.engine.heap import Heap
+
+MIB = 2**20
+
+
+def test_the_peak_is_that_of_the_tensors() -> None:
+    """48 MiB that were alive at once count although they are gone at the end; later ones do not."""
+    heap = Heap()
+    with heap.watched():
+        first = torch.ones(32 * MIB // 4)
+        second = torch.ones(16 * MIB // 4)
+        time.sleep(0.05)
+        del first, second
+    after = torch.ones(64 * MIB // 4)
+    assert heap.peak_bytes == pytest.approx(48 * MIB, rel=0.02)
+    assert after.numel()
+
+
+def test_what_was_there_before_does_not_count() -> None:
+    """The context (libraries, 64 MiB of tensors) is not the model's."""
+    before = torch.ones(64 * MIB // 4)
+    heap = Heap()
+    with heap.watched():
+        own = torch.ones(8 * MIB // 4)
+        time.sleep(0.05)
+    assert heap.peak_bytes == pytest.approx(8 * MIB, rel=0.05)
+    assert before.numel() > own.numel()
