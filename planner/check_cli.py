@@ -112,10 +112,13 @@ def export(
     Standard output has the files (or their paths) and the command; what the format cannot express
     is listed on standard error.
     """
-    from executor.frameworks import exporter_named
+    from executor.frameworks import exporter_named, read_config
 
     try:
-        exported = exporter_named(to)(read_plan(plan), gpus_per_node)
+        asked = read_plan(plan)
+        exported = exporter_named(to)(asked, gpus_per_node)
+        first, text = next(iter(exported.files.items()))
+        engine = read_config(text, first, exported.framework).engine
     except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:
         _fail(one_line(error))
     for name, text in exported.files.items():
@@ -126,6 +129,9 @@ def export(
     print(exported.launch)
     for each in exported.cannot_say:
         print(f"{exported.framework} cannot say {each}", file=sys.stderr)
+    if engine != asked.engine:
+        told = f"the plan is priced as {asked.engine} runs it, this file as {engine} does"
+        print(f"{told}: `meshplan check` it", file=sys.stderr)
 
 
 def _written(folder: Path, name: str, text: str) -> Path:

@@ -33,6 +33,7 @@ from executor.frameworks.megatron_settings import (
     COUNTS,
     layout_facts,
     layout_settings,
+    narrow_gradients,
     training_facts,
     training_settings,
 )
@@ -101,6 +102,7 @@ _ROOTS = (
     "ddp",
     "dist",
     "dataset",
+    "mixed_precision",
     "data",
     "optimizer",
     "recipe",
@@ -129,6 +131,9 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         flat["mixed_precision"] = mixed
     elif answer.training.precision == "fp32":
         more.append(CannotSay("training.precision", "fp32", "a recipe's mixed_precision is 16 bit"))
+    if mixed is not None and mixed.startswith("bf16") and narrow_gradients(plan.engine):
+        why = "a named recipe reduces in fp32; set cfg.mixed_precision.grad_reduce_in_fp32 = False"
+        more.append(CannotSay("gradients", "bf16", why))
     recipe = RECIPES.get(plan.model.name)
     if recipe is None:
         why = "no recipe of this name; replace RECIPE in the command by one that builds it"
@@ -191,11 +196,12 @@ def read(text: str, path: str) -> Reading:
     facts |= training_facts(values)
     put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     put(facts, gpus=_gpus(values))
+    wide = values.flag("grad_reduce_in_fp32")
     if not facts.keys() - {"schedule"}:
         raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
     return Reading(
         framework="bridge",
-        engine="megatron",
+        engine="megatron-bridge" if wide and not wide.value else "megatron",
         path=path,
         facts=facts,
         placement=placement,

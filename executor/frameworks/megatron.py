@@ -9,6 +9,7 @@
     zero_stage 2, 3            --use-megatron-fsdp --data-parallel-sharding-strategy
                                optim_grads[_params]
     recompute                  --recompute-granularity, -method, -num-layers, -modules
+    gradients of 16 bit        --grad-reduce-in-bf16 (the engine megatron-bridge; else megatron)
 
 The rest is in `megatron_settings` and `megatron_model`. Reading takes what the command line would
 be after the script's own variables (`shell`), and `#SBATCH` lines for the number of GPUs.
@@ -24,6 +25,7 @@ from executor.frameworks.megatron_settings import (
     COUNTS,
     layout_facts,
     layout_settings,
+    narrow_gradients,
     training_facts,
     training_settings,
 )
@@ -59,6 +61,8 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     model, no_model = model_settings(answer)
     layout, no_layout = layout_settings(answer)
     training, no_training = training_settings(answer.training)
+    if training.get("bf16") and narrow_gradients(plan.engine):
+        training["grad_reduce_in_bf16"] = True
     if not answer.model.bias:
         model["disable_bias_linear"] = True
     script = _script(answer, plan.model.name, model, layout | training)
@@ -138,7 +142,7 @@ def read(text: str, path: str) -> Reading:
         put(facts, zero_stage=Fact(0, 1))
     return Reading(
         framework="megatron",
-        engine="megatron",
+        engine="megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron",
         path=path,
         facts=facts,
         placement=placement,

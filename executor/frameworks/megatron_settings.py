@@ -30,6 +30,7 @@ from planner.reading import (
     Recompute,
     UnreadableConfig,
 )
+from planner.resolve import engine_named
 
 COUNTS = {
     "tensor_parallel": "tensor_model_parallel_size",
@@ -56,6 +57,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "muon": "muon",
     "dist_muon": "muon",
 }
+FP32_BYTES = 4.0
 PRECISIONS: dict[Precision, dict[str, object]] = {
     "fp32": {},
     "bf16": {"bf16": True},
@@ -302,6 +304,11 @@ def training_facts(values: Values) -> dict[str, Fact]:
                 put(facts, precision=Fact(name, values.found[name].line))
     put(facts, optimizer=values.word(OPTIMIZERS, "optimizer"))
     return facts
+
+
+def narrow_gradients(engine: str) -> bool:
+    """Whether the engine that a plan was priced for keeps gradients in 16 bit."""
+    return engine_named(engine).state.gradient_bytes < FP32_BYTES
 
 
 def training_settings(training: Training) -> tuple[dict[str, object], list[CannotSay]]:

@@ -132,3 +132,26 @@ def test_accelerate_points_to_a_json() -> None:
     text = "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
     with pytest.raises(UnreadableConfig, match=r"check 'ds\.json' instead"):
         read_config(text, "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"), [("megatron", 0), ("megatron-bridge", 1)], ids=["32 bit", "16 bit"]
+)
+def test_gradients_are_as_wide_as_they_were_priced(engine: str, words: int) -> None:
+    """A script says the width of the gradients that the plan was priced with, and reads back so;
+    an override cannot say 16 bit, which is listed.
+    """
+    layout = Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1))
+    training = Training(seq_len=2048, global_batch_size=8)
+    plan = plan_of("llama-3.1-8b", layout, training).model_copy(update={"engine": engine})
+    script = FRAMEWORKS["megatron"].export(plan, 8).files["train.sh"]
+    assert script.count("--grad-reduce-in-bf16") == words
+    assert read_config(script, "train.sh").engine == engine
+    unsaid = {each.name for each in FRAMEWORKS["bridge"].export(plan, 8).cannot_say}
+    assert ("gradients" in unsaid) == bool(words)
+
+
+def test_an_override_of_the_gradients_is_read() -> None:
+    """grad_reduce_in_fp32: false is the engine whose gradients have 16 bit."""
+    text = "model: {tensor_model_parallel_size: 1}\nmixed_precision: {grad_reduce_in_fp32: false}"
+    assert read_config(text, "a.yaml").engine == "megatron-bridge"
