@@ -119,7 +119,8 @@ def price(
         layers_s, ends_s = layers_s + layers_copied_s, ends_s + ends_copied_s
         beside = work.buffer_bytes + _beyond_host_bytes(setting, grid, work, weights)
     fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
-    outside = work.ranks.step.context_bytes + constant_slack_bytes(work.ranks.step)
+    gathers = work.rows(work.ranks.step.site.gathered_bytes)
+    outside = work.ranks.step.context_bytes + constant_slack_bytes(tuning, grid, gathers)
     forward_s, input_grad_s, weight_grad_s = work.passes_s()
     return Prices(
         layer_s=work.layer_s + layers_s + held_s,

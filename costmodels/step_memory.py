@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from costmodels.elementwise import Number, where
 from costmodels.ends import logits_bytes
+from costmodels.grid import Grid
 from costmodels.in_flight import Vector, in_flight
+from costmodels.layout import Layout
 from costmodels.memory import (
     Memory,
     activation_peak,
@@ -19,6 +21,7 @@ from costmodels.memory import (
 )
 from costmodels.pass_memory import rank_peak
 from costmodels.stage_model import StageModel
+from hardware_profiles.tunings import Tuning
 
 PRESSED_FRACTION = 1.05
 """[fitted] Seven nanotron runs of the Ultra-Scale Playbook hold more than this (2026-11-22)."""
@@ -40,18 +43,17 @@ def slack_bytes(model: StageModel, memory: Memory) -> float:
     return float(
         memory.states * tuning.state_slack_fraction
         + working * tuning.activation_slack_fraction
-        + constant_slack_bytes(model)
+        + constant_slack_bytes(tuning, model.layout, model.site.gathered_bytes)
     )
 
 
-def constant_slack_bytes(model: StageModel) -> Number:
-    """The part of the slack that no category scales, for a layout or for a grid of them: beside a
-    pipeline, gathered inputs that wait for the communication stream are never given back.
+def constant_slack_bytes(tuning: Tuning, layout: Layout | Grid, gathered_bytes: Number) -> Number:
+    """The part of the slack that no category scales: beside a pipeline, gathered inputs that wait
+    for the communication stream are never given back.
     """
-    tuning, la = model.setting.tuning, model.layout
-    waits = (la.tensor_parallel > 1) & (la.pipeline_parallel > 1)
+    waits = (layout.tensor_parallel > 1) & (layout.pipeline_parallel > 1)
     pairs = where(waits, tuning.held_gathers_pipelined, 0.0)
-    return tuning.memory_bytes + 2 * model.site.gathered_bytes * pairs
+    return tuning.memory_bytes + 2 * gathered_bytes * pairs
 
 
 def held_bytes(model: StageModel) -> float:
