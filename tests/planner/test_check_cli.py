@@ -7,18 +7,22 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 import yaml
 from random_plans import CLUSTER, plan_of
+from sarif_schema import valid_log
 from typer.testing import CliRunner
 
 from costmodels.layout import Layout, even_stages
 from costmodels.training import Training
 from executor.frameworks import FRAMEWORKS, VARIANTS
+from planner.check import case_of
 from planner.check_cli import check, export
 from planner.plan import write_plan
+from planner.predict import predicted
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "tests" / "data" / "framework_configs"
@@ -64,6 +68,35 @@ def test_check_a_config(app: typer.Typer, form: str) -> None:
     code, out, err = _run(app, "check", str(TINY), "--cluster", CLUSTER, "--format", form)
     assert (code, err) == (0, "")
     assert "tiny_llama" in out or form in ("github", "sarif")
+
+
+def test_sarif_of_a_folder_with_every_kind_of_file(app: typer.Typer, tmp_path: Path) -> None:
+    """One valid log for files that fit, do not, are illegal, drifted, broken or incomplete."""
+    text, plan = TINY.read_text(), tmp_path / "drifted.yaml"
+    (tmp_path / "fits.yaml").write_text(text)
+    big = text.replace("micro_batch_size: 3", "micro_batch_size: 64")
+    (tmp_path / "big.yaml").write_text(big)
+    (tmp_path / "illegal.yaml").write_text(text.replace("tp: 2", "tp: 3"))
+    (tmp_path / "broken.yaml").write_text(text.replace("tp: 2", "tp: two"))
+    (tmp_path / "incomplete.json").write_text('{"train_batch_size": 8}')
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    now = predicted(case_of(PLAN))
+    before = now.model_copy(update={"step_time_s": now.step_time_s / 2})
+    write_plan(PLAN.model_copy(update={"prediction": before}), plan)
+    words = ("check", str(tmp_path), "--cluster", CLUSTER, "--format", "sarif")
+    code, out, _ = _run(app, *words)
+    results = valid_log(out)["runs"][0]["results"]
+    found = {Path(_uri(result)).name: result["ruleId"] for result in results}
+    assert code == 2
+    assert found == {
+        "big.yaml": "meshplan/does-not-fit", "illegal.yaml": "meshplan/illegal",
+        "broken.yaml": "meshplan/unreadable", "incomplete.json": "meshplan/incomplete",
+        "drifted.yaml": "meshplan/drifted",
+    }  # fmt: skip
+
+
+def _uri(result: dict[str, Any]) -> str:
+    return str(result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"])
 
 
 def test_check_tells_findings_by_exit_code(app: typer.Typer, tmp_path: Path) -> None:
