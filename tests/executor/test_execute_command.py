@@ -1,0 +1,156 @@
+"""The command `meshplan execute`: the real engine on two gloo processes, and its ends."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import typer
+from tiny_runs import (
+    PP2,
+    tiny_plan,
+    tiny_prediction,
+    tiny_step,
+)
+from typer.testing import CliRunner
+
+from executor.execute_cli import execute
+from executor.preflight import Placement
+from executor.run import Settings, job_of
+from hardware_profiles.local_cpu import num_cores
+from planner.plan import (
+    read_plan,
+    write_plan,
+)
+from planner.runs import read_runs
+
+# --- the command --------------------------------------------------------------------------------
+
+APP = typer.Typer()
+APP.command()(execute)
+
+
+def test_print_starts_nothing(tmp_path: Path) -> None:
+    """--print shows the torchrun line of this plan and leaves no folder."""
+    write_plan(tiny_plan(), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--print"])
+    assert answer.exit_code == 0, answer.output
+    assert "torch.distributed.run --standalone --nproc-per-node=2" in answer.output
+    assert not (tmp_path / "plan.run").exists()
+
+
+def test_the_commands_import_no_torch() -> None:
+    """Starting, watching and comparing is done without torch: it would cost two seconds."""
+    program = (
+        "import sys, executor.execute_cli, executor.profile_cli; print('torch' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert answer.stdout.strip() == "False", answer.stderr
+
+
+def test_an_unreadable_plan_is_a_usage_error(tmp_path: Path) -> None:
+    """Exit 2 and one line."""
+    (tmp_path / "plan.yaml").write_text("nonsense: 1\n")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml")])
+    assert answer.exit_code == 2
+    assert "not a plan file" in answer.output
+
+
+def test_dry_run_builds_the_rank_that_was_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second stage's program runs without devices, and says how much memory it took."""
+    write_plan(tiny_plan(PP2), tmp_path / "plan.yaml")
+    arguments = [str(tmp_path / "plan.yaml"), "--dry-run", "--rank", "1", "--json"]
+    answer = CliRunner().invoke(APP, arguments)
+    said = capfd.readouterr()
+    assert answer.exit_code == 0, said.err
+    assert '"rank": 1' in said.out
+
+
+def test_two_processes_train(tmp_path: Path) -> None:
+    """The native engine trains on gloo; the result is complete, and outside an impossible band."""
+    write_plan(tiny_plan(prediction=tiny_prediction(1e-6)), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(
+        APP, [str(tmp_path / "plan.yaml"), "--steps", "3", "--warmup", "1", "--json"]
+    )
+    assert answer.exit_code == 3, answer.output  # 1 us is not what a step takes
+    written = json.loads((tmp_path / "plan.run" / "result.json").read_text())
+    assert written["status"] == "complete"
+    assert written["inside_band"] is False
+    assert len(written["step_times_s"]) == 3
+    assert len(written["losses"]) == 4
+    assert written["losses"][0] == pytest.approx(math.log(256), rel=0.02)  # of 256 equal tokens
+    assert {rank["rank"] for rank in written["ranks"]} == {0, 1}
+    (row,) = read_runs(tmp_path / "plan.run" / "runs.csv")
+    assert float(row["step_time_s"]) == pytest.approx(written["step_time_s"], rel=1e-5)
+    assert read_plan(tmp_path / "plan.run" / "plan.yaml") == read_plan(tmp_path / "plan.yaml")
+
+
+def test_an_interrupted_run_leaves_a_readable_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after some steps: exit 130, and the steps until then are in the result."""
+    (tmp_path / "slow_engine.py").write_text(
+        textwrap.dedent(
+            """
+            import json, os, pathlib, sys, time
+            out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+            out.mkdir(parents=True, exist_ok=True)
+            step = json.loads(os.environ["STEP"])
+            with open(out / f"rank{os.environ['RANK']}.jsonl", "w") as file:
+                for number in range(1000):
+                    line = {**step, "step": number, "warmup": number == 0}
+                    file.write(json.dumps(line) + "\\n")
+                    file.flush()
+                    time.sleep(0.1)
+            """
+        )
+    )
+    write_plan(tiny_plan(prediction=tiny_prediction(1.0)), tmp_path / "plan.yaml")
+    program = """
+        import sys, typer, executor.run
+        from executor.execute_cli import execute
+        original = executor.run.job_of
+        from dataclasses import replace
+        executor.run.job_of = lambda s, out: original(replace(s, module="slow_engine"), out)
+        typer.run(execute)
+        """
+    environment = {
+        **os.environ, "PYTHONPATH": str(tmp_path), "STEP": json.dumps(asdict(tiny_step(0, 1.0))),
+    }  # fmt: skip
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "plan.yaml")]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    result = tmp_path / "plan.run" / "result.json"
+    deadline = time.monotonic() + 40
+    while not (result.exists() and json.loads(result.read_text())["step_times_s"]):
+        assert time.monotonic() < deadline, "no result while running"
+        time.sleep(0.1)
+    assert json.loads(result.read_text())["status"] == "running"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "what was measured is in" in said
+    written = json.loads(result.read_text())
+    assert written["status"] == "interrupted"
+    assert written["step_time_s"] == 1.0
+
+
+def test_job_names_everything_the_engine_needs(tmp_path: Path) -> None:
+    """The plan, the steps, the folder of the records and the data are arguments of each rank."""
+    settings = Settings(placement=Placement(2, 1), steps=5, warmup=2, data=Path("tokens.bin"))
+    arguments = job_of(settings, tmp_path).arguments
+    alone = replace(settings, placement=Placement(1, 1))
+    assert job_of(alone, tmp_path).environment == {"OMP_NUM_THREADS": str(num_cores())}
+    assert job_of(replace(alone, device="cuda"), tmp_path).environment == {}
+    assert arguments[1:] == (
+        "--steps", "5", "--warmup", "2", "--out", str(tmp_path / "ranks"), "--device", "cpu",
+        "--data", "tokens.bin",
+    )  # fmt: skip

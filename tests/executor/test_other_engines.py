@@ -1,0 +1,59 @@
+"""Installed frameworks as engines: found, launched, and their logs read as results."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_runs import GIB, tiny_plan, tiny_prediction
+
+from executor.other_engines import HOMES, NotInstalled, check_installed, command_of, result_of
+from executor.preflight import Placement
+from executor.run import Settings
+from executor.training_logs import LoggedStep, TrainingLog
+from planner.reading import Exported
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_a_missing_framework_says_how_to_install_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line with the command that installs it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(NotInstalled, match=f"{name} is not installed; install it with: .*install"):
+        check_installed(name, tmp_path)
+
+
+def test_a_checkout_is_needed_where_the_script_is_not_in_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron's training script is in its repository only: the folder must have it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    with pytest.raises(NotInstalled, match=r"has no pretrain_gpt\.py: run this inside a checkout"):
+        check_installed("megatron", tmp_path)
+    (tmp_path / "pretrain_gpt.py").touch()
+    check_installed("megatron", tmp_path)
+
+
+def test_emitted_files_are_found_by_the_launch_command(tmp_path: Path) -> None:
+    """The command names the files where they were written, and this interpreter's torchrun."""
+    exported = Exported(
+        framework="nanotron",
+        files={"nanotron.yaml": ""},
+        launch="X=1 torchrun --nnodes 1 run_train.py --config-file nanotron.yaml",
+    )
+    assert command_of(exported, tmp_path) == (
+        f"X=1 {sys.executable} -m torch.distributed.run --nnodes 1 run_train.py "
+        f"--config-file {tmp_path}/nanotron.yaml"
+    )
+
+
+def test_a_framework_log_becomes_a_result() -> None:
+    """Warm-up steps are left out; what the log does not say is None."""
+    log = TrainingLog(tuple(LoggedStep(i, t, 1.0) for i, t in ((1, 9.0), (2, 1.0))), None, GIB)
+    settings = Settings(placement=Placement(2, 1), warmup=1)
+    result = result_of("torchtitan", tiny_plan(prediction=tiny_prediction(1.1)), settings, log)
+    assert result.step_times_s == (1.0,)
+    assert result.step_error == pytest.approx(0.1)
+    by_name = {part.name: part for part in result.parts}
+    assert by_name["memory, allocated"].measured is None
+    assert by_name["memory, reserved"].error == pytest.approx(-0.5)
