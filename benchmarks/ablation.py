@@ -16,7 +16,8 @@ from statistics import mean, median
 from costmodels.stage_split import split_evenly, stages_with
 from hardware_profiles.schema import Link
 from hardware_profiles.tunings import Tuning, load_fit
-from planner.runs import Run, SkippedRow, read_runs, run_of
+from planner.run_cells import SkippedRow
+from planner.runs import Run, read_runs, run_of
 from planner.validate import predict_run
 from planner.validate_cli import BUILT_IN
 
@@ -74,6 +75,7 @@ EFFECTS: dict[str, Change] = {
     "without kernel launch time": _kernels(launch_s=0.0),
     "without any overlap": _engine("overlap", **NO_OVERLAP),
     "without overlap's interference": _tuned(interference=0),
+    "without allocator pressure": _tuned(pressed_slowdown=0),
     "without one copy per node in dispatch": _engine("kernels", dispatch="all_to_all"),
     "with even stages": _even,
 }
