@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rich.console import Console
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from costmodels.hf_config import model_from_config
 from costmodels.layout import InvalidLayout
-from costmodels.units import format_bytes
+from executor.dryrun.report import tables
 from executor.dryrun.tracker import Tracker
 from executor.dryrun.work import Work
 from executor.engine.engine import Engine, Job
@@ -215,9 +216,10 @@ def main() -> None:
     if options.json:
         print(json.dumps([asdict(result) for result in results]))
         return
-    for result in results:
-        print(f"rank {result.rank}: peak {format_bytes(result.peak_bytes)}, "
-              f"{result.total_flops:.4g} FLOP, {result.wall_s:.1f} s")  # fmt: skip
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for table in tables(plan, results):
+        console.print(table)
+    print(f"{len(results)} of {layout.world_size} ranks, {sum(r.wall_s for r in results):.1f} s")
 
 
 if __name__ == "__main__":

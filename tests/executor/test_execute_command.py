@@ -75,6 +75,20 @@ def test_dry_run_builds_the_rank_that_was_asked_for(
     assert '"rank": 1' in said.out
 
 
+def test_dry_run_stands_beside_the_prediction(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A table for people: each stage's peak by category, predicted below it, and bytes by axis."""
+    write_plan(tiny_plan(PP2, tiny_prediction(1.0, stages=2)), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run", "--all-stages"])
+    said = capfd.readouterr().out
+    assert answer.exit_code == 0
+    assert said.count("dry run") == said.count("predicted") == 2
+    for name in ("optimizer", "peak by phase", "FLOP of the step", "communicated, by axis"):
+        assert name in said
+    assert "2 of 2 ranks" in said
+
+
 def test_two_processes_train(tmp_path: Path) -> None:
     """The native engine trains on gloo; the result is complete, and outside an impossible band."""
     write_plan(tiny_plan(prediction=tiny_prediction(1e-6)), tmp_path / "plan.yaml")
