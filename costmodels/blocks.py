@@ -28,6 +28,12 @@ from costmodels.model import Attention, Layer
 from costmodels.operations import AttentionCore, Communication, Matmul, Module, Operation, Pointwise
 from costmodels.shard import Shard
 
+MEASURED_NORMS = {
+    "rmsnorm": ("rms_norm", "rms_norm_backward"),
+    "layernorm": ("layer_norm", "layer_norm_backward"),
+    "none": ("", ""),
+}
+
 
 def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     """The operations of one layer of `kind`, in forward order."""
@@ -139,6 +145,7 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
         forward_bytes=passes * move,
         backward_bytes=passes * move,
         kernels=1 if site.kernels.fused_rope else 8,
+        measured_as=("rope", "rope"),
         saved_bytes=site.itemsize * elements,
         modules=("pointwise", *also),
     )
@@ -214,6 +221,7 @@ def norm(site: Site, name: str) -> Pointwise:
         forward_bytes=2 * width * passes * outputs,
         backward_bytes=3 * width * passes * outputs,
         kernels=round((1 if site.kernels.fused_norm else 6) * outputs),
+        measured_as=MEASURED_NORMS[site.model.norm],
         saved_bytes=width * _kept_norms(site) * outputs,
         modules=("norm", "pointwise"),
     )
@@ -236,6 +244,7 @@ def _residual(site: Site, name: str) -> Pointwise:
         name=name,
         forward_bytes=3 * width + mask,
         backward_bytes=3 * width + mask,
+        measured_as=("add", "add"),
         saved_bytes=width + mask,
         modules=("input",),
     )

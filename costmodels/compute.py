@@ -60,6 +60,11 @@ class Device:
         """What pointwise kernels reach of the memory bandwidth."""
         return self.gpu.memory_bandwidth_bytes_per_s * self.kernels.memory_efficiency
 
+    def moved_bytes_per_s(self, kernel: str) -> float:
+        """What `kernel` reaches of it, if the machine itself was asked."""
+        table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
+        return table.get(kernel, self.bandwidth_bytes_per_s)
+
     @cached_property
     def _measured(self) -> dict[tuple[str, ...], Surface | None]:
         return {}
@@ -155,9 +160,12 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
 
 
-def pointwise_s(device: Device, moved_bytes: Number, kernels: int) -> Number:
+def pointwise_s(
+    device: Device, moved_bytes: Number, kernels: int, measured_as: str = ""
+) -> Number:
     """Seconds of `kernels` memory-bound kernels that move `moved_bytes` together."""
-    moving_s = moved_bytes / device.bandwidth_bytes_per_s * device.tuning.pointwise_scale
+    rate = device.moved_bytes_per_s(measured_as)
+    moving_s = moved_bytes / rate * device.tuning.pointwise_scale
     return kernels * device.kernels.launch_s + moving_s
 
 

@@ -66,6 +66,7 @@ def activation(site: Site, elements: Number) -> Pointwise:
         forward_bytes=site.itemsize * elements * (inputs + 1 + 2 * extra),
         backward_bytes=site.itemsize * elements * (2 * inputs + 1 + 3 * extra),
         kernels=1 if fused else 3,
+        measured_as=("swiglu", "swiglu_backward") if site.model.gated else ("silu", "silu"),
         saved_bytes=site.itemsize * elements * (1 + extra),
         modules=("mlp", "moe_act", "pointwise"),
     )

@@ -283,8 +283,9 @@ def _pointwise_s(device: Device, op: Operation, direction: Direction) -> Number:
         return _cast_s(device, op, direction)
     if not isinstance(op, Pointwise) or direction == "weight_grad":
         return 0.0
-    moved = op.forward_bytes if direction == "forward" else op.backward_bytes
-    return pointwise_s(device, moved, op.kernels)
+    if direction == "forward":
+        return pointwise_s(device, op.forward_bytes, op.kernels, op.measured_as[0])
+    return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
 
 
 def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:

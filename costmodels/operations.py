@@ -80,12 +80,17 @@ class AttentionCore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointwise:
-    """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward."""
+    """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
+
+    measured_as  the names under which a profile of the machine itself has their rates, forward and
+                 backward; what it does not have moves at the mean rate
+    """
 
     name: str
     forward_bytes: Number
     backward_bytes: Number
     kernels: int = 1
+    measured_as: tuple[str, str] = ("", "")
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("pointwise",)
 

@@ -77,6 +77,19 @@ def _engine_norm(size_bytes: float, device: torch.device) -> tuple[Call, float]:
     return (lambda: engine_kernels.rms_norm(x, weight)), 2 * x.nbytes
 
 
+def _engine_norm_backward(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    x, gradient = (_numbers(size_bytes, device) for _ in range(2))
+    weight, rstd = torch.ones(1024, device=device), torch.ones(len(x), 1, device=device)
+    return (lambda: engine_kernels.rms_norm_backward(gradient, x, weight, rstd)), 3 * x.nbytes
+
+
+def _engine_rope(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+    x = _numbers(size_bytes, device).view(-1, 1, 16, 64)
+    angles = torch.randn(len(x), 1, 1, 32, device=device)
+    cos, sin = angles.cos(), angles.sin()
+    return (lambda: engine_kernels.rope(x, cos, sin)), 2 * x.nbytes
+
+
 def _engine_swiglu(size_bytes: float, device: torch.device) -> tuple[Call, float]:
     gate, up = (_numbers(size_bytes / 2, device) for _ in range(2))
     return (lambda: engine_kernels.swiglu(gate, up, None)), 3 * gate.nbytes
@@ -113,6 +126,8 @@ CPU_POINTWISE: Kinds = {
     "copy": _copy,
     "add": _add,
     "rms_norm": _engine_norm,
+    "rms_norm_backward": _engine_norm_backward,
+    "rope": _engine_rope,
     "swiglu": _engine_swiglu,
     "swiglu_backward": _engine_swiglu_backward,
     "adamw": _adamw,
