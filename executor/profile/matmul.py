@@ -35,7 +35,8 @@ TORCH_DTYPE: dict[Dtype, torch.dtype] = {
     "fp8": torch.float8_e4m3fn,
 }
 LAYOUTS = ("TN", "NN", "NT")
-UNCACHED_BYTES, MOST_SETS = 64 * 2**20, 16
+UNCACHED_BYTES = {"cpu": 16 * 2**20, "cuda": 256 * 2**20}
+MOST_SETS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def product_call(shape: Shape, dtype: Dtype, layout: str, device: torch.device) 
     right = torch.randn((n, k) if layout == "TN" else (k, n), device=device).to(kind)
     a = left.t() if layout == "NT" else left
     b = right.t() if layout == "TN" else right
-    sets = min(MOST_SETS, math.ceil(UNCACHED_BYTES / (left.nbytes + right.nbytes)))
+    sets = min(MOST_SETS, math.ceil(UNCACHED_BYTES[device.type] / (left.nbytes + right.nbytes)))
     turns = cycle([(a.clone(), b.clone()) for _ in range(sets)])
     return lambda: torch.mm(*next(turns))
 

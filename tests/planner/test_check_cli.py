@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -152,34 +151,20 @@ def test_export_refuses_in_one_line(app: typer.Typer, tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
-def _cold(*paths: Path) -> tuple[float, str]:
-    """CPU seconds of a cold `check` in a process of its own, and what heavy libraries it loaded."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def _cold(*paths: Path) -> str:
+    """What a cold `check` in a process of its own says on standard error."""
     done = subprocess.run(
         [sys.executable, "-c", HEAVY, "check", *map(str, paths), "--cluster", CLUSTER],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode in (0, 1), done.stderr
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return spent, done.stderr
+    return done.stderr
 
 
-def test_one_cold_file_takes_under_a_second() -> None:
-    """One file: under 1 s of CPU with the interpreter's start, and no solver or tensor library."""
-    spent, err = _cold(TINY)
-    assert "HEAVY []" in err
-    assert spent < 1.0
-
-
-def test_a_hundred_cold_files_take_under_five_seconds(tmp_path: Path) -> None:
-    """A folder of 50 configs and 50 plans: under 5 s of CPU."""
-    for number in range(50):
-        (tmp_path / f"config-{number}.yaml").write_text(TINY.read_text())
-        write_plan(PLAN, tmp_path / f"plan-{number}.yaml")
-    spent, _ = _cold(tmp_path)
-    assert spent < 5.0
+def test_a_cold_check_imports_no_solver_or_tensor_library() -> None:
+    """How long it takes is for `python -m benchmarks.check` to say, not for a test."""
+    assert "HEAVY []" in _cold(TINY)
 
 
 def _fake_meshplan(folder: Path) -> dict[str, str]:
