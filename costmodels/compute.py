@@ -7,11 +7,10 @@
     g        groups (experts) in one kernel
     E, E_a   sustained fraction of the dense peak       Kernels.matmul_efficiency, attention_*
     q        tile and wave quantisation: the best of three tile shapes, each with the fraction of
-             the
-             accelerator's compute units that its last wave leaves busy
+             the accelerator's compute units that its last wave leaves busy
     k0       inner size at which a matmul reaches half of E: 170, the median of two fits to
-             published
-             cuBLAS tables (B200 190, A100 170; median error 6.5 % and 2.6 % of 514 and 183 shapes)
+             published cuBLAS tables (B200 190, A100 170; median error 6.5 % and 2.6 % of 514 and
+             183 shapes)
     w        head width: heads narrower than 128 leave part of the matrix unit idle, min(1, d /
              128)^(1/2)
     s0       query length at which attention reaches half of its rate, 256

@@ -1,8 +1,7 @@
 """How an engine puts layers on pipeline stages when the user does not say.
 
     even   layers over stages as evenly as they divide; where the embedding and the head count as a
-           layer
-           each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less
+           layer each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less
     cost   nanotron: blocks in model order go to a rank until its share of the cumulative cost is
            passed,
            with layer = 4 heads d h + 3 h f, head = V h, embedding = 0

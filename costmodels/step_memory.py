@@ -23,9 +23,6 @@ from costmodels.pass_memory import rank_peak
 from costmodels.stage_model import StageModel
 from hardware_profiles.tunings import Tuning
 
-PRESSED_FRACTION = 1.05
-"""[fitted] Seven nanotron runs of the Ultra-Scale Playbook hold more than this (2026-11-22)."""
-
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 
 
@@ -72,13 +69,15 @@ def reserved_bytes(model: StageModel, memory: Memory) -> float:
 
 
 def is_pressed(model: StageModel) -> bool:
-    """Whether what the allocator would hold back does not fit beside what is in use."""
+    """Whether what the allocator would hold back does not fit beside what is in use, with the
+    device's whole memory and no margin: then it has to give blocks back all the time.
+    """
     held = held_bytes(model)
     if not held:
         return False
-    capacity = model.setting.cluster.capacity_bytes - context_bytes(model)
+    room = model.setting.cluster.gpu.memory_bytes - context_bytes(model)
     needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
-    return needed + held > PRESSED_FRACTION * capacity
+    return needed + held > room
 
 
 def step_memory(model: StageModel) -> tuple[Memory, ...]:

@@ -111,11 +111,9 @@ class KernelHabits(Frozen):
     attention       the attention kernel: FlashAttention-2 does not use the matrix units that came
                     with Hopper fully, cuDNN and FlashAttention-3 do
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
-                    of
-                    gathering it again
+                    of gathering it again
     dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or
-                    one
-                    per node, multiplied there ("deduplicated": DeepEP, HybridEP)
+                    one per node, multiplied there ("deduplicated": DeepEP, HybridEP)
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at

@@ -39,16 +39,15 @@ class Tuning(Frozen):
     micro_batch_s          host and synchronisation time of each micro-batch on each pipeline rank
     boundary_s             the same for each crossing of a pipeline boundary between nodes
     pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where
-                           the
-                           pipeline crosses nodes
+                           the pipeline crosses nodes
     step_s                 fixed time of a step: data, logging, optimizer launch
     collective_scale       seconds of collectives over what the cluster's links say
     interference           slowdown of compute while communication runs beside it, as a fraction
     memory_bytes           held by the framework beside what the cost model counts
     state_slack_fraction, activation_slack_fraction
                            what the caching allocator reserves beyond weights, gradients and
-                           optimizer
-                           state, and beyond activations and transients, as fractions of them
+                           optimizer state, and beyond activations and transients, as fractions of
+                           them
     pressed_slowdown       fraction by which a step is longer where held_gathers do not fit
     held_gathers, held_gathers_pipelined
                            pairs of gathered tensor-parallel inputs that the allocator holds back

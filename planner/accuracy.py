@@ -7,8 +7,7 @@ regret          measured time of the layout that is ranked first over the best m
                 over groups of at least four layouts that differ in nothing else
 rules of thumb  the layout that the Ultra-Scale Playbook's rules prefer among the same ones
 balanced        accuracy of "it fits": the mean of the share of fitting rows called fitting and
-                of
-                rows out of memory called so
+                of rows out of memory called so
 """
 
 from collections import defaultdict

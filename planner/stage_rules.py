@@ -3,8 +3,7 @@
 even      n / stages each (Megatron-LM without more)
 ends      each rank holds (n + ends - first - last) / (pp - 2), or its stated number, cut into vpp
           equal chunks; the first chunk of all has `embedding` layers less, the last `head` less
-weighted  n + embedding + head over the stages, the longer ones first; the ends pay for their
-          weight
+weighted  n + embedding + head over the stages, the longer ones first; the ends pay for their weight
 cost      nanotron's, in `costmodels.stage_split`
 
 Sources: ends, Megatron-LM@d98e8a64 `core/transformer/transformer_block.py`

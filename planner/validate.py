@@ -2,11 +2,9 @@
 
 step error    predicted / measured - 1
 memory error  the same for the allocated and for the reserved peak, each against its own kind
-fits          a row that ran out of memory should not fit, one that ran should: balanced
-              accuracy
+fits          a row that ran out of memory should not fit, one that ran should: balanced accuracy
 regret        measured time of the layout that we rank first over the measured best, minus 1,
-              over
-              groups of at least four layouts of one model, GPUs, batch and engine
+              over groups of at least four layouts of one model, GPUs, batch and engine
 simple model  6 N D / (peak x 0.42): one constant MFU for everything
 """
 

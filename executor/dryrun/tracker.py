@@ -35,8 +35,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows storages and counts work; also the engine's observer, for the peak of each phase.
 
     live_bytes       now, by category: what a unit keeps is tagged by `tag`; what autograd saves is
-    an
-                     activation; everything else is transient
+                     an activation; everything else is transient
     peak, at_peak    the largest sum so far, and its categories
     phase_peaks      the largest sum within each phase
     saved            a list to which every newly saved tensor's shape, dtype and bytes are added

@@ -21,9 +21,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.library import Library
 
 EPS = 1e-6
-LIBRARY = torch.library.Library("meshplan", "DEF")  # type: ignore[no-untyped-call]
+LIBRARY = Library("meshplan", "DEF")  # type: ignore[no-untyped-call]
 Kernel = Callable[..., Any]
 
 

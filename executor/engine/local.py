@@ -24,9 +24,8 @@ class Local:
     """One rank's surroundings.
 
     balanced   every expert gets the same number of tokens (dry runs, which have no token values)
-    anchor     an empty tensor that requires a gradient: where a stage without a differentiable
-    input
-               starts
+    anchor     an empty tensor that requires a gradient: where a stage without a
+               differentiable input starts
     """
 
     model: Model
