@@ -1,5 +1,7 @@
 """Seconds of single kernels: the roofline by hand, quantisation, and laws."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,3 +106,14 @@ def test_matmul_is_never_above_the_roofline(device: Device, m: int, n: int, k: i
 def test_a_longer_inner_size_is_never_faster(device: Device, m: int, n: int, k: int):
     """The same tiles with more to add up take longer."""
     assert seconds(device, square(m, n, k + 1)) >= seconds(device, square(m, n, k))
+
+
+def test_a_kernel_moves_at_its_own_rate_where_the_machine_was_measured(device: Device) -> None:
+    """1e9 bytes: at the norm's own 0.25 TB/s 4 ms, at the mean 1 TB/s 1 ms; published: always 1 ms.
+    """
+    rates = {"pointwise_bytes_per_s": {"rms_norm": 0.25e12}}
+    for kind, norm_s in (("measured", 4e-3), ("published", 1e-3)):
+        update = rates | {"conditions": {"kind": kind}}
+        here = replace(device, kernels=device.kernels.model_copy(update=update))
+        assert pointwise_s(here, 1e9, 0, "rms_norm") == pytest.approx(norm_s)
+        assert pointwise_s(here, 1e9, 0, "rope") == pytest.approx(1e-3)

@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 
 from costmodels.blocks import layer_operations
 from costmodels.layer import Cost, exposed_s
+from costmodels.layout import Layout, even_stages
 from costmodels.operations import Matmul
 from costmodels.stage_model import MODES
-from costmodels.step import StepModel
+from costmodels.step import Setting, StepModel
+from costmodels.training import Training
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster
+from hardware_profiles.tunings import Tuning
 
 SECONDS = st.floats(0, 1e3)
 FRACTION = st.floats(0, 1)
@@ -100,3 +105,20 @@ def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: s
     matmuls = sum(isinstance(op, Matmul) for op in operations)
     weight_grad = float(slow.layer_cost(0, "none").weight_grad.total_s)
     assert weight_grad == pytest.approx(0 if case.setting.training.adapters_only else matmuls)
+
+
+def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:
+    """Dispatch and combine hide under half of a pass's computing each, where the engine can."""
+    layout = Layout(data_parallel=8, expert_parallel=8, zero_stage=1, stages=even_stages(8, 1))
+    training = Training(seq_len=4096, global_batch_size=8)
+    cluster, engine = load_cluster("dgx-h100"), load_engine("generic")
+    seen = {}
+    for overlap in (0.0, 1.0):
+        habits = engine.overlap.model_copy(update={"expert": overlap})
+        here = engine.model_copy(update={"overlap": habits})
+        setting = Setting(models["moe"], training, cluster, here, Tuning(interference=0.0))
+        seen[overlap] = StepModel(setting, layout)._plain_cost(1, "none").forward
+    whole, left = float(seen[0.0].expert_s), float(seen[1.0].expert_s)
+    device_s = float(seen[0.0].matmul_s + seen[0.0].attention_s + seen[0.0].pointwise_s)
+    assert whole > 0
+    assert left == pytest.approx(2 * max(whole / 2 - device_s / 2, 0.0), abs=1e-12)

@@ -12,6 +12,7 @@ from costmodels.layout import Layout, even_stages
 from costmodels.params import model_parameters
 from costmodels.schedule import play
 from costmodels.step import UPDATE_BYTES, Setting, StepModel, StepTime
+from costmodels.step_memory import constant_slack_bytes
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
@@ -137,3 +138,33 @@ def test_arrays_and_numbers_agree_on_places(setting: Setting):
             tensor_parallel=tp, data_parallel=dp, pipeline_parallel=2, stages=even_stages(8, 2)
         )
         assert bool(np.asarray(StepModel(setting, layout).pricer.crosses_nodes)) == crosses
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "expected"),
+    [
+        pytest.param(2, 2, 52, id="10 + 2 x 7 x 3 pairs: a pipeline keeps them"),
+        pytest.param(2, 1, 10, id="10: without a pipeline they come back"),
+        pytest.param(1, 2, 10, id="10: nothing is gathered"),
+    ],
+)
+def test_gathers_kept_beside_a_pipeline(tensor: int, pipeline: int, expected: float) -> None:
+    """The slack that no category scales."""
+    layout = Layout(
+        tensor_parallel=tensor, pipeline_parallel=pipeline, stages=even_stages(8, pipeline)
+    )
+    tuning = Tuning(memory_bytes=10, held_gathers_pipelined=3)
+    assert constant_slack_bytes(tuning, layout, 7.0) == expected
+
+
+def test_a_pressed_allocator_slows_the_step(setting: Setting) -> None:
+    """Held gathers that do not fit beside what is in use make the step half as long again; the
+    same ones beside a pipeline, or ones that fit, do not.
+    """
+    layout = Layout(tensor_parallel=2, sequence_parallel=True, stages=even_stages(8, 1))
+    for pairs, slowdown in ((1, 1.0), (1e6, 1.5)):
+        tuning = Tuning(held_gathers=pairs, pressed_slowdown=0.5)
+        plain = StepModel(replace(setting, tuning=Tuning(held_gathers=pairs)), layout)
+        step = StepModel(replace(setting, tuning=tuning), layout)
+        expected_s = plain.time().step_time_s * slowdown
+        assert step.time().step_time_s == pytest.approx(expected_s)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from hardware_profiles import tunings
 from hardware_profiles.tunings import Tuning
 from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
 from planner.cli import app
@@ -208,3 +209,35 @@ def test_skipped_rows_are_named_errors():
     """A row's refusal is a ValueError of its own, so that nothing else is caught with it."""
     with pytest.raises(SkippedRow):
         run_of(ROW | {"hidden": "0"})
+
+
+INTERNLM = BUILT_IN.parent / "internlm.csv"
+
+
+def test_a_framework_that_nothing_was_fitted_to(capsys):
+    """InternLM's published runs: the median error is at most 15 %, with no constant of their own.
+    """
+    errors = step_errors(list(predict_rows(read_runs(INTERNLM))))
+    with capsys.disabled():
+        print(f"InternLM, {len(errors)} runs: median {spread(errors).median:.1%}")
+    assert not any(path.stem == "internevo" for path in tunings.SHIPPED.glob("*.toml"))
+    assert spread(errors).median < 0.15
+
+
+def test_a_users_own_runs_correct_the_shipped_constants(tmp_path, monkeypatch):
+    """`validate RUNS --fit FOLDER`, then the folder first: the same runs are predicted better, and
+    engines without runs as before.
+    """
+    rows = list(read_runs(INTERNLM))
+    before = spread(step_errors(list(predict_rows(rows)))).median
+    other = tunings.load_fit("nemo", "h100-sxm")
+    result = CliRunner().invoke(app, ["validate", str(INTERNLM), "--fit", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    monkeypatch.setattr(tunings, "FOLDERS", (tmp_path, tunings.SHIPPED))
+    tunings.load_fit.cache_clear()
+    try:
+        after = spread(step_errors(list(predict_rows(rows)))).median
+        assert after < 0.7 * before
+        assert tunings.load_fit("nemo", "h100-sxm") == other
+    finally:
+        tunings.load_fit.cache_clear()
