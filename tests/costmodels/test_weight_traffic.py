@@ -107,6 +107,21 @@ def test_hybrid_sharding_by_hand(cluster: Cluster, part: str, expected_s: float)
     assert found[part] == pytest.approx(expected_s, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("zero_stage", "expected_s"),
+    [
+        pytest.param(0, 0.0, id="zero 0: every rank updates all it holds"),
+        pytest.param(1, 3e-6 + 0.75 * 2 / 100, id="zero 1, 4 ranks: 3 us + 3/4 of 2 GB / 100"),
+        pytest.param(2, 3e-6 + 0.75 * 2 / 100, id="zero 2: the same"),
+        pytest.param(3, 0.0, id="zero 3: gathered before use instead"),
+    ],
+)
+def test_updated_weights_are_gathered(cluster: Cluster, zero_stage: int, expected_s: float):
+    """Once a step, where ranks update a part of what they hold whole."""
+    sent = traffic(cluster, "native", data_parallel=4, zero_stage=zero_stage)
+    assert float(sent.refresh_s(BILLION)) == pytest.approx(expected_s, rel=1e-12)
+
+
 def test_some_engines_add_up_copies_each_micro_batch(cluster: Cluster):
     """FSDP2 all-reduces with every reduce-scatter: nothing is left for the end of the step."""
     native, titan = (traffic(cluster, name, **HYBRID) for name in ("native", "torchtitan"))

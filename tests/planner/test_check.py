@@ -14,7 +14,7 @@ from costmodels.units import GIB
 from executor.frameworks import read_config, recognise
 from hardware_profiles.load import load_cluster
 from planner.check import Tools, check_paths, exit_code
-from planner.fixes import MOST_TIMED, Quote, peak_bytes
+from planner.fixes import Quote, peak_bytes
 from planner.plan import Plan, Prediction, StageMemory, write_plan
 from planner.reading import Reading
 from planner.resolve import Case
@@ -174,9 +174,11 @@ def test_several_changes_where_no_single_one_is_enough(
     ("capacity_gib", "single"), [(0, False), (20, False), (30, True), (60, True), (80, True)]
 )
 def test_time_is_priced_only_where_memory_fits(
-    tmp_path: Path, capacity_gib: int, single: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capacity_gib: int, single: bool
 ) -> None:
-    """The work of one file: memory of each legal change, time of a dozen that fit and its own."""
+    """The work of one file: memory of each legal change; time of the first `MOST_TIMED` that fit
+    and its own.
+    """
     timed: list[Case] = []
     usable = usable_bytes(load_cluster(CLUSTER))
 
@@ -191,10 +193,15 @@ def test_time_is_priced_only_where_memory_fits(
     write_plan(_plan(layout=replace(LAYOUT, micro_batch_size=16)), path)
     (finding,) = check_paths([path], replace(TOOLS, price=counted))
     assert finding.verdict == "does not fit"
-    assert 1 <= len(timed) <= 1 + MOST_TIMED
     fitting = [counted(case) for case in timed[1:]]
     assert all(max(map(peak_bytes, each.memory)) <= usable for each in fitting)
     assert (len(timed) > 1) == single
+    every = len(timed) - 1
+    for most in (1, 2, 3):
+        timed.clear()
+        monkeypatch.setattr("planner.fixes.MOST_TIMED", most)
+        check_paths([path], replace(TOOLS, price=counted))
+        assert len(timed) == 1 + min(every, most)
 
 
 def test_drift_is_measured_against_the_plan(tmp_path: Path) -> None:
