@@ -1,0 +1,166 @@
+"""What `check` is given: settings, folders, files that cannot be read, unknown names."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hand_priced import GIVEN, LAYOUT, SCRIPT, TOOLS, a_plan, check_plan, check_text
+from random_plans import CLUSTER
+
+from costmodels.layout import Stage
+from planner.check import check_paths, exit_code
+from planner.settings import Settings
+from planner.verdicts import Finding
+
+
+def test_missing_facts_are_all_named_with_their_flags(tmp_path: Path) -> None:
+    """One line says every missing fact, and how to give it."""
+    text = '{"zero_optimization": {"stage": 3}, "train_batch_size": 16}'
+    finding = check_text(tmp_path / "ds.json", text, Settings())
+    assert finding.verdict == "incomplete"
+    for name in ("model", "cluster", "gpus", "seq_len"):
+        assert name in finding.text
+    assert "--gpus" in finding.text
+    assert "\n" not in finding.text
+
+
+@pytest.mark.parametrize("name", ["meshplan.toml", "pyproject.toml"])
+def test_settings_fill_in_and_the_nearest_file_counts(tmp_path: Path, name: str) -> None:
+    """Facts come from the nearest settings file above the config; flags win over the config."""
+    table = f'cluster = "{CLUSTER}"\ngpus = 8\nmodel = "llama-3.2-1b"\nseq_len = 2048\n'
+    (tmp_path / "meshplan.toml").write_text("gpus = 7\n")
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    header = "" if name == "meshplan.toml" else "[tool.meshplan]\n"
+    (tmp_path / "a" / name).write_text(header + table)
+    config = folder / "ds.json"
+    text = '{"zero_optimization": {"stage": 3}, "train_batch_size": 16}'
+    assert check_text(config, text, Settings()).label == "dp8 zero3 mbs2"
+    assert check_text(config, text, Settings(gpus=4)).label == "dp4 zero3 mbs4"
+
+
+def test_a_bad_settings_file_is_one_line(tmp_path: Path) -> None:
+    """An unknown key of a settings file is named, with the keys that exist."""
+    (tmp_path / "meshplan.toml").write_text("gpu = 8\n")
+    finding = check_text(tmp_path / "train.sh", SCRIPT, Settings())
+    assert finding.verdict == "unreadable"
+    assert "meshplan.toml: gpu:" in finding.text
+    assert "gpus" in finding.text
+
+
+def test_a_folder_is_walked_once_through_every_loop(tmp_path: Path) -> None:
+    """Links that loop end the walk, hidden and foreign files are skipped with a reason."""
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "train.sh").write_text(SCRIPT)
+    (tmp_path / "configs" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "self.yaml").symlink_to(tmp_path / "self.yaml")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "train.sh").write_text(SCRIPT)
+    findings = check_paths([tmp_path], TOOLS, GIVEN)
+    verdicts = {Path(finding.path).name: finding.verdict for finding in findings}
+    assert verdicts["train.sh"] == "fits"
+    assert verdicts["self.yaml"] == "unreadable"
+    assert {verdicts[name] for name in ("picture.png", "list.yaml", "loop")} == {"skipped"}
+    assert [finding.verdict for finding in findings].count("fits") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "empty", id="empty"),
+        pytest.param(b"\x00\x01", "binary", id="binary"),
+        pytest.param(b"a: \xff\xfe", "not UTF-8", id="not text"),
+        pytest.param(b"#" * (2 * 2**20 + 1), "larger than 2 MiB", id="huge"),
+        pytest.param(b"hello: world\n", "no config format recognised", id="something else"),
+        pytest.param(b"meshplan: 1\nmodel: [", "not YAML", id="a truncated plan"),
+        pytest.param(b"meshplan: 9\n", "plan version 9", id="a plan of the future"),
+        pytest.param(b"meshplan: 1\nlayout: 3\n", "model", id="a plan without its parts"),
+        pytest.param(b"meshplan: 1\nx: 2001-99-99\n", "not YAML", id="a date that is none"),
+        pytest.param(b"meshplan: 1\nx: " + b"[" * 5000, "not YAML", id="a plan 5000 deep"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    """A named file that cannot be used is one clear line and exit code 2."""
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    findings = check_paths([path], TOOLS, GIVEN)
+    assert [finding.verdict for finding in findings] == ["unreadable"]
+    assert words in findings[0].text
+    assert "\n" not in findings[0].text
+    assert exit_code(findings) == 2
+
+
+def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
+    """A missing file, a loop of links, a pipe and a name that no system allows are all told
+    apart.
+    """
+    loop, pipe = tmp_path / "loop", tmp_path / "pipe"
+    loop.symlink_to(loop)
+    os.mkfifo(pipe)
+    paths = [tmp_path / "none.yaml", loop, pipe, Path("a\0b"), Path("x" * 5000)]
+    findings = check_paths(paths, TOOLS, GIVEN)
+    assert [finding.verdict for finding in findings] == ["unreadable"] * 5
+    assert "No such file" in findings[0].text
+    assert "not a file" in findings[2].text
+
+
+def test_a_file_without_permission_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system does not let us open is unreadable, with the system's reason."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    monkeypatch.setattr(Path, "open", refused)
+    (finding,) = check_paths([tmp_path / "train.sh"], TOOLS, GIVEN)
+    assert (finding.verdict, finding.text) == ("unreadable", "cannot be read: Permission denied")
+
+
+def test_an_unknown_name_is_told(tmp_path: Path) -> None:
+    """Unknown clusters and models are usage errors, not tracebacks."""
+    path = tmp_path / "train.sh"
+    path.write_text(SCRIPT)
+    for given in (Settings(cluster="nowhere"), Settings(cluster=CLUSTER, model="no-model")):
+        (finding,) = check_paths([path], TOOLS, given)
+        assert finding.verdict == "unreadable"
+        assert "\n" not in finding.text
+
+
+def test_a_format_the_gpu_lacks_is_illegal(tmp_path: Path) -> None:
+    """An H100 has no fp4 matmuls: nvfp4 is refused with what it has."""
+    text = SCRIPT.replace("--bf16", "--bf16 --fp4-format e2m1")
+    finding = check_text(tmp_path / "train.sh", text)
+    assert finding.verdict == "illegal"
+    assert "has no nvfp4" in finding.text
+
+
+def test_exit_codes() -> None:
+    """0 all good, 1 findings, 2 as soon as one file cannot be judged."""
+    fits, big, bad, skipped = (
+        Finding(path="x", verdict=verdict, text="")
+        for verdict in ("fits", "does not fit", "unreadable", "skipped")
+    )
+    assert exit_code([]) == 0
+    assert exit_code([fits, skipped]) == 0
+    assert exit_code([fits, big]) == 1
+    assert exit_code([big, bad]) == 2
+
+
+def test_a_plan_whose_world_does_not_add_up(tmp_path: Path) -> None:
+    """cluster.gpus must be dp x cp x tp x pp."""
+    plan = a_plan()
+    wrong = plan.model_copy(update={"cluster": plan.cluster.model_copy(update={"gpus": 63})})
+    finding = check_plan(tmp_path / "plan.yaml", wrong)
+    assert finding.verdict == "illegal"
+    assert "63" in finding.text
+
+
+def test_stages_are_not_lost(tmp_path: Path) -> None:
+    """A plan whose stages miss a layer is illegal: 40 + 39 are not 80."""
+    layout = replace(LAYOUT, stages=(Stage(40), Stage(39)))
+    assert check_plan(tmp_path / "plan.yaml", a_plan(layout=layout)).verdict == "illegal"
