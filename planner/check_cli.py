@@ -32,7 +32,12 @@ ClusterName = Annotated[
 Gpus = Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")]
 ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
 SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
-Batch = Annotated[int | None, typer.Option(min=1, help="Sequences per optimizer step.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--global-batch-size", "--global-batch", min=1, help="Sequences per optimizer step."
+    ),
+]
 MicroBatch = Annotated[int | None, typer.Option(min=1, help="Sequences per forward and rank.")]
 VocabSize = Annotated[
     int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")

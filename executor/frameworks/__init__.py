@@ -60,22 +60,25 @@ VARIANTS: dict[str, Callable[[Plan, int], Exported]] = {
 }
 """Formats of one version; the framework's own name means the latest."""
 
+ALIASES = {
+    "megatron-bridge": "bridge", "nemo": "bridge", "torchtitan-0.2": "torchtitan",
+    "torchtitan-0.3": "torchtitan",
+}  # fmt: skip
+"""Other names of a framework: those of engines that take its files, and of its versions."""
+
 
 def exporter_named(name: str) -> Callable[[Plan, int], Exported]:
     """The exporter of a framework, or of one version of it; raises `UnreadableConfig`."""
-    if name in VARIANTS:
-        return VARIANTS[name]
-    if name not in FRAMEWORKS:
-        known = ", ".join((*FRAMEWORKS, *VARIANTS))
-        raise UnreadableConfig(f"no framework {name!r}; known are {known}")
-    return FRAMEWORKS[name].export
+    return VARIANTS[name] if name in VARIANTS else framework_named(name).export
 
 
 def framework_named(name: str) -> Framework:
     """The framework called `name`; raises `UnreadableConfig` with the known ones."""
-    if name not in FRAMEWORKS:
-        raise UnreadableConfig(f"no framework {name!r}; known are {', '.join(FRAMEWORKS)}")
-    return FRAMEWORKS[name]
+    own = ALIASES.get(name, name)
+    if own not in FRAMEWORKS:
+        known = ", ".join((*FRAMEWORKS, *ALIASES))
+        raise UnreadableConfig(f"no framework {name!r}; known are {known}")
+    return FRAMEWORKS[own]
 
 
 def recognise(name: str, text: str) -> Framework | None:

@@ -5,7 +5,7 @@ from random_plans import plan_of
 
 from costmodels.layout import Layout, even_stages
 from costmodels.training import Training
-from executor.frameworks import FRAMEWORKS, read_config
+from executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
 from planner.reading import Reading, UnreadableConfig
 
 TITAN = """
@@ -155,3 +155,18 @@ def test_an_override_of_the_gradients_is_read() -> None:
     """grad_reduce_in_fp32: false is the engine whose gradients have 16 bit."""
     text = "model: {tensor_model_parallel_size: 1}\nmixed_precision: {grad_reduce_in_fp32: false}"
     assert read_config(text, "a.yaml").engine == "megatron-bridge"
+
+
+@pytest.mark.parametrize("name", ["megatron-bridge", "nemo"])
+def test_an_engines_name_is_its_frameworks(name: str) -> None:
+    """What `plan --engine` calls it, `export --to` and `check --framework` understand."""
+    assert framework_named(name) is FRAMEWORKS["bridge"]
+    assert exporter_named(name) is FRAMEWORKS["bridge"].export
+
+
+def test_an_unknown_framework_is_told_with_the_known_ones() -> None:
+    """Every name that is listed is one that works."""
+    with pytest.raises(UnreadableConfig, match="no framework 'fairseq'; known are") as refused:
+        framework_named("fairseq")
+    for name in str(refused.value).partition("known are ")[2].split(", "):
+        assert framework_named(name) is not None
