@@ -18,7 +18,7 @@ from hardware_profiles.load_models import UnknownModel
 from planner.config_files import Candidate, candidates, text_of
 from planner.fixes import Price
 from planner.plan import Plan, UnreadablePlan, layout_of, training_of
-from planner.reading import IllegalConfig, Reading, UnreadableConfig
+from planner.reading import IllegalConfig, NothingToRead, Reading, UnreadableConfig
 from planner.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
 from planner.settings import Settings, UnreadableSettings, one_line, settings_near
 from planner.verdicts import PASSED, USAGE, Best, Finding, Limits, Place, judge
@@ -89,7 +89,7 @@ def check_file(
             raise UnreadableConfig("no config format recognised; name it with --framework")
         return _check_reading(reading, candidate.path, tools, given, limits)
     except UnreadableConfig as error:
-        if not candidate.named and str(error) in ("empty", "not a file"):
+        if not candidate.named and isinstance(error, NothingToRead):
             return _skipped(candidate, str(error))
         return Finding(path=path, verdict="unreadable", text=one_line(error), line=error.line)
     except UnreadablePlan as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.reading import UnreadableConfig
+from planner.reading import NothingToRead, UnreadableConfig
 from planner.settings import FILE, PROJECT, one_line
 
 MAX_BYTES = 2 * 2**20  # the largest published configs are a few KiB; plans of 1000 stages 100 KiB
@@ -82,7 +82,7 @@ def text_of(path: Path) -> str:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise UnreadableConfig("not a file")
+            raise NothingToRead("not a file")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -99,5 +99,5 @@ def text_of(path: Path) -> str:
         line = data[: error.start].count(b"\n") + 1
         raise UnreadableConfig("not UTF-8 text; not a training config", line) from None
     if not text.strip():
-        raise UnreadableConfig("empty")
+        raise NothingToRead("empty")
     return text

@@ -42,6 +42,10 @@ class UnreadableConfig(ValueError):
         self.line = line
 
 
+class NothingToRead(UnreadableConfig):
+    """A file with no layout of its own: skipped in a folder, unreadable if it was named."""
+
+
 class IllegalConfig(InvalidLayout):
     """A config that reads, but that its framework would refuse; with the line to change."""
 

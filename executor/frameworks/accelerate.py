@@ -35,7 +35,15 @@ from executor.frameworks.saying import (
 )
 from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
-from planner.reading import CannotSay, Exported, Fact, Reading, Recompute, UnreadableConfig
+from planner.reading import (
+    CannotSay,
+    Exported,
+    Fact,
+    NothingToRead,
+    Reading,
+    Recompute,
+    UnreadableConfig,
+)
 
 FILE = "accelerate.yaml"
 PREFIX = "parallelism_config.parallelism_config_"
@@ -182,7 +190,7 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
     stage = values.word({str(n): n for n in range(4)}, f"{prefix}zero_stage")
     if where is not None or stage is None:
         target = shown(where.value) if where else "the JSON that the training code names"
-        raise UnreadableConfig(f"it launches DeepSpeed: check {target} instead", kind.line)
+        raise NothingToRead(f"it launches DeepSpeed: check {target} instead", kind.line)
     device = values.get(f"{prefix}offload_optimizer_device")
     weights = values.get(f"{prefix}offload_param_device")
     facts = _axes(values) | {"zero_stage": stage}

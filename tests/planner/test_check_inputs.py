@@ -164,3 +164,16 @@ def test_stages_are_not_lost(tmp_path: Path) -> None:
     """A plan whose stages miss a layer is illegal: 40 + 39 are not 80."""
     layout = replace(LAYOUT, stages=(Stage(40), Stage(39)))
     assert check_plan(tmp_path / "plan.yaml", a_plan(layout=layout)).verdict == "illegal"
+
+
+def test_a_launcher_that_names_another_file_is_skipped_in_a_folder(tmp_path: Path) -> None:
+    """Accelerate's file for a DeepSpeed job says nothing itself: no finding unless it is named."""
+    launcher = tmp_path / "accelerate.yaml"
+    launcher.write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 8\n"
+        "deepspeed_config:\n  deepspeed_config_file: ds_config.json\n"
+    )
+    for path, verdict in ((tmp_path, "skipped"), (launcher, "unreadable")):
+        (finding,) = check_paths([path], TOOLS, GIVEN)
+        assert finding.verdict == verdict
+        assert "check 'ds_config.json' instead" in finding.text
