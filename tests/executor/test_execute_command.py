@@ -130,8 +130,10 @@ def test_an_interrupted_run_leaves_a_readable_result(
     )
     write_plan(tiny_plan(prediction=tiny_prediction(1.0)), tmp_path / "plan.yaml")
     program = """
-        import sys, typer, executor.run
+        import signal, sys, typer, executor.run
         from executor.execute_cli import execute
+        # what a script starts in the background ignores it: the tests may run so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         original = executor.run.job_of
         from dataclasses import replace
         executor.run.job_of = lambda s, out: original(replace(s, module="slow_engine"), out)

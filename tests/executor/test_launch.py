@@ -94,9 +94,11 @@ def test_the_failing_ranks_own_error_comes_first(folder: Path, module: str, mess
 def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM on the starting process ends even ranks that ignore SIGTERM."""
     program = f"""
-        import pathlib, sys
+        import pathlib, signal, sys
         import executor.launch
         from executor.launch import Interrupted, Job, run_job, torchrun_command
+        # what a script starts in the background ignores it: the tests may run so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         executor.launch.GRACE_S = 1.0
         logs = pathlib.Path({str(folder / "logs")!r})
         job = Job(module="waiting_rank", processes_per_node=2)
