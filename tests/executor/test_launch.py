@@ -21,28 +21,28 @@ RANKS = {
         def main():
             if os.environ["RANK"] == "1":
                 raise ValueError("the matrix is not square")
-            time.sleep(60)
+            time.sleep(600)
         main()
         """,
     "dying_rank": """
         import os, signal, time
         if os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
+        time.sleep(600)
         """,
     "refusing_rank": """
         import os, sys, time
         if os.environ["RANK"] == "0":
             print("rank 0: 7 heads do not divide by 2", file=sys.stderr)
             sys.exit(2)
-        time.sleep(60)
+        time.sleep(600)
         """,
     "waiting_rank": """
         import os, pathlib, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a rank that hangs in a collective
         folder = pathlib.Path(os.environ["PID_FOLDER"])
         (folder / os.environ["RANK"]).write_text(str(os.getpid()))
-        time.sleep(120)
+        time.sleep(600)
         """,
 }
 
@@ -87,7 +87,7 @@ def test_the_failing_ranks_own_error_comes_first(folder: Path, module: str, mess
         run_job(command, folder / "logs")
     assert str(failed.value).splitlines()[0] == message
     assert str(folder / "logs") in str(failed.value)
-    assert time.monotonic() - start < 50  # the other rank sleeps 60 s
+    assert time.monotonic() - start < 300  # the other rank sleeps 600 s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -109,7 +109,7 @@ def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) 
         """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
     files = [folder / "0", folder / "1"]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not all(file.exists() and file.read_text() for file in files):
         assert time.monotonic() < deadline, "the ranks did not start"
         time.sleep(0.1)
@@ -117,7 +117,7 @@ def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) 
     pids = [int(file.read_text()) for file in files]
     assert set(pids) < set(family)
     parent.send_signal(number)
-    assert parent.wait(timeout=30) == 77
+    assert parent.wait(timeout=120) == 77
     assert [pid for pid in family if _runs(pid)] == []
 
 

