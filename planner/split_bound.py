@@ -1,4 +1,4 @@
-"""V > 1: the least time of all rows together, split by split.
+"""V > 1: the least objective that a plan of each split can have, without a solver.
 
 A split says how many layers each chunk holds, so with nothing recomputed a row lasts what its
 slowest chunk does. A rank that does not fit must recompute: up to its row's slowest chunk that is
@@ -8,7 +8,9 @@ free, beyond it the row lasts longer. How much it must is a knapsack, relaxed to
                 saves what the rank lacks
 
 A layer saves KiB for ns along the concave hull of its modes, q_v times in chunk v; where layers are
-of several kinds, each as much as the kind that saves most.
+of several kinds, each as much as the kind that saves most. q is an in-flight vector or a mean of
+some (`PipelineShape.covers`): the largest bound counts. `planner.recompute_bound` takes whole
+layers, where the hull does not say enough.
 """
 
 import math
@@ -20,36 +22,35 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.grid import Ints
+from costmodels.grid import Floats, Ints
 from costmodels.in_flight import V_SHAPED
 from planner.packing import SAFETY, Alike, end_costs
 from planner.stage_problem import StageProblem
 
-Floats = NDArray[np.float64]
-
 
 def split_bound(problem: StageProblem, below: int | None) -> float:
     """A lower bound of the objective with several chunks; infinite: no plan (below `below`)."""
-    form = problem.form
-    rest = int(form.share_ns(problem.least_work_ns)) + problem.least_end_ns
-    limit_ns = math.inf if below is None else (below - rest) / form.weight
-    return (form.weight * rows_of_splits(problem, limit_ns) + rest) * SAFETY
-
-
-def rows_of_splits(problem: StageProblem, limit_ns: float = math.inf) -> float:
-    """The least sum of all X[g] over the splits; infinite where none fits within `limit_ns`."""
-    splits = _Splits(problem)
-    least = splits.slowest.sum(axis=1).astype(float)
-    splits, least = splits.take(least <= limit_ns), least[least <= limit_ns]
-    bare = least
-    for rank in range(problem.pp):
-        if not len(least):
-            return math.inf
-        least = np.maximum(least, bare + splits.beyond_ns(rank))
-        kept = np.isfinite(least) & (least <= limit_ns)
-        if not kept.all():
-            splits, least, bare = splits.take(kept), least[kept], bare[kept]
+    _, least = least_of_splits(problem, below)
     return float(least.min()) if len(least) else math.inf
+
+
+def least_of_splits(problem: StageProblem, below: int | None) -> tuple["Splits", Floats]:
+    """The splits that may have a plan (below `below`), and the least objective of each."""
+    splits, most = Splits(problem), math.inf if below is None else below
+    bare = splits.slowest.sum(axis=1).astype(float)
+    kept = splits.objective_ns(bare) < most
+    splits, slowest, bare = splits.take(kept), bare[kept], bare[kept]
+    for which in range(len(problem.shape.covers)):
+        for rank in range(problem.pp):
+            if not len(slowest):
+                return splits, slowest
+            beyond = splits.beyond_ns(rank, which)
+            if beyond.any():
+                slowest = np.maximum(slowest, bare + beyond)
+                kept = splits.objective_ns(slowest) < most
+                if not kept.all():
+                    splits, slowest, bare = splits.take(kept), slowest[kept], bare[kept]
+    return splits, splits.objective_ns(slowest)
 
 
 class _Segment(NamedTuple):
@@ -59,8 +60,9 @@ class _Segment(NamedTuple):
     kib_per_ns: float
 
 
-class _Splits:
-    """All splits of one problem: arrays are [split, chunk], `slowest` [split, row]."""
+class Splits:
+    """All splits of one problem: arrays are [split, chunk], but `slowest` [split, row] and
+    `end_ns`, the largest once-per-step sum of a rank, [split]."""
 
     def __init__(self, problem: StageProblem) -> None:
         self.problem = problem
@@ -77,6 +79,17 @@ class _Splits:
             self.slowest = np.max(whole, axis=0)[:, None]
         else:
             self.slowest = self.times.reshape(-1, problem.vpp, problem.pp).max(axis=2)
+        ends = self._by_chunk(list(problem.step_ns))
+        ends[:, 0] += problem.embedding.step_ns
+        ends[:, -1] += problem.head.step_ns
+        self.end_ns: Ints = ends[:, problem.chunks_of_rank].sum(axis=2).max(axis=1)
+
+    def objective_ns(self, slowest: Floats) -> Floats:
+        """The least objective of each split if all its rows together last `slowest`."""
+        p = self.problem
+        work = int(p.form.share_ns(p.least_work_ns)) + p.constant_ns
+        least: Floats = (p.form.weight * slowest + work + self.end_ns) * SAFETY
+        return least
 
     @cached_property
     def loads(self) -> tuple[Ints, Ints]:
@@ -96,9 +109,14 @@ class _Splits:
         ])  # fmt: skip
 
     @cached_property
-    def room(self) -> Ints:
-        """KiB that each rank has for layers; what the ends hold in flight is taken off too."""
-        room: Ints = self.problem.cap_kib - end_costs(Alike.only(self.problem))[1][0]
+    def room(self) -> Floats:
+        """[which cover, rank] KiB for layers; what the ends hold in flight is taken off too."""
+        p, shape = self.problem, self.problem.shape
+        fullest = p.cap_kib - end_costs(Alike.only(p))[1].astype(float)
+        room = np.repeat(fullest, len(shape.covers), axis=0)
+        for end, (rank, place) in zip((p.embedding, p.head), shape.ends, strict=True):
+            less = shape.fullest[rank, place] - shape.covers[:, rank, place]
+            room[:, rank] += less * end.saved_kib
         return room
 
     def _by_chunk(self, each: list[int]) -> Ints:
@@ -107,21 +125,21 @@ class _Splits:
         sums: Ints = np.diff(before[self.counts.cumsum(axis=1)], axis=1, prepend=0)
         return sums
 
-    def take(self, kept: "NDArray[np.bool_]") -> "_Splits":
+    def take(self, kept: "NDArray[np.bool_]") -> "Splits":
         """Some of them."""
         some = copy(self)
         some.counts, some.times = self.counts[kept], self.times[kept]
-        some.slowest = self.slowest[kept]
+        some.slowest, some.end_ns = self.slowest[kept], self.end_ns[kept]
         if "loads" in self.__dict__:
             some.loads = (self.loads[0][kept], self.loads[1][kept])
         return some
 
-    def beyond_ns(self, rank: int) -> Floats:
-        """What recomputation adds to all rows at least so that `rank` fits, by split."""
-        chunks, held = self.problem.chunks_of_rank[rank], self.problem.shape.fullest[rank]
+    def beyond_ns(self, rank: int, which: int) -> Floats:
+        """What recomputation adds to all rows at least so that `rank` fits by a cover, by split."""
+        chunks, held = self.problem.chunks_of_rank[rank], self.problem.shape.covers[which, rank]
         saved, states = self.loads
-        found = saved[:, chunks] @ held + states[:, chunks].sum(axis=1) - self.room[rank]
-        lacks: Floats = np.maximum(found, 0).astype(float)
+        found = saved[:, chunks] @ held + states[:, chunks].sum(axis=1) - self.room[which, rank]
+        lacks: Floats = np.maximum(found, 0.0)
         if not lacks.any():
             return lacks
         free = self._free_ns(chunks)

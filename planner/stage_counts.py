@@ -8,7 +8,6 @@ _add_memory  one row per rank and in-flight vector: exact for uneven chunks, one
 _tidy        among plans with the found split and objective, the one that recomputes least
 """
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,6 @@ import numpy as np
 from costmodels.grid import Ints
 from costmodels.layout import Stage
 from planner.cpsat import Outcome, Solved, solve_model
-from planner.split_bound import rows_of_splits
 from planner.stage_problem import StageProblem, evaluate
 
 if TYPE_CHECKING:
@@ -40,11 +38,7 @@ def _rows(problem: StageProblem, below: int | None) -> Rows:
     if below is not None:
         budget = below - 1 - rest - form.share_ns(problem.least_work_ns)
         most = min(most, int(budget // form.weight))
-    least = -(-problem.least_work_ns // problem.pp)
-    if problem.splits is not None:
-        known = rows_of_splits(problem, most)
-        least = max(least, int(known)) if math.isfinite(known) else most + 1
-    return Rows(least, most)
+    return Rows(-(-problem.least_work_ns // problem.pp), most)
 
 
 def most_layers(problem: StageProblem, total_ns: int) -> list[int]:
@@ -130,8 +124,13 @@ class _Layers(NamedTuple):
         return cp_model.LinearExpr.weighted_sum(self.counts, coefficients.tolist())
 
 
-def solve_counts(problem: StageProblem, below: int | None, seconds: float) -> Outcome:
-    """The best plan with an objective below `below`, by CP-SAT within deterministic `seconds`."""
+def solve_counts(
+    problem: StageProblem, below: int | None, seconds: float, least: int = 0
+) -> Outcome:
+    """The best plan with an objective below `below`, by CP-SAT within deterministic `seconds`.
+
+    `least` is what the objective is known to be at least.
+    """
     from ortools.sat.python import cp_model
 
     rows = _rows(problem, below)
@@ -152,6 +151,7 @@ def solve_counts(problem: StageProblem, below: int | None, seconds: float) -> Ou
         )
     objective, work = _add_times(model, chunks, rows)
     _add_memory(model, chunks, most)
+    model.add(objective >= least - problem.constant_ns)
     if below is not None:
         model.add(objective <= below - 1 - problem.constant_ns)
     model.minimize(objective)

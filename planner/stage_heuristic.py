@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from costmodels.grid import Ints
 from costmodels.layout import Stage
+from planner.mixes import prefix
 from planner.stage_problem import (
     StagePlan,
     StageProblem,
@@ -82,9 +83,9 @@ class _Recompute:
     def __init__(self, problem: StageProblem) -> None:
         self.problem = problem
         kinds = np.array(problem.pattern, np.int64)
-        self._saved = _prefix(np.array(problem.saved_kib)[kinds])
-        self._states = _prefix(np.array(problem.state_kib)[kinds])
-        self._updates = _prefix(np.array(problem.update_kib)[kinds])
+        self._saved = prefix(np.array(problem.saved_kib)[kinds])
+        self._states = prefix(np.array(problem.state_kib)[kinds])
+        self._updates = prefix(np.array(problem.update_kib)[kinds])
         self._chunks = np.array(problem.chunks_of_rank)
         order = np.argsort(-problem.shape.fullest[:, ::-1], axis=1, kind="stable")
         self._order = problem.vpp - 1 - order  # of two held alike the later one first
@@ -103,7 +104,7 @@ class _Recompute:
 
     def everywhere(self, counts: tuple[int, ...]) -> tuple[Stage, ...]:
         """`counts` with as little recomputation as fits; () if that does not fit."""
-        starts = _prefix(np.array(counts))
+        starts = prefix(np.array(counts))
         costs = np.full((3, self.problem.pp), np.inf)
         fewest = np.zeros((3, self.problem.pp), np.int64)
         for mode in self.problem.modes:
@@ -168,9 +169,3 @@ class _Recompute:
         kept: Ints = np.where(n < totals, of_rest, 0)
         recomputed: Ints = np.where(n > 0, of_mode, 0)
         return np.maximum(kept, recomputed)
-
-
-def _prefix(values: Ints) -> Ints:
-    """Sums of the first 0, 1, 2, ... rows."""
-    nothing = np.zeros((1, *values.shape[1:]), np.int64)
-    return np.concatenate([nothing, values.cumsum(axis=0)])

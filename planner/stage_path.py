@@ -11,17 +11,15 @@ memory is only traded for time inside a stage, so no plan needs a slower mix. Wh
 """
 
 from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.grid import Ints
 from costmodels.layout import Stage
 from planner.cpsat import Outcome, solve_model
+from planner.mixes import mixed, mixes, prefix
 from planner.stage_problem import StagePlan, StageProblem, evaluate, objective_of
-
-Ints = NDArray[np.int64]
 
 
 class Price(NamedTuple):
@@ -48,15 +46,12 @@ class Intervals:
         self.problem = problem
         self._known: dict[Interval, Price | None] = {}
         kinds = np.array(problem.pattern, np.int64)
-        times, saved = np.array(problem.layer_ns)[kinds], np.array(problem.saved_kib)[kinds]
-        self._times = np.vstack([np.zeros((1, times.shape[1]), np.int64), times.cumsum(0)])
-        self._saved = np.vstack([np.zeros((1, saved.shape[1]), np.int64), saved.cumsum(0)])
-        self._states = np.concatenate([[0], np.array(problem.state_kib)[kinds].cumsum()])
-        self._updates = np.concatenate([[0], np.array(problem.update_kib)[kinds].cumsum()])
-        self._steps = np.concatenate([[0], np.array(problem.step_ns)[kinds].cumsum()])
-        self._floor = np.concatenate(
-            [[0], np.array(problem.layer_ns)[:, list(problem.modes)].min(1)[kinds].cumsum()]
-        )
+        self._times = prefix(np.array(problem.layer_ns)[kinds])
+        self._saved = prefix(np.array(problem.saved_kib)[kinds])
+        self._states = prefix(np.array(problem.state_kib)[kinds])
+        self._updates = prefix(np.array(problem.update_kib)[kinds])
+        self._steps = prefix(np.array(problem.step_ns)[kinds])
+        self._floor = prefix(np.array(problem.layer_ns)[:, list(problem.modes)].min(1)[kinds])
 
     def least_ns(self, stage: int, first: int, end: int) -> int:
         """A lower bound of `price`: every layer in its fastest mode."""
@@ -94,7 +89,7 @@ class Intervals:
         problem, (stage, first, end) = self.problem, key
         full, selective, transient = mixes(end - first, problem.modes, problem.transient_kib)
         cut, second = first + full, first + full + selective
-        time, saved = (self._mix(table, first, cut, second, end)
+        time, saved = (mixed(table, first, cut, second, end)
                        for table in (self._times, self._saved))  # fmt: skip
         held = int(problem.in_flight[stage][0][0])
         static = problem.fixed_kib + int(self._states[end] - self._states[first])
@@ -112,33 +107,6 @@ class Intervals:
             return None
         best = int(np.where(fits, time, np.iinfo(np.int64).max).argmin())
         return Price(int(time[best]) + self._ends_ns(stage), int(selective[best]), int(full[best]))
-
-    @staticmethod
-    def _mix(table: Ints, first: int, cut: Ints, second: Ints, end: int) -> Ints:
-        total: Ints = table[cut, 2] - table[first, 2] + table[second, 1] - table[cut, 1]
-        total += table[end, 0] - table[second, 0]
-        return total
-
-
-@cache
-def mixes(layers: int, modes: tuple[int, ...], transients: tuple[int, ...]) -> list[Ints]:
-    """(full, selective, transient KiB) of every allowed mix, the least recomputation first."""
-    pairs = [
-        (full, selective)
-        for full in range(layers + 1 if 2 in modes else 1)
-        for selective in range(layers - full + 1 if 1 in modes else 1)
-        if 0 in modes or full + selective == layers
-    ]
-    rows = [
-        (full, selective, max(
-            transients[2] if full else 0,
-            transients[1] if selective else 0,
-            transients[0] if full + selective < layers else 0,
-        ))
-        for full, selective in pairs
-    ]  # fmt: skip
-    columns: Ints = np.array(rows, np.int64).reshape(-1, 3)
-    return [columns[:, 0], columns[:, 1], columns[:, 2]]
 
 
 def stages_of(prices: list[Price], ends: list[int]) -> tuple[Stage, ...]:

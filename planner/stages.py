@@ -5,7 +5,10 @@ the engine's own splits     V = 1: each is priced; V > 1: a table in the counts 
 any split                   V = 1: the path model; V > 1: the counts model (CP-SAT both)
 """
 
+from dataclasses import replace
+
 from planner.cpsat import Outcome
+from planner.recompute_bound import splits_below
 from planner.stage_counts import solve_counts
 from planner.stage_heuristic import first_counts
 from planner.stage_path import Intervals, best_split, greedy_path, plan_of, solve_path
@@ -42,10 +45,18 @@ class Solver:
             if plan is not None and (below is None or plan.objective < below):
                 return Outcome("OPTIMAL", plan, plan.objective)
             return Outcome("INFEASIBLE", None, below if plan else None)
-        self.solves += 1
         if problem.vpp == 1:
+            self.solves += 1
             return solve_path(self._intervals(problem), below, self.limit_s)
-        return solve_counts(problem, below, self.limit_s)
+        least = 0
+        if problem.splits is not None:
+            left = splits_below(problem, below)
+            if not left:
+                return Outcome("INFEASIBLE", None, below)
+            least = min(left.values())
+            problem = replace(problem, splits=tuple(left))
+        self.solves += 1
+        return solve_counts(problem, below, self.limit_s, least)
 
     def _without_solver(self, intervals: Intervals) -> StagePlan | None:
         problem = intervals.problem

@@ -1,0 +1,144 @@
+"""V > 1: what the ranks of one split must recompute, in whole layers.
+
+    C_s   the least of  weight x (what the rows of rank s last longer) + share x (its added work)
+    A_s   the least of                                                   share x (its added work)
+
+with which rank s fits by a cover (`PipelineShape.covers`): a knapsack over its chunks, each of
+which chooses how many layers run in which mode. Every rank does its own work and a row is paid for
+once, so that
+
+    objective >= objective with nothing recomputed + max over s of (C_s - A_s) + sum over s of A_s
+
+Savings are rounded up to a `GRAINS`-th of what a rank lacks: the bound is a little low, never high.
+Letters as in `planner.closed_form`.
+"""
+
+import math
+
+import numpy as np
+
+from costmodels.grid import Floats, Ints
+from planner.mixes import mixed, mixes, prefix
+from planner.packing import SAFETY
+from planner.split_bound import Splits, least_of_splits
+from planner.stage_problem import StageProblem
+
+GRAINS = 512
+WANTED = np.arange(GRAINS + 1)
+Counts = tuple[int, ...]
+
+
+def splits_below(problem: StageProblem, below: int | None) -> dict[Counts, int]:
+    """The splits that may have a plan with an objective below `below`, with the least of each."""
+    splits, least = least_of_splits(problem, below)
+    ranks, left = _Ranks(splits), {}
+    for split in np.argsort(least, kind="stable").tolist():
+        bound = max(float(least[split]), ranks.bound(split, below))
+        if math.isfinite(bound) and (below is None or bound < below):
+            left[tuple(splits.counts[split].tolist())] = math.floor(bound)
+    return left
+
+
+class _Ranks:
+    """The knapsacks of the ranks of some splits; each by the cover that asks most of it."""
+
+    def __init__(self, splits: Splits) -> None:
+        self.splits, self.problem = splits, splits.problem
+        self.share = float(self.problem.form.over) / self.problem.form.under
+        self.bare = splits.objective_ns(splits.slowest.sum(axis=1).astype(float))
+        covers = range(len(self.problem.shape.covers))
+        self.hardest: Ints = np.array([
+            np.argmax([splits.beyond_ns(rank, which) for which in covers], axis=0)
+            for rank in range(self.problem.pp)
+        ])  # fmt: skip
+        self._known: dict[tuple[Counts, Counts], Ints] = {}
+
+    def bound(self, split: int, below: int | None) -> float:
+        """The least objective of the split, infinite if nothing fits; enough if above `below`."""
+        most, work = 0.0, 0.0
+        for rank in range(self.problem.pp):
+            longer, added = self._least_ns(split, rank)
+            if math.isinf(longer):
+                return math.inf
+            most, work = max(most, longer - added), work + added
+            if below is not None and self.bare[split] + most + work > below + 1:
+                break
+        return (float(self.bare[split]) + most + work - 1) * SAFETY
+
+    def _least_ns(self, split: int, rank: int) -> tuple[float, float]:
+        """C_s and A_s: the least over what the largest transient of the rank may be."""
+        p, which = self.problem, self.hardest[rank, split]
+        chunks = list(p.chunks_of_rank[rank])
+        saved, states = (load[split, chunks] for load in self.splits.loads)
+        lack = float(saved @ p.shape.covers[which, rank] + states.sum())
+        lack -= self.splits.room[which, rank]
+        floor = p.head.transient_kib if p.chunks - 1 in chunks else 0
+        least = max(floor, min(p.transient_kib[mode] for mode in p.modes))
+        found = [(math.inf, math.inf)]
+        for transient in sorted({p.transient_kib[mode] for mode in p.modes}):
+            allowed = tuple(mode for mode in p.modes if p.transient_kib[mode] <= transient)
+            more = max(transient - least, 0)
+            found.append(self._knapsack(split, rank, allowed, lack + more))
+        return min(c for c, _ in found), min(a for _, a in found)
+
+    def _knapsack(
+        self, split: int, rank: int, allowed: Counts, lack_kib: float
+    ) -> tuple[float, float]:
+        """C_s and A_s when the layers run in the `allowed` modes and must save `lack_kib`."""
+        p, chunks = self.problem, list(self.problem.chunks_of_rank[rank])
+        held = p.shape.covers[self.hardest[rank, split], rank]
+        slowest, times = self.splits.slowest[split], self.splits.times[split, chunks]
+        together, weight = len(slowest) == 1, float(p.form.weight)
+        longer, added = (np.where(WANTED == 0, 0.0, math.inf) for _ in range(2))
+        for chunk, micro_batches, free in zip(chunks, held, slowest - times, strict=True):
+            more_ns, saved = self._choices(split, chunk, allowed)
+            if not len(more_ns):
+                return math.inf, math.inf
+            grains = _grains(micro_batches * saved, lack_kib)
+            cost = weight * np.maximum(0, more_ns - free) + self.share * more_ns
+            longer, added = _best(longer, cost, grains), _best(added, more_ns, grains)
+        work_ns = float(added[-1])
+        work = self.share * work_ns
+        if together:
+            free_ns = float(slowest[0] - times.sum())
+            return weight * max(0.0, work_ns - free_ns) + work, work
+        return float(longer[-1]), work
+
+    def _choices(self, split: int, chunk: int, allowed: Counts) -> Ints:
+        """The ways to run a chunk's layers: ns beyond the fastest, and KiB saved beside it."""
+        first = int(self.splits.counts[split, :chunk].sum())
+        kinds = self.problem.pattern[first : first + int(self.splits.counts[split, chunk])]
+        if (kinds, allowed) not in self._known:
+            self._known[kinds, allowed] = _choices(self.splits, kinds, allowed)
+        return self._known[kinds, allowed]
+
+
+def _choices(splits: Splits, kinds: Counts, allowed: Counts) -> Ints:
+    """Those of `_Ranks._choices` that save more than all that are faster; ns and KiB."""
+    problem, layers = splits.problem, np.array(kinds, np.int64)
+    full, selective, _ = mixes(len(kinds), allowed, problem.transient_kib)
+    ns, kib = (
+        mixed(prefix(np.array(table)[layers]), 0, full, full + selective, len(kinds))
+        for table in (problem.layer_ns, problem.saved_kib)
+    )
+    ns = ns - sum(splits.base[kind][0] for kind in kinds)
+    saved = sum(splits.base[kind][1] for kind in kinds) - kib
+    order = np.lexsort((-saved, ns))
+    ns, saved = ns[order], np.maximum(0, saved[order])
+    better = np.diff(np.maximum.accumulate(saved), prepend=-1) > 0
+    return np.stack([ns[better], saved[better]])
+
+
+def _grains(saved_kib: Floats, lack_kib: float) -> Ints:
+    """`GRAINS`-ths of what a rank lacks, rounded up."""
+    if lack_kib <= 0:
+        return np.full(len(saved_kib), GRAINS)
+    grains: Ints = np.ceil(np.minimum(1.0, saved_kib / lack_kib) * GRAINS).astype(np.int64)
+    return grains
+
+
+def _best(known: Floats, cost: Floats, grains: Ints) -> Floats:
+    """The least cost of saving each of `WANTED`, with one more chunk's choices."""
+    left = np.maximum(0, WANTED - grains[:, None])
+    best: Floats = (known[left] + cost[:, None]).min(axis=0)
+    return best
