@@ -18,17 +18,21 @@ of (a) is below the best plan, that plan is optimal over the whole space under t
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.grid import Ints
+from planner.alike import Alike
 from planner.bounds import row_bounds, row_fits
 from planner.coefficients import NS_PER_S, Coefficients, stage_problem
-from planner.packing import Alike, packing_bound, packing_bounds
+from planner.packing import CELLS, packing_bound, packing_bounds
 from planner.space import Space, Variant
-from planner.split_bound import split_bound
+from planner.split_bound import split_bounds
+from planner.splits import splits
 from planner.stage_problem import StagePlan, StageProblem
 from planner.stages import Solver
 
@@ -39,6 +43,7 @@ FIRST_KINDS = 8
 ROWS_PER_BLOCK = 256
 MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone
 PROGRESS_S = 0.2
+NOTHING = 2**62  # a bound: no plan fits
 
 Kind = tuple[int, int, int, int]
 Family = tuple[str, int, int, int, tuple[int, ...]]
@@ -63,13 +68,15 @@ class Found(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """An opened layout; `asked` windows of it hold no plan."""
+    """An opened layout; `asked` windows of it hold no plan. `waiting`: those that were opened with
+    it and have no split bound yet."""
 
     bound: int
     number: int
     row: int
     variant: Variant
     asked: int
+    waiting: "deque[_Layout]"
 
 
 class BranchAndBound:
@@ -97,6 +104,7 @@ class BranchAndBound:
         self.solved = 0
         self.unsolved_bound: int | None = None
         self._numbers = count()
+        self._split_bounds: dict[int, int] = {}
         self._refuted: dict[Family, list[tuple[tuple[int, ...], int]]] = {}
 
     def _variants_in(self, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> int:
@@ -202,14 +210,13 @@ class BranchAndBound:
         entry = self.fresh[0]
         problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
         below = least(cutoff, own.objective if own else None)
-        if problem.vpp > 1 and (below is None or entry.bound < below):
-            bound = split_bound(problem, below)
-            if below is None and not np.isfinite(bound):
+        if problem.splits is not None and (below is None or entry.bound < below):
+            bound = self._split_bound(entry, problem, cutoff)
+            if bound is None:
                 heapq.heappop(self.fresh)
                 self.misfits += 1
                 return
-            bound = min(bound, below or bound)
-            entry = entry._replace(bound=max(entry.bound, int(bound)))
+            entry = entry._replace(bound=max(entry.bound, bound))
         if below is not None and entry.bound >= below:
             # Not worth a plan now; a later, larger cutoff may ask for one.
             heapq.heappop(self.fresh)
@@ -239,30 +246,59 @@ class BranchAndBound:
         self.next_row += len(rows)
 
     def _packed(
-        self, pp: int, variant: Variant, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-        cutoff: int | None,
-    ) -> Iterator[_Layout]:  # fmt: skip
+        self, pp: int, variant: Variant, rows: Ints, cutoff: int | None
+    ) -> Iterator[_Layout]:
         """The layouts of `rows` run as `variant`, with their packing bounds."""
-        model = self.space.model
-        alike = Alike(
-            prices=self.coefficients.take(rows).held_as(variant.schedule),
-            m=self.space.grid.num_micro_batches[rows],
-            schedule=variant.schedule, pp=pp, vpp=variant.virtual_stages, modes=variant.modes,
-            kind_counts=tuple(model.pattern.count(kind) for kind in range(len(model.kinds))),
-        )  # fmt: skip
-        owns = [self.best.get(self._kind(row)) for row in rows.tolist()]
-        belows = [least(cutoff, own.objective if own else None) for own in owns]
-        limits = np.array(belows) if cutoff is not None else None
-        bounds = packing_bounds(alike, limits)
-        for row, below, own, packed in zip(rows.tolist(), belows, owns, bounds, strict=True):
+        limits = self._limits(rows, cutoff)
+        bounds = packing_bounds(self._alike(pp, variant, rows), limits)
+        waiting: deque[_Layout] = deque()
+        for index, (row, packed) in enumerate(zip(rows.tolist(), bounds, strict=True)):
             if not np.isfinite(packed):
-                if below is None:
+                if limits is None:
                     self.misfits += 1
                     continue
-                packed = below
-            bound = max(int(packed), int(self.bounds[row]))
+                packed = limits[index]
+            bound, own = max(int(packed), int(self.bounds[row])), self.best.get(self._kind(row))
             if own is None or bound < own.objective:
-                yield _Layout(bound, next(self._numbers), row, variant, 0)
+                waiting.append(_Layout(bound, next(self._numbers), row, variant, 0, waiting))
+        yield from waiting
+
+    def _alike(self, pp: int, variant: Variant, rows: Ints) -> Alike:
+        space, vpp = self.space, variant.virtual_stages
+        return Alike(
+            prices=self.coefficients.take(rows).held_as(variant.schedule),
+            m=space.grid.num_micro_batches[rows],
+            schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
+            pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
+        )  # fmt: skip
+
+    def _limits(self, rows: Ints, cutoff: int | None) -> Ints | None:
+        """What a plan of each row must beat: `cutoff`, and the best of its kind."""
+        if cutoff is None:
+            return None
+        owns = [self.best.get(self._kind(row)) for row in rows.tolist()]
+        return np.array([min(cutoff, own.objective) if own else cutoff for own in owns])
+
+    def _split_bound(self, entry: _Layout, problem: StageProblem, cutoff: int | None) -> int | None:
+        """The bound of `entry` by its splits, found with its next neighbours; None: nothing fits.
+
+        What reaches the limit of now stays at it.
+        """
+        if entry.number not in self._split_bounds:
+            cells = len(problem.splits or ()) * problem.chunks
+            batch = [entry]
+            entry.waiting.remove(entry)
+            while entry.waiting and len(batch) * cells < CELLS // 4:
+                batch.append(entry.waiting.popleft())
+            rows = np.array([layout.row for layout in batch])
+            limits = self._limits(rows, cutoff)
+            bounds = split_bounds(self._alike(problem.pp, entry.variant, rows), limits)
+            if limits is not None:
+                bounds = np.minimum(bounds, limits)
+            for layout, bound in zip(batch, bounds, strict=True):
+                self._split_bounds[layout.number] = int(bound) if np.isfinite(bound) else NOTHING
+        found = self._split_bounds[entry.number]
+        return found if found < NOTHING else None
 
     def _planned(self, entry: _Layout, problem: StageProblem) -> _Layout | None:
         """`entry` after its first plan; None when that solves it or nothing fits."""

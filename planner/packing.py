@@ -12,84 +12,18 @@ every layer as cheap as the cheapest kind, and only the layers of the most frequ
 in `planner.closed_form`; arrays are [layout, rank, layers] unless said.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.grid import Ints
-from costmodels.layout import Schedule
-from planner.closed_form import ClosedForm
-from planner.coefficients import Coefficients, row_of
-from planner.pipeline_shape import pipeline_shape
+from costmodels.grid import Floats, Ints
+from planner.alike import Alike, end_costs
 from planner.stage_problem import StageProblem
 
-Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.int64, np.float64)
 SAFETY = 1 - 1e-9  # of a bound that was computed in floating point
 CELLS = 2**18  # [layout, rank, layers] at a time: what a core's cache holds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alike:
-    """Layouts of one schedule, ranks, chunks and recompute modes; `m` and prices differ."""
-
-    prices: Coefficients
-    m: Ints
-    schedule: Schedule
-    pp: int
-    vpp: int
-    modes: tuple[int, ...]
-    kind_counts: tuple[int, ...]
-
-    @classmethod
-    def only(cls, problem: StageProblem) -> "Alike":
-        """One layout."""
-        p = problem
-        return cls(
-            prices=row_of(p), m=np.array([p.m]), schedule=p.schedule, pp=p.pp, vpp=p.vpp,
-            modes=p.modes, kind_counts=p.kind_counts,
-        )  # fmt: skip
-
-    def take(self, rows: "Ints | slice") -> "Alike":
-        """Some of them."""
-        return Alike(
-            prices=self.prices.take(rows), m=self.m[rows], schedule=self.schedule, pp=self.pp,
-            vpp=self.vpp, modes=self.modes, kind_counts=self.kind_counts,
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.m)
-
-    @cached_property
-    def vectors(self) -> Ints:
-        """[layout, rank, chunk] the fullest in-flight vector of each rank."""
-        sizes, which = np.unique(self.m, return_inverse=True)
-        shapes = [pipeline_shape(self.schedule, self.pp, self.vpp, m) for m in sizes.tolist()]
-        return np.stack([shape.fullest for shape in shapes])[which]
-
-    @cached_property
-    def form(self) -> ClosedForm[Ints]:
-        """The coefficients of the objective."""
-        return self.prices.form(self.schedule, self.pp, self.vpp, self.m)
-
-    @cached_property
-    def least_work_ns(self) -> Ints:
-        """T, by layout."""
-        c = self.prices
-        layers = c.layer_ns[:, :, list(self.modes)].min(2) @ np.array(self.kind_counts)
-        total: Ints = layers + c.embedding_ns + c.head_ns + self.pp * self.vpp * c.send_ns
-        return total
-
-    @cached_property
-    def least_end_ns(self) -> Ints:
-        """e and the constant, by layout."""
-        c = self.prices
-        layers = c.layer_step_ns @ np.array(self.kind_counts)
-        mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
-        return mean + c.fixed_step_ns + self.form.constant_ns
 
 
 class _Stack(NamedTuple):
@@ -161,10 +95,10 @@ def _stack(alike: Alike, kinds: list[int]) -> _Stack:
     left_out = [kind for kind in range(len(alike.kind_counts)) if kind not in kinds]
     rest = c.layer_ns[:, left_out][:, :, modes].min(2) @ np.array(alike.kind_counts)[left_out]
     count = sum(alike.kind_counts[kind] for kind in kinds)
-    return _Stack(count, ns, c.layer_state_kib[:, kinds].min(1), kept, *_hull(points), rest)
+    return _Stack(count, ns, c.layer_state_kib[:, kinds].min(1), kept, *hull(points), rest)
 
 
-def _hull(points: list[tuple[Ints, Ints]]) -> tuple[Floats, Floats, Floats, Floats]:
+def hull(points: list[tuple[Ints, Ints]]) -> tuple[Floats, Floats, Floats, Floats]:
     """The lower convex hull of (KiB saved, ns) from the origin: two slopes, where the second one
     starts, and the most that can be saved."""
     x = np.stack([point[0] for point in points]).astype(float)
@@ -235,25 +169,6 @@ def _most_layers(alike: Alike, stack: _Stack, below: Ints | None) -> tuple[Ints,
     longest = np.where(weight > 0, budget // np.maximum(1, weight), stack.size * layer)
     of_rank = np.clip((longest - alike.vpp * send) // layer, 0, stack.size)
     return of_rank, of_rank
-
-
-def end_costs(alike: Alike) -> tuple[Ints, Ints]:
-    """[layout, rank] ns and KiB without a layer."""
-    c, shape = alike.prices, (len(alike), alike.pp)
-    least = c.transient_kib[:, list(alike.modes)].min(1)
-    base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], alike.pp, axis=1)
-    transient = np.repeat(least[:, None], alike.pp, axis=1)
-    (first, at_first), (last, at_last) = pipeline_shape(
-        alike.schedule, alike.pp, alike.vpp, int(alike.m[0])
-    ).ends
-    held = alike.vectors[:, first, at_first]
-    base[:, first] += c.embedding_ns
-    static[:, first] += c.embedding_state_kib + held * c.embedding_saved_kib
-    held = alike.vectors[:, last, at_last]
-    base[:, last] += c.head_ns
-    static[:, last] += c.head_state_kib + held * c.head_saved_kib
-    transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)
-    return base, static + transient
 
 
 def _least_in_flight(n: Ints, vectors: Ints, most: Ints) -> Ints:

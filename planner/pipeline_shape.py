@@ -61,6 +61,8 @@ def pipeline_shape(schedule: Schedule, pp: int, vpp: int, m: int) -> PipelineSha
 def _covers(vectors: tuple[Vector, ...]) -> list[Floats]:
     """The fullest vector, and means that no choice of a few chunks can serve."""
     held = np.array(vectors, float)
+    if len(held[0]) == 1:
+        return [held.max(axis=0)]
     first, middle, last = held[0], held[len(held) // 2], held[-1]
     means = [held.mean(axis=0), last, (first + last) / 2, middle, (first + middle + last) / 3]
     return [held[held.sum(axis=1).argmax()], *means]

@@ -18,9 +18,11 @@ import math
 import numpy as np
 
 from costmodels.grid import Floats, Ints
+from planner.alike import Alike
+from planner.coefficients import ABSENT
 from planner.mixes import mixed, mixes, prefix
 from planner.packing import SAFETY
-from planner.split_bound import Splits, least_of_splits
+from planner.split_bound import Pairs, least_of_splits
 from planner.stage_problem import StageProblem
 
 GRAINS = 512
@@ -30,68 +32,69 @@ Counts = tuple[int, ...]
 
 def splits_below(problem: StageProblem, below: int | None) -> dict[Counts, int]:
     """The splits that may have a plan with an objective below `below`, with the least of each."""
-    splits, least = least_of_splits(problem, below)
-    ranks, left = _Ranks(splits), {}
-    for split in np.argsort(least, kind="stable").tolist():
-        bound = max(float(least[split]), ranks.bound(split, below))
+    limit = None if below is None else np.array([below])
+    pairs, least = least_of_splits(Alike.only(problem), limit)
+    ranks, left = _Ranks(problem, pairs), {}
+    for pair in np.argsort(least, kind="stable").tolist():
+        bound = max(float(least[pair]), ranks.bound(pair, below))
         if math.isfinite(bound) and (below is None or bound < below):
-            left[tuple(splits.counts[split].tolist())] = math.floor(bound)
+            left[ranks.splits[pair]] = math.floor(bound)
     return left
 
 
 class _Ranks:
     """The knapsacks of the ranks of some splits; each by the cover that asks most of it."""
 
-    def __init__(self, splits: Splits) -> None:
-        self.splits, self.problem = splits, splits.problem
-        self.share = float(self.problem.form.over) / self.problem.form.under
-        self.bare = splits.objective_ns(splits.slowest.sum(axis=1).astype(float))
-        covers = range(len(self.problem.shape.covers))
-        self.hardest: Ints = np.array([
-            np.argmax([splits.beyond_ns(rank, which) for which in covers], axis=0)
-            for rank in range(self.problem.pp)
-        ])  # fmt: skip
+    def __init__(self, problem: StageProblem, pairs: Pairs) -> None:
+        self.problem, self.pairs = problem, pairs
+        self.splits = [(problem.splits or ())[split] for split in pairs.split]
+        self.share = float(problem.form.over) / problem.form.under
+        self.bare = pairs.objective_ns(pairs.slowest.sum(axis=1))
+        covers, ranks = range(len(problem.shape.covers)), range(problem.pp)
+        self.hardest = [
+            np.argmax([pairs.beyond_ns(rank, which) for which in covers], axis=0) for rank in ranks
+        ]
+        self.free_ns = [pairs.free_ns(rank) for rank in ranks]
+        self.spare_ns = [pairs.spare_ns(rank) for rank in ranks]
         self._known: dict[tuple[Counts, Counts], Ints] = {}
 
-    def bound(self, split: int, below: int | None) -> float:
-        """The least objective of the split, infinite if nothing fits; enough if above `below`."""
+    def bound(self, pair: int, below: int | None) -> float:
+        """The least objective of a split, infinite if nothing fits; enough if above `below`."""
         most, work = 0.0, 0.0
         for rank in range(self.problem.pp):
-            longer, added = self._least_ns(split, rank)
+            longer, added = self._least_ns(pair, rank)
             if math.isinf(longer):
                 return math.inf
             most, work = max(most, longer - added), work + added
-            if below is not None and self.bare[split] + most + work > below + 1:
+            if below is not None and self.bare[pair] + most + work > below + 1:
                 break
-        return (float(self.bare[split]) + most + work - 1) * SAFETY
+        return (float(self.bare[pair]) + most + work - 1) * SAFETY
 
-    def _least_ns(self, split: int, rank: int) -> tuple[float, float]:
+    def _least_ns(self, pair: int, rank: int) -> tuple[float, float]:
         """C_s and A_s: the least over what the largest transient of the rank may be."""
-        p, which = self.problem, self.hardest[rank, split]
-        chunks = list(p.chunks_of_rank[rank])
-        saved, states = (load[split, chunks] for load in self.splits.loads)
-        lack = float(saved @ p.shape.covers[which, rank] + states.sum())
-        lack -= self.splits.room[which, rank]
-        floor = p.head.transient_kib if p.chunks - 1 in chunks else 0
+        p, which = self.problem, self.hardest[rank][pair]
+        lack = float(self.pairs.lacks_kib(rank, which)[pair])
+        floor = p.head.transient_kib if p.chunks - 1 in p.chunks_of_rank[rank] else 0
         least = max(floor, min(p.transient_kib[mode] for mode in p.modes))
         found = [(math.inf, math.inf)]
         for transient in sorted({p.transient_kib[mode] for mode in p.modes}):
             allowed = tuple(mode for mode in p.modes if p.transient_kib[mode] <= transient)
             more = max(transient - least, 0)
-            found.append(self._knapsack(split, rank, allowed, lack + more))
+            found.append(self._knapsack(pair, rank, allowed, lack + more))
         return min(c for c, _ in found), min(a for _, a in found)
 
     def _knapsack(
-        self, split: int, rank: int, allowed: Counts, lack_kib: float
+        self, pair: int, rank: int, allowed: Counts, lack_kib: float
     ) -> tuple[float, float]:
         """C_s and A_s when the layers run in the `allowed` modes and must save `lack_kib`."""
-        p, chunks = self.problem, list(self.problem.chunks_of_rank[rank])
-        held = p.shape.covers[self.hardest[rank, split], rank]
-        slowest, times = self.splits.slowest[split], self.splits.times[split, chunks]
-        together, weight = len(slowest) == 1, float(p.form.weight)
+        p, weight = self.problem, float(self.problem.form.weight)
+        held = p.shape.covers[self.hardest[rank][pair], rank]
+        together = len(self.pairs.slowest[pair]) < p.vpp
         longer, added = (np.where(WANTED == 0, 0.0, math.inf) for _ in range(2))
-        for chunk, micro_batches, free in zip(chunks, held, slowest - times, strict=True):
-            more_ns, saved = self._choices(split, chunk, allowed)
+        for chunk, micro_batches, free in zip(
+            p.chunks_of_rank[rank], held, self.free_ns[rank][pair], strict=True
+        ):
+            more_ns, saved = self._choices(pair, chunk, allowed)
             if not len(more_ns):
                 return math.inf, math.inf
             grains = _grains(micro_batches * saved, lack_kib)
@@ -100,33 +103,32 @@ class _Ranks:
         work_ns = float(added[-1])
         work = self.share * work_ns
         if together:
-            free_ns = float(slowest[0] - times.sum())
-            return weight * max(0.0, work_ns - free_ns) + work, work
+            return weight * max(0.0, work_ns - self.spare_ns[rank][pair]) + work, work
         return float(longer[-1]), work
 
-    def _choices(self, split: int, chunk: int, allowed: Counts) -> Ints:
+    def _choices(self, pair: int, chunk: int, allowed: Counts) -> Ints:
         """The ways to run a chunk's layers: ns beyond the fastest, and KiB saved beside it."""
-        first = int(self.splits.counts[split, :chunk].sum())
-        kinds = self.problem.pattern[first : first + int(self.splits.counts[split, chunk])]
+        first = sum(self.splits[pair][:chunk])
+        kinds = self.problem.pattern[first : first + self.splits[pair][chunk]]
         if (kinds, allowed) not in self._known:
-            self._known[kinds, allowed] = _choices(self.splits, kinds, allowed)
+            self._known[kinds, allowed] = _choices(self.problem, kinds, allowed)
         return self._known[kinds, allowed]
 
 
-def _choices(splits: Splits, kinds: Counts, allowed: Counts) -> Ints:
+def _choices(problem: StageProblem, kinds: Counts, allowed: Counts) -> Ints:
     """Those of `_Ranks._choices` that save more than all that are faster; ns and KiB."""
-    problem, layers = splits.problem, np.array(kinds, np.int64)
+    ns, saved = (np.array(table)[list(kinds)] for table in (problem.layer_ns, problem.saved_kib))
+    least, modes = ns[:, list(problem.modes)].min(axis=1), list(problem.modes)
+    kept = np.where(ns[:, modes] == least[:, None], saved[:, modes], ABSENT).min(axis=1)
     full, selective, _ = mixes(len(kinds), allowed, problem.transient_kib)
-    ns, kib = (
-        mixed(prefix(np.array(table)[layers]), 0, full, full + selective, len(kinds))
-        for table in (problem.layer_ns, problem.saved_kib)
+    more_ns, less_kib = (
+        mixed(prefix(table), 0, full, full + selective, len(kinds))
+        for table in (ns - least[:, None], kept[:, None] - saved)
     )
-    ns = ns - sum(splits.base[kind][0] for kind in kinds)
-    saved = sum(splits.base[kind][1] for kind in kinds) - kib
-    order = np.lexsort((-saved, ns))
-    ns, saved = ns[order], np.maximum(0, saved[order])
-    better = np.diff(np.maximum.accumulate(saved), prepend=-1) > 0
-    return np.stack([ns[better], saved[better]])
+    order = np.lexsort((-less_kib, more_ns))
+    more_ns, less_kib = more_ns[order], np.maximum(0, less_kib[order])
+    better = np.diff(np.maximum.accumulate(less_kib), prepend=-1) > 0
+    return np.stack([more_ns[better], less_kib[better]])
 
 
 def _grains(saved_kib: Floats, lack_kib: float) -> Ints:

@@ -1,4 +1,4 @@
-"""V > 1: the least objective that a plan of each split can have, without a solver.
+"""The least objective that a plan of each split can have: many layouts at once, without a solver.
 
 A split says how many layers each chunk holds, so with nothing recomputed a row lasts what its
 slowest chunk does. A rank that does not fit must recompute: up to its row's slowest chunk that is
@@ -14,170 +14,209 @@ layers, where the hull does not say enough.
 """
 
 import math
-from copy import copy
-from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.grid import Floats, Ints
 from costmodels.in_flight import V_SHAPED
-from planner.packing import SAFETY, Alike, end_costs
-from planner.stage_problem import StageProblem
+from planner.alike import Alike, end_costs
+from planner.packing import CELLS, SAFETY, hull
+
+Bools = NDArray[np.bool_]
+Counts = tuple[int, ...]
+FREE = 1e-12  # ns for each KiB that costs nothing: rates must be finite
 
 
-def split_bound(problem: StageProblem, below: int | None) -> float:
-    """A lower bound of the objective with several chunks; infinite: no plan (below `below`)."""
-    _, least = least_of_splits(problem, below)
-    return float(least.min()) if len(least) else math.inf
+def split_bounds(alike: Alike, below: Ints | None) -> Floats:
+    """A lower bound of each layout's objective; infinite where no plan (below `below`) exists."""
+    cells = len(alike.splits or ()) * alike.pp * alike.vpp
+    step, bounds = max(1, CELLS // max(1, cells)), np.full(len(alike), math.inf)
+    for first in range(0, len(alike), step):
+        rows = slice(first, first + step)
+        pairs, least = least_of_splits(alike.take(rows), None if below is None else below[rows])
+        np.minimum.at(bounds, first + pairs.layout, least)
+    return bounds
 
 
-def least_of_splits(problem: StageProblem, below: int | None) -> tuple["Splits", Floats]:
-    """The splits that may have a plan (below `below`), and the least objective of each."""
-    splits, most = Splits(problem), math.inf if below is None else below
-    bare = splits.slowest.sum(axis=1).astype(float)
-    kept = splits.objective_ns(bare) < most
-    splits, slowest, bare = splits.take(kept), bare[kept], bare[kept]
-    for which in range(len(problem.shape.covers)):
-        for rank in range(problem.pp):
-            if not len(slowest):
-                return splits, slowest
-            beyond = splits.beyond_ns(rank, which)
+def least_of_splits(alike: Alike, below: Ints | None) -> tuple["Pairs", Floats]:
+    """The splits of each layout that may have a plan (below `below`), with the least objective."""
+    limits = np.full(len(alike), math.inf) if below is None else below.astype(float)
+    pairs = Pairs.below(alike, limits)
+    slowest = bare = pairs.slowest.sum(axis=1)
+    for which in range(alike.covers.shape[1]):
+        for rank in range(alike.pp):
+            beyond = pairs.beyond_ns(rank, which)
             if beyond.any():
                 slowest = np.maximum(slowest, bare + beyond)
-                kept = splits.objective_ns(slowest) < most
+                kept = pairs.objective_ns(slowest) < limits[pairs.layout]
                 if not kept.all():
-                    splits, slowest, bare = splits.take(kept), slowest[kept], bare[kept]
-    return splits, splits.objective_ns(slowest)
+                    pairs, slowest, bare = pairs.take(kept), slowest[kept], bare[kept]
+    return pairs, pairs.objective_ns(slowest)
 
 
-class _Segment(NamedTuple):
-    """A layer saves `kib_per_ns` for each ns of up to `ns`."""
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Layouts, each cut as one of its splits: arrays are [pair, ...].
 
-    ns: float
-    kib_per_ns: float
+    times, saved, states   [pair, chunk] ns and KiB with nothing recomputed
+    layers                 [pair, chunk]
+    slowest                [pair, row]
+    end_ns                 the largest once-per-step sum of a rank
+    """
 
+    alike: Alike
+    layout: Ints
+    split: Ints
+    layers: Ints
+    times: Floats
+    saved: Floats
+    states: Floats
+    slowest: Floats
+    end_ns: Floats
 
-class Splits:
-    """All splits of one problem: arrays are [split, chunk], but `slowest` [split, row] and
-    `end_ns`, the largest once-per-step sum of a rank, [split]."""
+    @classmethod
+    def below(cls, alike: Alike, limits: Floats) -> "Pairs":
+        """Those that with nothing recomputed are below the limit of their layout."""
+        c, (ns, kib) = alike.prices, alike.fastest
+        kinds = _layers_of_kind(alike.pattern, ns.shape[1], alike.splits or ())
+        times = _by_chunk(ns, kinds, c.embedding_ns, c.head_ns) + c.send_ns[:, None, None]
+        slowest = _slowest(alike, times)
+        ends = _by_chunk(c.layer_step_ns, kinds, c.embedding_step_ns, c.head_step_ns)
+        end_ns = ends[:, :, alike.chunks_of_rank].sum(axis=3).max(axis=2)
+        rows = slowest.sum(axis=2)
+        least = _objective_ns(alike, np.arange(len(alike))[:, None], rows, end_ns)
+        layout, split = np.nonzero(least < limits[:, None])
+        nothing = np.zeros(len(alike), np.int64)
+        return cls(
+            alike=alike, layout=layout, split=split,
+            layers=kinds.sum(axis=0)[split],
+            times=times[layout, split],
+            saved=_by_chunk(kib, kinds, nothing, nothing)[layout, split],
+            states=_by_chunk(c.layer_state_kib, kinds, nothing, nothing)[layout, split],
+            slowest=slowest[layout, split],
+            end_ns=end_ns[layout, split],
+        )  # fmt: skip
 
-    def __init__(self, problem: StageProblem) -> None:
-        self.problem = problem
-        self.counts = np.array(problem.splits)
-        self.base = [
-            min((times[r], saved[r]) for r in problem.modes)
-            for times, saved in zip(problem.layer_ns, problem.saved_kib, strict=True)
-        ]
-        self.times = self._by_chunk([ns for ns, _ in self.base]) + problem.send_ns
-        self.times[:, 0] += problem.embedding.ns
-        self.times[:, -1] += problem.head.ns
-        if problem.schedule in V_SHAPED:
-            whole = [self.times[:, chunks].sum(axis=1) for chunks in problem.chunks_of_rank]
-            self.slowest = np.max(whole, axis=0)[:, None]
-        else:
-            self.slowest = self.times.reshape(-1, problem.vpp, problem.pp).max(axis=2)
-        ends = self._by_chunk(list(problem.step_ns))
-        ends[:, 0] += problem.embedding.step_ns
-        ends[:, -1] += problem.head.step_ns
-        self.end_ns: Ints = ends[:, problem.chunks_of_rank].sum(axis=2).max(axis=1)
-
-    def objective_ns(self, slowest: Floats) -> Floats:
-        """The least objective of each split if all its rows together last `slowest`."""
-        p = self.problem
-        work = int(p.form.share_ns(p.least_work_ns)) + p.constant_ns
-        least: Floats = (p.form.weight * slowest + work + self.end_ns) * SAFETY
-        return least
-
-    @cached_property
-    def loads(self) -> tuple[Ints, Ints]:
-        """What each chunk saves of one micro-batch, and its states."""
-        return self._by_chunk([kib for _, kib in self.base]), self._by_chunk(
-            list(self.problem.state_kib)
-        )
-
-    @cached_property
-    def hull(self) -> list["_Segment"]:
-        """What a layer saves for its time."""
-        p = self.problem
-        return _hull([
-            (times[r] - ns, kib - saved[r])
-            for times, saved, (ns, kib) in zip(p.layer_ns, p.saved_kib, self.base, strict=True)
-            for r in p.modes
-        ])  # fmt: skip
-
-    @cached_property
-    def room(self) -> Floats:
-        """[which cover, rank] KiB for layers; what the ends hold in flight is taken off too."""
-        p, shape = self.problem, self.problem.shape
-        fullest = p.cap_kib - end_costs(Alike.only(p))[1].astype(float)
-        room = np.repeat(fullest, len(shape.covers), axis=0)
-        for end, (rank, place) in zip((p.embedding, p.head), shape.ends, strict=True):
-            less = shape.fullest[rank, place] - shape.covers[:, rank, place]
-            room[:, rank] += less * end.saved_kib
-        return room
-
-    def _by_chunk(self, each: list[int]) -> Ints:
-        """[split, chunk] sums of what a layer of each kind costs."""
-        before = np.concatenate([[0], np.array(each)[list(self.problem.pattern)].cumsum()])
-        sums: Ints = np.diff(before[self.counts.cumsum(axis=1)], axis=1, prepend=0)
-        return sums
-
-    def take(self, kept: "NDArray[np.bool_]") -> "Splits":
+    def take(self, kept: Bools | Ints) -> "Pairs":
         """Some of them."""
-        some = copy(self)
-        some.counts, some.times = self.counts[kept], self.times[kept]
-        some.slowest, some.end_ns = self.slowest[kept], self.end_ns[kept]
-        if "loads" in self.__dict__:
-            some.loads = (self.loads[0][kept], self.loads[1][kept])
-        return some
+        arrays = (field.name for field in fields(self) if field.name != "alike")
+        return replace(self, **{name: getattr(self, name)[kept] for name in arrays})
+
+    def objective_ns(self, rows_ns: Floats) -> Floats:
+        """The least objective if all rows together last `rows_ns`."""
+        return _objective_ns(self.alike, self.layout, rows_ns, self.end_ns)
+
+    def lacks_kib(self, rank: int, which: int) -> Floats:
+        """What `rank` lacks by a cover with nothing recomputed, and the least transient."""
+        chunks, held = list(self.alike.chunks_of_rank[rank]), self.held(rank, which)
+        needed = (self.saved[:, chunks] * held).sum(axis=1) + self.states[:, chunks].sum(axis=1)
+        lacks: Floats = needed - self._room[self.layout, which, rank]
+        return lacks
+
+    def held(self, rank: int, which: int) -> Floats:
+        """[pair, chunk of the rank] micro-batches in flight by a cover."""
+        held: Floats = self.alike.covers[self.layout, which, rank]
+        return held
+
+    def free_ns(self, rank: int) -> Floats:
+        """[pair, chunk of the rank] how much longer than it each chunk's own row lasts; 0 where
+        the chunks of a rank wait together."""
+        times = self.times[:, list(self.alike.chunks_of_rank[rank])]
+        return self.slowest - times if self.slowest.shape[1] == times.shape[1] else 0.0 * times
+
+    def spare_ns(self, rank: int) -> Floats:
+        """How much longer than the rank the slowest lasts, where its chunks wait together."""
+        times = self.times[:, list(self.alike.chunks_of_rank[rank])]
+        together = self.slowest.shape[1] < times.shape[1]
+        spare: Floats = (self.slowest[:, 0] - times.sum(axis=1)) * together
+        return spare
 
     def beyond_ns(self, rank: int, which: int) -> Floats:
-        """What recomputation adds to all rows at least so that `rank` fits by a cover, by split."""
-        chunks, held = self.problem.chunks_of_rank[rank], self.problem.shape.covers[which, rank]
-        saved, states = self.loads
-        found = saved[:, chunks] @ held + states[:, chunks].sum(axis=1) - self.room[which, rank]
-        lacks: Floats = np.maximum(found, 0.0)
-        if not lacks.any():
-            return lacks
-        free = self._free_ns(chunks)
-        left: list[tuple[float, Floats]] = []
-        for chunk, times, spare in zip(chunks, held.tolist(), free.T, strict=True):
-            for segment in self.hull:
-                most = self.counts[:, chunk] * segment.ns
-                unpaid = np.minimum(spare, most)
-                spare, rate = spare - unpaid, times * segment.kib_per_ns
-                lacks = np.maximum(lacks - unpaid * rate, 0.0)
-                if rate > 0:
-                    left.append((rate, most - unpaid))
-        paid = np.zeros(len(lacks))
-        for rate, most in sorted(left, key=lambda item: -item[0]):
-            now = np.minimum(lacks / rate, most)
-            paid, lacks = paid + now, np.maximum(lacks - now * rate, 0.0)
-        if self.slowest.shape[1] == 1:  # its chunks wait together
-            paid = np.maximum(0.0, paid - (self.slowest[:, 0] - self.times[:, chunks].sum(axis=1)))
-        return np.where(lacks > 1.0, np.inf, paid)
+        """What recomputation adds to all rows at least so that `rank` fits by a cover."""
+        lacks = self.lacks_kib(rank, which)
+        beyond, short = np.zeros(len(lacks)), np.flatnonzero(lacks > 0)
+        if len(short):
+            beyond[short] = self.take(short)._beyond_ns(rank, which, lacks[short])
+        return beyond
 
-    def _free_ns(self, chunks: tuple[int, ...]) -> Floats:
-        """[split, chunk of a rank] how much longer than it each chunk's own row lasts."""
-        if self.slowest.shape[1] == 1:
-            return np.zeros((len(self.counts), len(chunks)))
-        free: Floats = (self.slowest - self.times[:, chunks]).astype(float)
-        return free
+    def _beyond_ns(self, rank: int, which: int, lacks: Floats) -> Floats:
+        chunks, held = list(self.alike.chunks_of_rank[rank]), self.held(rank, which)
+        free, segments = self.free_ns(rank), []
+        for ns, kib_per_ns in self._hull:
+            most = self.layers[:, chunks] * ns[self.layout, None]
+            unpaid, rate = np.minimum(free, most), held * kib_per_ns[self.layout, None]
+            free, lacks = free - unpaid, lacks - (unpaid * rate).sum(axis=1)
+            segments.append((rate, (most - unpaid) * rate))
+        rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
+        order = np.argsort(-rates, axis=1)
+        rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
+        total = most.cumsum(axis=1)
+        used = np.clip(lacks[:, None] - (total - most), 0.0, most)
+        paid = (used / np.maximum(rates, FREE)).sum(axis=1)
+        beyond = np.maximum(0.0, paid - self.spare_ns(rank))
+        return np.where(lacks > total[:, -1] + 1.0, math.inf, beyond)
+
+    @cached_property
+    def _hull(self) -> list[tuple[Floats, Floats]]:
+        """Segments of the hull of a layer's modes, by layout: up to so many ns save KiB per ns."""
+        ns, kib = self.alike.fastest
+        c = self.alike.prices
+        slope, later, offset, most = hull([
+            (np.maximum(0, kib[:, kind] - c.layer_saved_kib[:, kind, mode]),
+             c.layer_ns[:, kind, mode] - ns[:, kind])
+            for kind in set(self.alike.pattern) for mode in self.alike.modes
+        ])  # fmt: skip
+        slope, later = np.maximum(slope, FREE), np.maximum(later, FREE)
+        bend = later - slope
+        corner = np.where(bend > 0, np.minimum(offset / np.where(bend > 0, bend, 1.0), most), most)
+        return [(corner * slope, 1 / slope), ((most - corner) * later, 1 / later)]
+
+    @cached_property
+    def _room(self) -> Floats:
+        """[layout, which, rank] KiB for layers; what the ends hold in flight is taken off too."""
+        alike, c = self.alike, self.alike.prices
+        room = (c.cap_kib - end_costs(alike)[1])[:, None] + np.zeros((1, alike.covers.shape[1], 1))
+        saved = (c.embedding_saved_kib, c.head_saved_kib)
+        for kib, (rank, place) in zip(saved, alike.ends, strict=True):
+            less = alike.vectors[:, None, rank, place] - alike.covers[:, :, rank, place]
+            room[:, :, rank] += less * kib[:, None]
+        return room
 
 
-def _hull(points: list[tuple[int, int]]) -> list[_Segment]:
-    """The upper concave hull of (ns, KiB saved) from the origin on."""
-    corners = [(0, 0)]
-    for x, y in sorted(points):
-        if y <= corners[-1][1]:
-            continue
-        while len(corners) > 1:
-            (a, b), (c, d) = corners[-2:]
-            if (d - b) * (x - a) > (y - b) * (c - a):
-                break
-            corners.pop()
-        corners.append((x, y))
-    return [_Segment(c - a, (d - b) / (c - a)) for (a, b), (c, d) in pairwise(corners)]
+@cache
+def _layers_of_kind(pattern: Counts, kinds: int, splits: tuple[Counts, ...]) -> Floats:
+    """[kind, split, chunk] layers."""
+    of_kind = np.array(pattern) == np.arange(kinds)[:, None]
+    before = np.concatenate([np.zeros((len(of_kind), 1)), of_kind.cumsum(axis=1)], axis=1)
+    return np.diff(before[:, np.array(splits).cumsum(axis=1)], axis=2, prepend=0.0)
+
+
+def _by_chunk(of_kind: Ints, kinds: Floats, embedding: Ints, head: Ints) -> Floats:
+    """[layout, split, chunk] sums of what a layer of each kind costs, and the ends."""
+    found = of_kind.astype(float) @ kinds.reshape(len(kinds), -1)
+    found = found.reshape(len(of_kind), *kinds.shape[1:])
+    found[:, :, 0] += embedding[:, None]
+    found[:, :, -1] += head[:, None]
+    return found
+
+
+def _slowest(alike: Alike, times: Floats) -> Floats:
+    """[layout, split, row] the slowest chunk of each row; where the chunks of a rank wait together
+    one row, the slowest rank."""
+    slowest: Floats = (
+        times[:, :, alike.chunks_of_rank].sum(axis=3).max(axis=2, keepdims=True)
+        if alike.schedule in V_SHAPED
+        else times.reshape(*times.shape[:2], alike.vpp, alike.pp).max(axis=3)
+    )
+    return slowest
+
+
+def _objective_ns(alike: Alike, layout: Ints, rows_ns: Floats, end_ns: Floats) -> Floats:
+    form, shape = alike.form, alike.m.shape
+    weight = np.broadcast_to(form.weight, shape)[layout]
+    fixed = form.share_ns(alike.least_work_ns) + form.constant_ns + alike.prices.fixed_step_ns
+    least: Floats = (weight * rows_ns + np.broadcast_to(fixed, shape)[layout] + end_ns) * SAFETY
+    return least

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.grid import Ints
 from costmodels.layout import Stage
+from planner.alike import Alike
 from planner.cpsat import Outcome, solve_model
 from planner.mixes import mixed, mixes, prefix
+from planner.split_bound import least_of_splits
 from planner.stage_problem import StagePlan, StageProblem, evaluate, objective_of
 
 
@@ -56,14 +57,6 @@ class Intervals:
     def least_ns(self, stage: int, first: int, end: int) -> int:
         """A lower bound of `price`: every layer in its fastest mode."""
         return int(self._floor[end] - self._floor[first]) + self._ends_ns(stage)
-
-    def least_objectives(self, splits: Ints) -> tuple[Ints, Ints]:
-        """For each split (a row of layers per stage) a lower bound, and where its stages end."""
-        problem, ends = self.problem, splits.cumsum(axis=1)
-        times = np.diff(self._floor[ends], axis=1, prepend=0)
-        times = times + np.array([self._ends_ns(stage) for stage in range(problem.pp)])
-        objective = problem.form.weight * times.max(axis=1) + times.sum(axis=1)
-        return objective + problem.least_end_ns, ends
 
     def price(self, stage: int, first: int, end: int) -> Price | None:
         """The fastest legal mix of recompute modes, None if none fits."""
@@ -187,13 +180,14 @@ def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, in
 def best_split(intervals: Intervals) -> StagePlan | None:
     """The best of the engine's own splits, None if none fits."""
     problem, best = intervals.problem, None
-    least, ends = intervals.least_objectives(np.array(problem.splits or (), np.int64))
+    pairs, least = least_of_splits(Alike.only(problem), None)
     for row in np.argsort(least, kind="stable"):
         if best is not None and least[row] >= best[0]:
             break
-        objective = _objective(intervals, ends[row].tolist())
+        ends = pairs.layers[row].astype(int).cumsum().tolist()
+        objective = _objective(intervals, ends)
         if objective is not None and (best is None or objective < best[0]):
-            best = (objective, ends[row].tolist())
+            best = (objective, ends)
     return plan_of(intervals, best[1]) if best else None
 
 

@@ -1,0 +1,125 @@
+"""Layouts that differ in nothing but their prices and micro-batches, so that one array holds them.
+
+Letters as in `planner.closed_form`; arrays are [layout, ...].
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from costmodels.grid import Floats, Ints
+from costmodels.layout import Schedule
+from planner.closed_form import ClosedForm
+from planner.coefficients import ABSENT, Coefficients, row_of
+from planner.pipeline_shape import PipelineShape, pipeline_shape
+from planner.stage_problem import StageProblem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alike:
+    """Layouts of one schedule, ranks, chunks, recompute modes and splits; `m` and prices differ."""
+
+    prices: Coefficients
+    m: Ints
+    schedule: Schedule
+    pp: int
+    vpp: int
+    modes: tuple[int, ...]
+    pattern: tuple[int, ...]
+    splits: tuple[tuple[int, ...], ...] | None
+
+    @classmethod
+    def only(cls, problem: StageProblem) -> "Alike":
+        """One layout."""
+        p = problem
+        return cls(
+            prices=row_of(p), m=np.array([p.m]), schedule=p.schedule, pp=p.pp, vpp=p.vpp,
+            modes=p.modes, pattern=p.pattern, splits=p.splits,
+        )  # fmt: skip
+
+    def take(self, rows: "Ints | slice") -> "Alike":
+        """Some of them."""
+        return replace(self, prices=self.prices.take(rows), m=self.m[rows])
+
+    def __len__(self) -> int:
+        return len(self.m)
+
+    @cached_property
+    def kind_counts(self) -> tuple[int, ...]:
+        """Layers of each kind."""
+        return tuple(self.pattern.count(kind) for kind in range(self.prices.layer_ns.shape[1]))
+
+    @cached_property
+    def vectors(self) -> Ints:
+        """[layout, rank, chunk] the fullest in-flight vector of each rank."""
+        shapes, which = self._shapes
+        return np.stack([shape.fullest for shape in shapes])[which]
+
+    @cached_property
+    def covers(self) -> Floats:
+        """[layout, which, rank, chunk] `PipelineShape.covers`."""
+        shapes, which = self._shapes
+        return np.stack([shape.covers for shape in shapes])[which]
+
+    @property
+    def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The virtual stages of each rank, in model order."""
+        return self._shapes[0][0].chunks_of_rank
+
+    @property
+    def ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The ranks that hold the embedding and the head, and the place of their chunk there."""
+        return self._shapes[0][0].ends
+
+    @cached_property
+    def _shapes(self) -> tuple[list[PipelineShape], Ints]:
+        sizes, which = np.unique(self.m, return_inverse=True)
+        shape = partial(pipeline_shape, self.schedule, self.pp, self.vpp)
+        return [shape(m) for m in sizes.tolist()], which
+
+    @cached_property
+    def fastest(self) -> tuple[Ints, Ints]:
+        """[layout, kind] ns of a layer in its fastest mode, and the KiB that it saves there."""
+        modes, prices = list(self.modes), self.prices
+        ns, kib = prices.layer_ns[:, :, modes], prices.layer_saved_kib[:, :, modes]
+        least = ns.min(axis=2)
+        return least, np.where(ns == least[:, :, None], kib, ABSENT).min(axis=2)
+
+    @cached_property
+    def form(self) -> ClosedForm[Ints]:
+        """The coefficients of the objective."""
+        return self.prices.form(self.schedule, self.pp, self.vpp, self.m)
+
+    @cached_property
+    def least_work_ns(self) -> Ints:
+        """T, by layout."""
+        c = self.prices
+        layers = c.layer_ns[:, :, list(self.modes)].min(2) @ np.array(self.kind_counts)
+        total: Ints = layers + c.embedding_ns + c.head_ns + self.pp * self.vpp * c.send_ns
+        return total
+
+    @cached_property
+    def least_end_ns(self) -> Ints:
+        """e and the constant, by layout."""
+        c = self.prices
+        layers = c.layer_step_ns @ np.array(self.kind_counts)
+        mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
+        return mean + c.fixed_step_ns + self.form.constant_ns
+
+
+def end_costs(alike: Alike) -> tuple[Ints, Ints]:
+    """[layout, rank] ns and KiB without a layer."""
+    c, shape = alike.prices, (len(alike), alike.pp)
+    least = c.transient_kib[:, list(alike.modes)].min(1)
+    base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], alike.pp, axis=1)
+    transient = np.repeat(least[:, None], alike.pp, axis=1)
+    (first, at_first), (last, at_last) = alike.ends
+    held = alike.vectors[:, first, at_first]
+    base[:, first] += c.embedding_ns
+    static[:, first] += c.embedding_state_kib + held * c.embedding_saved_kib
+    held = alike.vectors[:, last, at_last]
+    base[:, last] += c.head_ns
+    static[:, last] += c.head_state_kib + held * c.head_saved_kib
+    transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)
+    return base, static + transient
