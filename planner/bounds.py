@@ -19,7 +19,7 @@ from costmodels.grid import Ints
 from costmodels.in_flight import V_SHAPED, in_flight
 from costmodels.layout import Schedule
 from planner.coefficients import Coefficients
-from planner.packing import SAFETY
+from planner.packing import at_least
 from planner.space import Space
 
 Floats = NDArray[np.float64]
@@ -45,7 +45,7 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
             whole * (form.weight / degree + form.over / form.under) + form.constant_ns
             for form in forms
         ], axis=0)  # fmt: skip
-    return np.asarray((time + ends + c.fixed_step_ns) * SAFETY)
+    return at_least(time + ends + c.fixed_step_ns)
 
 
 def row_fits(space: Space, coefficients: Coefficients) -> Bools:

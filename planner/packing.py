@@ -22,8 +22,14 @@ from planner.alike import Alike, end_costs
 from planner.stage_problem import StageProblem
 
 Number = TypeVar("Number", np.int64, np.float64)
-SAFETY = 1 - 1e-9  # of a bound that was computed in floating point
+SAFETY = 1 - 1e-12  # of a bound that was computed in floating point
 CELLS = 2**18  # [layout, rank, layers] at a time: what a core's cache holds
+
+
+def at_least(ns: Floats) -> Floats:
+    """The whole ns that a lower bound of a whole number proves, if computed in floating point."""
+    proved: Floats = np.ceil(ns * SAFETY - 1e-3)
+    return proved
 
 
 class _Stack(NamedTuple):
@@ -133,7 +139,7 @@ def _packed(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
     form = alike.form
     over = np.broadcast_to(form.over, len(alike))[fits]
     time = np.broadcast_to(form.weight, len(alike))[fits] * slowest + over / form.under * work
-    bound[fits] = np.floor((time + alike.least_end_ns[fits]) * SAFETY)
+    bound[fits] = at_least(time + alike.least_end_ns[fits])
     return bound
 
 

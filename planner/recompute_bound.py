@@ -14,6 +14,7 @@ Letters as in `planner.closed_form`.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,67 +22,96 @@ from costmodels.grid import Floats, Ints
 from planner.alike import Alike
 from planner.coefficients import ABSENT
 from planner.mixes import mixed, mixes, prefix
-from planner.packing import SAFETY
-from planner.split_bound import Pairs, least_of_splits
+from planner.packing import at_least
+from planner.split_bound import least_of_splits
 from planner.stage_problem import StageProblem
 
 GRAINS = 512
+ROUNDED = 1  # ns: the closed form rounds share x work up, once
 WANTED = np.arange(GRAINS + 1)
 Counts = tuple[int, ...]
 
 
-def splits_below(problem: StageProblem, below: int | None) -> dict[Counts, int]:
-    """The splits that may have a plan with an objective below `below`, with the least of each."""
-    limit = None if below is None else np.array([below])
-    pairs, least = least_of_splits(Alike.only(problem), limit)
-    ranks, left = _Ranks(problem, pairs), {}
-    for pair in np.argsort(least, kind="stable").tolist():
-        bound = max(float(least[pair]), ranks.bound(pair, below))
-        if math.isfinite(bound) and (below is None or bound < below):
-            left[ranks.splits[pair]] = math.floor(bound)
-    return left
+class _Cost(NamedTuple):
+    """C_s, A_s and the least that the rank's largest transient can be."""
+
+    whole_ns: float
+    work_ns: float
+    transient_kib: int
 
 
-class _Ranks:
+class Ranks:
     """The knapsacks of the ranks of some splits; each by the cover that asks most of it."""
 
-    def __init__(self, problem: StageProblem, pairs: Pairs) -> None:
-        self.problem, self.pairs = problem, pairs
-        self.splits = [(problem.splits or ())[split] for split in pairs.split]
+    def __init__(self, problem: StageProblem, below: int | None) -> None:
+        limit = None if below is None else np.array([below])
+        self.problem, self.below = problem, below
+        self.pairs, self._least = least_of_splits(Alike.only(problem), limit)
+        self.splits = [(problem.splits or ())[split] for split in self.pairs.split]
         self.share = float(problem.form.over) / problem.form.under
-        self.bare = pairs.objective_ns(pairs.slowest.sum(axis=1))
+        self.bare = self.pairs.objective_ns(self.pairs.slowest.sum(axis=1))
         covers, ranks = range(len(problem.shape.covers)), range(problem.pp)
         self.hardest = [
-            np.argmax([pairs.beyond_ns(rank, which) for which in covers], axis=0) for rank in ranks
+            np.argmax([self.pairs.beyond_ns(rank, which) for which in covers], axis=0)
+            for rank in ranks
         ]
-        self.free_ns = [pairs.free_ns(rank) for rank in ranks]
-        self.spare_ns = [pairs.spare_ns(rank) for rank in ranks]
+        self.free_ns = [self.pairs.free_ns(rank) for rank in ranks]
+        self.spare_ns = [self.pairs.spare_ns(rank) for rank in ranks]
         self._known: dict[tuple[Counts, Counts], Ints] = {}
+        self._costs: dict[tuple[int, int], _Cost] = {}
 
-    def bound(self, pair: int, below: int | None) -> float:
+    def left(self) -> dict[int, float]:
+        """The splits that may have a plan below `below`, with the least objective of each."""
+        left = {}
+        for pair in np.argsort(self._least, kind="stable").tolist():
+            bound = max(float(self._least[pair]), self._bound(pair))
+            if math.isfinite(bound) and (self.below is None or bound < self.below):
+                left[pair] = bound
+        return left
+
+    def work_ns(self, pair: int, rank: int) -> float:
+        """A_s."""
+        return self._cost(pair, rank).work_ns
+
+    def transient_kib(self, pair: int, rank: int) -> int:
+        """The least that the largest transient of the rank can be."""
+        return self._cost(pair, rank).transient_kib
+
+    def _bound(self, pair: int) -> float:
         """The least objective of a split, infinite if nothing fits; enough if above `below`."""
-        most, work = 0.0, 0.0
+        most, least = 0.0, float(self.bare[pair])
         for rank in range(self.problem.pp):
-            longer, added = self._least_ns(pair, rank)
-            if math.isinf(longer):
+            cost = self._cost(pair, rank)
+            if math.isinf(cost.whole_ns):
                 return math.inf
-            most, work = max(most, longer - added), work + added
-            if below is not None and self.bare[pair] + most + work > below + 1:
+            most, least = max(most, cost.whole_ns - cost.work_ns), least + cost.work_ns
+            if self.below is not None and least + most > self.below + 1:
                 break
-        return (float(self.bare[pair]) + most + work - 1) * SAFETY
+        return float(at_least(np.array(least + most - ROUNDED)))
 
-    def _least_ns(self, pair: int, rank: int) -> tuple[float, float]:
-        """C_s and A_s: the least over what the largest transient of the rank may be."""
+    def _cost(self, pair: int, rank: int) -> _Cost:
+        if (pair, rank) not in self._costs:
+            self._costs[pair, rank] = self._cheapest(pair, rank)
+        return self._costs[pair, rank]
+
+    def _cheapest(self, pair: int, rank: int) -> _Cost:
+        """The least over what the largest transient of the rank may be."""
         p, which = self.problem, self.hardest[rank][pair]
         lack = float(self.pairs.lacks_kib(rank, which)[pair])
         floor = p.head.transient_kib if p.chunks - 1 in p.chunks_of_rank[rank] else 0
         least = max(floor, min(p.transient_kib[mode] for mode in p.modes))
-        found = [(math.inf, math.inf)]
-        for transient in sorted({p.transient_kib[mode] for mode in p.modes}):
+        found = []
+        for transient in sorted({max(floor, p.transient_kib[mode]) for mode in p.modes}):
             allowed = tuple(mode for mode in p.modes if p.transient_kib[mode] <= transient)
-            more = max(transient - least, 0)
-            found.append(self._knapsack(pair, rank, allowed, lack + more))
-        return min(c for c, _ in found), min(a for _, a in found)
+            whole, work = self._knapsack(pair, rank, allowed, lack + transient - least)
+            if math.isfinite(whole):
+                found.append(_Cost(whole, work, transient))
+        if not found:
+            return _Cost(math.inf, math.inf, least)
+        return _Cost(
+            min(cost.whole_ns for cost in found), min(cost.work_ns for cost in found),
+            found[0].transient_kib,
+        )  # fmt: skip
 
     def _knapsack(
         self, pair: int, rank: int, allowed: Counts, lack_kib: float
@@ -94,7 +124,7 @@ class _Ranks:
         for chunk, micro_batches, free in zip(
             p.chunks_of_rank[rank], held, self.free_ns[rank][pair], strict=True
         ):
-            more_ns, saved = self._choices(pair, chunk, allowed)
+            more_ns, saved, _, _ = self.choices(pair, chunk, allowed)
             if not len(more_ns):
                 return math.inf, math.inf
             grains = _grains(micro_batches * saved, lack_kib)
@@ -106,8 +136,11 @@ class _Ranks:
             return weight * max(0.0, work_ns - self.spare_ns[rank][pair]) + work, work
         return float(longer[-1]), work
 
-    def _choices(self, pair: int, chunk: int, allowed: Counts) -> Ints:
-        """The ways to run a chunk's layers: ns beyond the fastest, and KiB saved beside it."""
+    def choices(self, pair: int, chunk: int, allowed: Counts) -> Ints:
+        """The ways to run a chunk's layers that save more than all that are faster.
+
+        Rows are ns beyond the fastest, KiB saved beside it, layers recomputed in full, selectively.
+        """
         first = sum(self.splits[pair][:chunk])
         kinds = self.problem.pattern[first : first + self.splits[pair][chunk]]
         if (kinds, allowed) not in self._known:
@@ -116,19 +149,21 @@ class _Ranks:
 
 
 def _choices(problem: StageProblem, kinds: Counts, allowed: Counts) -> Ints:
-    """Those of `_Ranks._choices` that save more than all that are faster; ns and KiB."""
+    """`Ranks.choices` of a chunk that holds layers of `kinds`."""
     ns, saved = (np.array(table)[list(kinds)] for table in (problem.layer_ns, problem.saved_kib))
-    least, modes = ns[:, list(problem.modes)].min(axis=1), list(problem.modes)
-    kept = np.where(ns[:, modes] == least[:, None], saved[:, modes], ABSENT).min(axis=1)
+    modes = list(problem.modes)
+    least = ns[:, modes].min(axis=1, keepdims=True)
+    kept = np.where(ns[:, modes] == least, saved[:, modes], ABSENT).min(axis=1, keepdims=True)
     full, selective, _ = mixes(len(kinds), allowed, problem.transient_kib)
     more_ns, less_kib = (
         mixed(prefix(table), 0, full, full + selective, len(kinds))
-        for table in (ns - least[:, None], kept[:, None] - saved)
+        for table in (ns - least, kept - saved)
     )
-    order = np.lexsort((-less_kib, more_ns))
-    more_ns, less_kib = more_ns[order], np.maximum(0, less_kib[order])
-    better = np.diff(np.maximum.accumulate(less_kib), prepend=-1) > 0
-    return np.stack([more_ns[better], less_kib[better]])
+    ways = np.stack([more_ns, np.maximum(0, less_kib), full, selective])
+    ways = ways[:, np.lexsort((-ways[1], ways[0]))]
+    better = np.diff(np.maximum.accumulate(ways[1]), prepend=-1) > 0
+    found: Ints = ways[:, better]
+    return found
 
 
 def _grains(saved_kib: Floats, lack_kib: float) -> Ints:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from costmodels.grid import Floats, Ints
 from costmodels.in_flight import V_SHAPED
 from planner.alike import Alike, end_costs
-from planner.packing import CELLS, SAFETY, hull
+from planner.packing import CELLS, at_least, hull
 
 Bools = NDArray[np.bool_]
 Counts = tuple[int, ...]
@@ -218,5 +218,4 @@ def _objective_ns(alike: Alike, layout: Ints, rows_ns: Floats, end_ns: Floats) -
     form, shape = alike.form, alike.m.shape
     weight = np.broadcast_to(form.weight, shape)[layout]
     fixed = form.share_ns(alike.least_work_ns) + form.constant_ns + alike.prices.fixed_step_ns
-    least: Floats = (weight * rows_ns + np.broadcast_to(fixed, shape)[layout] + end_ns) * SAFETY
-    return least
+    return at_least(weight * rows_ns + np.broadcast_to(fixed, shape)[layout] + end_ns)

@@ -5,16 +5,21 @@ the engine's own splits     V = 1: each is priced; V > 1: a table in the counts 
 any split                   V = 1: the path model; V > 1: the counts model (CP-SAT both)
 """
 
+
+import math
 from dataclasses import replace
 
+from costmodels.in_flight import V_SHAPED
 from planner.cpsat import Outcome
-from planner.recompute_bound import splits_below
+from planner.recompute_bound import Ranks
+from planner.row_levels import answer_rows
 from planner.stage_counts import solve_counts
 from planner.stage_heuristic import first_counts
 from planner.stage_path import Intervals, best_split, greedy_path, plan_of, solve_path
 from planner.stage_problem import StagePlan, StageProblem
 
 LIMIT_S = 4.0
+FEW = 8  # splits that are worth a model each
 
 
 class Solver:
@@ -48,15 +53,34 @@ class Solver:
         if problem.vpp == 1:
             self.solves += 1
             return solve_path(self._intervals(problem), below, self.limit_s)
-        least = 0
-        if problem.splits is not None:
-            left = splits_below(problem, below)
-            if not left:
-                return Outcome("INFEASIBLE", None, below)
-            least = min(left.values())
-            problem = replace(problem, splits=tuple(left))
-        self.solves += 1
-        return solve_counts(problem, below, self.limit_s, least)
+        return self._solve_chunks(problem, below)
+
+    def _solve_chunks(self, problem: StageProblem, below: int | None) -> Outcome:
+        """Several chunks per rank: bounds first; a model of everything for what these leave."""
+        if problem.splits is None:
+            self.solves += 1
+            return solve_counts(problem, below, self.limit_s)
+        ranks = Ranks(problem, below)
+        left, best = ranks.left(), None
+        if len(left) <= FEW and problem.schedule not in V_SHAPED:
+            for pair, known in left.items():
+                self.solves += 1
+                bound, plan = answer_rows(ranks, pair, below)
+                left[pair] = max(known, bound)
+                if plan is not None and (below is None or plan.objective < below):
+                    best, below = plan, plan.objective
+        left = {pair: bound for pair, bound in left.items() if below is None or bound < below}
+        left = {pair: bound for pair, bound in left.items() if math.isfinite(bound)}
+        outcome = Outcome("INFEASIBLE", None, below)
+        if left:
+            self.solves += 1
+            narrowed = replace(problem, splits=tuple(ranks.splits[pair] for pair in left))
+            outcome = solve_counts(narrowed, below, self.limit_s, int(min(left.values())))
+        if best is None or outcome.plan is not None:
+            return outcome
+        if outcome.status == "INFEASIBLE":
+            return Outcome("OPTIMAL", best, best.objective)
+        return Outcome("FEASIBLE", best, outcome.bound)
 
     def _without_solver(self, intervals: Intervals) -> StagePlan | None:
         problem = intervals.problem

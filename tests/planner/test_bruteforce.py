@@ -131,4 +131,4 @@ def test_random_cases_cover_what_they_claim(
         recomputed += result.solutions[0].layout.recompute != "none"
         solves += result.cpsat_solves
     assert min(fits, refused, recomputed, mixed) >= 5
-    assert solves >= 15
+    assert solves >= 8
