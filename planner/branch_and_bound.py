@@ -42,6 +42,7 @@ SPREAD = 1.5
 FIRST_KINDS = 8
 ROWS_PER_BLOCK = 256
 MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone
+RUNNER_S = 0.3  # deterministic seconds of CP-SAT for a runner-up, whose optimality is not proved
 PROGRESS_S = 0.2
 NOTHING = 2**62  # a bound: no plan fits
 
@@ -100,7 +101,7 @@ class BranchAndBound:
         self.fresh: list[_Layout] = []
         self.open: list[_Layout] = []
         self.best: dict[Kind, Found] = {}
-        self.solver = Solver()
+        self.solver, self.runner_solver = Solver(), Solver(RUNNER_S)
         self.solved = 0
         self.unsolved_bound: int | None = None
         self._numbers = count()
@@ -182,9 +183,8 @@ class BranchAndBound:
             for found in self.ranked()[1:k]:
                 if deadline is not None and time.perf_counter() >= deadline:
                     return
-                outcome = self.solver.solve(
-                    self._problem(found.row, found.variant), found.objective
-                )
+                problem = self._problem(found.row, found.variant)
+                outcome = self.runner_solver.solve(problem, found.objective)
                 self._offer(found.row, found.variant, outcome.plan)
         except KeyboardInterrupt:
             return

@@ -27,7 +27,6 @@ from planner.split_bound import least_of_splits
 from planner.stage_problem import StageProblem
 
 GRAINS = 512
-ROUNDED = 1  # ns: the closed form rounds share x work up, once
 WANTED = np.arange(GRAINS + 1)
 Counts = tuple[int, ...]
 
@@ -48,8 +47,10 @@ class Ranks:
         self.problem, self.below = problem, below
         self.pairs, self._least = least_of_splits(Alike.only(problem), limit)
         self.splits = [(problem.splits or ())[split] for split in self.pairs.split]
-        self.share = float(problem.form.over) / problem.form.under
-        self.bare = self.pairs.objective_ns(self.pairs.slowest.sum(axis=1))
+        self.share = int(problem.form.over) / problem.form.under
+        rounded = int(problem.form.share_ns(problem.least_work_ns))
+        bare = self.pairs.objective_ns(self.pairs.slowest.sum(axis=1))
+        self.bare = bare - (rounded - self.share * problem.least_work_ns)
         covers, ranks = range(len(problem.shape.covers)), range(problem.pp)
         self.hardest = [
             np.argmax([self.pairs.beyond_ns(rank, which) for which in covers], axis=0)
@@ -87,7 +88,7 @@ class Ranks:
             most, least = max(most, cost.whole_ns - cost.work_ns), least + cost.work_ns
             if self.below is not None and least + most > self.below + 1:
                 break
-        return float(at_least(np.array(least + most - ROUNDED)))
+        return float(at_least(np.array(least + most)))
 
     def _cost(self, pair: int, rank: int) -> _Cost:
         if (pair, rank) not in self._costs:

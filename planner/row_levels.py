@@ -24,7 +24,7 @@ from costmodels.grid import Floats, Ints
 from costmodels.layout import Stage
 from planner.cpsat import solve_model
 from planner.packing import at_least
-from planner.recompute_bound import ROUNDED, Ranks
+from planner.recompute_bound import Ranks
 from planner.stage_problem import StagePlan, evaluate
 
 ROWS_S = 2.0  # deterministic seconds of CP-SAT
@@ -39,7 +39,7 @@ class RowAnswer(NamedTuple):
 
 def answer_rows(ranks: Ranks, pair: int, below: int | None) -> RowAnswer:
     """What is known of a split with several rows; an infinite bound: no plan (below `below`)."""
-    problem, bare = ranks.problem, float(ranks.bare[pair]) - ROUNDED
+    problem, bare = ranks.problem, float(ranks.bare[pair])
     most = math.inf if below is None else below
     work = sum(ranks.work_ns(pair, rank) for rank in range(problem.pp))
     longer = _rows(ranks, pair, most - bare - work)

@@ -126,7 +126,7 @@ def _result(
         misfits=run.misfits,
         bounded=run.candidates - run.misfits - run.solved,
         solved=run.solved,
-        cpsat_solves=run.solver.solves,
+        cpsat_solves=run.solver.solves + run.runner_solver.solves,
         wall_s=time.perf_counter() - started,
         dropped=run.space.dropped,
     )

@@ -20,6 +20,7 @@ from planner.stage_problem import StagePlan, StageProblem
 
 LIMIT_S = 4.0
 FEW = 8  # splits that are worth a model each
+NEAR, NEAR_S = 1e-4, 1.0  # so near the bound no more than so long is spent on the rest
 
 
 class Solver:
@@ -75,7 +76,10 @@ class Solver:
         if left:
             self.solves += 1
             narrowed = replace(problem, splits=tuple(ranks.splits[pair] for pair in left))
-            outcome = solve_counts(narrowed, below, self.limit_s, int(min(left.values())))
+            least = int(min(left.values()))
+            near = best is not None and best.objective <= least * (1 + NEAR)
+            limit_s = min(NEAR_S, self.limit_s) if near else self.limit_s
+            outcome = solve_counts(narrowed, below, limit_s, least)
         if best is None or outcome.plan is not None:
             return outcome
         if outcome.status == "INFEASIBLE":
