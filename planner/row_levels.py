@@ -8,27 +8,34 @@
 
     objective >= objective with nothing recomputed + weight x rows + share x sum of work
 
-It is a bound since the ways of the rows and of the work may differ. The plan keeps the rows' levels
-and does the least work within them; mostly it is as good as the bound. Ranks, chunks and what they
-recompute in one model are `planner.stage_counts`, which is exact but proves little by itself: its
-many ranks hide that they share their rows. Letters as in `planner.closed_form`.
+It is a bound since the ways of the rows and of the work may differ. Two plans are mostly as good as
+it: the least work within the rows' levels; and one model of both (a way reaches its row's level).
+Ranks, chunks and what they recompute in one model are `planner.stage_counts`, which is exact but
+proves little by itself: its many ranks hide that they share their rows. Letters as in
+`planner.closed_form`.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from costmodels.grid import Floats, Ints
 from costmodels.layout import Stage
-from planner.cpsat import solve_model
+from planner.cpsat import Solved, solve_model
 from planner.packing import at_least
 from planner.recompute_bound import Ranks
 from planner.stage_problem import StagePlan, evaluate
 
-ROWS_S = 2.0  # deterministic seconds of CP-SAT
-WORK_S = 0.2
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+ROWS_S, WORK_S, TOGETHER_S = 2.0, 0.2, 0.5  # deterministic seconds of CP-SAT
+
+# In-flight vectors over places, what each choice at each place saves, and what each vector lacks.
+Need = tuple[Ints, list[Ints], Floats]
 
 class RowAnswer(NamedTuple):
     """A lower bound of the objective of a split, and the plan that the bound's solution gives."""
@@ -43,34 +50,101 @@ def answer_rows(ranks: Ranks, pair: int, below: int | None) -> RowAnswer:
     most = math.inf if below is None else below
     work = sum(ranks.work_ns(pair, rank) for rank in range(problem.pp))
     longer = _rows(ranks, pair, most - bare - work)
-    bound = bare + problem.form.weight * longer.bound_ns + work
-    if bound >= most or not longer.picks:
+    bound = bare + problem.form.weight * longer.ns + work
+    if bound >= most:
         return RowAnswer(bound, None)
-    added = [_work(ranks, pair, rank, None) for rank in range(problem.pp)]
     works = (
-        max(ranks.work_ns(pair, rank), ranks.share * found.bound_ns)
-        for rank, found in enumerate(added)
+        max(ranks.work_ns(pair, rank), ranks.share * _work(ranks, pair, rank, None).ns)
+        for rank in range(problem.pp)
     )
     bound += sum(works) - work
-    return RowAnswer(float(at_least(np.array(bound))), _plan(ranks, pair, longer.picks))
+    if bound >= most:
+        return RowAnswer(bound, None)
+    bound = float(at_least(np.array(bound)))
+    plan = _within(ranks, pair, longer.picks)
+    if plan is None or plan.objective > bound:
+        bound, other = _together(ranks, pair, bound, min(most, plan.objective if plan else most))
+        plan = other or plan
+    return RowAnswer(bound, plan)
 
 
-def _plan(ranks: Ranks, pair: int, levels_ns: list[int]) -> StagePlan | None:
-    """The plan with the least work in rows that last so much longer; None if it does not fit."""
-    problem, split = ranks.problem, ranks.splits[pair]
-    stages = [Stage(layers) for layers in split]
-    for rank, chunks in enumerate(problem.chunks_of_rank):
-        found = _work(ranks, pair, rank, levels_ns)
+def _within(ranks: Ranks, pair: int, levels: list[int]) -> StagePlan | None:
+    """The plan with the least work in rows that last so much longer; None where there is none."""
+    ways = []
+    for rank in range(ranks.problem.pp):
+        found = _work(ranks, pair, rank, levels)
         if not found.picks:
             return None
-        for chunk, way in zip(chunks, found.picks, strict=True):
+        ways.append(found.picks)
+    return _plan(ranks, pair, ways)
+
+
+def _together(ranks: Ranks, pair: int, known: float, most: float) -> RowAnswer:
+    """The plan that one model of rows and ways finds first below `most`, at best at the bound
+    `known`; and its bound."""
+    from ortools.sat.python import cp_model
+
+    problem, bare, model = ranks.problem, float(ranks.bare[pair]), cp_model.CpModel()
+    under, over = int(problem.form.under), int(problem.form.over)
+    levels = [_levels(ranks, pair, row) for row in range(problem.vpp)]
+    reached = [[model.new_bool_var("") for _ in level] for level in levels]
+    for steps in reached:
+        model.add(steps[0] == 1)
+        for lower, higher in pairwise(steps):
+            model.add_implication(higher, lower)
+    works: list[Any] = []
+    ways: list[list[list[Any]]] = []
+    for rank, chunks in enumerate(problem.chunks_of_rank):
+        choices = [ranks.choices(pair, chunk, problem.modes) for chunk in chunks]
+        chosen = [[model.new_bool_var("") for _ in way[0]] for way in choices]
+        for row, (place, way) in enumerate(zip(chosen, choices, strict=True)):
+            model.add_exactly_one(place)
+            beyond = np.maximum(0, way[0] - ranks.free_ns[rank][pair, row])
+            for variable, index in zip(place, np.searchsorted(levels[row], beyond), strict=True):
+                model.add_implication(variable, reached[row][index])
+            works.append(cp_model.LinearExpr.weighted_sum(place, way[0].tolist()))
+        _cover(model, chosen, (problem.shape.matrices[rank], [way[1] for way in choices],
+                               _lacks(ranks, pair, rank)))  # fmt: skip
+        ways.append(chosen)
+    rows = sum(
+        cp_model.LinearExpr.weighted_sum(steps, np.diff(level, prepend=0).tolist())
+        for steps, level in zip(reached, levels, strict=True)
+    )
+    objective = int(problem.form.weight) * under * rows + over * sum(works)
+    model.add(objective >= math.floor((known - 1 - bare) * under))
+    if math.isfinite(most):
+        model.add(objective <= math.floor((most - bare) * under))
+    model.minimize(objective)
+    solved = solve_model(model, TOGETHER_S)
+    if solved.status == "INFEASIBLE":
+        return RowAnswer(most, None)
+    bound = max(known, float(at_least(np.array(bare + solved.bound / under))))
+    if not solved.found:
+        return RowAnswer(bound, None)
+    picks = [[_picked(solved, place) for place in places] for places in ways]
+    return RowAnswer(bound, _plan(ranks, pair, picks))
+
+
+def _plan(ranks: Ranks, pair: int, ways: list[list[int]]) -> StagePlan | None:
+    """The ways of all ranks' chunks as stages; None where their transients do not fit."""
+    problem, split = ranks.problem, ranks.splits[pair]
+    stages = [Stage(layers) for layers in split]
+    for chunks, of_rank in zip(problem.chunks_of_rank, ways, strict=True):
+        for chunk, way in zip(chunks, of_rank, strict=True):
             full, selective = ranks.choices(pair, chunk, problem.modes)[2:, way].tolist()
             stages[chunk] = Stage(split[chunk], selective, full)
     return evaluate(problem, tuple(stages))
 
 
-def _rows(ranks: Ranks, pair: int, budget_ns: float) -> "_Cover":
-    """How much longer all rows last together at least, within the budget; picks: each row's ns."""
+class _Cover(NamedTuple):
+    """The least sum proved, infinite if there is none; what is picked at each place, if known."""
+
+    ns: float
+    picks: list[int]
+
+
+def _rows(ranks: Ranks, pair: int, budget_ns: float) -> _Cover:
+    """How much longer all rows last together at least, within a budget; picks: ns of each row."""
     problem = ranks.problem
     levels = [_levels(ranks, pair, row) for row in range(problem.vpp)]
     levels = [level[level * problem.form.weight <= budget_ns] for level in levels]
@@ -80,57 +154,57 @@ def _rows(ranks: Ranks, pair: int, budget_ns: float) -> "_Cover":
         for chunks, free in zip(problem.chunks_of_rank, ranks.free_ns, strict=True)
     ]  # fmt: skip
     lacks = [_lacks(ranks, pair, rank) for rank in range(problem.pp)]
-    needs = list(zip(problem.shape.matrices, saved, lacks, strict=True))
+    needs = zip(problem.shape.matrices, saved, lacks, strict=True)
     found = _least_cover(levels, needs, ROWS_S)
     picks = [int(level[pick]) for level, pick in zip(levels, found.picks, strict=False)]
-    return found._replace(picks=picks)
+    return _Cover(found.ns, picks)
 
 
-def _work(ranks: Ranks, pair: int, rank: int, levels_ns: list[int] | None) -> "_Cover":
+def _work(ranks: Ranks, pair: int, rank: int, levels: list[int] | None) -> _Cover:
     """The least work that `rank` adds to fit, in rows that last so much longer (None: any)."""
     problem = ranks.problem
     ways = [ranks.choices(pair, chunk, problem.modes) for chunk in problem.chunks_of_rank[rank]]
-    if levels_ns is not None:
-        most = ranks.free_ns[rank][pair] + levels_ns
+    if levels is not None:
+        most = ranks.free_ns[rank][pair] + levels
         ways = [way[:, way[0] <= limit] for way, limit in zip(ways, most, strict=True)]
-    needs = (problem.shape.matrices[rank], [way[1] for way in ways], _lacks(ranks, pair, rank))
-    return _least_cover([way[0] for way in ways], [needs], WORK_S)
+    need = (problem.shape.matrices[rank], [way[1] for way in ways], _lacks(ranks, pair, rank))
+    return _least_cover([way[0] for way in ways], [need], WORK_S)
 
 
-class _Cover(NamedTuple):
-    """The least cost proved, and the index picked at each place; none: nothing was found."""
-
-    bound_ns: float
-    picks: list[int]
-
-
-def _least_cover(
-    costs: Sequence[Ints], needs: "list[tuple[Ints, list[Ints], Floats]]", seconds: float
-) -> _Cover:
-    """The least sum of `costs`, one of each place's, that covers all needs.
-
-    A need is, for several vectors over the places at once, what each cost brings there and how much
-    is lacking.
-    """
+def _least_cover(costs: Sequence[Ints], needs: Iterable[Need], seconds: float) -> _Cover:
+    """The least sum of `costs`, one of each place's, that covers all needs."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     chosen = [[model.new_bool_var("") for _ in place] for place in costs]
     for place in chosen:
         model.add_exactly_one(place)
+    for need in needs:
+        _cover(model, chosen, need)
     flat = [variable for place in chosen for variable in place]
-    at = np.repeat(np.arange(len(costs)), [len(place) for place in costs])
-    for vectors, brought, lacks in needs:
-        for vector, lack in zip(vectors, lacks, strict=True):
-            if lack > 0:
-                terms = vector[at] * np.concatenate(brought)
-                model.add(cp_model.LinearExpr.weighted_sum(flat, terms.tolist()) >= int(lack))
     model.minimize(cp_model.LinearExpr.weighted_sum(flat, np.concatenate(costs).tolist()))
     solved = solve_model(model, seconds)
-    if not solved.found:
-        return _Cover(math.inf if solved.status == "INFEASIBLE" else solved.bound, [])
-    picks = [[solved.value(variable) for variable in place].index(1) for place in chosen]
-    return _Cover(solved.bound, picks)
+    if solved.status == "INFEASIBLE":
+        return _Cover(math.inf, [])
+    picks = [_picked(solved, place) for place in chosen] if solved.found else []
+    return _Cover(float(solved.bound), picks)
+
+
+def _cover(model: "cp_model.CpModel", chosen: list[list[Any]], need: Need) -> None:
+    """What is chosen at each place brings, by each vector over the places, all that is lacking."""
+    from ortools.sat.python import cp_model
+
+    vectors, brought, lacks = need
+    flat = [variable for place in chosen for variable in place]
+    at = np.repeat(np.arange(len(chosen)), [len(place) for place in chosen])
+    for vector, lack in zip(vectors, lacks, strict=True):
+        if lack > 0:
+            terms = vector[at] * np.concatenate(brought)
+            model.add(cp_model.LinearExpr.weighted_sum(flat, terms.tolist()) >= math.ceil(lack))
+
+
+def _picked(solved: Solved, place: list[Any]) -> int:
+    return [solved.value(variable) for variable in place].index(1)
 
 
 def _levels(ranks: Ranks, pair: int, row: int) -> Ints:

@@ -14,9 +14,11 @@ from planner.bounds import row_bounds, row_fits
 from planner.coefficients import stage_problem
 from planner.packing import packing_bound
 from planner.priced_space import Pricer, Question, price_space
+from planner.recompute_bound import Ranks
+from planner.row_levels import answer_rows
 from planner.space import enumerate_space
 from planner.split_bound import split_bounds
-from planner.stage_problem import StageProblem
+from planner.stage_problem import StageProblem, evaluate
 from planner.stages import Solver
 
 Problems = Callable[..., StageProblem]
@@ -55,6 +57,38 @@ def test_rows_of_splits_are_below_the_optimum(problem: Problems, every_plan: Pla
             assert _split_bound(case, below) <= best.objective, seed
         bounded += _split_bound(case, best.objective * 9 // 10) >= best.objective * 9 // 10
     assert bounded > 10
+
+
+def test_whole_layer_bounds_are_below_the_optimum_of_each_split(
+    problem: Problems, every_plan: Plans
+) -> None:
+    """For 12 chunked problems, by enumeration: no split's bound is above its best plan,
+    no split with a plan is left out, and what the rows find is a plan of their split.
+    """
+    exact = below_hull = found = 0
+    for seed in range(12):
+        case = problem(seed, 2, modes=(0, 2), schedule="interleaved_1f1b")
+        best: dict[tuple[int, ...], int] = {}
+        for stages in every_plan(case):
+            plan = evaluate(case, stages)
+            if plan is not None:
+                counts = tuple(stage.layers for stage in stages)
+                best[counts] = min(plan.objective, best.get(counts, plan.objective))
+        case = replace(case, splits=tuple(best))
+        if not best:
+            continue
+        ranks = Ranks(case, None)
+        for pair, bound in ranks.left().items():
+            optimum = best[ranks.splits[pair]]
+            rows, plan = answer_rows(ranks, pair, None)
+            assert max(bound, rows) <= optimum, seed
+            assert plan is None or plan.objective >= optimum, seed
+            exact += rows == optimum
+            below_hull += rows > bound
+            found += plan is not None and plan.objective == optimum
+        assert set(best) <= {ranks.splits[pair] for pair in ranks.left()}, seed
+    assert min(exact, found) > 20
+    assert below_hull > 2
 
 
 def _split_bound(case: StageProblem, below: int | None) -> float:
