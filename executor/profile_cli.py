@@ -17,7 +17,7 @@ from rich.table import Table
 
 from costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from executor.failures import RankFailed
-from executor.launch import Interrupted, Job
+from executor.launch import CPU_ENVIRONMENT, Interrupted, Job
 from executor.probe import NoTorch, find_hardware
 from executor.profile.options import Options
 from executor.profile.progress import Bar
@@ -106,6 +106,7 @@ def _start(
         arguments=(told.model_dump_json(),),
         processes_per_node=per_node,
         nodes=nodes,
+        environment={} if told.device == "cuda" else CPU_ENVIRONMENT,
     )
     if print_only:
         typer.echo(starter.shown(job, out))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from executor.failures import RankFailed
-from executor.launch import Interrupted, Job
+from executor.launch import CPU_ENVIRONMENT, Interrupted, Job
 from executor.preflight import Placement, label
 from executor.profile.progress import Bar
 from executor.results import RunResult, measured_fields, read_records, write_result
@@ -66,11 +66,11 @@ def job_of(settings: Settings, out: Path) -> Job:
 
 
 def _threads(settings: Settings) -> dict[str, str]:
-    """CPU ranks share the cores evenly, as they did when the profile was measured."""
+    """CPU ranks share the cores evenly and keep their memory, as when the profile was measured."""
     if settings.device != "cpu":
         return {}
     share = max(1, num_cores() // settings.placement.processes_per_node)
-    return {"OMP_NUM_THREADS": str(share)}
+    return {"OMP_NUM_THREADS": str(share), **CPU_ENVIRONMENT}
 
 
 def run_plan(plan: Plan, settings: Settings, out: Path) -> RunResult:

@@ -1,4 +1,4 @@
-"""Layouts that differ in nothing but their prices and micro-batches, so that one array holds them.
+"""Layouts that differ in nothing but prices and micro-batches, so that one array holds them all.
 
 Letters as in `planner.closed_form`; arrays are [layout, ...].
 """

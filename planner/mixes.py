@@ -1,5 +1,4 @@
-"""The ways to recompute a run of layers: the first `full` in full, then `selective` ones, the rest
-keep all."""
+"""The ways to recompute a run of layers: some in full, then some selectively, the rest keep all."""
 
 from functools import cache
 

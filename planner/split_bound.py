@@ -1,4 +1,4 @@
-"""The least objective that a plan of each split can have: many layouts at once, without a solver.
+"""The least objective of a plan of each split: many layouts at once, without a solver.
 
 A split says how many layers each chunk holds, so with nothing recomputed a row lasts what its
 slowest chunk does. A rank that does not fit must recompute: up to its row's slowest chunk that is

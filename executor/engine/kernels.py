@@ -24,6 +24,9 @@ from torch import Tensor
 from torch.library import Library
 
 EPS = 1e-6
+# oneDNN compiles a bf16 product anew for each number of rows (1 ms, and memory that stays), and
+# routing gives each expert another number at each step.
+PADDED_ROWS = 64
 LIBRARY = Library("meshplan", "DEF")  # type: ignore[no-untyped-call]
 Kernel = Callable[..., Any]
 
@@ -253,8 +256,8 @@ def _window_mask(q: Tensor, k: Tensor, window: int | None) -> Tensor | None:
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tensor:
-    parts = [a @ w.t() for a, w in zip(x.split(list(rows)), weight, strict=True)]  # type: ignore[no-untyped-call]
-    return torch.cat(parts)
+    parts = zip(_groups(x, rows), weight, rows, strict=True)
+    return torch.cat([(a @ w.t())[:n] for a, w, n in parts])
 
 
 def _grouped_linear_cuda(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tensor:
@@ -268,7 +271,7 @@ def _grouped_linear_meta(x: Tensor, weight: Tensor, rows: Sequence[int]) -> Tens
 
 
 def _grouped_outer(dy: Tensor, x: Tensor, rows: Sequence[int]) -> Tensor:
-    pairs = zip(dy.split(list(rows)), x.split(list(rows)), strict=True)  # type: ignore[no-untyped-call]
+    pairs = zip(_groups(dy, rows), _groups(x, rows), strict=True)
     return torch.stack([d.t() @ a for d, a in pairs])
 
 
@@ -280,6 +283,12 @@ def _grouped_outer_cuda(dy: Tensor, x: Tensor, rows: Sequence[int]) -> Tensor:
 
 def _grouped_outer_meta(dy: Tensor, x: Tensor, rows: Sequence[int]) -> Tensor:
     return x.new_empty((len(rows), dy.shape[1], x.shape[1]))
+
+
+def _groups(x: Tensor, rows: Sequence[int]) -> list[Tensor]:
+    """The rows of each group, with zeros up to a multiple of `PADDED_ROWS`."""
+    parts = x.split(list(rows))  # type: ignore[no-untyped-call]
+    return [F.pad(part, (0, 0, 0, -len(part) % PADDED_ROWS)) for part in parts]
 
 
 def _offsets(rows: Sequence[int], like: Tensor) -> Tensor:

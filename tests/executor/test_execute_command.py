@@ -22,6 +22,7 @@ from tiny_runs import (
 from typer.testing import CliRunner
 
 from executor.execute_cli import execute
+from executor.launch import CPU_ENVIRONMENT
 from executor.preflight import Placement
 from executor.run import Settings, job_of
 from hardware_profiles.local_cpu import num_cores
@@ -164,7 +165,9 @@ def test_job_names_everything_the_engine_needs(tmp_path: Path) -> None:
     settings = Settings(placement=Placement(2, 1), steps=5, warmup=2, data=Path("tokens.bin"))
     arguments = job_of(settings, tmp_path).arguments
     alone = replace(settings, placement=Placement(1, 1))
-    assert job_of(alone, tmp_path).environment == {"OMP_NUM_THREADS": str(num_cores())}
+    assert job_of(alone, tmp_path).environment == {
+        "OMP_NUM_THREADS": str(num_cores()), **CPU_ENVIRONMENT,
+    }  # fmt: skip
     assert job_of(replace(alone, device="cuda"), tmp_path).environment == {}
     assert arguments[1:] == (
         "--steps", "5", "--warmup", "2", "--out", str(tmp_path / "ranks"), "--device", "cpu",
