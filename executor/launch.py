@@ -21,14 +21,13 @@ from executor.failures import TORCHRUN_LOG, first_failure
 
 POLL_S = 0.2
 GRACE_S = 5.0  # for torchrun to end its ranks by itself
+# glibc otherwise gives memory back and faults it in again at every step, which no kernel that is
+# measured alone pays: steps of a CPU rank were a tenth to a third longer.
+CPU_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 
 
 class Interrupted(RuntimeError):
     """The user (or the system, by SIGTERM) ended the job."""
-
-# glibc otherwise gives memory back and faults it in again at every step, which no kernel that is
-# measured alone pays: steps of a CPU rank were a tenth to a third longer.
-CPU_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from costmodels.layout import Schedule
 from planner.closed_form import ClosedForm
 from planner.coefficients import ABSENT, Coefficients, row_of
 from planner.pipeline_shape import PipelineShape, pipeline_shape
+from planner.space import Space, Variant
+from planner.splits import splits
 from planner.stage_problem import StageProblem
 
 
@@ -106,6 +108,17 @@ class Alike:
         layers = c.layer_step_ns @ np.array(self.kind_counts)
         mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
         return mean + c.fixed_step_ns + self.form.constant_ns
+
+
+def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Variant) -> Alike:
+    """`rows` of `space`, which have equally many pipeline ranks, run as `variant`."""
+    pp, vpp = int(space.grid.pipeline_parallel[rows[0]]), variant.virtual_stages
+    return Alike(
+        prices=coefficients.take(rows).held_as(variant.schedule),
+        m=space.grid.num_micro_batches[rows],
+        schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
+        pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
+    )  # fmt: skip
 
 
 def end_costs(alike: Alike) -> tuple[Ints, Ints]:

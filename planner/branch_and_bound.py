@@ -26,13 +26,12 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.grid import Ints
-from planner.alike import Alike
+from planner.alike import run_as
 from planner.bounds import row_bounds, row_fits
 from planner.coefficients import NS_PER_S, Coefficients, stage_problem
 from planner.packing import CELLS, packing_bound, packing_bounds
 from planner.space import Space, Variant
 from planner.split_bound import split_bounds
-from planner.splits import splits
 from planner.stage_problem import StagePlan, StageProblem
 from planner.stages import Solver
 
@@ -238,19 +237,17 @@ class BranchAndBound:
                 groups.setdefault((pp, variant), []).append(row)
         opened = [
             layout
-            for (pp, variant), alike in groups.items()
-            for layout in self._packed(pp, variant, np.array(alike), cutoff)
+            for (_, variant), alike in groups.items()
+            for layout in self._packed(variant, np.array(alike), cutoff)
         ]
         for layout in opened:
             heapq.heappush(self.fresh, layout)
         self.next_row += len(rows)
 
-    def _packed(
-        self, pp: int, variant: Variant, rows: Ints, cutoff: int | None
-    ) -> Iterator[_Layout]:
+    def _packed(self, variant: Variant, rows: Ints, cutoff: int | None) -> Iterator[_Layout]:
         """The layouts of `rows` run as `variant`, with their packing bounds."""
         limits = self._limits(rows, cutoff)
-        bounds = packing_bounds(self._alike(pp, variant, rows), limits)
+        bounds = packing_bounds(run_as(self.space, self.coefficients, rows, variant), limits)
         waiting: deque[_Layout] = deque()
         for index, (row, packed) in enumerate(zip(rows.tolist(), bounds, strict=True)):
             if not np.isfinite(packed):
@@ -262,15 +259,6 @@ class BranchAndBound:
             if own is None or bound < own.objective:
                 waiting.append(_Layout(bound, next(self._numbers), row, variant, 0, waiting))
         yield from waiting
-
-    def _alike(self, pp: int, variant: Variant, rows: Ints) -> Alike:
-        space, vpp = self.space, variant.virtual_stages
-        return Alike(
-            prices=self.coefficients.take(rows).held_as(variant.schedule),
-            m=space.grid.num_micro_batches[rows],
-            schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
-            pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
-        )  # fmt: skip
 
     def _limits(self, rows: Ints, cutoff: int | None) -> Ints | None:
         """What a plan of each row must beat: `cutoff`, and the best of its kind."""
@@ -292,7 +280,8 @@ class BranchAndBound:
                 batch.append(entry.waiting.popleft())
             rows = np.array([layout.row for layout in batch])
             limits = self._limits(rows, cutoff)
-            bounds = split_bounds(self._alike(problem.pp, entry.variant, rows), limits)
+            alike = run_as(self.space, self.coefficients, rows, entry.variant)
+            bounds = split_bounds(alike, limits)
             if limits is not None:
                 bounds = np.minimum(bounds, limits)
             for layout, bound in zip(batch, bounds, strict=True):

@@ -37,6 +37,7 @@ ROWS_S, WORK_S, TOGETHER_S = 2.0, 0.2, 0.5  # deterministic seconds of CP-SAT
 # In-flight vectors over places, what each choice at each place saves, and what each vector lacks.
 Need = tuple[Ints, list[Ints], Floats]
 
+
 class RowAnswer(NamedTuple):
     """A lower bound of the objective of a split, and the plan that the bound's solution gives."""
 
@@ -87,11 +88,7 @@ def _together(ranks: Ranks, pair: int, known: float, most: float) -> RowAnswer:
     problem, bare, model = ranks.problem, float(ranks.bare[pair]), cp_model.CpModel()
     under, over = int(problem.form.under), int(problem.form.over)
     levels = [_levels(ranks, pair, row) for row in range(problem.vpp)]
-    reached = [[model.new_bool_var("") for _ in level] for level in levels]
-    for steps in reached:
-        model.add(steps[0] == 1)
-        for lower, higher in pairwise(steps):
-            model.add_implication(higher, lower)
+    reached = _reached(model, levels)
     works: list[Any] = []
     ways: list[list[list[Any]]] = []
     for rank, chunks in enumerate(problem.chunks_of_rank):
@@ -103,8 +100,8 @@ def _together(ranks: Ranks, pair: int, known: float, most: float) -> RowAnswer:
             for variable, index in zip(place, np.searchsorted(levels[row], beyond), strict=True):
                 model.add_implication(variable, reached[row][index])
             works.append(cp_model.LinearExpr.weighted_sum(place, way[0].tolist()))
-        _cover(model, chosen, (problem.shape.matrices[rank], [way[1] for way in choices],
-                               _lacks(ranks, pair, rank)))  # fmt: skip
+        brought = [way[1] for way in choices]
+        _cover(model, chosen, (problem.shape.matrices[rank], brought, _lacks(ranks, pair, rank)))
         ways.append(chosen)
     rows = sum(
         cp_model.LinearExpr.weighted_sum(steps, np.diff(level, prepend=0).tolist())
@@ -123,6 +120,16 @@ def _together(ranks: Ranks, pair: int, known: float, most: float) -> RowAnswer:
         return RowAnswer(bound, None)
     picks = [[_picked(solved, place) for place in places] for places in ways]
     return RowAnswer(bound, _plan(ranks, pair, picks))
+
+
+def _reached(model: "cp_model.CpModel", levels: list[Ints]) -> list[list[Any]]:
+    """By row and level, whether the row lasts at least so long."""
+    reached = [[model.new_bool_var("") for _ in level] for level in levels]
+    for steps in reached:
+        model.add(steps[0] == 1)
+        for lower, higher in pairwise(steps):
+            model.add_implication(higher, lower)
+    return reached
 
 
 def _plan(ranks: Ranks, pair: int, ways: list[list[int]]) -> StagePlan | None:

@@ -1,10 +1,11 @@
 """Solving the inner problem of one layout: a first plan with a bound, then the exact answer.
 
 one rank                    there is nothing to cut: the one interval, priced exactly
-the engine's own splits     V = 1: each is priced; V > 1: a table in the counts model
+a list of splits            V = 1: each is priced
+                            V > 1: those that `planner.recompute_bound` leaves; if few, each by its
+                            rows (`planner.row_levels`); the rest in the counts model
 any split                   V = 1: the path model; V > 1: the counts model (CP-SAT both)
 """
-
 
 import math
 from dataclasses import replace
