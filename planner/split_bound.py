@@ -57,6 +57,39 @@ def least_of_splits(alike: Alike, below: Ints | None) -> tuple["Pairs", Floats]:
     return pairs, pairs.objective_ns(slowest)
 
 
+class Layouts:
+    """What all splits of a layout share."""
+
+    def __init__(self, alike: Alike) -> None:
+        self.alike = alike
+
+    @cached_property
+    def hull(self) -> list[tuple[Floats, Floats]]:
+        """Segments of the hull of a layer's modes, by layout: up to so many ns save KiB per ns."""
+        ns, kib = self.alike.fastest
+        c = self.alike.prices
+        slope, later, offset, most = hull([
+            (np.maximum(0, kib[:, kind] - c.layer_saved_kib[:, kind, mode]),
+             c.layer_ns[:, kind, mode] - ns[:, kind])
+            for kind in set(self.alike.pattern) for mode in self.alike.modes
+        ])  # fmt: skip
+        slope, later = np.maximum(slope, FREE), np.maximum(later, FREE)
+        bend = later - slope
+        corner = np.where(bend > 0, np.minimum(offset / np.where(bend > 0, bend, 1.0), most), most)
+        return [(corner * slope, 1 / slope), ((most - corner) * later, 1 / later)]
+
+    @cached_property
+    def room(self) -> Floats:
+        """[layout, which, rank] KiB for layers; what the ends hold in flight is taken off too."""
+        alike, c = self.alike, self.alike.prices
+        room = (c.cap_kib - end_costs(alike)[1])[:, None] + np.zeros((1, alike.covers.shape[1], 1))
+        saved = (c.embedding_saved_kib, c.head_saved_kib)
+        for kib, (rank, place) in zip(saved, alike.ends, strict=True):
+            less = alike.vectors[:, None, rank, place] - alike.covers[:, :, rank, place]
+            room[:, :, rank] += less * kib[:, None]
+        return room
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
     """Layouts, each cut as one of its splits: arrays are [pair, ...].
@@ -67,7 +100,7 @@ class Pairs:
     end_ns                 the largest once-per-step sum of a rank
     """
 
-    alike: Alike
+    of: Layouts
     layout: Ints
     split: Ints
     layers: Ints
@@ -91,7 +124,7 @@ class Pairs:
         layout, split = np.nonzero(least < limits[:, None])
         nothing = np.zeros(len(alike), np.int64)
         return cls(
-            alike=alike, layout=layout, split=split,
+            of=Layouts(alike), layout=layout, split=split,
             layers=kinds.sum(axis=0)[split],
             times=times[layout, split],
             saved=_by_chunk(kib, kinds, nothing, nothing)[layout, split],
@@ -102,34 +135,34 @@ class Pairs:
 
     def take(self, kept: Bools | Ints) -> "Pairs":
         """Some of them."""
-        arrays = (field.name for field in fields(self) if field.name != "alike")
+        arrays = (field.name for field in fields(self) if field.name != "of")
         return replace(self, **{name: getattr(self, name)[kept] for name in arrays})
 
     def objective_ns(self, rows_ns: Floats) -> Floats:
         """The least objective if all rows together last `rows_ns`."""
-        return _objective_ns(self.alike, self.layout, rows_ns, self.end_ns)
+        return _objective_ns(self.of.alike, self.layout, rows_ns, self.end_ns)
 
     def lacks_kib(self, rank: int, which: int) -> Floats:
         """What `rank` lacks by a cover with nothing recomputed, and the least transient."""
-        chunks, held = list(self.alike.chunks_of_rank[rank]), self.held(rank, which)
+        chunks, held = list(self.of.alike.chunks_of_rank[rank]), self.held(rank, which)
         needed = (self.saved[:, chunks] * held).sum(axis=1) + self.states[:, chunks].sum(axis=1)
-        lacks: Floats = needed - self._room[self.layout, which, rank]
+        lacks: Floats = needed - self.of.room[self.layout, which, rank]
         return lacks
 
     def held(self, rank: int, which: int) -> Floats:
         """[pair, chunk of the rank] micro-batches in flight by a cover."""
-        held: Floats = self.alike.covers[self.layout, which, rank]
+        held: Floats = self.of.alike.covers[self.layout, which, rank]
         return held
 
     def free_ns(self, rank: int) -> Floats:
         """[pair, chunk of the rank] how much longer than it each chunk's own row lasts; 0 where
         the chunks of a rank wait together."""
-        times = self.times[:, list(self.alike.chunks_of_rank[rank])]
+        times = self.times[:, list(self.of.alike.chunks_of_rank[rank])]
         return self.slowest - times if self.slowest.shape[1] == times.shape[1] else 0.0 * times
 
     def spare_ns(self, rank: int) -> Floats:
         """How much longer than the rank the slowest lasts, where its chunks wait together."""
-        times = self.times[:, list(self.alike.chunks_of_rank[rank])]
+        times = self.times[:, list(self.of.alike.chunks_of_rank[rank])]
         together = self.slowest.shape[1] < times.shape[1]
         spare: Floats = (self.slowest[:, 0] - times.sum(axis=1)) * together
         return spare
@@ -143,9 +176,9 @@ class Pairs:
         return beyond
 
     def _beyond_ns(self, rank: int, which: int, lacks: Floats) -> Floats:
-        chunks, held = list(self.alike.chunks_of_rank[rank]), self.held(rank, which)
+        chunks, held = list(self.of.alike.chunks_of_rank[rank]), self.held(rank, which)
         free, segments = self.free_ns(rank), []
-        for ns, kib_per_ns in self._hull:
+        for ns, kib_per_ns in self.of.hull:
             most = self.layers[:, chunks] * ns[self.layout, None]
             unpaid, rate = np.minimum(free, most), held * kib_per_ns[self.layout, None]
             free, lacks = free - unpaid, lacks - (unpaid * rate).sum(axis=1)
@@ -158,32 +191,6 @@ class Pairs:
         paid = (used / np.maximum(rates, FREE)).sum(axis=1)
         beyond = np.maximum(0.0, paid - self.spare_ns(rank))
         return np.where(lacks > total[:, -1] + 1.0, math.inf, beyond)
-
-    @cached_property
-    def _hull(self) -> list[tuple[Floats, Floats]]:
-        """Segments of the hull of a layer's modes, by layout: up to so many ns save KiB per ns."""
-        ns, kib = self.alike.fastest
-        c = self.alike.prices
-        slope, later, offset, most = hull([
-            (np.maximum(0, kib[:, kind] - c.layer_saved_kib[:, kind, mode]),
-             c.layer_ns[:, kind, mode] - ns[:, kind])
-            for kind in set(self.alike.pattern) for mode in self.alike.modes
-        ])  # fmt: skip
-        slope, later = np.maximum(slope, FREE), np.maximum(later, FREE)
-        bend = later - slope
-        corner = np.where(bend > 0, np.minimum(offset / np.where(bend > 0, bend, 1.0), most), most)
-        return [(corner * slope, 1 / slope), ((most - corner) * later, 1 / later)]
-
-    @cached_property
-    def _room(self) -> Floats:
-        """[layout, which, rank] KiB for layers; what the ends hold in flight is taken off too."""
-        alike, c = self.alike, self.alike.prices
-        room = (c.cap_kib - end_costs(alike)[1])[:, None] + np.zeros((1, alike.covers.shape[1], 1))
-        saved = (c.embedding_saved_kib, c.head_saved_kib)
-        for kib, (rank, place) in zip(saved, alike.ends, strict=True):
-            less = alike.vectors[:, None, rank, place] - alike.covers[:, :, rank, place]
-            room[:, :, rank] += less * kib[:, None]
-        return room
 
 
 @cache
