@@ -60,9 +60,10 @@ class Device:
         return self.gpu.memory_bandwidth_bytes_per_s * self.kernels.memory_efficiency
 
     def moved_bytes_per_s(self, kernel: str) -> float:
-        """What `kernel` reaches of it, if the machine itself was asked."""
+        """What `kernel` reaches of it in this number format, if the machine itself was asked."""
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
-        return table.get(kernel, self.bandwidth_bytes_per_s)
+        known = table.get(kernel, self.bandwidth_bytes_per_s)
+        return table.get(f"{kernel}_{self.recipe.base_dtype}", known)
 
     @cached_property
     def _measured(self) -> dict[tuple[str, ...], Surface | None]:

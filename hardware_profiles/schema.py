@@ -96,6 +96,7 @@ class Kernels(Frozen):
     launch_s               host-visible time of the shortest kernel
     burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
     pointwise_bytes_per_s  bytes read and written per second, by operation ("copy", "rms_norm", ...)
+                           on fp32 numbers, or on those that its name ends with ("rms_norm_bf16")
     optimizer_efficiency   fraction of the memory bandwidth that a fused AdamW step reaches
     matmul_points, attention_points
                            measured shapes; the interpolated surface wins over the numbers above

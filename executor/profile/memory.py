@@ -2,8 +2,8 @@
 
 bandwidth     bytes that a fused kernel must read and write / seconds; arrays of 1 GiB on a GPU, on
               a CPU of 16 MiB, as small models make them: a large cache may hold them, as in
-              training. On a CPU norm and SwiGLU are those of the native engine, which are several
-              kernels there
+              training. On a CPU norm, RoPE and SwiGLU are those of the native engine, which are
+              several kernels there: in fp32, and in bf16, where they cast to fp32 and back
 launch        host-visible seconds of a kernel on one number, many of them back to back
 optimizer     fused AdamW on fp32: reads weight, gradient, 2 moments; writes weight, 2 moments
 context       device memory in use before this process allocates: driver, kernels, libraries
@@ -12,6 +12,7 @@ usable        the largest block that can really be allocated (CPU: free memory /
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,8 +42,11 @@ def measurements(device: torch.device) -> tuple[Measurement, ...]:
     )
 
 
-def _numbers(size_bytes: float, device: torch.device) -> torch.Tensor:
-    return torch.randn(int(size_bytes) // 4 // 1024, 1024, device=device)
+def _numbers(
+    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    rows = int(size_bytes) // dtype.itemsize // 1024
+    return torch.randn(rows, 1024, device=device).to(dtype)
 
 
 def _copy(size_bytes: float, device: torch.device) -> tuple[Call, float]:
@@ -72,31 +76,42 @@ def _silu(size_bytes: float, device: torch.device) -> tuple[Call, float]:
     return (lambda: F.silu(x)), 2 * x.nbytes
 
 
-def _engine_norm(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    x, weight = _numbers(size_bytes, device), torch.ones(1024, device=device)
+def _engine_norm(
+    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Call, float]:
+    x, weight = _numbers(size_bytes, device, dtype), torch.ones(1024, device=device, dtype=dtype)
     return (lambda: engine_kernels.rms_norm(x, weight)), 2 * x.nbytes
 
 
-def _engine_norm_backward(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    x, gradient = (_numbers(size_bytes, device) for _ in range(2))
-    weight, rstd = torch.ones(1024, device=device), torch.ones(len(x), 1, device=device)
+def _engine_norm_backward(
+    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Call, float]:
+    x, gradient = (_numbers(size_bytes, device, dtype) for _ in range(2))
+    weight = torch.ones(1024, device=device, dtype=dtype)
+    rstd = torch.ones(len(x), 1, device=device)
     return (lambda: engine_kernels.rms_norm_backward(gradient, x, weight, rstd)), 3 * x.nbytes
 
 
-def _engine_rope(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    x = _numbers(size_bytes, device).view(-1, 1, 16, 64)
+def _engine_rope(
+    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Call, float]:
+    x = _numbers(size_bytes, device, dtype).view(-1, 1, 16, 64)
     angles = torch.randn(len(x), 1, 1, 32, device=device)
     cos, sin = angles.cos(), angles.sin()
     return (lambda: engine_kernels.rope(x, cos, sin)), 2 * x.nbytes
 
 
-def _engine_swiglu(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    gate, up = (_numbers(size_bytes / 2, device) for _ in range(2))
+def _engine_swiglu(
+    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Call, float]:
+    gate, up = (_numbers(size_bytes / 2, device, dtype) for _ in range(2))
     return (lambda: engine_kernels.swiglu(gate, up, None)), 3 * gate.nbytes
 
 
-def _engine_swiglu_backward(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    gradient, gate, up = (_numbers(size_bytes / 2, device) for _ in range(3))
+def _engine_swiglu_backward(
+    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Call, float]:
+    gradient, gate, up = (_numbers(size_bytes / 2, device, dtype) for _ in range(3))
     return (lambda: engine_kernels.swiglu_backward(gradient, gate, up, None)), 5 * gate.nbytes
 
 
@@ -122,14 +137,18 @@ POINTWISE: Kinds = {
     "silu": _silu,
     "adamw": _adamw,
 }
-CPU_POINTWISE: Kinds = {
-    "copy": _copy,
-    "add": _add,
+ENGINE = {
     "rms_norm": _engine_norm,
     "rms_norm_backward": _engine_norm_backward,
     "rope": _engine_rope,
     "swiglu": _engine_swiglu,
     "swiglu_backward": _engine_swiglu_backward,
+}
+CPU_POINTWISE: Kinds = {
+    "copy": _copy,
+    "add": _add,
+    **ENGINE,
+    **{f"{name}_bf16": partial(make, dtype=torch.bfloat16) for name, make in ENGINE.items()},
     "adamw": _adamw,
 }
 

@@ -108,6 +108,17 @@ def test_a_longer_inner_size_is_never_faster(device: Device, m: int, n: int, k: 
     assert seconds(device, square(m, n, k + 1)) >= seconds(device, square(m, n, k))
 
 
+def test_a_kernel_moves_at_the_rate_of_its_number_format(device: Device) -> None:
+    """1e9 bytes of bf16 at 0.1 TB/s 10 ms, where fp32 would take 4 ms and bf16 was measured too."""
+    rates = {"rms_norm": 0.25e12, "rms_norm_bf16": 0.1e12}
+    update = {"pointwise_bytes_per_s": rates, "conditions": {"kind": "measured"}}
+    here = replace(device, kernels=device.kernels.model_copy(update=update))
+    assert here.recipe.base_dtype == "bf16"
+    assert pointwise_s(here, 1e9, 0, "rms_norm") == pytest.approx(10e-3)
+    wide = replace(here, recipe=replace(here.recipe, base_dtype="fp32"))
+    assert pointwise_s(wide, 1e9, 0, "rms_norm") == pytest.approx(4e-3)
+
+
 def test_a_kernel_moves_at_its_own_rate_where_the_machine_was_measured(device: Device) -> None:
     """1e9 bytes: at the norm's own 0.25 TB/s 4 ms, at the mean 1 TB/s 1 ms; published: always 1 ms.
     """
