@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from costmodels.elementwise import Number, ceil, maximum, where
 from costmodels.operations import AttentionCore, Matmul
 from costmodels.precision import Recipe
-from hardware_profiles.schema import Dtype, Gpu, Kernels
+from hardware_profiles.schema import Dtype, Gpu, Kernels, pointwise_name
 from hardware_profiles.surface import Surface, attention_surface, matmul_surface
 from hardware_profiles.tunings import Tuning
 
@@ -62,8 +62,8 @@ class Device:
     def moved_bytes_per_s(self, kernel: str) -> float:
         """What `kernel` reaches of it in this number format, if the machine itself was asked."""
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
-        known = table.get(kernel, self.bandwidth_bytes_per_s)
-        return table.get(f"{kernel}_{self.recipe.base_dtype}", known)
+        in_fp32 = table.get(kernel, self.bandwidth_bytes_per_s)
+        return table.get(pointwise_name(kernel, self.recipe.base_dtype), in_fp32)
 
     @cached_property
     def _measured(self) -> dict[tuple[str, ...], Surface | None]:

@@ -3,8 +3,7 @@
     even   layers over stages as evenly as they divide; where the embedding and the head count as a
            layer each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less
     cost   nanotron: blocks in model order go to a rank until its share of the cumulative cost is
-           passed,
-           with layer = 4 heads d h + 3 h f, head = V h, embedding = 0
+           passed, with layer = 4 heads d h + 3 h f, head = V h, embedding = 0
 
 Source: cost rule, huggingface/nanotron@2411b022 src/nanotron/models/base.py and models/llama.py
 `get_block_compute_costs`; the playbook's stages (11 of 16, 18 of 32, 41 of 80 layers first) are the

@@ -64,6 +64,11 @@ class MatmulPoint(Frozen):
     spread: float | None = None
 
 
+def pointwise_name(kernel: str, dtype: Dtype) -> str:
+    """The key of `kernel` on numbers of `dtype` in `Kernels.pointwise_bytes_per_s`."""
+    return kernel if dtype == "fp32" else f"{kernel}_{dtype}"
+
+
 class AttentionPoint(Frozen):
     """One measured attention kernel; `flops_per_s` counts the causal half only if `causal`."""
 
@@ -95,8 +100,7 @@ class Kernels(Frozen):
     memory_efficiency      fraction of the memory bandwidth that pointwise kernels reach
     launch_s               host-visible time of the shortest kernel
     burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
-    pointwise_bytes_per_s  bytes read and written per second, by operation ("copy", "rms_norm", ...)
-                           on fp32 numbers, or on those that its name ends with ("rms_norm_bf16")
+    pointwise_bytes_per_s  bytes read and written per second, by `pointwise_name` ("copy", "rope")
     optimizer_efficiency   fraction of the memory bandwidth that a fused AdamW step reaches
     matmul_points, attention_points
                            measured shapes; the interpolated surface wins over the numbers above

@@ -7,7 +7,7 @@ Every legal layout is in exactly one place at any time:
 
     rows    in order of `planner.bounds.row_bounds`, opened in blocks; each layout of a block gets
             its packing bound at once
-    fresh   opened: takes a first plan and a tighter bound next, while its bound is below the best
+    fresh   opened: takes a bound by its splits and a first plan next, while below the best
     open    has both; CP-SAT is asked for plans below a window just above the bound, which is far
             faster than an open question. No plan there raises the bound to the window's edge
 
@@ -107,7 +107,7 @@ class BranchAndBound:
         self._split_bounds: dict[int, int] = {}
         self._refuted: dict[Family, list[tuple[tuple[int, ...], int]]] = {}
 
-    def _variants_in(self, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> int:
+    def _variants_in(self, rows: Ints) -> int:
         pp, m = self.space.grid.pipeline_parallel[rows], self.space.grid.num_micro_batches[rows]
         _, first, counts = np.unique(pp * 2**32 + m, return_index=True, return_counts=True)
         return sum(

@@ -77,9 +77,8 @@ def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
     """The row's own bus bandwidths in place of the cluster's.
 
     They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
-    between 4
-    and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks. So what the
-    usual bandwidth does not explain of an all-gather is put on the latency of each of its steps.
+    between 4 and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks. So
+    what the usual bandwidth does not explain of an all-gather is put on the latency of each step.
     """
     world, per_node = count(row, "gpus"), cluster.gpus_per_node
     node = _measured_link(cluster.node, row, "node", min(world, per_node))

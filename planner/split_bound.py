@@ -100,7 +100,7 @@ class Pairs:
     end_ns                 the largest once-per-step sum of a rank
     """
 
-    of: Layouts
+    layouts: Layouts
     layout: Ints
     split: Ints
     layers: Ints
@@ -124,7 +124,7 @@ class Pairs:
         layout, split = np.nonzero(least < limits[:, None])
         nothing = np.zeros(len(alike), np.int64)
         return cls(
-            of=Layouts(alike), layout=layout, split=split,
+            layouts=Layouts(alike), layout=layout, split=split,
             layers=kinds.sum(axis=0)[split],
             times=times[layout, split],
             saved=_by_chunk(kib, kinds, nothing, nothing)[layout, split],
@@ -135,34 +135,34 @@ class Pairs:
 
     def take(self, kept: Bools | Ints) -> "Pairs":
         """Some of them."""
-        arrays = (field.name for field in fields(self) if field.name != "of")
+        arrays = (field.name for field in fields(self) if field.name != "layouts")
         return replace(self, **{name: getattr(self, name)[kept] for name in arrays})
 
     def objective_ns(self, rows_ns: Floats) -> Floats:
         """The least objective if all rows together last `rows_ns`."""
-        return _objective_ns(self.of.alike, self.layout, rows_ns, self.end_ns)
+        return _objective_ns(self.layouts.alike, self.layout, rows_ns, self.end_ns)
 
     def lacks_kib(self, rank: int, which: int) -> Floats:
         """What `rank` lacks by a cover with nothing recomputed, and the least transient."""
-        chunks, held = list(self.of.alike.chunks_of_rank[rank]), self.held(rank, which)
+        chunks, held = list(self.layouts.alike.chunks_of_rank[rank]), self.held(rank, which)
         needed = (self.saved[:, chunks] * held).sum(axis=1) + self.states[:, chunks].sum(axis=1)
-        lacks: Floats = needed - self.of.room[self.layout, which, rank]
+        lacks: Floats = needed - self.layouts.room[self.layout, which, rank]
         return lacks
 
     def held(self, rank: int, which: int) -> Floats:
         """[pair, chunk of the rank] micro-batches in flight by a cover."""
-        held: Floats = self.of.alike.covers[self.layout, which, rank]
+        held: Floats = self.layouts.alike.covers[self.layout, which, rank]
         return held
 
     def free_ns(self, rank: int) -> Floats:
         """[pair, chunk of the rank] how much longer than it each chunk's own row lasts; 0 where
         the chunks of a rank wait together."""
-        times = self.times[:, list(self.of.alike.chunks_of_rank[rank])]
+        times = self.times[:, list(self.layouts.alike.chunks_of_rank[rank])]
         return self.slowest - times if self.slowest.shape[1] == times.shape[1] else 0.0 * times
 
     def spare_ns(self, rank: int) -> Floats:
         """How much longer than the rank the slowest lasts, where its chunks wait together."""
-        times = self.times[:, list(self.of.alike.chunks_of_rank[rank])]
+        times = self.times[:, list(self.layouts.alike.chunks_of_rank[rank])]
         together = self.slowest.shape[1] < times.shape[1]
         spare: Floats = (self.slowest[:, 0] - times.sum(axis=1)) * together
         return spare
@@ -176,9 +176,9 @@ class Pairs:
         return beyond
 
     def _beyond_ns(self, rank: int, which: int, lacks: Floats) -> Floats:
-        chunks, held = list(self.of.alike.chunks_of_rank[rank]), self.held(rank, which)
+        chunks, held = list(self.layouts.alike.chunks_of_rank[rank]), self.held(rank, which)
         free, segments = self.free_ns(rank), []
-        for ns, kib_per_ns in self.of.hull:
+        for ns, kib_per_ns in self.layouts.hull:
             most = self.layers[:, chunks] * ns[self.layout, None]
             unpaid, rate = np.minimum(free, most), held * kib_per_ns[self.layout, None]
             free, lacks = free - unpaid, lacks - (unpaid * rate).sum(axis=1)

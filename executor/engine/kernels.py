@@ -20,14 +20,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch.library import Library
+from torch import Tensor, library
 
 EPS = 1e-6
 # oneDNN compiles a bf16 product anew for each number of rows (1 ms, and memory that stays), and
 # routing gives each expert another number at each step.
 PADDED_ROWS = 64
-LIBRARY = Library("meshplan", "DEF")  # type: ignore[no-untyped-call]
+LIBRARY = library.Library("meshplan", "DEF")  # type: ignore[no-untyped-call]
 Kernel = Callable[..., Any]
 
 

@@ -23,6 +23,7 @@ from executor.engine import kernels as engine_kernels
 from executor.profile.bench import Bench, Call
 from executor.profile.measurement import Measurement
 from executor.profile.record import Quantity, Record
+from hardware_profiles.schema import pointwise_name
 
 LAUNCHES = 1000
 ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
@@ -148,7 +149,10 @@ CPU_POINTWISE: Kinds = {
     "copy": _copy,
     "add": _add,
     **ENGINE,
-    **{f"{name}_bf16": partial(make, dtype=torch.bfloat16) for name, make in ENGINE.items()},
+    **{
+        pointwise_name(name, "bf16"): partial(make, dtype=torch.bfloat16)
+        for name, make in ENGINE.items()
+    },
     "adamw": _adamw,
 }
 

@@ -31,6 +31,7 @@ from hardware_profiles.schema import (
     Kernels,
     Link,
     MatmulPoint,
+    pointwise_name,
 )
 
 MEASURED = "measured, see conditions"
@@ -158,7 +159,8 @@ def build_kernels(measured: Measured, gpu: Gpu, conditions: dict[str, str]) -> K
     """Fractions of the peaks of `gpu`, and the points."""
     bandwidth, peak = gpu.memory_bandwidth_bytes_per_s, gpu.peak_flops_per_s
     moved = measured.bandwidths
-    pointwise = [rate for name, rate in moved.items() if name != "adamw" and "bf16" not in name]
+    apart = {"adamw", *(pointwise_name(kernel, "bf16") for kernel in moved)}
+    pointwise = [rate for name, rate in moved.items() if name not in apart]
     grouped: dict[Dtype, float] = defaultdict(float)
     for point in measured.matmuls:
         if point.groups > 1:

@@ -6,24 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from links import link
 
 from costmodels.collectives import collective_s, send_s
 from costmodels.layout import Layout, even_stages
 from costmodels.placement import Group, axis_group, expert_data_group, place, shard_group
 from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, CurveFit, Link
+from hardware_profiles.schema import Cluster, CollectiveKind, CurveFit
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")
 KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
-
-def link(latency_s: float, ring: float, own: float) -> Link:
-    return Link(
-        latency_s=latency_s,
-        bus_bandwidth=BusBandwidth(
-            all_reduce=ring, all_gather=ring, reduce_scatter=ring, all_to_all=own, send=own
-        ),
-    )
 
 
 @pytest.fixture(scope="module")

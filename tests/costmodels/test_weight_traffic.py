@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from links import link
 
 from costmodels.layout import Layout, even_stages
 from costmodels.params import RankParameters
@@ -15,19 +16,10 @@ from costmodels.training import Training
 from costmodels.weight_traffic import WeightTraffic, weight_traffic
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import BusBandwidth, Cluster, Link
+from hardware_profiles.schema import Cluster
 from hardware_profiles.tunings import Tuning
 
 BILLION = RankParameters(dense=1e9)
-
-
-def link(latency_s: float, rate: float) -> Link:
-    return Link(
-        latency_s=latency_s,
-        bus_bandwidth=BusBandwidth(
-            all_reduce=rate, all_gather=rate, reduce_scatter=rate, all_to_all=rate, send=rate
-        ),
-    )
 
 
 @pytest.fixture(scope="module")

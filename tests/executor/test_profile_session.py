@@ -56,6 +56,9 @@ def test_the_planner_can_use_it(measured: Cluster) -> None:
     assert measured.kernels is not None
     assert measured.kernels.is_measured
     assert (measured.gpu.name, measured.gpus_per_node, measured.max_gpus) == ("cpu", 2, 2)
+    engine_kernels = {"rms_norm", "rms_norm_backward", "rope", "swiglu", "swiglu_backward"}
+    both = engine_kernels | {f"{kernel}_bf16" for kernel in engine_kernels}
+    assert both <= measured.kernels.pointwise_bytes_per_s.keys()
     for fit in measured.collective_fits:
         assert curve_seconds(fit, 2**24) > curve_seconds(fit, 2**10) > 0
 

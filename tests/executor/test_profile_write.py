@@ -93,6 +93,17 @@ def test_efficiencies_are_fractions_of_the_datasheet() -> None:
     assert kernels.optimizer_efficiency == pytest.approx(2.5 / 3.35, rel=1e-5)
 
 
+def test_rates_in_bf16_are_no_part_of_the_mean() -> None:
+    """A norm that casts moves a tenth of the bytes: plans read its own rate; the mean is fp32's."""
+    cast = _quantity("bandwidth.add_bf16", 0.3e12)
+    plain = build_cluster(RECORDS, H100, JOB, {}, "x").kernels
+    both = build_cluster((*RECORDS, cast), H100, JOB, {}, "x").kernels
+    assert plain is not None
+    assert both is not None
+    assert both.memory_efficiency == plain.memory_efficiency
+    assert both.pointwise_bytes_per_s == {**plain.pointwise_bytes_per_s, "add_bf16": 0.3e12}
+
+
 def test_the_file_reads_back(tmp_path: Path) -> None:
     """The written TOML loads to the same cluster: points, fits and conditions included."""
     cluster = build_cluster(RECORDS, H100, JOB, {"date": "2026-01-01"}, "x")
