@@ -14,12 +14,12 @@ from planner.bounds import row_bounds, row_fits
 from planner.coefficients import stage_problem
 from planner.packing import packing_bound
 from planner.priced_space import Pricer, Question, price_space
-from planner.recompute_bound import Ranks
+from planner.recompute_bound import WANTED, Ranks, _best, _grains
 from planner.row_levels import answer_rows
 from planner.space import enumerate_space
 from planner.split_bound import split_bounds
 from planner.stage_problem import StageProblem, evaluate
-from planner.stages import Solver
+from planner.stages import FEW, Solver
 
 Problems = Callable[..., StageProblem]
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
@@ -87,8 +87,30 @@ def test_whole_layer_bounds_are_below_the_optimum_of_each_split(
             below_hull += rows > bound
             found += plan is not None and plan.objective == optimum
         assert set(best) <= {ranks.splits[pair] for pair in ranks.left()}, seed
+        for most in (len(best), FEW):
+            some = dict(list(best.items())[:most])
+            outcome = Solver().solve(replace(case, splits=tuple(some)), None)
+            assert outcome.plan is not None
+            assert outcome.plan.objective == outcome.bound == min(some.values()), seed
     assert min(exact, found) > 20
     assert below_hull > 2
+
+
+@pytest.mark.parametrize(
+    ("saved_kib", "expected_ns"),
+    [
+        pytest.param((1, 1, 1), 15.0, id="3 x 1/3 of 3 KiB: all three, 3 x 5"),
+        pytest.param((2, 2, 2), 10.0, id="2 x 2 >= 3 KiB: 2 x 5"),
+        pytest.param((3, 1, 1), 5.0, id="3 >= 3 KiB: 5"),
+        pytest.param((1, 1, 0), np.inf, id="1 + 1 < 3 KiB"),
+    ],
+)
+def test_knapsack_by_hand(saved_kib: tuple[int, ...], expected_ns: float) -> None:
+    """Chunks that save so many KiB for 5 ns, or nothing, where a rank lacks 3 KiB."""
+    cost = np.where(WANTED == 0, 0.0, np.inf)
+    for kib in saved_kib:
+        cost = _best(cost, np.array([0.0, 5.0]), _grains(np.array([0.0, kib]), 3.0))
+    assert cost[-1] == expected_ns
 
 
 def _split_bound(case: StageProblem, below: int | None) -> float:
