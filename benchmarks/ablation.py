@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from costmodels.stage_split import split_evenly, stages_with
+from hardware_profiles.load import load_kernels
 from hardware_profiles.schema import Link
 from hardware_profiles.tunings import Tuning, load_fit
 from planner.run_cells import SkippedRow
@@ -36,10 +37,10 @@ def _engine(part: str, **values: object) -> Change:
     return change
 
 
-def _links(latency: float) -> Change:
+def _links(**values: float) -> Change:
     def change(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
         def link(old: Link) -> Link:
-            return old.model_copy(update={"latency_s": old.latency_s * latency})
+            return old.model_copy(update=values)
 
         update = {"node": link(run.cluster.node), "network": link(run.cluster.network)}
         return replace(run, cluster=run.cluster.model_copy(update=update)), tuning
@@ -56,6 +57,20 @@ def _kernels(**values: float) -> Change:
     return change
 
 
+def _rates_of_peak(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    gpu, kernels = run.cluster.gpu.name, run.cluster.kernels
+    assert kernels is not None
+    base = load_kernels(SAME_DIE[gpu]) if gpu in SAME_DIE else kernels
+    update = {key: getattr(base, key) for key in ("matmul_efficiency", "grouped_efficiency")}
+    cluster = run.cluster.model_copy(update={"kernels": kernels.model_copy(update=update)})
+    return replace(run, cluster=cluster), tuning
+
+
+SAME_DIE = {
+    "b300": "b200", "gb200": "b200", "gb300": "b200", "h100-96gb-hbm2e-500w": "h100-sxm",
+}  # fmt: skip
+
+
 def _even(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     counts = split_evenly(run.model.num_layers, len(run.layout.stages), ends_count=False)
     stages = stages_with(counts, run.layout.recompute)
@@ -63,14 +78,25 @@ def _even(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
 
 
 NO_OVERLAP = dict.fromkeys(
-    ("data_reduce", "weight_gather", "tensor", "pipeline", "context", "expert"), 0.0
-)
+    ("data_reduce", "weight_gather", "tensor", "pipeline", "context", "expert",
+     "expert_interleaved"), 0.0,
+)  # fmt: skip
+COMPILED = {"fused_norm": True, "fused_gated": True, "fused_rope": True}
 EFFECTS: dict[str, Change] = {
     "everything": lambda run, tuning: (run, tuning),
     "without fitted constants": lambda run, tuning: (run, Tuning()),
     "without host floors": _tuned(launch_s=0, routing_s=0, pipelined_rank_s=0, micro_batch_s=0),
     "without pipeline boundary waits": _tuned(boundary_s=0),
-    "without ring-step latency": _links(0.0),
+    "without ring-step latency": _links(latency_s=0.0),
+    "without stalls of a slow network": _links(stall_s=0.0),
+    "without buckets of gradients": _engine("state", reduce_bucket=0.0),
+    "without late gradients of nanotron's ZeRO-1": _engine("state", zero_1_reduces_late=False),
+    "rates by peak instead of power": _rates_of_peak,
+    "without slow sinks of older releases": _engine("kernels", sink_token_s=0.0),
+    "with every framework compiled": _engine("kernels", **COMPILED),
+    "without graphs of a whole step": lambda run, tuning: (replace(run, step_graph=False), tuning),
+    "without adapters beside every layer": _engine("kernels", adapts_all=False),
+    "without exchanges behind another micro-batch": _engine("overlap", expert_interleaved=0.0),
     "without slower FlashAttention-2": _kernels(flash2_fraction=1.0),
     "without kernel launch time": _kernels(launch_s=0.0),
     "without any overlap": _engine("overlap", **NO_OVERLAP),

@@ -184,6 +184,7 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
         head_dim=attention.head_dim,
         v_head_dim=attention.v_head_dim,
         fused=site.kernels.flash_attention,
+        sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
         saved_bytes=logsumexp if site.kernels.flash_attention else scores,
     )
 

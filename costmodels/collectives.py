@@ -79,7 +79,7 @@ def send_s(cluster: Cluster, size_bytes: Number, *, across_nodes: Condition) -> 
     network = cluster.network.bus_bandwidth.send
     inside = cluster.node.latency_s + size_bytes / cluster.node.bus_bandwidth.send
     inside = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 2.0), inside)
-    across = cluster.network.latency_s + size_bytes / network
+    across = cluster.network.latency_s + cluster.network.stall_s + size_bytes / network
     across = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 1.0), across)
     return where(across_nodes, across, inside)
 
@@ -88,11 +88,12 @@ def hops_s(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     """The part of a collective that does not depend on its size."""
     n = group.size
     step = where(group.nodes > 1, cluster.network.latency_s, cluster.node.latency_s)
+    stall = where(group.nodes > 1, cluster.network.stall_s, cluster.node.stall_s)
     if kind == "all_to_all":
-        return step * (1 + PEER_LATENCY * (n - 1))
+        return (step + stall) * (1 + PEER_LATENCY * (n - 1))
     if kind == "all_reduce":
-        return step * minimum(2 * (n - 1), 2 * (1 + log2(n)))
-    return step * (n - 1)
+        return step * minimum(2 * (n - 1), 2 * (1 + log2(n))) + stall * (n - 1)
+    return (step + stall) * (n - 1)
 
 
 def _all_to_all_wire_s(cluster: Cluster, size_bytes: Number, group: Group, copies: int) -> Number:

@@ -1,7 +1,7 @@
 """Seconds of one kernel on one accelerator.
 
     matmul     t = launch + max(2 m n k g / (peak E q k / (k + k0)), 2 g (m k + k n + m n) / (B e))
-    attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0))
+    attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
     pointwise  t = launches + bytes / (B e)
 
     g        groups (experts) in one kernel
@@ -14,6 +14,7 @@
     w        head width: heads narrower than 128 leave part of the matrix unit idle, min(1, d /
              128)^(1/2)
     s0       query length at which attention reaches half of its rate, 256
+    sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach
 
 A profile measured on the machine itself replaces all of this, the launch included, by its surfaces
@@ -133,6 +134,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     """Seconds of the core attention; its backward makes five products where the forward makes two.
     """
     kernels, recipe = device.kernels, device.recipe
+    beside = op.sinks_s if backward else 0.0
     surface = device.attention_surface(
         recipe.other_dtype(device.gpu), "backward" if backward else "forward"
     )
@@ -140,7 +142,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
         # its third side is tokens of one sequence: what a query of a causal mask meets, twice
         rates = surface(op.heads * op.queries / (2 * op.keys), 2 * op.keys, op.head_dim)
         products = 2.5 if backward else 1.0
-        return op.forward_flops * products / _plain(rates.flops_per_s)
+        return beside + op.forward_flops * products / _plain(rates.flops_per_s)
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     if device.attention == "flash2":
         efficiency *= kernels.flash2_fraction
@@ -149,7 +151,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     rate = rate * op.keys / (op.keys + HALF_RATE_QUERIES / 2)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
-        return kernels.launch_s + flops / rate * device.tuning.attention_scale
+        return kernels.launch_s + flops / rate * device.tuning.attention_scale + beside
     # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and
     # dropout
     scores = 2.0 * op.queries * op.all_keys * op.heads

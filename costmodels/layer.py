@@ -134,6 +134,8 @@ class Pricer:
     crosses_nodes: Number = 0.0
     deduplicates: bool = False
     adapters_only: bool = False
+    adapts_all: bool = False
+    expert_overlap: Number = 0.0
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -180,6 +182,8 @@ class Pricer:
         matmul = sum(_matmul_s(device, op, direction) * self._scale(op) for op in operations)
         attention = sum(_attention_s(device, op, direction) for op in operations)
         pointwise = sum(_pointwise_s(device, op, direction) * self._scale(op) for op in operations)
+        if self.adapters_only and self.adapts_all:
+            pointwise = pointwise + sum(_adapter_s(device, op, direction) for op in operations)
         rooms = {
             "linear": matmul / 2, "attention": attention, "nothing": 0.0,
             "expert": (matmul + attention + pointwise) / 2,
@@ -221,7 +225,14 @@ class Pricer:
         group, copies = self.groups[op.axis], op.copies if self.deduplicates else 1
         whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, copies)
         whole = whole * tuning.collective_scale * self._scale(op)
-        return exposed_s(whole, room, _overlap(self.overlap, op), tuning.interference)
+        return exposed_s(whole, room, self._overlap(op), tuning.interference)
+
+    def _overlap(self, op: Communication) -> Number:
+        hides: dict[str, Number] = {
+            "linear": self.overlap.tensor, "attention": self.overlap.context,
+            "expert": self.expert_overlap,
+        }  # fmt: skip
+        return hides.get(op.hidden_by, 0.0)
 
 
 def _count(op: Communication, direction: Direction) -> Number:
@@ -234,11 +245,6 @@ def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: fl
     """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
     hidden = minimum(overlap * whole_s, room_s)
     return whole_s - hidden + interference * hidden
-
-
-def _overlap(overlap: Overlap, op: Communication) -> float:
-    by = {"linear": overlap.tensor, "attention": overlap.context, "expert": overlap.expert}
-    return by.get(op.hidden_by, 0.0)
 
 
 def _replayed(
@@ -294,6 +300,19 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
         return 0.0
     elements = op.m * op.groups * (op.k if direction == "forward" else op.n)
     return pointwise_s(device, elements * device.recipe.cast_bytes, 1)
+
+
+def _adapter_s(device: Device, op: Operation, direction: Direction) -> Number:
+    """LoRA beside a linear layer: two narrow products, bound by memory, and the sum of both paths.
+
+    Forward the input is read again, the narrow path's output written, and added (k + 4 n numbers
+    for each row); backward its two inputs are read for the two narrow weights, and the gradient
+    that it passes on is written and added (5 k + 2 n).
+    """
+    if not (isinstance(op, Matmul) and op.recipe and op.groups == 1):
+        return 0.0
+    wide = op.k + 4 * op.n if direction == "forward" else 5 * op.k + 2 * op.n
+    return pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
 
 
 def _launches(op: Operation, direction: Direction) -> int:

@@ -54,6 +54,7 @@ class AttentionCore:
     keys        average number of keys that one query meets (causal and window already applied)
     all_keys    the same without the causal mask, for FLOP conventions that ignore it
     fused       FlashAttention: nothing of size queries x keys is stored
+    sinks_s     what a slow kernel for sinks takes longer backward
     """
 
     name: str
@@ -64,6 +65,7 @@ class AttentionCore:
     head_dim: int
     v_head_dim: int
     fused: bool
+    sinks_s: Number = 0.0
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("core_attention",)
 

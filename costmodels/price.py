@@ -227,7 +227,11 @@ def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: Weigh
     pattern = setting.model.pattern
     counts = np.array([pattern.count(kind) for kind in work.kinds], np.float64)
     ranks, interference = grid.pipeline_parallel.astype(np.float64), setting.tuning.interference
-    backward = _Room(work.backward_room_s, work.ends_backward_room_s, counts, ranks, interference)
+    beside = weights.reduces_beside
+    backward = _Room(
+        work.backward_room_s * beside[:, None, None], work.ends_backward_room_s * beside[:, None],
+        counts, ranks, interference,
+    )  # fmt: skip
     forward = _Room(
         work.forward_room_s[:, :, None], work.ends_forward_room_s, counts, ranks,
         interference,

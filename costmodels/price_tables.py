@@ -320,6 +320,11 @@ class WeightTable(_Table):
         state, sharding = self.ranks.state, self.ranks.step.sharding
         return self._by_part(lambda part: state_memory(state, part, sharding).host)
 
+    @property
+    def reduces_beside(self) -> Floats:
+        """(N,) 1 where gradients may be sent beside the backward, 0 where only after it."""
+        return np.where(self.traffic.reduces_late, 0.0, 1.0)[self.of_row]
+
     def reduce_s(self) -> tuple[Floats, Floats, Floats]:
         """(N, K), (N, 2), (N,) of layers, ends and latencies: gradients, none of it hidden."""
         return self._wire(lambda traffic, part: traffic.once_s(part))

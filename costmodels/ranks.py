@@ -92,5 +92,5 @@ class Ranks:
         across = step.neighbour_stride >= setting.cluster.gpus_per_node
         hop = send_s(setting.cluster, size, across_nodes=across)
         shown = (1.0 - setting.engine.overlap.pipeline) * setting.tuning.collective_scale * hop
-        waits = setting.tuning.boundary_s * step.pricer.crosses_nodes
+        waits = step.boundary_s
         return where(self.grid.pipeline_parallel > 1, 2 * (shown + waits), 0.0)

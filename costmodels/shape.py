@@ -10,10 +10,10 @@
     params_b                                           stated parameters in 1e9, to check against
 
 What a shape does not say is filled in from its kind. Gated models are Llama-like: RMSNorm, no
-biases, RoPE, an untied head. Ungated ones are GPT-like: LayerNorm, biases everywhere, learned
-positions, a tied head. Latent attention has DeepSeek-V3's ranks (arXiv 2412.19437 section 4.2:
-query 1536, key/value 512, heads 128 + 64 rotary, values 128), but an uncompressed query up to
-hidden 2048, as DeepSeek-V2-Lite (arXiv 2405.04434 appendix B).
+biases, RoPE, an untied head; gpt-oss, by name, attention sinks. Ungated ones are GPT-like:
+LayerNorm, biases everywhere, learned positions, a tied head. Latent attention has DeepSeek-V3's
+ranks (arXiv 2412.19437 section 4.2: query 1536, key/value 512, heads 128 + 64 rotary, values 128),
+but an uncompressed query up to hidden 2048, as DeepSeek-V2-Lite (arXiv 2405.04434 appendix B).
 """
 
 import re
@@ -49,7 +49,9 @@ def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
     """
     f = _typed(shape, name)
     gated = f.flag("gated", f.flag("gated_mlp", True))
-    layers = _layers(f, _attentions(f, bias=not gated))
+    sinks = "gptoss" in re.sub("[^a-z]", "", name.lower())
+    attentions = [replace(each, sinks=sinks) for each in _attentions(f, bias=not gated)]
+    layers = _layers(f, attentions)
     kinds = tuple(dict.fromkeys(layers))
     model = Model(
         name=name,

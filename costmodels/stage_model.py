@@ -11,7 +11,7 @@ from functools import cached_property
 from costmodels.blocks import input_bytes, layer_operations
 from costmodels.collectives import send_s
 from costmodels.compute import Device
-from costmodels.elementwise import Number
+from costmodels.elementwise import Number, where
 from costmodels.ends import embedding_operations, head_operations
 from costmodels.feed_forward import Site
 from costmodels.host import HostTraffic, copies_of_gradients, host_of, offloads, seen_s
@@ -28,7 +28,7 @@ from costmodels.params import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.placement import axis_group, place
+from costmodels.placement import Group, axis_group, place
 from costmodels.precision import RECIPES
 from costmodels.shard import shard_of
 from costmodels.training import Training
@@ -81,6 +81,8 @@ class StageModel:
             crosses * 1.0,
             engine.kernels.dispatch == "deduplicated",
             setting.training.adapters_only,
+            engine.kernels.adapts_all,
+            self._expert_overlap(groups["ep"]),
         )
         scale, frozen = setting.tuning.collective_scale, setting.training.adapters_only
         self.traffic = weight_traffic(layout, cluster, engine, scale, frozen=frozen)
@@ -91,6 +93,12 @@ class StageModel:
             HostTraffic(layout, host_of(cluster), self.traffic) if offloads(layout) else None
         )
         self._costs: dict[tuple[int, str], Cost] = {}
+
+    def _expert_overlap(self, group: Group) -> Number:
+        """Fraction of an exchange between experts that may be hidden."""
+        overlap, la = self.setting.engine.overlap, self.layout
+        interleaved = (la.virtual_stages > 1) & (group.nodes > 1)
+        return where(interleaved, max(overlap.expert_interleaved, overlap.expert), overlap.expert)
 
     @cached_property
     def m(self) -> int:
@@ -308,6 +316,12 @@ class StageModel:
             "tp": la.tensor_parallel, "cp": la.context_parallel, "dp": la.data_parallel, "ep": 1,
         }  # fmt: skip
         return math.prod(degrees[axis] for axis in inner)
+
+    @property
+    def boundary_s(self) -> Number:
+        """Seconds that each crossing of a pipeline boundary waits beside the transfer."""
+        waits = self.setting.engine.overlap.waits_at_boundaries
+        return self.setting.tuning.boundary_s * waits * self.pricer.crosses_nodes
 
     @cached_property
     def hop_s(self) -> float:

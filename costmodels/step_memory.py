@@ -69,15 +69,13 @@ def reserved_bytes(model: StageModel, memory: Memory) -> float:
 
 
 def is_pressed(model: StageModel) -> bool:
-    """Whether what the allocator would hold back does not fit beside what is in use, with the
-    device's whole memory and no margin: then it has to give blocks back all the time.
+    """Whether the layout does not fit, or what the allocator would hold back does not beside it,
+    with the device's whole memory and no margin: then it has to give blocks back all the time.
     """
-    held = held_bytes(model)
-    if not held:
-        return False
-    room = model.setting.cluster.gpu.memory_bytes - context_bytes(model)
+    cluster, outside = model.setting.cluster, context_bytes(model)
     needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
-    return needed + held > room
+    whole = cluster.gpu.memory_bytes - outside
+    return needed > cluster.capacity_bytes - outside or needed + held_bytes(model) > whole
 
 
 def step_memory(model: StageModel) -> tuple[Memory, ...]:

@@ -62,8 +62,7 @@ def schedule_work(model: StageModel) -> Work:
     """The schedule's actions in seconds."""
     tuning, shown = model.setting.tuning, 1.0 - model.setting.engine.overlap.pipeline
     pipelined = model.layout.pipeline_parallel > 1
-    waits = float(tuning.boundary_s * model.pricer.crosses_nodes)
-    blocking = (shown * model.hop_s + waits) if pipelined else 0.0
+    blocking = (shown * model.hop_s + float(model.boundary_s)) if pipelined else 0.0
     extra = blocking + tuning.micro_batch_s / 2 / model.layout.virtual_stages
     return Work(
         tuple(float(c.forward.total_s) + extra for c in model.stage_costs),
@@ -86,8 +85,7 @@ def step_time(model: StageModel) -> StepTime:
     crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
     send = 2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
     overhead = model.m * model.setting.tuning.micro_batch_s
-    waits = model.setting.tuning.boundary_s * model.pricer.crosses_nodes
-    overhead = overhead + float(2 * crossings * model.m * waits)
+    overhead = overhead + float(2 * crossings * model.m * model.boundary_s)
     data = model.m * work.data_s + reduce_s(model, worst)
     update = max(update_s(model, rank) for rank in range(la.pipeline_parallel))
     known = model.m * (work.total_s - work.data_s) + data + send + overhead
@@ -115,7 +113,8 @@ def reduce_s(model: StageModel, rank: int) -> float:
     """Exposed gradient communication after the rank's last backward."""
     engine, tuning = model.setting.engine, model.setting.tuning
     whole = model.traffic.once_s(model.rank_parameters[rank])
-    room = float(model.rank_costs[rank].backward_compute_s)
+    late = model.traffic.reduces_late
+    room = 0.0 if late else float(model.rank_costs[rank].backward_compute_s)
     return float(exposed_s(whole, room, engine.overlap.data_reduce, tuning.interference))
 
 

@@ -4,6 +4,7 @@ The n ranks that hold the same weights are cut into shard groups of s, which ZeR
 the n / s copies of each shard (HSDP; elsewhere s = n, and s = 1 without ZeRO). Of P bytes
 
     gradients   reduce_scatter of P in the shard group, then all_reduce of P / s over the copies
+                (all_reduce of P under ZeRO-1 if the engine does so, after the backward)
     weights     all_gather of P in the shard group
 
 and each of these two groups has its own place: shard groups are neighbours, copies s apart.
@@ -12,6 +13,7 @@ and each of these two groups has its own place: shard groups are neighbours, cop
                 update under ZeRO-1 and 2
     gradients   after each micro-batch where they are kept in shards, since nothing is left to add
                 the next micro-batch's to; else once per step
+    buckets     each of them pays the latency of a collective again
     copies      once per step, or after each micro-batch if the engine does so
 
 Source: ZeRO (1910.02054, section 7), PyTorch FSDP (2304.11277, section 3.2.2, hybrid sharding).
@@ -21,7 +23,7 @@ Leaves out: the second reduction of a tied table, which completes at both ends.
 from dataclasses import dataclass, replace
 from typing import Self
 
-from costmodels.collectives import collective_s
+from costmodels.collectives import collective_s, hops_s
 from costmodels.elementwise import Condition, Number, minimum, where
 from costmodels.grid import Grid
 from costmodels.layout import Layout
@@ -112,6 +114,11 @@ class WeightTraffic:
         return replace(self, state=self.state.model_copy(update=EMPTY))
 
     @property
+    def reduces_late(self) -> Condition:
+        """Whether no gradient is sent before the last backward is done."""
+        return (self.sharding.zero_stage == 1) & self.state.zero_1_reduces_late
+
+    @property
     def _scatters(self) -> Condition:
         return shards_gradients(self.state, self.sharding)
 
@@ -121,7 +128,11 @@ class WeightTraffic:
 
     def _scatter_s(self, parameters: RankParameters) -> Number:
         each, groups = self.state.reduce_bytes, (self.dense.shard, self.expert.shard)
-        return self._sum_s("reduce_scatter", parameters, each, groups)
+        scattered = self._sum_s("reduce_scatter", parameters, each, groups)
+        if not self.state.zero_1_reduces_late:
+            return scattered
+        whole = self._sum_s("all_reduce", parameters, each, groups)
+        return where(self.reduces_late, whole, scattered)
 
     def _copies_s(self, parameters: RankParameters) -> Number:
         shard = RankParameters(
@@ -129,7 +140,17 @@ class WeightTraffic:
             expert=parameters.expert / self.expert.shard.size,
         )
         each, groups = self.state.reduce_bytes, (self.dense.copies, self.expert.copies)
-        return self._sum_s("all_reduce", shard, each, groups)
+        return self._sum_s("all_reduce", shard, each, groups) + self._buckets_s(shard, groups)
+
+    def _buckets_s(self, shard: RankParameters, groups: tuple[Group, Group]) -> Number:
+        """What sending the gradients in buckets costs beside their bytes."""
+        if not self.state.reduce_bucket:
+            return 0.0
+        dense, expert = (
+            count / self.state.reduce_bucket * hops_s(self.cluster, "all_reduce", group)
+            for count, group in zip((shard.dense, shard.expert), groups, strict=True)
+        )
+        return self.scale * (dense + expert)
 
     def _sum_s(
         self,
@@ -145,7 +166,7 @@ class WeightTraffic:
         return self.scale * (dense + expert)
 
 
-EMPTY = {"weight_bytes": 0.0, "reduce_bytes": 0.0}
+EMPTY = {"weight_bytes": 0.0, "reduce_bytes": 0.0, "reduce_bucket": 0.0}
 
 
 def weight_traffic(

@@ -69,6 +69,9 @@ class State(Frozen):
     copies_each_micro_batch
                         hybrid sharding adds up the copies of a shard's gradient after each
                         micro-batch, not once per step
+    reduce_bucket       parameters whose gradients are sent together, each bucket with a
+                        collective's latency; 0: all at once
+    zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
@@ -86,6 +89,8 @@ class State(Frozen):
     pipeline_shards_gradients: bool = False
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
+    reduce_bucket: float = Field(default=0.0, ge=0)
+    zero_1_reduces_late: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False
     one_table_per_rank: bool = False
@@ -94,6 +99,10 @@ class State(Frozen):
 class Overlap(Frozen):
     """Fraction of each communication that the engine can hide behind compute (1 = all that time
     allows). host: copies of gradients and weights, behind the optimizer's update on the host.
+
+    expert_interleaved   of dispatch and combine between nodes under an interleaved pipeline:
+                         behind another micro-batch's pass
+    waits_at_boundaries  a pipeline boundary between nodes takes `Tuning.boundary_s` to cross
     """
 
     data_reduce: float = Field(ge=0, le=1)
@@ -103,6 +112,8 @@ class Overlap(Frozen):
     context: float = Field(ge=0, le=1)
     expert: float = Field(ge=0, le=1)
     host: float = Field(default=0.0, ge=0, le=1)
+    expert_interleaved: float = Field(default=0.0, ge=0, le=1)
+    waits_at_boundaries: bool = False
 
 
 class KernelHabits(Frozen):
@@ -125,6 +136,8 @@ class KernelHabits(Frozen):
                     latents instead of the hidden states
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
+    adapts_all      LoRA beside every linear layer; beside the attention's alone it costs little
+    sink_token_s    what a kernel for attention sinks takes longer backward, for each token
     """
 
     attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
@@ -135,6 +148,8 @@ class KernelHabits(Frozen):
     counts_passes: bool = False
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
+    adapts_all: bool = False
+    sink_token_s: float = Field(default=0.0, ge=0)
 
     flash_attention: bool
     fused_norm: bool
@@ -146,10 +161,14 @@ class KernelHabits(Frozen):
 
 
 class Engine(Frozen):
-    """One training framework (or one configuration of it)."""
+    """One training framework (or one configuration of it).
+
+    fitted_as  the engine whose measured runs it shares its fitted constants with, "" for its own
+    """
 
     name: str
     title: str
+    fitted_as: str = ""
     aliases: tuple[str, ...] = ()
     legality: Legality
     state: State

@@ -148,6 +148,8 @@ class Link(Frozen):
     latency_s      one step of a ring through this tier (Simple protocol). All links of a ring step
                    at once, so a ring of n ranks over several nodes makes n-1 steps (all_gather,
                    reduce_scatter) or 2(n-1) (all_reduce), each as slow as its slowest link
+    stall_s        what each step takes longer in a job whose network stalls: n-1 times for
+                   all_gather and all_reduce alike, whatever the algorithm
     bus_bandwidth  measured with all accelerators of the domain (node) or of full nodes (network).
       in `node`    what one rank moves. all_reduce may be above the wire where the switch adds up
                    (NVLS); a group of r of its g ranks then gets all_reduce x (r-1)/r x g/(g-1), and
@@ -159,6 +161,7 @@ class Link(Frozen):
     """
 
     latency_s: float = Field(ge=0)
+    stall_s: float = Field(default=0.0, ge=0)
     bus_bandwidth: BusBandwidth
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from hardware_profiles.engines import load_engine
 from hardware_profiles.schema import Frozen
 
 SHIPPED = Path(__file__).parent / "fits"
@@ -108,7 +109,7 @@ def load_fit(engine: str, gpu: str) -> Fit:
     Nothing that was learnt on GPUs holds for a CPU.
     """
     families = ("cpu",) if gpu == "cpu" else (gpu_family(gpu), "any")
-    for name in (engine, "generic"):
+    for name in (load_engine(engine).fitted_as or engine, "generic"):
         for folder in FOLDERS:
             tables = _tables(folder, name)
             for family in families:

@@ -4,7 +4,8 @@ layouts.
 median, p90     of |predicted / measured - 1|; bias is the median with its sign
 regret          measured time of the layout that is ranked first over the best measured one,
                 minus 1,
-                over groups of at least four layouts that differ in nothing else
+                over groups of at least four layouts that differ in nothing else; what is said
+                not to fit comes last, as no plan would name it
 rules of thumb  the layout that the Ultra-Scale Playbook's rules prefer among the same ones
 balanced        accuracy of "it fits": the mean of the share of fitting rows called fitting and
                 of rows out of memory called so
@@ -115,7 +116,7 @@ def choice(rows: Sequence[Predicted]) -> Choice | None:
     members = [list(group.values()) for group in groups.values() if len(group) >= SMALLEST_GROUP]
     if not members:
         return None
-    ours = [_regret(group, min(group, key=lambda row: row.time.step_time_s)) for group in members]
+    ours = [_regret(group, min(group, key=_rank)) for group in members]
     rules = [
         _regret(group, min(group, key=lambda row: rule_of_thumb(row.run))) for group in members
     ]
@@ -138,6 +139,10 @@ def rule_of_thumb(run: Run) -> tuple[float, ...]:
         la.pipeline_parallel,
         -la.micro_batch_size,
     )
+
+
+def _rank(row: Predicted) -> tuple[bool, float]:
+    return not row.fits, row.time.step_time_s
 
 
 def _measured_s(row: Predicted) -> float:

@@ -132,7 +132,7 @@ def _pools(runs: Iterable[Run]) -> list[Pool]:
     for run in runs:
         measured = run.measured.step_time_s and not run.measured.oom
         if measured and run.layout.schedule not in SLOW_SCHEDULES and run.grade in ("", "A", "B"):
-            for engine in (run.engine.name, WIDE):
+            for engine in (run.engine.fitted_as or run.engine.name, WIDE):
                 for family in {gpu_family(run.cluster.gpu.name), "any"}:
                     members[engine, family].append(run)
     return [
@@ -155,7 +155,7 @@ def _prior(fits: dict[str, dict[str, Fit]], pool: Pool) -> Tuning:
 def fit_pool(pool: Pool, prior: Tuning, source: str, date: str) -> Fit | None:
     """The fit of one pool, None if it does not predict left-out groups better than `prior`."""
     runs = _sample(pool)
-    problem = _Problem(pool, runs, _telling(runs), _with_memory(pool, prior))
+    problem = _Problem(pool, runs, _telling(pool, runs), _with_memory(pool, prior))
     held_out: list[float] = []
     wider: list[float] = []
     for train, rest in _splits(pool, runs):
@@ -191,13 +191,13 @@ def _sample(pool: Pool) -> list[Run]:
     return [run for *_, run in sorted(queue, key=lambda entry: entry[:2])[:LARGEST_SAMPLE]]
 
 
-def _telling(runs: Sequence[Run]) -> list[Constant]:
+def _telling(pool: Pool, runs: Sequence[Run]) -> list[Constant]:
     """The constants of time that these runs can tell."""
     nanotron = {run.engine.name for run in runs} <= {"nanotron", "nanotron-2024"}
     told = {
         "expert_scale": any(run.model.is_moe for run in runs),
         "routing_s": any(run.model.is_moe for run in runs),
-        "boundary_s": nanotron,
+        "boundary_s": any(pool.priced(run).engine.overlap.waits_at_boundaries for run in runs),
         "pipelined_rank_s": nanotron,
         "pressed_slowdown": nanotron,
     }

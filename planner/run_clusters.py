@@ -14,7 +14,7 @@ def cluster_of(row: dict[str, str]) -> Cluster:
     """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes
     and, unless it was named, the network that the row states.
     """
-    gpu, text = (row.get("gpu") or "").strip(), row.get("interconnect") or ""
+    gpu, text = gpu_of(row), row.get("interconnect") or ""
     usual = usual_cluster(gpu)
     named = [_named_cluster(name) for words, name in INTERCONNECTS.items() if words in text.lower()]
     known = [cluster for cluster in named if cluster.gpu.name == usual.gpu.name]
@@ -24,6 +24,15 @@ def cluster_of(row: dict[str, str]) -> Cluster:
         per_node = NVL72_RANKS
     cluster = cluster.model_copy(update={"gpus_per_node": per_node})
     return _with_measured_links(cluster if known else _with_stated_network(cluster, text), row)
+
+
+def gpu_of(row: dict[str, str]) -> str:
+    """The row's GPU. torchao's "H100" whose variant is not stated is the card that torchtitan's
+    pages by the same people name: bf16 runs at the same speed on both.
+    """
+    gpu, note = (row.get("gpu") or "").strip(), row.get("note") or ""
+    unknown = gpu == "h100-sxm" and "memory variant not stated" in note
+    return "h100-96gb-hbm2e-500w" if unknown else gpu
 
 
 def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
@@ -77,8 +86,9 @@ def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
     """The row's own bus bandwidths in place of the cluster's.
 
     They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
-    between 4 and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks. So
-    what the usual bandwidth does not explain of an all-gather is put on the latency of each step.
+    between 4 and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks, that
+    of all_reduce like that of all_gather. So what the usual bandwidth does not explain of an
+    all_gather stalls each step, and the rate of all_reduce is what it has beside that.
     """
     world, per_node = count(row, "gpus"), cluster.gpus_per_node
     node = _measured_link(cluster.node, row, "node", min(world, per_node))
@@ -90,17 +100,24 @@ def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
 
 def _measured_link(link: Link, row: dict[str, str], scope: str, ranks: int) -> Link:
     rates = link.bus_bandwidth.model_dump()
-    latency_s, share = link.latency_s, (ranks - 1) / ranks
+    latency_s, stall_s, share = link.latency_s, 0.0, (ranks - 1) / ranks
     gathers = number(row, f"{scope}_allgather_gbs")
     if gathers and scope == "world":
         taken_s = share * MEASURED_SIZE_BYTES / (gathers * GB)
         wire_s = share * MEASURED_SIZE_BYTES / rates["all_gather"]
-        latency_s = max((taken_s - wire_s) / (ranks - 1), latency_s / 4)
+        step_s = (taken_s - wire_s) / (ranks - 1)
+        latency_s = min(max(step_s, link.latency_s / 4), link.latency_s)
+        stall_s = max(step_s - link.latency_s, 0.0)
     for kind, column in MEASURED_KINDS.items():
         value = number(row, f"{scope}_{column}_gbs")
         if value and (scope == "node" or kind == "all_reduce"):
-            rates[kind] = value * GB
-    return Link(latency_s=latency_s, bus_bandwidth=BusBandwidth(**rates))
+            moved = 2 * share * MEASURED_SIZE_BYTES if kind == "all_reduce" else 0.0
+            left_s = moved / (value * GB) - stall_s * (ranks - 1)
+            if not stall_s:
+                rates[kind] = value * GB
+            elif left_s > moved / rates[kind]:
+                rates[kind] = moved / left_s
+    return Link(latency_s=latency_s, stall_s=stall_s, bus_bandwidth=BusBandwidth(**rates))
 
 
 MEASURED_KINDS: dict[CollectiveKind, str] = {

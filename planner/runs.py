@@ -19,11 +19,12 @@ from costmodels.shape import model_from_shape
 from costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from costmodels.training import Precision, Training
 from hardware_profiles.engine_schema import Engine
-from hardware_profiles.engines import load_engine
 from hardware_profiles.load import UnknownProfile
 from hardware_profiles.schema import Cluster
 from planner.run_cells import SkippedRow, count, number
 from planner.run_clusters import cluster_of
+from planner.run_habits import engine_of, expert_ranks, whole_step_graph
+from planner.run_memory import as_it_held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One row, ready to be priced."""
+    """One row, ready to be priced.
+
+    step_graph  one CUDA graph holds a whole step, so the host issues no kernels
+    """
 
     id: str
     suite: str
@@ -51,6 +55,7 @@ class Run:
     engine: Engine
     measured: Measured
     assumed: tuple[str, ...]
+    step_graph: bool = False
 
     @property
     def group(self) -> tuple[Any, ...]:
@@ -61,19 +66,6 @@ class Run:
             t.global_batch_size, t.precision, self.engine.name,
         )  # fmt: skip
 
-
-ENGINES = (
-    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
-    "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
-    ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "torchtitan"),
-    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
-    "megatron-bridge"),
-    ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"),
-    ("nemo", "nemo"),
-    ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
-    ("fsdp", "torchtitan"),
-)  # fmt: skip
-"""Substring of a framework's name, and the engine that runs it; the first that fits wins."""
 
 SCHEDULES: dict[str, Schedule] = {
     "gpipe": "gpipe", "afab": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b",
@@ -94,9 +86,7 @@ def read_runs(path: Path) -> Iterator[dict[str, str]]:
 
 def run_of(row: dict[str, str]) -> Run:
     """The row as a run; raises `SkippedRow`."""
-    engine = load_engine(engine_name(row.get("framework") or ""))
-    if engine.name == "nanotron" and "pp_fix=0" in (row.get("note") or ""):
-        engine = load_engine("nanotron-2024")
+    engine = engine_of(row)
     try:
         model = model_from_shape(row, row.get("model") or row["id"])
         cluster = cluster_of(row)
@@ -104,17 +94,14 @@ def run_of(row: dict[str, str]) -> Run:
         layout, assumed = _layout(row, model, training, engine)
     except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
         raise SkippedRow(str(error)) from None
+    measured = _measured(row)
+    if "recompute" in assumed and measured.step_time_s and not measured.oom:
+        layout = as_it_held(layout, model, training, cluster, engine)
     return Run(
         id=row["id"], suite=row.get("suite") or "", grade=row.get("grade") or "", model=model,
-        training=training, layout=layout, cluster=cluster, engine=engine, measured=_measured(row),
-        assumed=assumed,
+        training=training, layout=layout, cluster=cluster, engine=engine, measured=measured,
+        assumed=assumed, step_graph=whole_step_graph(row),
     )  # fmt: skip
-
-
-def engine_name(framework: str) -> str:
-    """The engine that stands for a framework's name, `generic` for one that is not known."""
-    text = framework.lower()
-    return next((engine for part, engine in ENGINES if part in text), "generic")
 
 
 def _training(row: dict[str, str]) -> Training:
@@ -139,7 +126,7 @@ def _layout(
         raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {gpus} GPUs")
     vpp = count(row, "vpp", 1)
     mbs = count(row, "micro_batch", 1)
-    ep = count(row, "ep", 1)
+    ep = count(row, "ep", expert_ranks(row, model.num_experts, dp * cp))
     assumed = [key for key in ("zero", "recompute", "micro_batch", "sp") if not row.get(key)]
     recompute, modules = _recompute(row.get("recompute") or "", row)
     counts = _stage_counts(row, model, pp * vpp, engine)

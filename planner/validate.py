@@ -9,16 +9,16 @@ simple model  6 N D / (peak x 0.42): one constant MFU for everything
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from costmodels.params import active_parameters
-from costmodels.stage_split import stages_with
 from costmodels.step import Setting, StepModel, StepTime
 from costmodels.units import GIB
 from hardware_profiles.tunings import Tuning, load_fit
 from planner.run_cells import SkippedRow
+from planner.run_memory import holds, recomputing
 from planner.runs import Run, run_of
 
 SIMPLE_MFU = 0.42
@@ -72,7 +72,9 @@ def predict_run(run: Run, tuning: Tuning) -> Predicted:
 
 
 def step_model(run: Run, tuning: Tuning) -> StepModel:
-    """The cost model of the run's layout under `tuning`."""
+    """The cost model of the run's layout under `tuning`, without the host's part under a graph."""
+    if run.step_graph:
+        tuning = tuning.model_copy(update={"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0})
     setting = Setting(run.model, run.training, run.cluster, run.engine, tuning)
     return StepModel(setting, run.layout)
 
@@ -89,12 +91,8 @@ def _fits(run: Run, model: StepModel) -> bool:
     is.
     """
     if "recompute" in run.assumed:
-        counts = tuple(stage.layers for stage in run.layout.stages)
-        layout = replace(run.layout, stages=stages_with(counts, "full"))
-        model = StepModel(model.setting, layout)
-    room = run.cluster.capacity_bytes - model.context_bytes
-    needed = (float(memory.allocated) + model.slack_bytes(memory) for memory in model.memory())
-    return max(needed) <= room
+        model = StepModel(model.setting, recomputing(run.layout))
+    return holds(model)
 
 
 def _simple_s(run: Run) -> float:

@@ -38,7 +38,7 @@ MODELS = {
         kinds=(Layer(attention=LATENT, ffn=2816), Layer(attention=LATENT, experts=EXPERTS)),
     ),
 }  # fmt: skip
-ENGINES = ("megatron", "native", "nanotron", "deepspeed", "torchtitan", "generic")
+ENGINES = ("megatron", "native", "nanotron-2024", "deepspeed", "torchtitan", "generic")
 CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090")}
 TUNING = Tuning(
     launch_s=4e-6,

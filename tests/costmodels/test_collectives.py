@@ -78,6 +78,25 @@ def test_send_by_hand(cluster: Cluster, across: bool, expected_s: float):
     assert send_s(cluster, 1e9, across_nodes=across) == pytest.approx(expected_s, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected_s"),
+    [
+        pytest.param("all_gather", 15 * 110e-6, id="15 steps of 10 us and 100 us"),
+        pytest.param("all_reduce", 100e-6 + 15 * 100e-6, id="tree 10 x 10 us; 15 stalls of 100 us"),
+        pytest.param("all_to_all", 110e-6 * (1 + 15 * 0.08), id="as one step, for 15 peers"),
+    ],
+)
+def test_stalls_by_hand(cluster: Cluster, kind: CollectiveKind, expected_s: float):
+    """A network that stalls does so in each step of a ring, inside nodes never."""
+    network = cluster.network.model_copy(update={"stall_s": 100e-6})
+    stalling = cluster.model_copy(update={"network": network})
+    group, inside = Group(16.0, 4.0), Group(4.0, 4.0)
+    assert collective_s(stalling, kind, 0.0, group) == pytest.approx(expected_s, rel=1e-12)
+    assert collective_s(stalling, kind, 1e9, inside) == collective_s(cluster, kind, 1e9, inside)
+    hop_s = send_s(stalling, 0.0, across_nodes=True)
+    assert hop_s == pytest.approx(110e-6, rel=1e-12)
+
+
 def test_one_copy_per_node(cluster: Cluster):
     """8 copies of a token over 4 nodes meet 4 (1 - 0.75^8) = 3.6 of them: 0.45 of the bytes."""
     group = Group(16.0, 4.0)

@@ -89,6 +89,18 @@ def test_attention_by_hand(device: Device):
     assert attention_s(device, op, backward=True) == pytest.approx(1e-5 + backward, rel=1e-9)
 
 
+def test_sinks_cost_the_backward(device: Device):
+    """A slow kernel for attention sinks takes its seconds beside the backward, not the forward."""
+    traits = {
+        "name": "core", "queries": 4096, "keys": 2048.0, "all_keys": 4096.0, "heads": 16,
+        "head_dim": 128, "v_head_dim": 128, "fused": True,
+    }  # fmt: skip
+    plain, slow = AttentionCore(**traits), AttentionCore(**traits, sinks_s=1e-3)
+    for backward, more in ((False, 0.0), (True, 1e-3)):
+        found = attention_s(device, slow, backward=backward)
+        assert found - attention_s(device, plain, backward=backward) == pytest.approx(more)
+
+
 def test_pointwise_by_hand(device: Device):
     """3 kernels of 10 us and 2 GB at 1 TB/s."""
     assert pointwise_s(device, 2e9, 3) == pytest.approx(3e-5 + 2e-3)

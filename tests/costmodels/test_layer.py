@@ -107,6 +107,60 @@ def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: s
     assert weight_grad == pytest.approx(0 if case.setting.training.adapters_only else matmuls)
 
 
+@pytest.mark.parametrize(
+    ("virtual_stages", "expert_parallel", "hides"),
+    [
+        pytest.param(2, 16, True, id="interleaved, 16 ranks on two nodes"),
+        pytest.param(1, 16, False, id="not interleaved"),
+        pytest.param(2, 8, False, id="one node"),
+    ],
+)
+def test_interleaved_pipelines_hide_the_exchange(
+    models, virtual_stages: int, expert_parallel: int, *, hides: bool
+) -> None:
+    """Dispatch between nodes hides behind another micro-batch's pass, where there is one."""
+    layout = Layout(
+        data_parallel=16, pipeline_parallel=2, virtual_stages=virtual_stages,
+        expert_parallel=expert_parallel, zero_stage=1, stages=even_stages(8, 2 * virtual_stages),
+        schedule="interleaved_1f1b" if virtual_stages > 1 else "1f1b",
+    )  # fmt: skip
+    training = Training(seq_len=4096, global_batch_size=64)
+    cluster, bridge = load_cluster("dgx-h100"), load_engine("megatron-bridge")
+    plain = bridge.overlap.model_copy(update={"expert_interleaved": 0.0})
+    seen = {}
+    for engine in (bridge, bridge.model_copy(update={"overlap": plain})):
+        setting = Setting(models["moe"], training, cluster, engine, Tuning(interference=0.0))
+        seen[engine.overlap] = float(
+            StepModel(setting, layout)._plain_cost(1, "none").forward.expert_s
+        )
+    fraction = seen[bridge.overlap] / seen[plain]
+    assert fraction == pytest.approx(1 - 0.6 if hides else 1.0)
+
+
+def test_adapters_on_every_linear_layer_by_hand(models) -> None:
+    """LoRA beside a matmul of t x k by k x n reads and writes k + 4 n numbers a row forward and
+    5 k + 2 n backward: qkv, output, up and down of a layer.
+    """
+    training = Training(seq_len=4096, global_batch_size=8, adapters_only=True)
+    engine = load_engine("automodel")
+    some = engine.kernels.model_copy(update={"adapts_all": False})
+    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(8, 1))
+    found = []
+    for each in (engine, engine.model_copy(update={"kernels": some})):
+        setting = Setting(models["dense"], training, load_cluster("dgx-h100"), each, Tuning())
+        step = StepModel(setting, layout)
+        found.append(step._plain_cost(0, "none"))
+    sides = ((1024, 1536), (1024, 1024), (1024, 2 * 2816), (2816, 1024))
+    rate = step.pricer.device.bandwidth_bytes_per_s
+    for direction, numbers in (
+        ("forward", sum(k + 4 * n for k, n in sides)),
+        ("input_grad", sum(5 * k + 2 * n for k, n in sides)),
+    ):
+        more = getattr(found[0], direction).pointwise_s - getattr(found[1], direction).pointwise_s
+        launches = 4 * 3 * step.pricer.device.kernels.launch_s
+        assert more == pytest.approx(launches + 2.0 * 4096 * numbers / rate, rel=1e-9)
+
+
 def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:
     """Dispatch and combine hide under half of a pass's computing each, where the engine can."""
     layout = Layout(data_parallel=8, expert_parallel=8, zero_stage=1, stages=even_stages(8, 1))

@@ -122,6 +122,28 @@ def test_some_engines_add_up_copies_each_micro_batch(cluster: Cluster):
     assert more == pytest.approx(native.once_s(BILLION), rel=1e-12)
 
 
+def test_gradients_in_buckets_by_hand(cluster: Cluster):
+    """nanotron's DDP: 1e9 / 13.1072e6 = 76.3 buckets more than one, over 8 ranks on 2 nodes."""
+    sent = traffic(cluster, "nanotron", data_parallel=8)
+    hops_s = 2 * (1 + 3) * 10e-6  # a tree over 8 ranks
+    wire_s = 2 * 7 / 8 * 4 / 100  # 4 GB at 200 GB/s a node, held to 100 inside
+    assert sent.once_s(BILLION) == pytest.approx(wire_s + (1 + 1e9 / 13107200) * hops_s, rel=1e-12)
+    assert sent.latencies.once_s(BILLION) == pytest.approx(hops_s, rel=1e-12)
+
+
+def test_whole_gradients_after_the_backward(models, cluster: Cluster):
+    """nanotron's ZeRO-1 sends as many bytes as its ZeRO-0, in one piece, and hides none of it."""
+    sent = traffic(cluster, "nanotron", data_parallel=8, zero_stage=1)
+    assert sent.reduces_late
+    assert sent.once_s(BILLION) == pytest.approx(80e-6 + 2 * 7 / 8 * 4 / 100, rel=1e-12)
+    training = Training(seq_len=512, global_batch_size=8)
+    setting = Setting(models["dense"], training, cluster, load_engine("nanotron"), Tuning())
+    step = StepModel(setting, Layout(data_parallel=8, zero_stage=1, stages=even_stages(8, 1)))
+    assert step.reduce_s(0) == float(step.traffic.once_s(step.rank_parameters[0]))
+    hidden = StepModel(setting, Layout(data_parallel=8, stages=even_stages(8, 1)))
+    assert hidden.reduce_s(0) < float(hidden.traffic.once_s(hidden.rank_parameters[0]))
+
+
 @pytest.mark.parametrize(
     ("engine", "zero", "pp", "each"),
     [

@@ -8,6 +8,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rows import ROW
 from typer.testing import CliRunner
 
 from hardware_profiles import tunings
@@ -17,19 +18,10 @@ from planner.cli import app
 from planner.fit import Pool, fit_pool
 from planner.run_cells import SkippedRow
 from planner.run_clusters import cluster_of, node_network_bytes_per_s
-from planner.runs import engine_name, read_runs, run_of
+from planner.run_habits import engine_name
+from planner.runs import read_runs, run_of
 from planner.validate import Predicted, Skipped, predict_rows, step_model
 from planner.validate_cli import BUILT_IN
-
-ROW = {
-    "id": "hand", "suite": "test", "grade": "A", "framework": "megatron-bridge",
-    "model": "Llama 3 8B", "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32",
-    "kv_heads": "8", "vocab": "128256", "gated_mlp": "1", "tied": "0", "attention": "gqa",
-    "seq_len": "8192", "gpu": "h100-sxm", "gpus": "8", "gpus_per_node": "8", "precision": "bf16",
-    "dp": "8", "tp": "1", "pp": "1", "cp": "1", "zero": "1", "recompute": "none",
-    "micro_batch": "1", "global_batch": "128", "step_time_s": "12.9",
-}  # fmt: skip
-"""Llama 3 8B on one DGX H100, as NVIDIA's DGX Cloud benchmarking publishes it (12.9 s in bf16)."""
 
 
 @pytest.fixture(scope="module")

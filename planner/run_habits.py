@@ -1,0 +1,87 @@
+"""Which engine a measured run used, and what its row says that was run in another way than usual.
+
+Read of a framework's name: the engine and, of Megatron-Bridge, the release. Read of a note:
+
+    pp_fix=0                   nanotron before its point-to-point fix
+    eager, no torch.compile    torchtitan without it: norms, SwiGLU and RoPE as many small kernels
+    async TP                   torchtitan with asynchronous tensor parallel
+    CUDA graphs: full_iteration, local full_iteration
+                               the host issues a whole step at once
+"""
+
+import math
+import re
+from typing import Any
+
+from hardware_profiles.engine_schema import Engine
+from hardware_profiles.engines import load_engine
+
+ENGINES = (
+    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
+    "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "automodel"),
+    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
+    "megatron-bridge"),
+    ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"),
+    ("nemo", "nemo"),
+    ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
+    ("fsdp", "torchtitan"),
+)  # fmt: skip
+"""Substring of a framework's name, and the engine that runs it; the first that fits wins."""
+
+FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
+"""Releases of Megatron-Bridge: the first with a fast kernel for sinks, and one that lost it."""
+
+EAGER = re.compile(r"\beager\b|no torch\.compile", re.IGNORECASE)
+ASYNC_TENSOR = re.compile(r"\basync tp\b", re.IGNORECASE)
+STEP_GRAPH = re.compile(r"cuda graphs: [^;]*full_iteration", re.IGNORECASE)
+
+NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
+ASYNC_OVERLAP = 0.7
+
+
+def engine_name(framework: str) -> str:
+    """The engine that stands for a framework's name, `generic` for one that is not known."""
+    text = framework.lower()
+    return next((engine for part, engine in ENGINES if part in text), "generic")
+
+
+def engine_of(row: dict[str, str]) -> Engine:
+    """The engine that prices the row, with the habits that its note names."""
+    framework, note = row.get("framework") or "", row.get("note") or ""
+    name = engine_name(framework)
+    if name == "nanotron" and "pp_fix=0" in note:
+        name = "nanotron-2024"
+    if name == "megatron-bridge" and _slow_sinks(framework):
+        name = "megatron-bridge-2025"
+    engine = load_engine(name)
+    return _as_noted(engine, note) if "torchtitan" in (name, engine.fitted_as) else engine
+
+
+def whole_step_graph(row: dict[str, str]) -> bool:
+    """Whether the row says that one CUDA graph holds a whole step."""
+    return STEP_GRAPH.search(row.get("note") or "") is not None
+
+
+def expert_ranks(row: dict[str, str], num_experts: int, ranks: int) -> int:
+    """Expert parallelism of a row that does not state it: DeepEP dispatches over all ranks that it
+    can (NVIDIA-NeMo/Automodel@037e04a6 examples/benchmark/configs/gptoss_120b_te_deepep.yaml).
+    """
+    return math.gcd(num_experts, ranks) if "deepep" in (row.get("note") or "").lower() else 1
+
+
+def _slow_sinks(framework: str) -> bool:
+    found = re.search(r"\b(\d\d)\.(\d\d)(?:\.(\d\d))?", framework)
+    if found is None:
+        return False
+    release = tuple(int(part) for part in found.groups() if part)
+    return release < FUSED_SINKS or release == BROKEN_SINKS
+
+
+def _as_noted(engine: Engine, note: str) -> Engine:
+    changed: dict[str, Any] = {}
+    if EAGER.search(note):
+        changed["kernels"] = engine.kernels.model_copy(update=NOT_COMPILED)
+    if ASYNC_TENSOR.search(note):
+        changed["overlap"] = engine.overlap.model_copy(update={"tensor": ASYNC_OVERLAP})
+    return engine.model_copy(update=changed)

@@ -1,0 +1,139 @@
+"""What a row's words say of how its framework ran, and the constants that engines share."""
+
+import pytest
+from rows import ROW
+
+from hardware_profiles.engines import load_engine
+from hardware_profiles.tunings import load_fit
+from planner.accuracy import choice
+from planner.run_clusters import cluster_of
+from planner.run_habits import engine_of
+from planner.runs import run_of
+from planner.validate import Predicted, predict_rows, step_model
+
+TITAN = ROW | {"framework": "torchtitan", "zero": "3"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "note", "engine"),
+    [
+        ("nanotron v0.5", "pp_fix=0", "nanotron-2024"),
+        ("nanotron v0.5", "pp_fix=1", "nanotron"),
+        ("megatron-bridge (NeMo 25.11)", "", "megatron-bridge-2025"),
+        ("megatron-bridge (NeMo 26.04.01)", "", "megatron-bridge-2025"),
+        ("megatron-bridge (NeMo 26.06)", "", "megatron-bridge"),
+        ("megatron-bridge (NeMo 26.06.01)", "", "megatron-bridge-2025"),
+        ("megatron-bridge (NeMo 26.08)", "", "megatron-bridge"),
+        ("nemo-automodel (FSDP2)", "", "automodel"),
+    ],
+)
+def test_releases_have_engines_of_their_own(framework: str, note: str, engine: str) -> None:
+    """A release that is known to run differently is priced as it ran."""
+    assert engine_of({"framework": framework, "note": note}).name == engine
+
+
+def test_a_note_says_that_nothing_was_compiled() -> None:
+    """Eager torchtitan fuses no pointwise kernels and is slower; words of others mean nothing."""
+    eager = engine_of({"framework": "torchtitan", "note": "FSDP2 eager"}).kernels
+    assert (eager.fused_norm, eager.fused_gated, eager.fused_rope) == (False,) * 3
+    said = engine_of({"framework": "torchtitan", "note": "no torch.compile"}).kernels
+    assert said == eager
+    for framework, note in (("torchtitan", "torch.compile"), ("nanotron", "eager")):
+        kernels = engine_of({"framework": framework, "note": note}).kernels
+        assert kernels == load_engine(framework).kernels
+    compiled, slow = (
+        row.time.step_time_s for row in predict_rows([TITAN, TITAN | {"note": "eager"}])
+    )
+    assert slow > 1.03 * compiled
+
+
+def test_a_note_says_that_tensor_parallel_is_asynchronous() -> None:
+    """Part of its collectives hides under matmuls."""
+    two = TITAN | {"dp": "4", "tp": "2"}
+    plain, hidden = (row.time.tensor_s for row in predict_rows([two, two | {"note": "async TP"}]))
+    assert hidden < 0.7 * plain
+
+
+def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
+    """Neither kernels nor micro-batches are issued one by one."""
+    row = ROW | {"note": "CUDA graphs: full_iteration []; EP"}
+    run, plain = run_of(row), run_of(ROW | {"note": "CUDA graphs: transformer_engine [attn]"})
+    assert (run.step_graph, plain.step_graph) == (True, False)
+    tuning = load_fit("megatron-bridge", "h100-sxm").tuning
+    assert step_model(run, tuning).rank_costs[0].forward.host_s == 0
+    gained = (
+        step_model(plain, tuning).time().step_time_s - step_model(run, tuning).time().step_time_s
+    )
+    assert gained >= 16 * tuning.micro_batch_s  # of 128 sequences over 8 replicas
+
+
+@pytest.mark.parametrize(
+    ("note", "expert_parallel"),
+    [
+        pytest.param("kernels: TE + DeepEP", 8, id="gcd(128 experts, 8 ranks)"),
+        pytest.param("kernels: TE", 1, id="not said"),
+    ],
+)
+def test_deepep_without_a_degree_dispatches_over_all_ranks(note: str, expert_parallel: int) -> None:
+    """As the benchmark's own configuration does, where its table leaves the degree out."""
+    experts = {"experts": "128", "top_k": "8", "moe_ffn": "768", "layers": "4", "ep": ""}
+    run = run_of(ROW | experts | {"framework": "nemo-automodel", "note": note})
+    assert run.layout.expert_parallel == expert_parallel
+
+
+def test_a_run_that_ran_recomputed_what_it_had_to() -> None:
+    """70 billion parameters' activations on 8 GPUs: with an engine that recomputes all or nothing,
+    a run that leaves it open recomputed; one that had room did not, nor one that says so.
+    """
+    large = ROW | {
+        "framework": "nemo-automodel", "model": "70B LoRA", "layers": "80", "hidden": "8192",
+        "ffn": "28672", "heads": "64", "recompute": "", "zero": "3",
+    }  # fmt: skip
+    assert run_of(large).layout.stages[0].full_layers == 80
+    assert run_of(large | {"recompute": "none"}).layout.stages[0].full_layers == 0
+    assert run_of(large | {"oom": "1"}).layout.stages[0].full_layers == 0
+    assert run_of(large | {"layers": "2"}).layout.stages[0].full_layers == 0
+    assert run_of(large | {"framework": "nemo"}).layout.stages[0].full_layers == 0
+
+
+def test_engines_share_constants() -> None:
+    """AutoModel is priced with torchtitan's constants, whoever measured them."""
+    assert load_fit("automodel", "h100-sxm") == load_fit("torchtitan", "h100-sxm")
+    assert load_fit("megatron-bridge-2025", "b200") == load_fit("megatron-bridge", "b200")
+
+
+def test_a_card_that_is_not_named_is_that_of_the_same_people() -> None:
+    """torchao's H100 of unknown memory is torchtitan's."""
+    unknown = ROW | {"note": "H100 memory variant not stated"}
+    assert cluster_of(unknown).gpu.name == "h100-96gb-hbm2e-500w"
+    assert cluster_of(ROW).gpu.name == "h100-sxm"
+
+
+def test_a_stalling_network_is_reproduced() -> None:
+    """A job that measured 6.4 GB/s over 512 ranks in all_gather and 13 in all_reduce: 1 GiB takes
+    it as long as it said, and the usual network's rates stand beside the stall.
+    """
+    job = ROW | {"gpus": "512", "dp": "512", "world_allgather_gbs": "6.4"}
+    network = cluster_of(job | {"world_allreduce_gbs": "13"}).network
+    usual = cluster_of(ROW).network
+    assert network.latency_s == usual.latency_s
+    wire_s = 511 / 512 * 2**30 / usual.bus_bandwidth.all_gather
+    gathered_s = wire_s + 511 * (network.latency_s + network.stall_s)
+    assert gathered_s == pytest.approx(511 / 512 * 2**30 / 6.4e9, rel=1e-9)
+    reduced_s = 2 * 511 / 512 * 2**30 / network.bus_bandwidth.all_reduce + 511 * network.stall_s
+    assert reduced_s == pytest.approx(2 * 511 / 512 * 2**30 / 13e9, rel=0.1)
+    fast = cluster_of(job | {"world_allgather_gbs": "250", "world_allreduce_gbs": "200"}).network
+    assert fast.stall_s == 0
+    assert fast.bus_bandwidth.all_reduce == 200e9
+
+
+def test_what_does_not_fit_is_not_chosen() -> None:
+    """The fastest of four layouts is said not to fit: the next one is ranked first."""
+    rows = [ROW | {"id": mbs, "micro_batch": mbs, "step_time_s": seconds, "seq_len": "2048"}
+            for mbs, seconds in (("1", "11"), ("2", "12"), ("4", "13"), ("16", "50"))]  # fmt: skip
+    found = [row for row in predict_rows(rows) if isinstance(row, Predicted)]
+    assert [row.fits for row in found] == [True, True, False, False]
+    assert min(found, key=lambda row: row.time.step_time_s).run.id == "16"
+    ranked = choice(found)
+    assert ranked is not None
+    assert ranked.mean_regret == pytest.approx(12 / 11 - 1)
