@@ -5,6 +5,8 @@ Read of a framework's name: the engine and, of Megatron-Bridge, the release. Rea
     pp_fix=0                   nanotron before its point-to-point fix
     eager, no torch.compile    torchtitan without it: norms, SwiGLU and RoPE as many small kernels
     async TP                   torchtitan with asynchronous tensor parallel
+    Liger kernels              Hugging Face modules with fused kernels, the loss in chunks
+    FA3                        FlashAttention-3
     CUDA graphs: full_iteration, local full_iteration
                                the host issues a whole step at once
 """
@@ -36,7 +38,14 @@ EAGER = re.compile(r"\beager\b|no torch\.compile", re.IGNORECASE)
 ASYNC_TENSOR = re.compile(r"\basync tp\b", re.IGNORECASE)
 STEP_GRAPH = re.compile(r"cuda graphs: [^;]*full_iteration", re.IGNORECASE)
 
+LIGER = re.compile(r"(?<!no )\bliger kernels\b", re.IGNORECASE)
+FLASH_3 = re.compile(r"\bFA3\b")
+
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
+LIGER_KERNELS = {
+    "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
+    "chunked_loss": True, "loss_chunk_bytes": 1e9,
+}  # fmt: skip
 ASYNC_OVERLAP = 0.7
 
 
@@ -55,7 +64,19 @@ def engine_of(row: dict[str, str]) -> Engine:
     if name == "megatron-bridge" and _slow_sinks(framework):
         name = "megatron-bridge-2025"
     engine = load_engine(name)
-    return _as_noted(engine, note) if "torchtitan" in (name, engine.fitted_as) else engine
+    titan = "torchtitan" in (name, engine.fitted_as)
+    kernels: dict[str, Any] = NOT_COMPILED if titan and EAGER.search(note) else {}
+    if LIGER.search(note):
+        kernels = kernels | LIGER_KERNELS
+    if FLASH_3.search(note):
+        kernels = kernels | {"attention": "cudnn"}
+    overlap = {"tensor": ASYNC_OVERLAP} if titan and ASYNC_TENSOR.search(note) else {}
+    return engine.model_copy(
+        update={
+            "kernels": engine.kernels.model_copy(update=kernels),
+            "overlap": engine.overlap.model_copy(update=overlap),
+        }
+    )
 
 
 def whole_step_graph(row: dict[str, str]) -> bool:
@@ -76,12 +97,3 @@ def _slow_sinks(framework: str) -> bool:
         return False
     release = tuple(int(part) for part in found.groups() if part)
     return release < FUSED_SINKS or release == BROKEN_SINKS
-
-
-def _as_noted(engine: Engine, note: str) -> Engine:
-    changed: dict[str, Any] = {}
-    if EAGER.search(note):
-        changed["kernels"] = engine.kernels.model_copy(update=NOT_COMPILED)
-    if ASYNC_TENSOR.search(note):
-        changed["overlap"] = engine.overlap.model_copy(update={"tensor": ASYNC_OVERLAP})
-    return engine.model_copy(update=changed)

@@ -54,6 +54,20 @@ def test_a_note_says_that_tensor_parallel_is_asynchronous() -> None:
     assert hidden < 0.7 * plain
 
 
+def test_a_note_names_fused_kernels_of_hugging_face_modules() -> None:
+    """Liger kernels take the loss in chunks, and FA3 is no FlashAttention-2; "no Liger" is none."""
+    row = {"framework": "DeepSpeed 0.19.2 + HF transformers", "note": "Liger kernels; FA3"}
+    kernels, plain = engine_of(row).kernels, load_engine("deepspeed").kernels
+    assert (kernels.chunked_loss, kernels.fused_norm, kernels.attention) == (True, True, "cudnn")
+    assert (plain.chunked_loss, plain.fused_norm, plain.attention) == (False, False, "flash2")
+    assert engine_of(row | {"note": "no Liger kernels"}).kernels == plain
+    liger, without = predict_rows(
+        [ROW | row | {"zero": "2"}, ROW | row | {"zero": "2", "note": ""}]
+    )
+    logits = 8192 * 128256 * 4 / 2**30
+    assert without.allocated_gib - liger.allocated_gib > logits
+
+
 def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
     """Neither kernels nor micro-batches are issued one by one."""
     row = ROW | {"note": "CUDA graphs: full_iteration []; EP"}
