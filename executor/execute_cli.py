@@ -155,7 +155,7 @@ def _versions(found: Found | None) -> dict[str, str]:
 def _shown(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> str:
     if engine == "native":
         return settings.starter.shown(job_of(settings, out), out)
-    exported = export_for(engine, plan, settings.placement.processes_per_node)
+    exported = export_for(engine, plan, settings)
     files = (f"# {out / name}\n{text}" for name, text in exported.files.items())
     return "\n".join([*files, command_of(exported, out)])
 

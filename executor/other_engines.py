@@ -9,10 +9,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+
+import yaml
 
 from executor.failures import TORCHRUN_LOG, RankFailed
 from executor.frameworks import framework_named, torchtitan
@@ -65,11 +67,35 @@ def check_installed(name: str, folder: Path) -> None:
         )
 
 
-def export_for(name: str, plan: Plan, gpus_per_node: int) -> Exported:
-    """The plan in the format of the installed version of `name`."""
-    if name == "torchtitan" and version("torchtitan").startswith("0.2"):
-        return torchtitan.export(plan, gpus_per_node, "0.2")
-    return framework_named(name).export(plan, gpus_per_node)
+def export_for(name: str, plan: Plan, settings: Settings) -> Exported:
+    """The plan in the format of the installed version of `name`, for as many steps as asked."""
+    gpus_per_node = settings.placement.processes_per_node
+    old = name == "torchtitan" and version("torchtitan").startswith("0.2")
+    exported = (
+        torchtitan.export(plan, gpus_per_node, "0.2")
+        if old
+        else framework_named(name).export(plan, gpus_per_node)
+    )
+    return for_steps(exported, settings.warmup + settings.steps)
+
+
+def for_steps(exported: Exported, steps: int) -> Exported:
+    """The same run over so many steps, each of them logged."""
+    if exported.framework != "nanotron":
+        flags = STEP_FLAGS[exported.framework].format(steps=steps)
+        return replace(exported, launch=f"{exported.launch} {flags}")
+    files = {}
+    for name, text in exported.files.items():  # it has no flag for it
+        document = yaml.safe_load(text)
+        document["tokens"]["train_steps"] = steps
+        files[name] = yaml.safe_dump(document, sort_keys=False)
+    return replace(exported, files=files)
+
+
+STEP_FLAGS = {
+    "torchtitan": "--training.steps {steps} --metrics.log_freq 1",
+    "megatron": "--train-iters {steps}",
+}
 
 
 def command_of(exported: Exported, out: Path) -> str:
@@ -87,7 +113,7 @@ def run_elsewhere(name: str, plan: Plan, settings: Settings, out: Path) -> RunRe
     """
     out.mkdir(parents=True, exist_ok=True)
     write_plan(plan, out / PLAN_FILE)
-    exported = export_for(name, plan, settings.placement.processes_per_node)
+    exported = export_for(name, plan, settings)
     for file, text in exported.files.items():
         (out / file).write_text(text, encoding="utf-8")
     logs = out / "logs"

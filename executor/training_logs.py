@@ -1,7 +1,8 @@
 """Step time and memory out of the logs that training frameworks print.
 
     torchtitan    step:  4  loss:  7.6  ...  memory: 66.91GiB(37.51%)  tps: 10,050  ...
-                  tps is tokens per second and GPU; memory is the reserved peak
+                  tps is tokens per second and GPU; memory is the reserved peak, nothing or
+                  less where the device counts none
     Megatron-LM   iteration  2/ 100 | ... | elapsed time per iteration (ms): 5630.1 | ...
                   [Rank 1] (after 1 iterations) memory (MB) | ... | max allocated: A | ... |
                   max reserved: R, where MB is 2**20 bytes
@@ -23,7 +24,7 @@ from costmodels.units import GIB, MIB
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TITAN = re.compile(
     r"step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>[-\d.enaif]+).*?"
-    r"memory:\s*(?P<gib>[\d.]+)GiB.*?tps:\s*(?P<tps>[\d,]+)"
+    r"memory:\s*(?P<gib>-?[\d.]+)GiB.*?tps:\s*(?P<tps>[\d,]+)"
 )
 MEGATRON = re.compile(
     r"iteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*(?P<ms>[\d.]+)"
@@ -69,8 +70,8 @@ def read_torchtitan(text: str, tokens_per_gpu: float) -> TrainingLog:
         )
         for m in found
     )
-    reserved = max((float(m["gib"]) * GIB for m in found), default=None)
-    return TrainingLog(_slowest(steps), None, reserved)
+    reserved = max((float(m["gib"]) * GIB for m in found), default=0.0)
+    return TrainingLog(_slowest(steps), None, reserved if reserved > 0 else None)
 
 
 def read_megatron(text: str, tokens_per_gpu: float) -> TrainingLog:

@@ -59,6 +59,21 @@ memory: 66.91GiB(37.51%)  tps: 10,049  tflops: 314.68  mfu: 13.99%
 0.8319  memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52  mfu: 0.17%
 """
 
+# torchtitan 0.2.2 on two CPU processes, whose device module counts no memory (2026-11-22).
+TITAN_ON_CPU = """
+[titan] 2026-11-22 11:11:47,874 - root - INFO - \x1b[31mstep: 20  \x1b[32mloss:  4.14551  \
+\x1b[38;2;180;60;0mgrad_norm:  2.8492  \x1b[38;2;54;234;195mmemory: -0.00GiB(-0.00%)  \
+\x1b[34mtps: 1,327  \x1b[36mtflops: 0.05  \x1b[35mmfu: 0.02%\x1b[39m
+"""
+
+
+def test_a_device_that_counts_no_memory() -> None:
+    """4,096 tokens on two ranks at 1,327 a second and rank are 1.54 s; no peak is no peak."""
+    log = read_torchtitan(TITAN_ON_CPU, tokens_per_gpu=2048)
+    assert [(s.step, s.loss) for s in log.steps] == [(20, 4.14551)]
+    assert log.steps[0].step_time_s == pytest.approx(2048 / 1327)
+    assert log.reserved_peak_bytes is None
+
 
 def test_megatron_lines() -> None:
     """Milliseconds, loss, and peaks in units of 2**20 bytes that Megatron calls MB."""

@@ -4,9 +4,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tiny_runs import GIB, tiny_plan, tiny_prediction
 
-from executor.other_engines import HOMES, NotInstalled, check_installed, command_of, result_of
+from executor.frameworks import framework_named
+from executor.other_engines import (
+    HOMES,
+    NotInstalled,
+    check_installed,
+    command_of,
+    for_steps,
+    result_of,
+)
 from executor.preflight import Placement
 from executor.run import Settings
 from executor.training_logs import LoggedStep, TrainingLog
@@ -45,6 +54,30 @@ def test_emitted_files_are_found_by_the_launch_command(tmp_path: Path) -> None:
         f"X=1 {sys.executable} -m torch.distributed.run --nnodes 1 run_train.py "
         f"--config-file {tmp_path}/nanotron.yaml"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torchtitan", "--config meshplan --training.steps 13 --metrics.log_freq 1"),
+        ("megatron", "bash train.sh --train-iters 13"),
+    ],
+)
+def test_a_framework_runs_as_many_steps_as_asked(name: str, said: str) -> None:
+    """3 to warm up and 10 to time are 13, each of them logged; flags win over the files."""
+    exported = for_steps(framework_named(name).export(tiny_plan(), 2), 13)
+    assert exported.launch.endswith(said)
+
+
+def test_a_framework_without_flags_is_told_in_its_file() -> None:
+    """nanotron reads its steps from the file, and logs each."""
+    before = framework_named("nanotron").export(tiny_plan(), 2)
+    after = for_steps(before, 13)
+    assert after.launch == before.launch
+    old, new = (yaml.safe_load(each.files["nanotron.yaml"]) for each in (before, after))
+    assert new["tokens"].pop("train_steps") == 13
+    assert old["tokens"].pop("train_steps") != 13
+    assert new == old
 
 
 def test_a_framework_log_becomes_a_result() -> None:
