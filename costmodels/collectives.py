@@ -16,7 +16,8 @@
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
            as slow as the slowest; all_reduce twice that, or a tree's 2 (1 + log2 n) if that is
            less; all_to_all and send one latency, and for all_to_all 0.08 more for each peer
-           (nccl-tests on 8 x H100 nodes with EFA: 7.6, 60, 621 us at 1, 2, 16 nodes)
+           (nccl-tests on 8 x H100 nodes with EFA: 7.6, 60, 621 us at 1, 2, 16 nodes). A network
+           that stalls does so in each step, n-1 times for all_reduce too (`Link.stall_s`)
 
 Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
 fitted curve of the same group shape wins over the formula. Leaves out: two different axes on the

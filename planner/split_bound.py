@@ -223,6 +223,13 @@ def _slowest(alike: Alike, times: Floats) -> Floats:
 
 def _objective_ns(alike: Alike, layout: Ints, rows_ns: Floats, end_ns: Floats) -> Floats:
     form, shape = alike.form, alike.m.shape
-    weight = np.broadcast_to(form.weight, shape)[layout]
+    weighed_ns = weighed(np.broadcast_to(form.weight, shape)[layout], rows_ns)
     fixed = form.share_ns(alike.least_work_ns) + form.constant_ns + alike.prices.fixed_step_ns
-    return at_least(weight * rows_ns + np.broadcast_to(fixed, shape)[layout] + end_ns)
+    return at_least(weighed_ns + np.broadcast_to(fixed, shape)[layout] + end_ns)
+
+
+def weighed(weight: Floats | Ints, rows_ns: Floats) -> Floats:
+    """The product, infinite where the rows cannot be had at all, even with a weight of 0."""
+    had = np.isfinite(rows_ns)
+    product: Floats = np.where(had, weight * np.where(had, rows_ns, 0.0), math.inf)
+    return product

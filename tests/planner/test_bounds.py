@@ -1,5 +1,6 @@
 """No bound is above what it bounds: the proof of optimality rests on this."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from planner.priced_space import Pricer, Question, price_space
 from planner.recompute_bound import WANTED, Ranks, _best, _grains
 from planner.row_levels import answer_rows
 from planner.space import enumerate_space
-from planner.split_bound import split_bounds
+from planner.split_bound import split_bounds, weighed
 from planner.stage_problem import StageProblem, evaluate
 from planner.stages import FEW, Solver
 
@@ -164,3 +165,9 @@ def test_most_micro_batches_in_flight(schedule: str, vpp: int, expected: list[in
     m = 16 if schedule == "dualpipe_v" else 8
     ranks = in_flight(schedule, 4, vpp, m)  # type: ignore[arg-type]
     assert [max(map(sum, vectors)) for vectors in ranks] == expected
+
+
+def test_rows_that_cannot_be_had_cost_everything():
+    """0 x infinity is infinity here: a single micro-batch does not make a plan fit."""
+    found = weighed(np.array([0.0, 2.0, 0.0]), np.array([math.inf, 3.0, 5.0]))
+    assert list(found) == [math.inf, 6.0, 0.0]
