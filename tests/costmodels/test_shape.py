@@ -138,3 +138,12 @@ def model_or_refusal(shape: dict[str, object]) -> Model | str:
         return model_from_shape(shape, "fuzz")
     except UnsupportedModel as refusal:
         return str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("name", "sinks"), [("GPT-OSS 120B", True), ("gpt_oss_20b", True), ("GPT 175B", False)]
+)
+def test_attention_sinks_go_by_name(name: str, sinks: bool) -> None:
+    """No table of runs has a column for them."""
+    kinds = model_from_shape(DENSE, name).kinds
+    assert [kind.attention.sinks for kind in kinds] == [sinks]

@@ -168,3 +168,31 @@ def test_a_pressed_allocator_slows_the_step(setting: Setting) -> None:
         step = StepModel(replace(setting, tuning=tuning), layout)
         expected_s = plain.time().step_time_s * slowdown
         assert step.time().step_time_s == pytest.approx(expected_s)
+
+
+def test_a_layout_that_does_not_fit_is_pressed_too(setting: Setting) -> None:
+    """With nothing held back: the step of a layout beyond the device's memory is half as long again."""
+    layout = Layout(stages=even_stages(8, 1))
+    tuning = Tuning(pressed_slowdown=0.5)
+    small = setting.cluster.gpu.model_copy(update={"memory_bytes": 2**30})
+    for gpu, slowdown in ((setting.cluster.gpu, 1.0), (small, 1.5)):
+        cluster = setting.cluster.model_copy(update={"gpu": gpu})
+        plain = StepModel(replace(setting, cluster=cluster, tuning=Tuning()), layout)
+        step = StepModel(replace(setting, cluster=cluster, tuning=tuning), layout)
+        expected_s = plain.time().step_time_s * slowdown
+        assert step.time().step_time_s == pytest.approx(expected_s)
+
+
+def test_only_some_engines_wait_at_boundaries(setting: Setting) -> None:
+    """nanotron before its fix: 0.4 s for both crossings of each micro-batch, nothing since."""
+    layout = Layout(tensor_parallel=8, pipeline_parallel=2, stages=even_stages(8, 2))
+    waited_s = {}
+    for name in ("nanotron", "nanotron-2024"):
+        engine = load_engine(name)
+        with_wait, without = (
+            StepModel(replace(setting, engine=engine, tuning=Tuning(boundary_s=wait_s)), layout)
+            for wait_s in (0.4, 0.0)
+        )
+        waited_s[name] = with_wait.time().step_time_s - without.time().step_time_s
+    assert waited_s["nanotron"] == 0
+    assert waited_s["nanotron-2024"] >= 2 * 0.4 * with_wait.m * (1 - 1e-9)

@@ -13,6 +13,7 @@ from executor.other_engines import (
     NotInstalled,
     check_installed,
     command_of,
+    export_for,
     for_steps,
     result_of,
 )
@@ -67,6 +68,12 @@ def test_a_framework_runs_as_many_steps_as_asked(name: str, said: str) -> None:
     """3 to warm up and 10 to time are 13, each of them logged; flags win over the files."""
     exported = for_steps(framework_named(name).export(tiny_plan(), 2), 13)
     assert exported.launch.endswith(said)
+
+
+def test_warm_up_steps_are_run_too() -> None:
+    """2 to warm up and 6 to time: 8 in all."""
+    settings = Settings(placement=Placement(2, 1), warmup=2, steps=6)
+    assert export_for("megatron", tiny_plan(), settings).launch.endswith("--train-iters 8")
 
 
 def test_a_framework_without_flags_is_told_in_its_file() -> None:
