@@ -84,12 +84,23 @@ def _validate(model: type[Model], document: dict[str, Any], where: str) -> Model
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        # An unknown key is most often a slip of the pen, and the cause of a missing one.
-        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        field = ".".join(map(str, first["loc"])) or model.__name__
-        fault = "no such field" if first["type"] == "extra_forbidden" else first["msg"]
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise UnknownProfile(f"{where}: {field}: {fault}{more}") from error
+        raise UnknownProfile(f"{where}: {first_fault(error, model.__name__)}") from error
+
+
+def first_fault(error: ValidationError, whole: str) -> str:
+    """The fault that a reader should hear of first, in one line; `whole` names the document.
+
+    An unknown key is most often a slip of the pen, and the cause of a missing one.
+    """
+    first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    field, shown = ".".join(map(str, first["loc"])) or whole, repr(first["input"])
+    fault = "no such field" if first["type"] == "extra_forbidden" else first["msg"]
+    got = f" (got {shown})" if len(shown) <= SHOWN_INPUT else ""
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{field}: {fault}{got}{more}"
+
+
+SHOWN_INPUT = 60
 
 
 def load_gpu(name: str) -> Gpu:

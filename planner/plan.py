@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from costmodels.layout import Layout, RecomputeModule, Schedule, Stage
 from costmodels.training import Optimizer, Precision, Training
+from hardware_profiles.load import first_fault
 from hardware_profiles.schema import Frozen
 from planner.text_files import write_text
 
@@ -187,11 +188,7 @@ class Plan(Frozen):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise UnreadablePlan(
-                f"{place}: {where}: {first['msg']} (got {first['input']!r})"
-            ) from None
+            raise UnreadablePlan(f"{place}: {first_fault(error, 'plan')}") from None
 
 
 def content_hash(content: object) -> str:

@@ -138,6 +138,7 @@ def test_user_errors(arguments: tuple[str, ...], words: str) -> None:
     ("edit", "words"),
     [
         pytest.param(("engine:", "motor: native\nengine:"), "motor", id="unknown key"),
+        pytest.param(("layout:", "layuot:"), "layuot: no such field", id="misspelt key"),
         pytest.param(("meshplan: 1", "meshplan: 2"), "version 2", id="wrong version"),
         pytest.param(("seq_len: 1024", "seq_len: -1"), "training.seq_len", id="negative"),
         pytest.param(
@@ -162,6 +163,7 @@ def test_broken_plan_files(
     assert result.exit_code == 2
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 400, "the place, not the whole document"
 
 
 def test_nothing_fits() -> None:
