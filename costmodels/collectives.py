@@ -20,8 +20,8 @@
            that stalls does so in each step, n-1 times for all_reduce too (`Link.stall_s`)
 
 Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
-fitted curve of the same group shape wins over the formula. Leaves out: two different axes on the
-network at once.
+fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`. Leaves
+out: two different axes on the network at once.
 """
 
 import numpy as np
@@ -62,8 +62,13 @@ def _as_measured_s(
         if fit.kind == kind:
             same = (group.ranks_per_node == fit.ranks_per_node) & (group.nodes == fit.nodes)
             if np.any(same):
-                formula_s = where(same, _plain(curve_seconds(fit, size_bytes)), formula_s)
+                alone_s = _plain(curve_seconds(fit, size_bytes))
+                formula_s = where(same, alone_s * _shared_slowdown(cluster), formula_s)
     return formula_s
+
+
+def _shared_slowdown(cluster: Cluster) -> float:
+    return cluster.kernels.shared_slowdown.get("collectives", 1.0) if cluster.kernels else 1.0
 
 
 def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:

@@ -18,7 +18,7 @@
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach
 
 A profile measured on the machine itself replaces all of this, the launch included, by its surfaces
-(`hardware_profiles.surface`).
+(`hardware_profiles.surface`), times `Kernels.shared_slowdown`.
 
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
@@ -64,7 +64,12 @@ class Device:
         """What `kernel` reaches of it in this number format, if the machine itself was asked."""
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
         in_fp32 = table.get(kernel, self.bandwidth_bytes_per_s)
-        return table.get(pointwise_name(kernel, self.recipe.base_dtype), in_fp32)
+        alone = table.get(pointwise_name(kernel, self.recipe.base_dtype), in_fp32)
+        return alone / self.slowdown("memory")
+
+    def slowdown(self, kind: str) -> float:
+        """How much longer `kind` of work takes than alone (`Kernels.shared_slowdown`)."""
+        return self.kernels.shared_slowdown.get(kind, 1.0)
 
     @cached_property
     def _measured(self) -> dict[tuple[str, ...], Surface | None]:
@@ -118,7 +123,8 @@ def matmul_s(
     if surface is not None:
         m, n = (columns, rows) if layout == "NT" else (rows, columns)  # weights are stored (n, k)
         sides = (m, n, inner, op.groups) if grouped else (m, n, inner)
-        return flops / _plain(surface(*sides, layout=layout).flops_per_s)
+        rates = surface(*sides, layout=layout)
+        return flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
     rate = device.rate_flops_per_s(dtype, grouped=grouped)
     filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
     math_s = flops / (rate * filled) * (1 + HALF_RATE_K / inner)
@@ -135,19 +141,18 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     """
     kernels, recipe = device.kernels, device.recipe
     beside = op.sinks_s if backward else 0.0
-    surface = device.attention_surface(
-        recipe.other_dtype(device.gpu), "backward" if backward else "forward"
-    )
+    dtype = recipe.other_dtype(device.gpu)
+    surface = device.attention_surface(dtype, "backward" if backward else "forward")
     if surface is not None and op.fused:
         # its third side is tokens of one sequence: what a query of a causal mask meets, twice
         rates = surface(op.heads * op.queries / (2 * op.keys), 2 * op.keys, op.head_dim)
-        products = 2.5 if backward else 1.0
-        return beside + op.forward_flops * products / _plain(rates.flops_per_s)
+        flops = op.forward_flops * (2.5 if backward else 1.0)
+        return beside + flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     if device.attention == "flash2":
         efficiency *= kernels.flash2_fraction
     width = math.sqrt(min(1.0, min(op.head_dim, op.v_head_dim) / 128.0))
-    rate: Number = device.gpu.peak_flops_per_s[recipe.other_dtype(device.gpu)] * efficiency * width
+    rate: Number = device.gpu.peak_flops_per_s[dtype] * efficiency * width
     rate = rate * op.keys / (op.keys + HALF_RATE_QUERIES / 2)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
@@ -157,7 +162,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     scores = 2.0 * op.queries * op.all_keys * op.heads
     aligned = _aligned_rate(kernels, op.head_dim * 8, op.v_head_dim * 8)  # batched: 16 bytes do
     matmuls = op.forward_flops / aligned * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
-    math_s = matmuls / device.rate_flops_per_s(recipe.other_dtype(device.gpu)) / 0.6
+    math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
     memory_s = scores * (7.0 if backward else 6.0) / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
 

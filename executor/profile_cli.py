@@ -28,7 +28,7 @@ from hardware_profiles.load import load_cluster
 from hardware_profiles.local_cpu import num_cores
 from hardware_profiles.schema import Cluster
 
-QUICK_LIMIT_S = 85.0  # with starting the processes and writing, under two minutes on a busy host
+QUICK_LIMIT_S = 105.0  # with starting the processes and writing, under two minutes on a busy host
 MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
 
 
@@ -148,6 +148,11 @@ class _Watch:
             self._bar.close()
 
 
+def slowdowns(shared: dict[str, float]) -> str:
+    """How much longer work takes than alone, by kind, in one line."""
+    return ", ".join(f"{kind} {factor:.2f}x" for kind, factor in shared.items()) + " of alone"
+
+
 def _report(cluster: Cluster, out: Path) -> None:
     """What was found, in one table, and what to type next."""
     kernels, node = cluster.kernels, cluster.node
@@ -163,6 +168,8 @@ def _report(cluster: Cluster, out: Path) -> None:
         rate = cluster.network.bus_bandwidth.all_reduce / GB
         table.add_row("all_reduce, all ranks", f"busbw {rate:.3g} GB/s")
         table.add_row("one step of a ring", format_seconds(node.latency_s))
+    if kernels.shared_slowdown:
+        table.add_row("shared with others", slowdowns(kernels.shared_slowdown))
     table.add_row("usable memory", format_bytes(cluster.usable_memory_bytes or 0.0))
     for name in ("slow_ranks", "slow_links", "outliers"):
         table.add_row(name.replace("_", " "), cluster.conditions[name])

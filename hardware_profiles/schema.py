@@ -102,6 +102,9 @@ class Kernels(Frozen):
     burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
     pointwise_bytes_per_s  bytes read and written per second, by `pointwise_name` ("copy", "rope")
     optimizer_efficiency   fraction of the memory bandwidth that a fused AdamW step reaches
+    shared_slowdown        how much longer work took on the whole than the device takes alone, which
+                           is what rates and points say, because others used it too: by number
+                           format of products, "memory", "collectives"; empty if nobody did
     matmul_points, attention_points
                            measured shapes; the interpolated surface wins over the numbers above
     conditions             date, device, driver, versions, command, or the publication
@@ -121,6 +124,7 @@ class Kernels(Frozen):
     burst_flops_per_s: dict[Dtype, float] = {}
     pointwise_bytes_per_s: dict[str, float] = {}
     optimizer_efficiency: float | None = None
+    shared_slowdown: dict[str, float] = {}
     matmul_points: tuple[MatmulPoint, ...] = ()
     attention_points: tuple[AttentionPoint, ...] = ()
     conditions: dict[str, str]

@@ -15,6 +15,7 @@
 
 Published numbers do not scatter, so there the tolerance alone decides. Of two measured profiles
 those numbers are left out that were computed from their points: they would say the same twice.
+How much others slowed the machine down is told beside the comparison, and is no part of it.
 """
 
 import math
@@ -29,7 +30,7 @@ from rich.table import Table
 
 from hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
 
-NOT_COMPARED = {"sources", "conditions", "collective_fits", "name", "title"}
+NOT_COMPARED = {"sources", "conditions", "collective_fits", "name", "title", "shared_slowdown"}
 HIGHER_IS_WORSE = ("seconds", "latency_s", "launch_s", "context_bytes", "communicator_bytes",
                    "interference.compute", "interference.communication")  # fmt: skip
 FROM_POINTS = ("node.", "network.", "gpu.", "kernels.matmul_efficiency", "kernels.attention_",
@@ -110,7 +111,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All groups, single numbers that stand out (worst first), and how many were compared."""
+    """All groups, single numbers that stand out (worst first), and how many were compared.
+
+    shared_slowdown  before and after, by kind of work (`Kernels.shared_slowdown`)
+    """
 
     before: str
     after: str
@@ -118,6 +122,7 @@ class Comparison:
     num_compared: int
     groups: tuple[Group, ...]
     differences: tuple[Difference, ...]
+    shared_slowdown: dict[str, tuple[float, float]]
 
     @property
     def agree(self) -> bool:
@@ -148,8 +153,14 @@ def compare(before: Cluster, after: Cluster, tolerance: float) -> Comparison:
     found = [_difference(p) for p in pairs if _stands_out(p, groups, usual, tolerance)]
     found.sort(key=lambda difference: (not difference.worse, -abs(difference.relative)))
     return Comparison(
-        before.name, after.name, tolerance, len(pairs), tuple(groups.values()), tuple(found)
-    )
+        before.name, after.name, tolerance, len(pairs), tuple(groups.values()), tuple(found),
+        _shared_slowdown(before, after),
+    )  # fmt: skip
+
+
+def _shared_slowdown(before: Cluster, after: Cluster) -> dict[str, tuple[float, float]]:
+    old, new = (each.kernels.shared_slowdown if each.kernels else {} for each in (before, after))
+    return {kind: (old.get(kind, 1.0), new.get(kind, 1.0)) for kind in {**old, **new}}
 
 
 def _group(name: str, members: list[Pair], usual: float, tolerance: float) -> Group:
@@ -232,12 +243,16 @@ def _of_attention(point: AttentionPoint) -> Number:
 
 
 def comparison_tables(found: Comparison) -> Iterator[Table]:
-    """The groups, parts of collectives only where they differ; then what stands out."""
+    """The groups, parts of collectives only where they differ; what stands out; and how much others
+    slowed both machines down.
+    """
     shown = [group for group in found.groups if group.beyond or "," not in group.name]
     if shown:
         yield _group_table(found, shown)
     if found.differences:
         yield _difference_table(found)
+    if found.shared_slowdown:
+        yield _shared_table(found)
 
 
 def _group_table(found: Comparison, groups: Iterable[Group]) -> Table:
@@ -252,6 +267,16 @@ def _group_table(found: Comparison, groups: Iterable[Group]) -> Table:
             f"{group.low:+.0%} to {group.high:+.0%}", f"{group.scatter:.0%}",
             _verdict(worse=group.worse) if group.beyond else "",
         )  # fmt: skip
+    return table
+
+
+def _shared_table(found: Comparison) -> Table:
+    title = "not compared: how much longer work took than alone, because others used the machine"
+    table = Table("", title=title, title_justify="left")
+    for name in (found.before, found.after):
+        table.add_column(name, justify="right")
+    for kind, (before, after) in found.shared_slowdown.items():
+        table.add_row(kind, f"{before:.2f}x", f"{after:.2f}x")
     return table
 
 

@@ -136,16 +136,8 @@ def _point(shape: Shape, dtype: Dtype, direction: Direction) -> Measurement:
             seq_len=s.seq_len,
             causal=s.causal,
             flops_per_s=s.flops(direction) / timing.seconds,
-            spread=timing.summary.spread,
+            spread=timing.spread,
         )
-        return (
-            Record(
-                key=key,
-                result=point,
-                repeats=timing.summary.repeats,
-                outliers=timing.summary.outliers,
-                rank_seconds=timing.rank_seconds,
-            ),
-        )
+        return (Record.timed(key, point, timing),)
 
     return Measurement(key, f"attention {dtype} {direction} {name}", 1.0, run, every_sweep=True)

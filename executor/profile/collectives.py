@@ -122,17 +122,9 @@ def _point(kind: CollectiveKind, size_bytes: int, shape: GroupShape, groups: Gro
             nodes=shape.nodes,
             size_bytes=size_bytes,
             seconds=timing.seconds,
-            spread=timing.summary.spread,
+            spread=timing.spread,
         )
-        return (
-            Record(
-                key=key,
-                result=point,
-                repeats=timing.summary.repeats,
-                outliers=timing.summary.outliers,
-                rank_seconds=timing.rank_seconds,
-            ),
-        )
+        return (Record.timed(key, point, timing),)
 
     title = f"{kind} {where} {size_bytes / 1024:.0f} KiB"
     return Measurement(key, title, 1.0, run, every_sweep=True)

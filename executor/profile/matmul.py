@@ -13,7 +13,6 @@ come from memory: the calls take turns on as many sets of them as no cache holds
 fp8 kernels take "TN" only (the framework transposes), so only that is measured.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -22,8 +21,9 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from executor.profile.bench import Bench, Call, undisturbed
+from executor.profile.bench import Bench, Call
 from executor.profile.measurement import Measurement
+from executor.profile.operands import random_numbers
 from executor.profile.record import Quantity, Record
 from hardware_profiles.schema import Dtype, MatmulPoint
 
@@ -128,19 +128,25 @@ def as_layout(shape: Shape, layout: str) -> Shape:
 
 
 def product_call(shape: Shape, dtype: Dtype, layout: str, device: torch.device) -> Call:
-    """A call that does the product once; its operands are allocated here."""
+    """A call that does the product once."""
     m, n, k, kind = shape.m, shape.n, shape.k, TORCH_DTYPE[dtype]
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     if dtype == "fp8":
         return _scaled_call(shape, device)
     if shape.groups > 1:
         return _grouped_call(shape, kind, device)
-    left = torch.randn((k, m) if layout == "NT" else (m, k), device=device).to(kind)
-    right = torch.randn((n, k) if layout == "TN" else (k, n), device=device).to(kind)
-    a = left.t() if layout == "NT" else left
-    b = right.t() if layout == "TN" else right
-    sets = min(MOST_SETS, math.ceil(UNCACHED_BYTES[device.type] / (left.nbytes + right.nbytes)))
-    turns = cycle([(a.clone(), b.clone()) for _ in range(sets)])
+    one_set = m * k + k * n
+    uncached = UNCACHED_BYTES[device.type] // kind.itemsize
+    numbers = random_numbers(max(uncached, one_set), kind, device)
+
+    def operands(start: int) -> tuple[torch.Tensor, torch.Tensor]:
+        middle = start + m * k
+        left, right = numbers[start:middle], numbers[middle : start + one_set]
+        a = left.view(k, m).t() if layout == "NT" else left.view(m, k)
+        return a, right.view(n, k).t() if layout == "TN" else right.view(k, n)
+
+    sets = min(MOST_SETS, len(numbers) // one_set)
+    turns = cycle([operands(start * one_set) for start in range(sets)])
     return lambda: torch.mm(*next(turns))
 
 
@@ -218,18 +224,10 @@ def _point(shape: Shape, dtype: Dtype, layout: str) -> Measurement:
                 "groups": g,
                 "layout": layout,
                 "flops_per_s": rate,
-                "spread": timing.summary.spread,
+                "spread": timing.spread,
             }
         )
-        return (
-            Record(
-                key=key,
-                result=point,
-                repeats=timing.summary.repeats,
-                outliers=timing.summary.outliers,
-                rank_seconds=timing.rank_seconds,
-            ),
-        )
+        return (Record.timed(key, point, timing),)
 
     return Measurement(key, f"matmul {dtype} {size}", 1.0, run, every_sweep=True)
 
@@ -239,7 +237,7 @@ def _steady(dtype: Dtype, device: torch.device) -> Measurement:
 
     It comes before the points of its format, and so brings the device to their steady state.
     """
-    side = 8192 if device.type == "cuda" else 2048
+    side = 8192 if device.type == "cuda" else 1024
 
     def run(bench: Bench) -> tuple[Record, ...]:
         return run_steady(bench, Shape(side, side, side), dtype)
@@ -261,13 +259,12 @@ def run_steady(bench: Bench, shape: Shape, dtype: Dtype) -> tuple[Record, ...]:
 
 def _rate(bench: Bench, what: tuple[Dtype, str], shape: Shape, samples: list[float]) -> Record:
     rows = bench.everywhere(samples)
-    medians = [median(undisturbed(row)) for row in rows]
-    middle = sorted(medians)[(len(medians) - 1) // 2]
+    middle = sorted(bench.kept(row)[0] for row in rows)[(len(rows) - 1) // 2]
     dtype, name = what
     result = Quantity(name=f"{name}.{dtype}", value=shape.flops / middle, unit="flops/s")
     return Record(
         key=f"steady/{dtype}/{name}",
         result=result,
         repeats=len(samples),
-        rank_seconds=tuple(medians),
+        rank_seconds=tuple(median(row) for row in rows),
     )

@@ -22,6 +22,7 @@ from costmodels.units import MIB
 from executor.engine import kernels as engine_kernels
 from executor.profile.bench import Bench, Call
 from executor.profile.measurement import Measurement
+from executor.profile.operands import random_numbers
 from executor.profile.record import Quantity, Record
 from hardware_profiles.schema import pointwise_name
 
@@ -47,7 +48,7 @@ def _numbers(
     size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     rows = int(size_bytes) // dtype.itemsize // 1024
-    return torch.randn(rows, 1024, device=device).to(dtype)
+    return random_numbers(rows * 1024, dtype, device).clone().view(rows, 1024)
 
 
 def _copy(size_bytes: float, device: torch.device) -> tuple[Call, float]:
@@ -167,17 +168,9 @@ def _moved(
             name=f"bandwidth.{name}",
             value=moved_bytes / timing.seconds,
             unit="bytes/s",
-            spread=timing.summary.spread,
+            spread=timing.spread,
         )
-        return (
-            Record(
-                key=f"memory/{name}",
-                result=rate,
-                repeats=timing.summary.repeats,
-                outliers=timing.summary.outliers,
-                rank_seconds=timing.rank_seconds,
-            ),
-        )
+        return (Record.timed(f"memory/{name}", rate, timing),)
 
     title = f"memory bandwidth, {name}"
     return Measurement(f"memory/{name}", title, 2.0, run, every_sweep=True)
@@ -193,17 +186,9 @@ def _launch(bench: Bench) -> tuple[Record, ...]:
 
     timing = bench.measure(many)
     result = Quantity(
-        name="launch", value=timing.seconds / LAUNCHES, unit="s", spread=timing.summary.spread
+        name="launch", value=timing.seconds / LAUNCHES, unit="s", spread=timing.spread
     )
-    return (
-        Record(
-            key="memory/launch",
-            result=result,
-            repeats=timing.summary.repeats,
-            outliers=timing.summary.outliers,
-            rank_seconds=timing.rank_seconds,
-        ),
-    )
+    return (Record.timed("memory/launch", result, timing),)
 
 
 def context_bytes(device: torch.device) -> float:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from executor.profile.statistics import Timing
 from hardware_profiles.schema import AttentionPoint, CurvePoint, Frozen, MatmulPoint
 
 
@@ -25,17 +26,34 @@ class Quantity(Frozen):
     spread: float | None = None
 
 
+Result = MatmulPoint | AttentionPoint | CurvePoint | Quantity
+
+
 class Record(Frozen):
     """One finished measurement.
 
     rank_seconds  the median of every rank, empty where nothing was timed
+    slowdown      median repeat over what is kept, None where the device was ours alone
     """
 
     key: str
-    result: MatmulPoint | AttentionPoint | CurvePoint | Quantity
+    result: Result
     repeats: int = 1
     outliers: int = 0
     rank_seconds: tuple[float, ...] = ()
+    slowdown: float | None = None
+
+    @classmethod
+    def timed(cls, key: str, result: Result, timing: Timing) -> "Record":
+        """The record of `result`, which `timing` gave."""
+        return cls(
+            key=key,
+            result=result,
+            repeats=timing.summary.repeats,
+            outliers=timing.summary.outliers,
+            rank_seconds=timing.rank_seconds,
+            slowdown=timing.slowdown,
+        )
 
 
 class Header(Frozen):

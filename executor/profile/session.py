@@ -32,14 +32,17 @@ from executor.profile.record import (
     read_partial,
     start_partial,
 )
-from executor.profile.sweeps import merged, named, swept
+from executor.profile.sweeps import SWEEPS, merged, named, repeated, swept
 from executor.profile.write import Job, Measured, build_cluster
 from hardware_profiles.load import save_cluster
 from hardware_profiles.local_cpu import num_cores
 
 Value = TypeVar("Value")
 RESERVE_S = 10.0  # of the time limit, for starting the processes and for writing
-MOST_S = {True: 0.6, False: 4.0}  # of one measurement of weight 1, by `quick`
+MOST_S = {  # of one visit to a measurement of weight 1; a CPU is better served by more sweeps
+    "cuda": {"quick": 0.6, "full": 4.0},
+    "cpu": {"quick": 0.01, "full": 0.1},
+}
 
 
 @contextmanager
@@ -86,12 +89,15 @@ def plan(bench: Bench, groups: Groups, *, quick: bool) -> tuple[Measurement, ...
         *collectives.measurements(bench, groups, quick=quick),
         *interference.measurements(bench, groups),
     )
-    return swept(once)
+    return swept(once, SWEEPS[bench.device.type])
 
 
 def measure_all(bench: Bench, options: Options, start: float) -> tuple[Record, ...]:
-    """Measure what the partial file does not have, within the time limit; every rank gets all."""
+    """Measure what the partial file does not have, within the time limit: at least one sweep. Every
+    rank gets all.
+    """
     groups, found = Groups(), header(bench, quick=options.quick)
+    most_s = MOST_S[bench.device.type]["quick" if options.quick else "full"]
     path = partial_path(options.out)
     done: dict[str, Record] = {}
     if bench.rank == 0:
@@ -105,8 +111,10 @@ def measure_all(bench: Bench, options: Options, start: float) -> tuple[Record, .
     )
     for index, item in enumerate(waiting):
         left_s = _agreed(bench, options.limit_s - RESERVE_S - (time.monotonic() - start))
+        if left_s <= 0 and repeated(item):
+            continue
         progress.show(item.title, done=len(planned) - len(waiting) + index, left_s=left_s)
-        bench.budget_s = budget_s(waiting[index:], left_s, MOST_S[options.quick])
+        bench.budget_s = budget_s(waiting[index:], left_s, most_s)
         for entry in (named(record, item) for record in item.run(bench)):
             done[entry.key] = entry
             if bench.rank == 0:

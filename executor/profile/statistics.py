@@ -4,6 +4,10 @@
                 n/2 - 0.98 sqrt(n) and n/2 + 1 + 0.98 sqrt(n), counted from 1
     spread      (third quartile - first quartile) / median
     outlier     a repeat above third quartile + 3 x (third quartile - first quartile)
+    kept        a quantile of the repeats, and the difference between its neighbours in order over
+                it: the median where the device is ours alone (a GPU); on a CPU, which others use
+                too, the fastest, and of a collective, whose ranks wait for each other even alone,
+                the first quartile (`kept_quantile`)
 
 Timings are skewed to the right (an interrupted repeat is longer, none is shorter), so means and
 standard deviations are not used. Source of the interval: Conover, Practical Nonparametric
@@ -35,6 +39,28 @@ class Summary:
         return (self.high_s - self.low_s) / 2 / self.median_s
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was measured.
+
+    seconds       what is kept of the repeats (`statistics.kept_quantile`), and its `spread`
+    summary       the repeats summed up
+    rank_seconds  the median of every rank
+    shared        whether others may have used the device meanwhile
+    """
+
+    seconds: float
+    spread: float
+    summary: Summary
+    rank_seconds: tuple[float, ...]
+    shared: bool
+
+    @property
+    def slowdown(self) -> float | None:
+        """How much longer the median repeat took than the machine takes alone."""
+        return self.summary.median_s / self.seconds if self.shared else None
+
+
 def summarise(seconds: Sequence[float]) -> Summary:
     """The summary of the repeats in `seconds`; there must be at least one."""
     ordered = sorted(seconds)
@@ -42,7 +68,7 @@ def summarise(seconds: Sequence[float]) -> Summary:
     reach = 0.98 * math.sqrt(n)
     low = max(1, math.floor(n / 2 - reach))
     high = min(n, math.ceil(n / 2 + 1 + reach))
-    first, third = _quartile(ordered, 0.25), _quartile(ordered, 0.75)
+    first, third = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
     median = statistics.median(ordered)
     return Summary(
         median_s=median,
@@ -59,6 +85,23 @@ def confident(seconds: Sequence[float], uncertainty: float) -> bool:
     return len(seconds) >= MIN_REPEATS and summarise(seconds).uncertainty <= uncertainty
 
 
+def kept_quantile(*, shared: bool, together: bool) -> float:
+    """Which quantile of the repeats is kept of a device that others use too, or do not."""
+    if not shared:
+        return 0.5
+    return 0.25 if together else 0.0
+
+
+def kept(seconds: Sequence[float], quantile: float) -> tuple[float, float]:
+    """A quantile of the repeats in `seconds`, and how far its neighbours are apart, over it."""
+    ordered = sorted(seconds)
+    position = quantile * (len(ordered) - 1)
+    below = ordered[max(0, math.floor(position - 1))]
+    above = ordered[min(len(ordered) - 1, math.ceil(position + 1))]
+    value = _quantile(ordered, quantile)
+    return value, (above - below) / value
+
+
 def slow_members(ratios: Mapping[str, Sequence[float]], tolerance: float) -> dict[str, float]:
     """The members slower than their peers by more than `tolerance`, with how much slower.
 
@@ -69,7 +112,7 @@ def slow_members(ratios: Mapping[str, Sequence[float]], tolerance: float) -> dic
     return {name: excess for name, excess in typical.items() if excess > tolerance}
 
 
-def _quartile(ordered: Sequence[float], fraction: float) -> float:
+def _quantile(ordered: Sequence[float], fraction: float) -> float:
     position = fraction * (len(ordered) - 1)
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)

@@ -1,35 +1,46 @@
-"""Points are measured in several sweeps over all of them, minutes apart, and the median is kept.
+"""Points are measured in several sweeps over all of them, minutes apart.
 
 A machine has slow moments (a busy host, power, heat) of seconds, longer than one measurement:
 repeating it at once would only confirm them. With three sweeps such a moment spoils one of three.
+A CPU that others use too is slow for half of the time or more: there it takes many short visits to
+meet each point in a quiet moment (of 12 sweeps the fastest agrees within 3-6 % between two runs
+while the processors are shared for 90 % of the time, of 3 within 10-30 %).
 
-    value    median over the sweeps
-    spread   that within a sweep (median), or (largest - smallest) / median between them, whichever
-             is larger
+    value     a quantile over the sweeps, by time (`statistics.kept_quantile`)
+    spread    that within a sweep (median), or between the neighbours of the value among the sweeps,
+              whichever is larger
+    slowdown  mean over the sweeps of their median repeats, over the value
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import mean, median
 
 from executor.profile.measurement import Measurement
 from executor.profile.record import Record
+from executor.profile.statistics import kept, kept_quantile
+from hardware_profiles.schema import CurvePoint
 
-SWEEPS = 3
+SWEEPS = {"cuda": 3, "cpu": 12}
 MARK = "#"  # between the key of a measurement and the number of its sweep
 VALUES = ("flops_per_s", "seconds", "value")  # what the kinds of results call their number
 
 
-def swept(planned: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """All of `planned`, then twice more those that each sweep repeats."""
+def swept(planned: Sequence[Measurement], sweeps: int) -> tuple[Measurement, ...]:
+    """All of `planned`, then again those that each sweep repeats."""
     again = [
         replace(item, key=f"{item.key}{MARK}{number}")
-        for number in range(2, SWEEPS + 1)
+        for number in range(2, sweeps + 1)
         for item in planned
         if item.every_sweep
     ]
     return (*planned, *again)
+
+
+def repeated(measurement: Measurement) -> bool:
+    """Whether an earlier sweep has measured it, so that it may be left out when time is up."""
+    return MARK in measurement.key
 
 
 def named(record: Record, measurement: Measurement) -> Record:
@@ -51,15 +62,19 @@ def _merged(key: str, records: Sequence[Record]) -> Record:
     if len(records) == 1:
         return first
     name = next(name for name in VALUES if hasattr(first.result, name))
-    values = [getattr(record.result, name) for record in records]
-    between = (max(values) - min(values)) / median(values)
+    together, shared = isinstance(first.result, CurvePoint), first.slowdown is not None
+    power = 1 if name == "seconds" else -1  # a rate is the larger, the less time it took
+    times = [getattr(record.result, name) ** power for record in records]
+    value, between = kept(times, kept_quantile(shared=shared, together=together))
     spread = max(between, median(record.result.spread or 0.0 for record in records))
+    typical = [time * (r.slowdown or 1.0) for time, r in zip(times, records, strict=True)]
     return Record(
         key=key,
-        result=first.result.model_copy(update={name: median(values), "spread": spread}),
+        result=first.result.model_copy(update={name: value**power, "spread": spread}),
         repeats=sum(record.repeats for record in records),
         outliers=sum(record.outliers for record in records),
         rank_seconds=tuple(
             median(ranks) for ranks in zip(*(r.rank_seconds for r in records), strict=True)
         ),
+        slowdown=mean(typical) / value if shared else None,
     )

@@ -14,10 +14,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import harmonic_mean
+from statistics import harmonic_mean, median
 
 from executor.profile.health import slow_links, slow_ranks, told
-from executor.profile.record import Quantity, Record
+from executor.profile.record import Quantity, Record, Result
 from hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
 from hardware_profiles.local_cpu import memory_bytes
 from hardware_profiles.schema import (
@@ -130,7 +130,7 @@ def build_cluster(
         max_gpus=job.world_size,
         node=links[0],
         network=links[1],
-        kernels=build_kernels(measured, gpu, conditions),
+        kernels=build_kernels(measured, gpu, conditions, shared_slowdown(records)),
         collective_points=measured.curves,
         collective_fits=fit_curves(measured.curves),
         usable_memory_bytes=quantities["usable_memory"],
@@ -155,7 +155,28 @@ def rounded(value: object) -> object:
     return value
 
 
-def build_kernels(measured: Measured, gpu: Gpu, conditions: dict[str, str]) -> Kernels:
+def shared_slowdown(records: Sequence[Record]) -> dict[str, float]:
+    """`Kernels.shared_slowdown`: seconds of everything measured of a kind over those alone."""
+    typical_s, alone_s = defaultdict[str, float](float), defaultdict[str, float](float)
+    for record in records:
+        if record.slowdown is not None and (kind := _kind(record.result)):
+            seconds = median(record.rank_seconds)
+            typical_s[kind] += seconds
+            alone_s[kind] += seconds / record.slowdown
+    return {kind: typical_s[kind] / alone_s[kind] for kind in typical_s}
+
+
+def _kind(result: Result) -> str:
+    if isinstance(result, CurvePoint):
+        return "collectives"
+    if isinstance(result, Quantity):
+        return "memory" if result.name.startswith("bandwidth.") else ""
+    return result.dtype
+
+
+def build_kernels(
+    measured: Measured, gpu: Gpu, conditions: dict[str, str], slowdown: dict[str, float]
+) -> Kernels:
     """Fractions of the peaks of `gpu`, and the points."""
     bandwidth, peak = gpu.memory_bandwidth_bytes_per_s, gpu.peak_flops_per_s
     moved = measured.bandwidths
@@ -177,6 +198,7 @@ def build_kernels(measured: Measured, gpu: Gpu, conditions: dict[str, str]) -> K
         burst_flops_per_s=measured.rates("burst"),
         pointwise_bytes_per_s=moved,
         optimizer_efficiency=moved["adamw"] / bandwidth,
+        shared_slowdown=slowdown,
         matmul_points=measured.matmuls,
         attention_points=measured.attentions,
         conditions=conditions,

@@ -209,6 +209,12 @@ def test_a_measured_curve_wins_where_its_group_shape_is_asked_for(cluster: Clust
     assert collective_s(profiled, "all_reduce", 2e9, groups) == pytest.approx(
         np.array([0.0, 2.001, formula[2]])
     )
+    assert cluster.kernels is not None
+    slowdown = cluster.kernels.model_copy(update={"shared_slowdown": {"collectives": 1.5}})
+    with_others = profiled.model_copy(update={"kernels": slowdown})
+    assert collective_s(with_others, "all_reduce", 2e9, groups) == pytest.approx(
+        np.array([0.0, 1.5 * 2.001, formula[2]])
+    )
     published = profiled.model_copy(update={"conditions": {"kind": "published"}})
     assert collective_s(published, "all_reduce", 2e9, Group(2.0, 2.0)) == pytest.approx(formula[1])
 

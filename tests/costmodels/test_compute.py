@@ -10,6 +10,7 @@ from costmodels.compute import HALF_RATE_K, TILES, Device, attention_s, matmul_s
 from costmodels.operations import AttentionCore, Matmul
 from costmodels.precision import RECIPES
 from hardware_profiles.load import load_cluster
+from hardware_profiles.schema import AttentionPoint, MatmulPoint
 from hardware_profiles.tunings import Tuning
 
 
@@ -140,3 +141,38 @@ def test_a_kernel_moves_at_its_own_rate_where_the_machine_was_measured(device: D
         here = replace(device, kernels=device.kernels.model_copy(update=update))
         assert pointwise_s(here, 1e9, 0, "rms_norm") == pytest.approx(norm_s)
         assert pointwise_s(here, 1e9, 0, "rope") == pytest.approx(1e-3)
+
+
+def test_a_machine_that_others_use_too_takes_longer_in_proportion(device: Device) -> None:
+    """Products of bf16 take 1.5 times what the measured points say, fp32's as they say; memory 1.2
+    times, attention as the products of its format.
+    """
+    points = tuple(
+        MatmulPoint(dtype=dtype, m=m, n=m, k=k, flops_per_s=1e12)
+        for dtype in ("bf16", "fp32") for m in (64, 512) for k in (64, 512)
+    )  # fmt: skip
+    attention = tuple(
+        AttentionPoint(
+            dtype="bf16", direction="forward", batch=1, heads=4, kv_heads=4, head_dim=d,
+            v_head_dim=d, seq_len=s, causal=True, flops_per_s=1e12,
+        )
+        for d in (64, 128) for s in (256, 1024)
+    )  # fmt: skip
+    update = {
+        "matmul_points": points, "attention_points": attention, "conditions": {"kind": "measured"},
+    }  # fmt: skip
+    alone = replace(device, kernels=device.kernels.model_copy(update=update))
+    shared = {"bf16": 1.5, "memory": 1.2}
+    with_others = replace(
+        device, kernels=alone.kernels.model_copy(update={"shared_slowdown": shared})
+    )
+    product = square(512, 512, 64)
+    core = AttentionCore(
+        name="attention", queries=512.0, keys=256.0, all_keys=512.0, heads=4, head_dim=64,
+        v_head_dim=64, fused=True,
+    )  # fmt: skip
+    assert seconds(with_others, product) == pytest.approx(1.5 * seconds(alone, product))
+    assert attention_s(with_others, core, backward=False) == pytest.approx(
+        1.5 * attention_s(alone, core, backward=False)
+    )
+    assert pointwise_s(with_others, 1e9, 0) == pytest.approx(1.2 * pointwise_s(alone, 1e9, 0))

@@ -1,20 +1,23 @@
 """Profiling end to end: two gloo processes, a kill in between, and ranks that agree."""
 
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from executor.profile import session
-from executor.profile.bench import Bench, slowest, undisturbed
+from executor.profile.bench import Bench
 from executor.profile.measurement import Measurement
 from executor.profile.options import Options
 from executor.profile.record import Quantity, Record, partial_path
+from executor.profile.sweeps import swept
 from hardware_profiles.curves import curve_seconds
 from hardware_profiles.load import load_cluster
 from hardware_profiles.schema import Cluster
@@ -145,9 +148,33 @@ def test_a_measurement_stops_early_when_it_is_sure() -> None:
     assert 6 <= timing.summary.repeats < 1000  # its budget would do for 6000
 
 
-def test_preempted_samples_are_set_aside() -> None:
-    """Samples in which something else ran are left out while enough others remain."""
-    quiet, disturbed = [1.0] * 6, [-5.0, -7.0]
-    assert undisturbed([*quiet, *disturbed]) == quiet
-    assert undisturbed([*quiet[:5], *disturbed]) == [1.0] * 5 + [5.0, 7.0]
-    assert slowest([[1.0, -3.0], [2.0, 1.0]]) == [2.0, -3.0]  # one disturbed rank is enough
+def test_of_a_cpu_the_fastest_repeat_is_kept() -> None:
+    """A neighbour that slows every repeat but one: that one is what the machine does alone."""
+    bench, waits = Bench(torch.device("cpu"), budget_s=0.3), itertools.count()
+    timing = bench.measure(lambda: time.sleep(0.001 if next(waits) == 5 else 0.010))
+    assert 0.001 <= timing.seconds < 0.005
+    assert timing.slowdown is not None
+    assert timing.slowdown > 2.0
+    assert timing.summary.median_s >= 0.010
+
+
+def test_a_call_longer_than_its_budget_is_measured_once() -> None:
+    """The first call counts: a second one would take as long again and tell little more."""
+    calls: list[float] = []
+    bench = Bench(torch.device("cpu"), budget_s=0.001)
+    timing = bench.measure(lambda: calls.append(time.sleep(0.01) or 1.0))
+    assert len(calls) == timing.summary.repeats == 1
+    assert timing.slowdown == 1.0
+
+
+def test_later_sweeps_are_left_out_when_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is measured once, however late it is; again only while there is time."""
+    calls: list[str] = []
+    both = (_counted("a", calls), _counted("b", calls))
+    planned = swept([replace(item, every_sweep=True) for item in both], 3)
+    monkeypatch.setattr(session, "plan", lambda *_, **__: planned)
+    options = Options(out=tmp_path / "c.toml", limit_s=session.RESERVE_S - 1)
+    session.measure_all(Bench(torch.device("cpu")), options, time.monotonic())
+    assert calls == ["a", "b"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.profile.statistics import confident, slow_members, summarise
+from executor.profile.statistics import confident, kept, kept_quantile, slow_members, summarise
 
 SECONDS = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60)
 
@@ -38,6 +38,26 @@ def test_an_interrupted_repeat_is_an_outlier_and_leaves_the_median() -> None:
 def test_confident_by_hand(seconds: list[float], expected: bool) -> None:
     """Enough repeats whose median is known to the fraction asked for, and not before."""
     assert confident(seconds, 0.02) is expected
+
+
+@pytest.mark.parametrize(
+    ("quantile", "expected"),
+    [
+        pytest.param(0.0, (1.0, 1.0), id="the fastest, 1; 2 is next: (2 - 1) / 1"),
+        pytest.param(0.25, (2.0, 1.0), id="position 0.25 x 4, 2; next to it 1 and 3: 2 / 2"),
+        pytest.param(0.5, (3.0, 2 / 3), id="the median, 3; next to it 2 and 4: 2 / 3"),
+    ],
+)
+def test_kept_by_hand(quantile: float, expected: tuple[float, float]) -> None:
+    """A quantile of 1 to 5 s in any order, and how far its neighbours are apart."""
+    assert kept([5.0, 3.0, 1.0, 4.0, 2.0], quantile) == pytest.approx(expected)
+
+
+def test_what_is_kept_of_which_device() -> None:
+    """Medians of a GPU, the fastest of a CPU that others use too, quartiles of its collectives."""
+    assert kept_quantile(shared=False, together=True) == 0.5
+    assert kept_quantile(shared=True, together=False) == 0.0
+    assert kept_quantile(shared=True, together=True) == 0.25
 
 
 @given(SECONDS)

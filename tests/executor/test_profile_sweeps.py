@@ -1,12 +1,13 @@
-"""Three sweeps over all points: one slow moment of the machine spoils one of three."""
+"""Several sweeps over all points: a slow moment of the machine spoils one of them."""
 
+import pytest
 import torch
 
 from executor.profile.bench import Bench
 from executor.profile.measurement import Measurement
 from executor.profile.record import Quantity, Record
 from executor.profile.sweeps import merged, named, swept
-from hardware_profiles.schema import CurvePoint
+from hardware_profiles.schema import CurvePoint, MatmulPoint
 
 
 def _measurement(key: str, *, every_sweep: bool) -> Measurement:
@@ -24,7 +25,7 @@ def _seconds(key: str, seconds: float, spread: float = 0.01) -> Record:
 def test_what_is_repeated_comes_once_per_sweep() -> None:
     """Launch once, the points three times, and a later sweep only after all of an earlier one."""
     points = [_measurement(name, every_sweep=True) for name in "ab"]
-    planned = swept([_measurement("launch", every_sweep=False), *points])
+    planned = swept([_measurement("launch", every_sweep=False), *points], 3)
     assert [item.key for item in planned] == ["launch", "a", "b", "a#2", "b#2", "a#3", "b#3"]
 
 
@@ -44,6 +45,35 @@ def test_agreeing_sweeps_keep_their_own_spread() -> None:
     (record,) = merged([_seconds(key, 1.0, spread=0.2) for key in ("x", "x#2", "x#3")])
     assert isinstance(record.result, CurvePoint)
     assert record.result.spread == 0.2
+
+
+def _on_shared_cpu(key: str, rate: float, slowdown: float) -> Record:
+    point = MatmulPoint(dtype="bf16", m=1, n=1, k=1, flops_per_s=rate, spread=0.02)
+    return Record(key=key, result=point, repeats=5, rank_seconds=(1.0,), slowdown=slowdown)
+
+
+def test_of_a_shared_cpu_the_fastest_sweep_is_kept() -> None:
+    """8, 10 and 5 FLOP/s: 10, with 8 next to it (1/8 s is 25 % over 1/10 s). The sweeps' medians
+    were 1.0, 1.5 and 1.0 times what they kept: (1/8 + 1.5/10 + 1/5) / 3 s is 1.583 times 1/10 s.
+    """
+    sweeps = (("x", 8.0, 1.0), ("x#2", 10.0, 1.5), ("x#3", 5.0, 1.0))
+    (record,) = merged([_on_shared_cpu(*sweep) for sweep in sweeps])
+    assert isinstance(record.result, MatmulPoint)
+    assert record.result.flops_per_s == pytest.approx(10.0)
+    assert record.result.spread == pytest.approx(0.25)
+    assert record.slowdown == pytest.approx((1 / 8 + 0.15 + 1 / 5) / 3 * 10)
+
+
+def test_of_collectives_between_shared_cpus_the_first_quartile_is_kept() -> None:
+    """Of 1, 2, 3, 4 and 5 s the one at position 0.25 x 4; its neighbours are 1 and 3 s."""
+    found = [
+        _seconds(f"x#{i}" if i > 1 else "x", float(i)).model_copy(update={"slowdown": 1.0})
+        for i in (5, 1, 4, 2, 3)
+    ]
+    (record,) = merged(found)
+    assert isinstance(record.result, CurvePoint)
+    assert (record.result.seconds, record.result.spread) == (2.0, 1.0)
+    assert record.slowdown == 3.0 / 2.0
 
 
 def test_other_records_pass_unchanged() -> None:

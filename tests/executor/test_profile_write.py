@@ -7,7 +7,7 @@ import pytest
 
 from executor.profile.health import slow_links, slow_ranks
 from executor.profile.record import Quantity, Record
-from executor.profile.write import Job, Measured, build_cluster, measured_gpu
+from executor.profile.write import Job, Measured, build_cluster, measured_gpu, shared_slowdown
 from hardware_profiles.load import load_cluster, load_gpu, save_cluster
 from hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
 
@@ -131,6 +131,22 @@ def test_an_unknown_device_gets_measured_peaks() -> None:
     assert gpu.peak_flops_per_s == {"bf16": 712.3456789e12}
     assert gpu.memory_bandwidth_bytes_per_s == 3.0e12
     assert gpu.sources["peak_flops_per_s"].startswith("measured")
+
+
+def test_shared_slowdown_by_hand() -> None:
+    """Products that took 2 s of which 1 alone, and 1 s all alone: 3 s instead of 2, 1.5 times. What
+    was counted rather than timed, and devices that nobody else uses, say nothing.
+    """
+    point = MatmulPoint(dtype="bf16", m=1, n=1, k=1, flops_per_s=1.0)
+    long = Record(key="a", result=point, rank_seconds=(2.0, 2.0), slowdown=2.0)
+    short = Record(key="b", result=point, rank_seconds=(1.0, 1.0), slowdown=1.0)
+    moved = _quantity("bandwidth.add", 1e9).model_copy(
+        update={"rank_seconds": (3.0,), "slowdown": 1.2}
+    )
+    assert shared_slowdown((long, short, moved, *RECORDS)) == pytest.approx(
+        {"bf16": 1.5, "memory": 1.2}
+    )
+    assert shared_slowdown(RECORDS) == {}
 
 
 def test_slow_rank_is_named() -> None:

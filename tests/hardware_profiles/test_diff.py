@@ -233,3 +233,21 @@ def test_help_has_an_example(command: str) -> None:
     done = RUN.invoke(profiles_app, [command, "--help"])
     assert done.exit_code == 0
     assert f"Example: meshplan profiles {command}" in " ".join(done.stdout.split())
+
+
+def test_a_busier_host_is_told_and_is_no_difference(tmp_path: Path) -> None:
+    """The same points on a host that others used more: it agrees, exit 0, and both are printed."""
+    quiet = profiled(0.0, 1)
+    assert quiet.kernels is not None
+    for name, slowdown in (("quiet", {"bf16": 1.1}), ("busy", {"bf16": 1.9, "memory": 1.3})):
+        kernels = quiet.kernels.model_copy(update={"shared_slowdown": slowdown})
+        there = quiet.model_copy(update={"kernels": kernels, "name": name})
+        save_cluster(there, tmp_path / f"{name}.toml")
+    files = [str(tmp_path / name) for name in ("quiet.toml", "busy.toml")]
+    result = RUN.invoke(profiles_app, ["diff", *files])
+    assert result.exit_code == 0
+    assert "1.10x" in result.stdout
+    assert "1.90x" in result.stdout
+    document = json.loads(RUN.invoke(profiles_app, ["diff", *files, "--json"]).stdout)
+    assert document["agree"]
+    assert document["shared_slowdown"] == {"bf16": [1.1, 1.9], "memory": [1.0, 1.3]}
