@@ -85,9 +85,9 @@ def _attentions(f: Fields, *, bias: bool) -> list[Attention]:
     layers = f.count("layers")
     words = f.present("attention")
     text = words[1] if words else "mha" if f.present("kv_heads") is None else "gqa"
-    match = re.fullmatch(r"(mha|gqa|mla)(?: \((.*)\))?", str(text).strip())
+    match = re.fullmatch(r"(mha|gqa|mqa|mla)(?: \((.*)\))?", str(text).strip())
     if match is None:
-        raise f.refuse(f"attention {str(text)[:60]!r} is not priced; mha, gqa and mla are")
+        raise f.refuse(f"attention {str(text)[:60]!r} is not priced; mha, gqa, mqa and mla are")
     kind, note = match.groups()
     attention = _latent(f) if kind == "mla" else _grouped(f, kind, bias=bias)
     if note is None:
@@ -104,7 +104,8 @@ def _attentions(f: Fields, *, bias: bool) -> list[Attention]:
 
 def _grouped(f: Fields, kind: str, *, bias: bool) -> Attention:
     heads = f.count("heads")
-    kv_heads = f.count("kv_heads", default=heads if kind == "mha" else None)
+    usual = {"mha": heads, "mqa": 1}
+    kv_heads = f.count("kv_heads", default=usual.get(kind))
     f.divide(heads, kv_heads, "query heads over key/value heads")
     if f.present("head_dim") is None:
         head_dim = f.divide(f.count("hidden"), heads, "hidden over heads, there being no head_dim")

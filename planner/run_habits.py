@@ -1,6 +1,7 @@
 """Which engine a measured run used, and what its row says that was run in another way than usual.
 
-Read of a framework's name: the engine and, of Megatron-Bridge, the release. Read of a note:
+Read of a framework's name: the engine and, of Megatron-Bridge, the release. Of Megatron-LM the year
+counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed. Read of a note:
 
     pp_fix=0                   nanotron before its point-to-point fix
     eager, no torch.compile    torchtitan without it: norms, SwiGLU and RoPE as many small kernels
@@ -21,6 +22,7 @@ from hardware_profiles.engines import load_engine
 ENGINES = (
     ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
     "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("neox", "megatron-deepspeed"), ("fsdp1", "llm-foundry"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "automodel"),
     ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
     "megatron-bridge"),
@@ -30,6 +32,9 @@ ENGINES = (
     ("fsdp", "torchtitan"),
 )  # fmt: skip
 """Substring of a framework's name, and the engine that runs it; the first that fits wins."""
+
+LAST_WITHOUT_FLASH = 2022
+"""Megatron-LM got FlashAttention in 2023 (NVIDIA/Megatron-LM --use-flash-attn, core 0.2)."""
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 """Releases of Megatron-Bridge: the first with a fast kernel for sinks, and one that lost it."""
@@ -59,6 +64,8 @@ def engine_of(row: dict[str, str]) -> Engine:
     """The engine that prices the row, with the habits that its note names."""
     framework, note = row.get("framework") or "", row.get("note") or ""
     name = engine_name(framework)
+    if name == "megatron" and "nemo" not in framework and _year(row) <= LAST_WITHOUT_FLASH:
+        name = "megatron-deepspeed"
     if name == "nanotron" and "pp_fix=0" in note:
         name = "nanotron-2024"
     if name == "megatron-bridge" and _slow_sinks(framework):
@@ -89,6 +96,11 @@ def expert_ranks(row: dict[str, str], num_experts: int, ranks: int) -> int:
     can (NVIDIA-NeMo/Automodel@037e04a6 examples/benchmark/configs/gptoss_120b_te_deepep.yaml).
     """
     return math.gcd(num_experts, ranks) if "deepep" in (row.get("note") or "").lower() else 1
+
+
+def _year(row: dict[str, str]) -> float:
+    text = row.get("year") or ""
+    return float(text) if text.isdigit() else math.inf
 
 
 def _slow_sinks(framework: str) -> bool:

@@ -54,6 +54,12 @@ def test_rows_of_known_models(text: str, name: str, within: float) -> None:
     assert counted == pytest.approx(model_parameters(catalogue(name)).without_mtp, rel=within)
 
 
+def test_one_key_and_value_head_for_all_queries() -> None:
+    """`mqa` is one key/value head, which its row need not state."""
+    attention = model_from_shape(DENSE | {"attention": "mqa"}, "inline").kinds[0].attention
+    assert (attention.heads, attention.kv_heads) == (8, 1)
+
+
 def test_bare_shape_by_hand() -> None:
     """Absent fields: multi-head, head width hidden / heads, gated, untied."""
     read = model_from_shape(DENSE, "inline")

@@ -32,6 +32,24 @@ def test_releases_have_engines_of_their_own(framework: str, note: str, engine: s
     assert engine_of({"framework": framework, "note": note}).name == engine
 
 
+@pytest.mark.parametrize(
+    ("framework", "year", "engine"),
+    [
+        ("Megatron-LM (SC21)", "2021", "megatron-deepspeed"),
+        ("Megatron-LM", "2022", "megatron-deepspeed"),
+        ("Megatron-LM", "2023", "megatron"),
+        ("Megatron-LM", "", "megatron"),
+        ("nemo-megatron", "2022", "megatron"),
+        ("GPT-NeoX (Megatron + DeepSpeed)", "2023", "megatron-deepspeed"),
+        ("PyTorch FSDP1 (fms-fsdp)", "2024", "llm-foundry"),
+        ("fsdp2", "2024", "torchtitan"),
+    ],
+)
+def test_frameworks_have_the_engine_of_their_time(framework: str, year: str, engine: str) -> None:
+    """Before FlashAttention Megatron-LM ran Megatron-DeepSpeed's kernels; llm-foundry is FSDP1."""
+    assert engine_of({"framework": framework, "year": year}).name == engine
+
+
 def test_a_note_says_that_nothing_was_compiled() -> None:
     """Eager torchtitan fuses no pointwise kernels and is slower; words of others mean nothing."""
     eager = engine_of({"framework": "torchtitan", "note": "FSDP2 eager"}).kernels

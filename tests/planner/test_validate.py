@@ -4,6 +4,7 @@ tests/planner.
 
 import json
 import math
+import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -204,6 +205,7 @@ def test_skipped_rows_are_named_errors():
 
 
 INTERNLM = BUILT_IN.parent / "internlm.csv"
+ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
 
 
 def test_a_framework_that_nothing_was_fitted_to(capsys):
@@ -214,6 +216,21 @@ def test_a_framework_that_nothing_was_fitted_to(capsys):
         print(f"InternLM, {len(errors)} runs: median {spread(errors).median:.1%}")
     assert not any(path.stem == "internevo" for path in tunings.SHIPPED.glob("*.toml"))
     assert spread(errors).median < 0.15
+
+
+def test_frameworks_that_stand_in_for_others(capsys):
+    """Runs of releases and frameworks that nothing was fitted to, of grade A, priced by the engine
+    nearest to them: the median error is at most 10 %, half that of a constant MFU.
+    """
+    found = [row for row in predict_rows(read_runs(ELSEWHERE)) if isinstance(row, Predicted)]
+    complete = [row for row in found if row.run.grade == "A"]
+    error = spread(step_errors(complete))
+    with capsys.disabled():
+        print(f"elsewhere, grade A, {error.rows} runs: median {error.median:.1%}")
+    assert len(complete) > 40
+    assert error.median < 0.10
+    simple = [abs(r.simple_step_time_s / r.run.measured.step_time_s - 1) for r in complete]
+    assert error.median < statistics.median(simple) / 2
 
 
 def test_a_users_own_runs_correct_the_shipped_constants(tmp_path, monkeypatch):
