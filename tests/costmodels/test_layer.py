@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.blocks import layer_operations
-from costmodels.layer import Cost, exposed_s
+from costmodels.compute import Device
+from costmodels.layer import Cost, Pricer, exposed_s
 from costmodels.layout import Layout, even_stages
 from costmodels.operations import Matmul
+from costmodels.placement import Group
+from costmodels.precision import RECIPES
 from costmodels.stage_model import MODES
 from costmodels.step import Setting, StepModel
 from costmodels.training import Training
@@ -178,3 +181,31 @@ def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:
     whole, left = float(seen[0.0].expert_s), float(seen[1.0].expert_s)
     device_s = float(seen[0.0].matmul_s + seen[0.0].attention_s + seen[0.0].pointwise_s)
     assert 0 < left == pytest.approx(whole - device_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "casts"),
+    [
+        pytest.param("mlp_up", 1, id="a linear layer casts its input once, then its gradient"),
+        pytest.param("experts_up", 3, id="twelve casts of an expert's two layers where four do"),
+    ],
+)
+def test_casts_to_fp8_by_hand(name: str, casts: int) -> None:
+    """4 bytes for each of 2 x 1000 x 4096 inputs, or x 512 gradients, and a launch, per cast; no
+    cast for the weight gradient, nor in 16 bit.
+    """
+    cluster = load_cluster("dgx-h100")
+    kernels = cluster.kernels
+    assert kernels is not None
+    device = Device(cluster.gpu, kernels, Tuning(), RECIPES["fp8"])
+    op = Matmul(name=name, m=1000.0, n=512.0, k=4096.0, groups=2)
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    cost = pricer.full_cost([op], 0.0)
+    for found, elements in ((cost.forward, 2 * 1000 * 4096), (cost.input_grad, 2 * 1000 * 512)):
+        moving_s = 4 * elements / device.bandwidth_bytes_per_s
+        assert found.pointwise_s == pytest.approx(casts * (moving_s + kernels.launch_s))
+    assert cost.weight_grad.pointwise_s == 0
+    plain = replace(pricer, device=replace(device, recipe=RECIPES["bf16"])).full_cost([op], 0.0)
+    assert plain.forward.matmul_s > 0
+    assert plain.forward.pointwise_s == 0
