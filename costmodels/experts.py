@@ -61,6 +61,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         n=up * f,
         k=h,
         groups=experts.experts / shard.ep,
+        casts=site.kernels.expert_casts,
         saved_bytes=site.itemsize * rows * up * f,
         modules=("moe",),
     )
@@ -71,6 +72,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         n=h,
         k=f,
         groups=experts.experts / shard.ep,
+        casts=site.kernels.expert_casts,
         saved_bytes=0.0,
         modules=("moe",),
     )

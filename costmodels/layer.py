@@ -298,11 +298,8 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     """Casting the input of a linear layer forward, and the gradient of its output backward."""
     if direction == "weight_grad":
         return 0.0
-    recipe, times = device.recipe, 1.0
-    if op.name.startswith("experts"):
-        times = recipe.expert_casts
     elements = op.m * op.groups * (op.k if direction == "forward" else op.n)
-    return pointwise_s(device, times * elements * recipe.cast_bytes, round(times))
+    return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
 
 
 def _adapter_s(device: Device, op: Operation, direction: Direction) -> Number:

@@ -30,6 +30,7 @@ class Matmul:
 
     recipe   whether the number format of the training applies (else 16 bit: head, router,
              embeddings)
+    casts    of its input, and of its output's gradient, where that format needs them
     """
 
     name: str
@@ -38,6 +39,7 @@ class Matmul:
     k: Number
     groups: Number = 1
     recipe: bool = True
+    casts: int = 1
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("linear",)
 

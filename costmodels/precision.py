@@ -3,9 +3,7 @@
 Under fp8 and below only the linear layers of the blocks change format; attention, norms, the
 router, the embedding and the head stay 16 bit, as Transformer Engine and torchao run them by
 default. Each linear layer then casts its input and the gradient of its output, and keeps the cast
-input for the backward. The experts' two layers cast twelve times in all where they would need four:
-dispatch, permutation, padding and activation run in 16 bit between them (FP8-Flow-MoE, arXiv
-2511.02302, counts these twelve, and does with two).
+input for the backward.
 """
 
 from dataclasses import dataclass
@@ -21,14 +19,12 @@ class Recipe:
     base_dtype       attention, head and everything that is not a linear layer of a block
     linear_dtypes    formats of the linear layers, the first that the GPU has a peak for wins
     cast_bytes       moved to cast one element of a matmul input: read 2, write the copies
-    expert_casts     casts of the experts' layers, for each that they need
     saved_fraction   bytes kept of a 16-bit matmul input
     """
 
     base_dtype: Dtype
     linear_dtypes: tuple[Dtype, ...]
     cast_bytes: float = 0.0
-    expert_casts: float = 1.0
     saved_fraction: float = 1.0
 
     def other_dtype(self, gpu: Gpu) -> Dtype:
@@ -53,7 +49,7 @@ RECIPES: dict[Precision, Recipe] = {
     "fp32": Recipe("fp32", ("tf32", "fp32")),
     "bf16": Recipe("bf16", ("bf16",)),
     "fp16": Recipe("fp16", ("fp16", "bf16")),
-    "fp8": Recipe("bf16", ("fp8",), cast_bytes=4.0, expert_casts=3.0, saved_fraction=0.5),
-    "mxfp8": Recipe("bf16", ("mxfp8", "fp8"), cast_bytes=4.0, expert_casts=3.0, saved_fraction=0.5),
-    "nvfp4": Recipe("bf16", ("nvfp4", "fp8"), cast_bytes=4.0, expert_casts=3.0, saved_fraction=0.5),
+    "fp8": Recipe("bf16", ("fp8",), cast_bytes=4.0, saved_fraction=0.5),
+    "mxfp8": Recipe("bf16", ("mxfp8", "fp8"), cast_bytes=4.0, saved_fraction=0.5),
+    "nvfp4": Recipe("bf16", ("nvfp4", "fp8"), cast_bytes=4.0, saved_fraction=0.5),
 }

@@ -125,6 +125,9 @@ class KernelHabits(Frozen):
                     of gathering it again
     dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or
                     one per node, multiplied there ("deduplicated": DeepEP, HybridEP)
+    expert_casts    casts in 8-bit training of an expert's tokens, for each that its two layers
+                    need: twelve instead of four where dispatch, permutation, padding and activation
+                    run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
@@ -143,6 +146,7 @@ class KernelHabits(Frozen):
     attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
+    expert_casts: int = Field(default=3, ge=1)
     logits_bytes: float = 10.0
     loss_chunk_bytes: float = 0.0
     counts_passes: bool = False

@@ -9,6 +9,7 @@ Leaves out: other collectives, and the share of SMs that the communication libra
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
@@ -22,7 +23,7 @@ from executor.profile.matmul import Shape, product_call
 from executor.profile.measurement import Measurement
 from executor.profile.record import Quantity, Record
 
-REPEATS = 7
+REPEATS = {"cuda": 7, "cpu": 2}  # a CPU repeats them in every sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ def measurements(bench: Bench, groups: Groups) -> tuple[Measurement, ...]:
     if bench.world_size == 1:
         return ()
     title = "computing and communicating at once"
-    return (Measurement("interference", title, 4.0, lambda bench: _run(bench, groups)),)
+    run = partial(_run, groups=groups)
+    return (Measurement("interference", title, 4.0, run, every_sweep=not bench.is_cuda),)
 
 
 def _run(bench: Bench, groups: Groups) -> tuple[Record, ...]:
@@ -53,14 +55,15 @@ def _run(bench: Bench, groups: Groups) -> tuple[Record, ...]:
         lambda: dist.all_reduce(array, group=group), together=True
     ).seconds
     compute_s, communicate_s = bench.everywhere([compute_s, communicate_s])[0]
-    target_s = max(bench.budget_s / 10 / REPEATS, 2 * compute_s, 2 * communicate_s)
+    repeats = REPEATS[bench.device.type]
+    target_s = max(bench.budget_s / 10 / repeats, 2 * compute_s, 2 * communicate_s)
     few, many = round(target_s / compute_s), round(2 * target_s / compute_s)
     once, twice = round(target_s / communicate_s), round(2 * target_s / communicate_s)
 
     def overlap(multiplications: int, reductions: int) -> Overlap:
         runs = [
             both(bench, group, array, multiply, (multiplications, reductions))
-            for _ in range(REPEATS)
+            for _ in range(repeats)
         ]
         return Overlap(median(r.compute_s for r in runs), median(r.communication_s for r in runs))
 
@@ -70,7 +73,7 @@ def _run(bench: Bench, groups: Groups) -> tuple[Record, ...]:
     return tuple(
         Record(
             key=f"interference/{name}",
-            repeats=REPEATS,
+            repeats=repeats,
             result=Quantity(
                 name=f"interference.{name}", unit="ratio", value=max(row[column] for row in rows)
             ),

@@ -235,25 +235,31 @@ def _point(shape: Shape, dtype: Dtype, layout: str) -> Measurement:
 def _steady(dtype: Dtype, device: torch.device) -> Measurement:
     """Burst: the first samples after idling. Sustained: the end of a long run of the same product.
 
-    It comes before the points of its format, and so brings the device to their steady state.
+    It comes before the points of its format, and so brings a GPU to their steady state. Others do
+    not leave a CPU in one: there every sweep makes a short run, and both are the fastest of all.
     """
-    side = 8192 if device.type == "cuda" else 1024
+    is_cuda = device.type == "cuda"
+    side = 8192 if is_cuda else 1024
 
     def run(bench: Bench) -> tuple[Record, ...]:
         return run_steady(bench, Shape(side, side, side), dtype)
 
-    return Measurement(f"steady/{dtype}", f"matmul {dtype}, burst and sustained", 10.0, run)
+    key, title = f"steady/{dtype}", f"matmul {dtype}, burst and sustained"
+    return Measurement(key, title, 10.0 if is_cuda else 1.0, run, every_sweep=not is_cuda)
 
 
 def run_steady(bench: Bench, shape: Shape, dtype: Dtype) -> tuple[Record, ...]:
-    """Repeat one product for the budget; the first tenth is burst, the last half sustained."""
+    """Repeat one product for the budget; the first tenth is burst, the last half sustained (of a
+    CPU all of it is both).
+    """
     call = product_call(shape, dtype, "TN", bench.device)
     call()
     bench.synchronise()
     one_s = max(row[0] for row in bench.everywhere([bench.once_s(call)]))
-    repeats = max(20, int(bench.budget_s / one_s))
+    repeats = max(20 if bench.is_cuda else 10, int(bench.budget_s / one_s))
     row = bench.samples(call, 1, repeats)
-    parts = (("burst", row[: repeats // 10]), ("sustained", row[repeats // 2 :]))
+    first, last = (row[: repeats // 10], row[repeats // 2 :]) if bench.is_cuda else (row, row)
+    parts = (("burst", first), ("sustained", last))
     return tuple(_rate(bench, (dtype, name), shape, part) for name, part in parts)
 
 
@@ -267,4 +273,5 @@ def _rate(bench: Bench, what: tuple[Dtype, str], shape: Shape, samples: list[flo
         result=result,
         repeats=len(samples),
         rank_seconds=tuple(median(row) for row in rows),
+        slowdown=None if bench.is_cuda else median(map(median, rows)) / middle,
     )

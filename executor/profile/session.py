@@ -32,7 +32,7 @@ from executor.profile.record import (
     read_partial,
     start_partial,
 )
-from executor.profile.sweeps import SWEEPS, merged, named, repeated, swept
+from executor.profile.sweeps import SWEEPS, is_of, merged, named, repeated, swept
 from executor.profile.write import Job, Measured, build_cluster
 from hardware_profiles.load import save_cluster
 from hardware_profiles.local_cpu import num_cores
@@ -132,7 +132,7 @@ def budget_s(waiting: Sequence[Measurement], left_s: float, most_s: float) -> fl
 
 
 def _has(finished: Sequence[str], key: str) -> bool:
-    return any(name == key or name.startswith(f"{key}/") for name in finished)
+    return any(is_of(name, key) for name in finished)
 
 
 def _agreed(bench: Bench, value: Value) -> Value:

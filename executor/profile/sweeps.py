@@ -43,6 +43,13 @@ def repeated(measurement: Measurement) -> bool:
     return MARK in measurement.key
 
 
+def is_of(record_key: str, measurement_key: str) -> bool:
+    """Whether a record so named (`named`) is one that the measurement writes, in its sweep."""
+    record, _, record_sweep = record_key.partition(MARK)
+    measurement, _, sweep = measurement_key.partition(MARK)
+    return f"{record}/".startswith(f"{measurement}/") and record_sweep == sweep
+
+
 def named(record: Record, measurement: Measurement) -> Record:
     """`record` under a key that says its sweep."""
     _, mark, number = measurement.key.partition(MARK)

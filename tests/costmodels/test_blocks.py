@@ -4,6 +4,8 @@ Korthikanti et al. 2022 is "Reducing Activation Recomputation in Large Transform
 2205.05198: its block has 16-bit activations, dropout, GELU of width 4 h and no FlashAttention.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from costmodels.blocks import layer_operations
@@ -17,6 +19,7 @@ from costmodels.params import model_parameters
 from costmodels.shard import shard_of
 from costmodels.training import Training
 from hardware_profiles.engine_schema import KernelHabits
+from hardware_profiles.engines import load_engine
 from hardware_profiles.load_models import load_model_config
 
 S, V = 2048, 51200  # sequence length and vocabulary of the paper's section 6
@@ -216,3 +219,22 @@ def test_sequence_parallel_moves_the_bytes_of_tensor_parallel():
         assert sum(float(op.forward_count) for op in moved) == forward
         assert sum(float(op.backward_count) for op in moved) == backward
         assert {float(op.size_bytes) for op in moved} == {2.0 * S * model.hidden}
+
+
+@pytest.mark.parametrize(
+    ("engine", "casts"),
+    [
+        pytest.param("megatron", 3, id="twelve casts of two layers where four would do"),
+        pytest.param("hai-llm", 1, id="DeepSeek casts before it dispatches"),
+    ],
+)
+def test_experts_are_cast_as_their_engine_does(engine: str, casts: int) -> None:
+    """The experts' layers as often as the engine says, other linear layers once."""
+    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral-8x7b")
+    where = replace(site(model, 1, 1, sequence_parallel=False), kernels=load_engine(engine).kernels)
+    matmuls = [op for op in layer_operations(where, model.kinds[0]) if isinstance(op, Matmul)]
+    found = {op.name: op.casts for op in matmuls}
+    experts = {name for name in found if name.startswith("experts")}
+    assert len(experts) == 2
+    assert {found[name] for name in experts} == {casts}
+    assert {found[name] for name in found.keys() - experts} == {1}

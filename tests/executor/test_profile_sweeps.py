@@ -6,7 +6,7 @@ import torch
 from executor.profile.bench import Bench
 from executor.profile.measurement import Measurement
 from executor.profile.record import Quantity, Record
-from executor.profile.sweeps import merged, named, swept
+from executor.profile.sweeps import is_of, merged, named, swept
 from hardware_profiles.schema import CurvePoint, MatmulPoint
 
 
@@ -87,3 +87,18 @@ def test_records_of_a_later_sweep_have_keys_of_their_own() -> None:
     item = Measurement("x#3", "x", 1.0, lambda _: (_seconds("x", 1.0),), every_sweep=True)
     (record,) = item.run(Bench(torch.device("cpu")))
     assert named(record, item).key == "x#3"
+
+
+@pytest.mark.parametrize(
+    ("record", "measurement", "expected"),
+    [
+        ("steady/bf16/burst#2", "steady/bf16#2", True),
+        ("steady/bf16/burst#2", "steady/bf16", False),
+        ("steady/bf16/burst", "steady/bf16#2", False),
+        ("x", "x", True),
+        ("xy", "x", False),
+    ],
+)
+def test_a_record_knows_its_measurement(record: str, measurement: str, expected: bool) -> None:
+    """What a resumed run need not measure again: the same measurement in the same sweep."""
+    assert is_of(record, measurement) is expected
