@@ -31,16 +31,16 @@ ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
 
 
 def measurements(device: torch.device) -> tuple[Measurement, ...]:
-    """All of the above, once each."""
+    """All of the above, once each; what can be allocated before anything is."""
     size_bytes = ARRAY_BYTES[device.type]
     kernels = CPU_POINTWISE if device.type == "cpu" else POINTWISE
     moved = tuple(_moved(name, make, size_bytes) for name, make in kernels.items())
     host = (_moved("host_to_device", _host_copy, size_bytes),) if device.type == "cuda" else ()
     return (
+        Measurement("memory/usable", "usable memory", 0.0, _usable),
         Measurement("memory/launch", "kernel launch", 1.0, _launch),
         *moved,
         *host,
-        Measurement("memory/usable", "usable memory", 0.0, _usable),
     )
 
 
