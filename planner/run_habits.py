@@ -64,7 +64,8 @@ def engine_of(row: dict[str, str]) -> Engine:
     """The engine that prices the row, with the habits that its note names."""
     framework, note = row.get("framework") or "", row.get("note") or ""
     name = engine_name(framework)
-    if name == "megatron" and "nemo" not in framework and _year(row) <= LAST_WITHOUT_FLASH:
+    old = _year(row) <= LAST_WITHOUT_FLASH
+    if old and name == "megatron" and "nemo" not in framework.lower():
         name = "megatron-deepspeed"
     if name == "nanotron" and "pp_fix=0" in note:
         name = "nanotron-2024"

@@ -40,6 +40,7 @@ def test_releases_have_engines_of_their_own(framework: str, note: str, engine: s
         ("Megatron-LM", "2023", "megatron"),
         ("Megatron-LM", "", "megatron"),
         ("nemo-megatron", "2022", "megatron"),
+        ("NeMo Megatron", "2022", "megatron"),
         ("GPT-NeoX (Megatron + DeepSpeed)", "2023", "megatron-deepspeed"),
         ("PyTorch FSDP1 (fms-fsdp)", "2024", "llm-foundry"),
         ("fsdp2", "2024", "torchtitan"),
