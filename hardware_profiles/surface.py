@@ -46,7 +46,8 @@ SAME_RATE: dict[Dtype, Dtype] = {"bf16": "fp16", "fp16": "bf16"}  # same tensor-
 
 # Powers of the sides: the FLOPs first, then the other terms of the seconds.
 MATMUL_TERMS = ((1, 1, 1, 1), (0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (0, 0, 0, 1), (0, 0, 0, 0))
-ATTENTION_TERMS = ((1, 2, 1), (1, 2, 0), (1, 1, 1), (0, 0, 0))  # scores, operands, launch
+# scores, with and without the head's width; operands, with and without it; launch
+ATTENTION_TERMS = ((1, 2, 1), (1, 2, 0), (1, 1, 1), (1, 1, 0), (0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)

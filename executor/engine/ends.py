@@ -130,7 +130,7 @@ class HeadLoss(Differentiable):
         size = max(1, CHUNK_BYTES // (4 * table.shape[0]))
         chunks = [x.split(size) for x in (rows, local, dx)]  # type: ignore[no-untyped-call]
         for chunk, target, dchunk in zip(*chunks, strict=True):
-            part, dlogits = _cross_entropy(chunk @ table.value.t(), target, group, scale)
+            part, dlogits = cross_entropy(chunk @ table.value.t(), target, group, scale)
             loss += part
             torch.mm(dlogits, table.value, out=dchunk)
             table.gradient.add_(dlogits.t() @ chunk)
@@ -145,7 +145,7 @@ class HeadLoss(Differentiable):
         return dx, None, None, None, None
 
 
-def _cross_entropy(
+def cross_entropy(
     logits: Tensor, target: Tensor, group: ProcessGroup | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """scale x summed loss of some rows, and its gradient over this rank's part of the

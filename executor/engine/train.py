@@ -20,6 +20,7 @@ from costmodels.hf_config import model_from_config
 from costmodels.layout import InvalidLayout
 from executor.engine.data import Sequences, UnreadableData
 from executor.engine.engine import Engine, Job
+from executor.engine.heap import keep_freed_memory
 from planner.plan import UnreadablePlan, layout_of, read_plan, training_of
 
 
@@ -74,6 +75,7 @@ def _init_process_group(device_type: str | None) -> torch.device:
     if device_type is None:
         device_type = "cuda" if torch.cuda.is_available() else "cpu"
     if device_type == "cpu":
+        keep_freed_memory()
         dist.init_process_group("gloo")
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -5,17 +5,20 @@
 
 halved if causal: the masked half is not counted even where a kernel computes it.
 With d = dv the backward is 2.5 times the forward, as in FlashAttention-2 (arXiv 2307.08691, 4.1).
-`scaled_dot_product_attention` picks the kernel, as it does in training.
+On a GPU `scaled_dot_product_attention` picks the kernel, as it does in training. On a CPU the
+kernels are those of the native engine, which brings heads before tokens and back.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
+from executor.engine import kernels
 from executor.profile.bench import Bench, Call
 from executor.profile.matmul import TORCH_DTYPE, dtypes_of
 from executor.profile.measurement import Measurement
@@ -37,6 +40,12 @@ class Shape:
     seq_len: int
     causal: bool
 
+    @property
+    def sides(self) -> tuple[tuple[int, int], ...]:
+        """Heads and width of queries, keys and values."""
+        keys, values = (self.kv_heads, self.head_dim), (self.kv_heads, self.v_head_dim)
+        return (self.heads, self.head_dim), keys, values
+
     def flops(self, direction: Direction) -> float:
         """FLOPs of one call, of the unmasked half only if causal."""
         d, dv = self.head_dim, self.v_head_dim
@@ -46,23 +55,33 @@ class Shape:
 
 
 def shapes(*, is_cuda: bool, quick: bool) -> Iterator[Shape]:
-    """What to measure: every head width and length causal, then the exceptions once."""
+    """What to measure: every head width and length causal, then the exceptions once.
+
+    The shortest comes with four times the tokens too: with as many in all shapes, what a token
+    takes could not be told from what a call takes. On a CPU two queries share a key, as in the
+    models that one would train there: half the keys save a third of a bf16 backward.
+    """
     lengths: tuple[int, ...]
     if is_cuda:
         lengths = (2048, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384, 32768)
         widths, heads, tokens = ([128] if quick else [64, 128, 256]), 32, 16384
+        usual, other = heads, heads // 4
     else:
         lengths = (128, 512) if quick else (64, 128, 256, 512, 1024, 2048)
         widths, heads, tokens = ([32, 64] if quick else [32, 64, 128]), 4, 1024
+        usual, other = heads // 2, heads
+    every = partial(_shape, heads, kv_heads=usual)
     for width, length in product(widths, lengths):
-        yield _shape(heads, width, length, tokens)
+        yield every(width, length, tokens)
+    for width in widths:
+        yield every(width, lengths[0], 4 * tokens)
     if quick and not is_cuda:
-        yield _shape(heads, 128, 2048, tokens)  # what `Kernels.attention_forward` is defined by
+        yield every(128, 2048, tokens)  # what `Kernels.attention_forward` is defined by
     longest, width = lengths[-1], widths[-1]
-    yield _shape(heads, width, longest, tokens, causal=False)
-    yield _shape(heads, width, longest, tokens, kv_heads=heads // 4)
-    if not quick and is_cuda:
-        yield _shape(128, 192, 4096, 4096, v_head_dim=128)  # latent attention as DeepSeek-V3 trains
+    yield every(width, longest, tokens, causal=False)
+    yield _shape(heads, width, longest, tokens, kv_heads=other)
+    if not quick and is_cuda:  # latent attention as DeepSeek-V3 trains
+        yield _shape(128, 192, 4096, 4096, kv_heads=128, v_head_dim=128)
 
 
 def _shape(
@@ -71,14 +90,14 @@ def _shape(
     length: int,
     tokens: int,
     *,
-    kv_heads: int = 0,
+    kv_heads: int,
     v_head_dim: int = 0,
     causal: bool = True,
 ) -> Shape:
     return Shape(
         batch=max(1, tokens // length),
         heads=heads,
-        kv_heads=kv_heads or heads,
+        kv_heads=kv_heads,
         head_dim=width,
         v_head_dim=v_head_dim or width,
         seq_len=length,
@@ -88,11 +107,31 @@ def _shape(
 
 def attention_call(shape: Shape, dtype: Dtype, direction: Direction, device: torch.device) -> Call:
     """A call that does the forward, or only the backward, once."""
-    s, kind = shape, TORCH_DTYPE[dtype]
-    sizes = ((s.heads, s.head_dim), (s.kv_heads, s.head_dim), (s.kv_heads, s.v_head_dim))
+    call = _native_call if device.type == "cpu" else _picked_call
+    return call(shape, TORCH_DTYPE[dtype], direction, device)
+
+
+def _native_call(
+    shape: Shape, kind: torch.dtype, direction: Direction, device: torch.device
+) -> Call:
+    s = shape
+    q, k, v, gradient = (
+        torch.randn(s.seq_len, s.batch, heads, width, device=device).to(kind)
+        for heads, width in (*s.sides, (s.heads, s.v_head_dim))
+    )
+    if direction == "forward":
+        return lambda: kernels.attention(q, k, v, s.causal, None)
+    out, lse = kernels.attention(q, k, v, s.causal, None)
+    return lambda: kernels.attention_backward(gradient, q, k, v, out, lse, s.causal, None)
+
+
+def _picked_call(
+    shape: Shape, kind: torch.dtype, direction: Direction, device: torch.device
+) -> Call:
+    s = shape
     q, k, v = (
         torch.randn(s.batch, heads, s.seq_len, width, device=device).to(kind).requires_grad_()
-        for heads, width in sizes
+        for heads, width in s.sides
     )
     grouped = s.heads != s.kv_heads
 

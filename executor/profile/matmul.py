@@ -10,7 +10,8 @@ A point's m, n, k are those of its own product: (m x k) @ (k x n), 2 m n k FLOPs
 Inputs are normal random numbers: GPUs draw less power, and clock higher, on zeros. As in training,
 the result is allocated anew each time (on a CPU up to a quarter of a product's time), and operands
 come from memory: the calls take turns on as many sets of them as no cache holds.
-fp8 kernels take "TN" only (the framework transposes), so only that is measured.
+fp8 kernels take "TN" only (the framework transposes), so only that is measured. Grouped products
+are PyTorch's, on a CPU the native engine's loops over groups.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ import torch.nn.functional as F
 
 from executor.profile.bench import Bench, Call
 from executor.profile.measurement import Measurement
+from executor.profile.native_kernels import grouped_call
 from executor.profile.operands import random_numbers
 from executor.profile.record import Quantity, Record
 from hardware_profiles.schema import Dtype, MatmulPoint
@@ -134,6 +136,8 @@ def product_call(shape: Shape, dtype: Dtype, layout: str, device: torch.device) 
     if dtype == "fp8":
         return _scaled_call(shape, device)
     if shape.groups > 1:
+        if device.type == "cpu":
+            return grouped_call((m, n, k, shape.groups), kind, layout)
         return _grouped_call(shape, kind, device)
     one_set = m * k + k * n
     uncached = UNCACHED_BYTES[device.type] // kind.itemsize
@@ -198,13 +202,19 @@ def _grouped(device: torch.device, *, quick: bool) -> tuple[Measurement, ...]:
     """Expert feed-forwards: many groups of few rows; the device needs bf16 matmul for it."""
     if "bf16" not in dtypes_of(device):
         return ()
+    dtypes: tuple[Dtype, ...] = ("bf16",)
+    layouts: tuple[str, ...] = ("TN",)
     if device.type == "cuda":
         rows, sides, groups = (128, 512, 2048), ((2048, 4096), (7168, 2048)), (8, 32)
     else:
         rows, sides, groups = (16, 64, 256), ((256, 512), (512, 256)), (4, 16)
+        dtypes, layouts = ("fp32", "bf16"), LAYOUTS
     keep = rows[1:2] if quick else rows
     found = [Shape(m, n, k, g) for m, (n, k), g in product(keep, sides, groups)]
-    return tuple(_point(shape, "bf16", "TN") for shape in found)
+    return tuple(
+        _point(as_layout(shape, layout), dtype, layout)
+        for dtype, shape, layout in product(dtypes, found, layouts)
+    )
 
 
 def _point(shape: Shape, dtype: Dtype, layout: str) -> Measurement:

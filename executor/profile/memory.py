@@ -2,8 +2,7 @@
 
 bandwidth     bytes that a fused kernel must read and write / seconds; arrays of 1 GiB on a GPU, on
               a CPU of 16 MiB, as small models make them: a large cache may hold them, as in
-              training. On a CPU norm, RoPE and SwiGLU are those of the native engine, which are
-              several kernels there: in fp32, and in bf16, where they cast to fp32 and back
+              training; on a CPU also those of the native engine (`native_kernels`)
 launch        host-visible seconds of a kernel on one number, many of them back to back
 optimizer     fused AdamW on fp32: reads weight, gradient, 2 moments; writes weight, 2 moments
 context       device memory in use before this process allocates: driver, kernels, libraries
@@ -12,19 +11,17 @@ usable        the largest block that can really be allocated (CPU: free memory /
 """
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from costmodels.units import MIB
-from executor.engine import kernels as engine_kernels
-from executor.profile.bench import Bench, Call
+from executor.profile.bench import Bench
 from executor.profile.measurement import Measurement
-from executor.profile.operands import random_numbers
+from executor.profile.native_kernels import NATIVE, Kinds, Moving
+from executor.profile.operands import rows_of_numbers
 from executor.profile.record import Quantity, Record
-from hardware_profiles.schema import pointwise_name
 
 LAUNCHES = 1000
 ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
@@ -38,99 +35,52 @@ def measurements(device: torch.device) -> tuple[Measurement, ...]:
     host = (_moved("host_to_device", _host_copy, size_bytes),) if device.type == "cuda" else ()
     return (
         Measurement("memory/usable", "usable memory", 0.0, _usable),
-        Measurement("memory/launch", "kernel launch", 1.0, _launch),
+        Measurement("memory/launch", "kernel launch", 1.0, _launch, every_sweep=True),
         *moved,
         *host,
     )
 
 
-def _numbers(
-    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    rows = int(size_bytes) // dtype.itemsize // 1024
-    return random_numbers(rows * 1024, dtype, device).clone().view(rows, 1024)
-
-
-def _copy(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    source = _numbers(size_bytes, device)
+def _copy(size_bytes: float, device: torch.device) -> Moving:
+    source = rows_of_numbers(size_bytes, device)
     target = torch.empty_like(source)
     return (lambda: target.copy_(source)), 2 * source.nbytes
 
 
-def _add(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    a, b = (_numbers(size_bytes / 2, device) for _ in range(2))
+def _add(size_bytes: float, device: torch.device) -> Moving:
+    a, b = (rows_of_numbers(size_bytes / 2, device) for _ in range(2))
     out = torch.empty_like(a)
     return (lambda: torch.add(a, b, out=out)), 3 * a.nbytes
 
 
-def _rms_norm(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    x, weight = _numbers(size_bytes, device), torch.ones(1024, device=device)
+def _rms_norm(size_bytes: float, device: torch.device) -> Moving:
+    x, weight = rows_of_numbers(size_bytes, device), torch.ones(1024, device=device)
     return (lambda: F.rms_norm(x, (1024,), weight)), 2 * x.nbytes
 
 
-def _layer_norm(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    x, weight = _numbers(size_bytes, device), torch.ones(1024, device=device)
+def _layer_norm(size_bytes: float, device: torch.device) -> Moving:
+    x, weight = rows_of_numbers(size_bytes, device), torch.ones(1024, device=device)
     return (lambda: F.layer_norm(x, (1024,), weight, weight)), 2 * x.nbytes
 
 
-def _silu(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    x = _numbers(size_bytes, device)
+def _silu(size_bytes: float, device: torch.device) -> Moving:
+    x = rows_of_numbers(size_bytes, device)
     return (lambda: F.silu(x)), 2 * x.nbytes
 
 
-def _engine_norm(
-    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
-) -> tuple[Call, float]:
-    x, weight = _numbers(size_bytes, device, dtype), torch.ones(1024, device=device, dtype=dtype)
-    return (lambda: engine_kernels.rms_norm(x, weight)), 2 * x.nbytes
-
-
-def _engine_norm_backward(
-    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
-) -> tuple[Call, float]:
-    x, gradient = (_numbers(size_bytes, device, dtype) for _ in range(2))
-    weight = torch.ones(1024, device=device, dtype=dtype)
-    rstd = torch.ones(len(x), 1, device=device)
-    return (lambda: engine_kernels.rms_norm_backward(gradient, x, weight, rstd)), 3 * x.nbytes
-
-
-def _engine_rope(
-    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
-) -> tuple[Call, float]:
-    x = _numbers(size_bytes, device, dtype).view(-1, 1, 16, 64)
-    angles = torch.randn(len(x), 1, 1, 32, device=device)
-    cos, sin = angles.cos(), angles.sin()
-    return (lambda: engine_kernels.rope(x, cos, sin)), 2 * x.nbytes
-
-
-def _engine_swiglu(
-    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
-) -> tuple[Call, float]:
-    gate, up = (_numbers(size_bytes / 2, device, dtype) for _ in range(2))
-    return (lambda: engine_kernels.swiglu(gate, up, None)), 3 * gate.nbytes
-
-
-def _engine_swiglu_backward(
-    size_bytes: float, device: torch.device, dtype: torch.dtype = torch.float32
-) -> tuple[Call, float]:
-    gradient, gate, up = (_numbers(size_bytes / 2, device, dtype) for _ in range(3))
-    return (lambda: engine_kernels.swiglu_backward(gradient, gate, up, None)), 5 * gate.nbytes
-
-
-def _adamw(size_bytes: float, device: torch.device) -> tuple[Call, float]:
-    weight = torch.nn.Parameter(_numbers(size_bytes / 4, device))
+def _adamw(size_bytes: float, device: torch.device) -> Moving:
+    weight = torch.nn.Parameter(rows_of_numbers(size_bytes / 4, device))
     weight.grad = torch.randn_like(weight)
     optimizer = torch.optim.AdamW([weight], fused=True)
     return optimizer.step, 7 * weight.nbytes
 
 
-def _host_copy(size_bytes: float, device: torch.device) -> tuple[Call, float]:
+def _host_copy(size_bytes: float, device: torch.device) -> Moving:
     source = torch.empty(int(size_bytes), dtype=torch.uint8, pin_memory=True)
     target = torch.empty_like(source, device=device)
     return (lambda: target.copy_(source, non_blocking=True)), source.nbytes
 
 
-Kinds = dict[str, Callable[[float, torch.device], tuple[Call, float]]]
 POINTWISE: Kinds = {
     "copy": _copy,
     "add": _add,
@@ -139,27 +89,11 @@ POINTWISE: Kinds = {
     "silu": _silu,
     "adamw": _adamw,
 }
-ENGINE = {
-    "rms_norm": _engine_norm,
-    "rms_norm_backward": _engine_norm_backward,
-    "rope": _engine_rope,
-    "swiglu": _engine_swiglu,
-    "swiglu_backward": _engine_swiglu_backward,
-}
-CPU_POINTWISE: Kinds = {
-    "copy": _copy,
-    "add": _add,
-    **ENGINE,
-    **{
-        pointwise_name(name, "bf16"): partial(make, dtype=torch.bfloat16)
-        for name, make in ENGINE.items()
-    },
-    "adamw": _adamw,
-}
+CPU_POINTWISE: Kinds = {"copy": _copy, "add": _add, **NATIVE, "adamw": _adamw}
 
 
 def _moved(
-    name: str, make: Callable[[float, torch.device], tuple[Call, float]], size_bytes: float
+    name: str, make: Callable[[float, torch.device], Moving], size_bytes: float
 ) -> Measurement:
     def run(bench: Bench) -> tuple[Record, ...]:
         call, moved_bytes = make(size_bytes, bench.device)

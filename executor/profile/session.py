@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record as report_error
 
+from executor.engine.heap import keep_freed_memory
 from executor.profile import attention, collectives, interference, matmul, memory
 from executor.profile.bench import Bench
 from executor.profile.collectives import Groups
@@ -58,6 +59,7 @@ def distributed(device_kind: str) -> Iterator[Bench]:
     else:
         device = torch.device("cpu")
         torch.set_num_threads(max(1, num_cores() // per_node))
+        keep_freed_memory()
     control = None
     if world_size > 1:
         backend = "nccl" if device_kind == "cuda" else "gloo"
