@@ -104,7 +104,7 @@ def diff(
     else:
         _print(*comparison_tables(found))
         if found.agree:
-            print(f"{found.num_compared} numbers agree within {tolerance:.0%} and their noise")
+            print(f"{found.num_agreeing} numbers agree within {tolerance:.0%} and their noise")
     raise typer.Exit(0 if found.agree else 1)
 
 

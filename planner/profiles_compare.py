@@ -125,9 +125,21 @@ class Comparison:
     shared_slowdown: dict[str, tuple[float, float]]
 
     @property
+    def shared(self) -> bool:
+        """Whether others slowed one of the machines down by more than the tolerance."""
+        slowdowns = (max(pair) for pair in self.shared_slowdown.values())
+        return max(slowdowns, default=1.0) > 1 + self.tolerance
+
+    @property
+    def num_agreeing(self) -> int:
+        """Numbers that do not stand out by themselves."""
+        return self.num_compared - len(self.differences)
+
+    @property
     def agree(self) -> bool:
-        """Whether nothing is beyond the tolerance and the noise."""
-        return not self.differences and not any(group.beyond for group in self.groups)
+        """Whether nothing that decides is beyond the tolerance and the noise."""
+        single = bool(self.differences) and not self.shared
+        return not single and not any(group.beyond for group in self.groups)
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as one document."""
@@ -282,6 +294,8 @@ def _shared_table(found: Comparison) -> Table:
 
 def _difference_table(found: Comparison) -> Table:
     title = f"single numbers beyond {found.tolerance:.0%} and the noise"
+    if found.shared:
+        title += ", not counted: others used the machine"
     table = Table(title=title, title_justify="left")
     table.add_column("field", overflow="fold")
     for name in (found.before, found.after, "change"):

@@ -161,6 +161,33 @@ def test_a_point_that_its_kind_does_not_follow_is_named_by_its_shape(tmp_path: P
     assert f"[fp32 TN {first.m}x{first.n}x{first.k}]" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("slowdown", "code"),
+    [
+        pytest.param(1.09, 1, id="others took 9 %: 10 % tolerance, it counts"),
+        pytest.param(1.8, 0, id="others took 80 %: it may have met no quiet moment"),
+    ],
+)
+def test_one_slow_product_counts_on_a_quiet_machine(
+    tmp_path: Path, slowdown: float, code: int
+) -> None:
+    """It is named either way; one of the two machines being shared is enough."""
+    before = profiled(0.01, 0)
+    assert before.kernels is not None
+    first, *rest = before.kernels.matmul_points
+    slow = first.model_copy(update={"flops_per_s": first.flops_per_s / 3})
+    update = {"matmul_points": (slow, *rest), "shared_slowdown": {"fp32": slowdown}}
+    kernels = before.kernels.model_copy(update=update)
+    save_cluster(before, tmp_path / "before.toml")
+    save_cluster(before.model_copy(update={"kernels": kernels}), tmp_path / "after.toml")
+    files = [str(tmp_path / name) for name in ("before.toml", "after.toml")]
+    done = RUN.invoke(profiles_app, ["diff", *files])
+    assert f"[fp32 TN {first.m}x{first.n}x{first.k}]" in done.stdout
+    assert ("not counted" in done.stdout, done.exit_code) == (code == 0, code)
+    document = json.loads(RUN.invoke(profiles_app, ["diff", *files, "--json"]).stdout)
+    assert document["agree"] == (code == 0)
+
+
 @pytest.mark.parametrize("arguments", [[], ["list"]])
 def test_bare_profiles_lists_all(arguments: list[str]) -> None:
     """`meshplan profiles` without a verb lists every cluster and GPU."""
