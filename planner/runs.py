@@ -18,6 +18,7 @@ from costmodels.model import Model
 from costmodels.shape import model_from_shape
 from costmodels.stage_split import split_by_cost, split_evenly, stages_with
 from costmodels.training import Precision, Training
+from costmodels.units import GIB
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.load import UnknownProfile
 from hardware_profiles.schema import Cluster
@@ -233,9 +234,15 @@ def _recompute(text: str, row: dict[str, str]) -> tuple[str, tuple[RecomputeModu
     return "selective", found or ("core_attention",)
 
 
+PRINTED_BYTES = re.compile(r"peak_memory_usage (\d+) bytes")
+"""A log's own number, exact where `mem_gb` is that number in another unit."""
+
+
 def _measured(row: dict[str, str]) -> Measured:
-    kind = (row.get("mem_kind") or row.get("note") or "").lower()
-    memory = number(row, "mem_gb")
+    note = row.get("note") or ""
+    kind = (row.get("mem_kind") or note).lower()
+    printed = PRINTED_BYTES.search(note)
+    memory = int(printed[1]) / GIB if printed else number(row, "mem_gb")
     said = re.findall("allocated|reserved", kind)[:1]  # the first is its own
     reserved = memory if said == ["reserved"] else None
     allocated = memory if said == ["allocated"] else None

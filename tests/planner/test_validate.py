@@ -38,6 +38,14 @@ def test_one_published_row_is_within_a_tenth():
     assert abs(row.step_error) < 0.10, f"{row.step_error:+.1%}"
 
 
+def test_memory_that_a_log_printed_in_bytes() -> None:
+    """72,972,500,992 bytes are 67.96 GiB, whatever the cell (73.0, in 1e9 bytes) says."""
+    note = "log prints peak_memory_usage 72972500992 bytes, memory_allocated 34466545664 bytes"
+    measured = run_of(ROW | {"mem_gb": "73.0", "note": note}).measured
+    assert measured.allocated_gib == pytest.approx(67.96, abs=0.005)
+    assert measured.reserved_gib is None
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
