@@ -98,6 +98,8 @@ EFFECTS: dict[str, Change] = {
     "without adapters beside every layer": _engine("kernels", adapts_all=False),
     "without exchanges behind another micro-batch": _engine("overlap", expert_interleaved=0.0),
     "without casts around experts": _engine("kernels", expert_casts=1),
+    "without bringing gradients to their buffers": _engine("kernels", gradient_add="fused"),
+    "with every loss in one kernel": _engine("kernels", fused_cross_entropy=True),
     "without slower FlashAttention-2": _kernels(flash2_fraction=1.0),
     "without kernel launch time": _kernels(launch_s=0.0),
     "without any overlap": _engine("overlap", **NO_OVERLAP),

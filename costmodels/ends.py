@@ -3,11 +3,12 @@
     t  tokens of a micro-batch on this rank     V  padded vocabulary     h  hidden
 
 The head is a t x h by h x V/tp product in 16 bit whatever the precision; its loss reads and writes
-the logits several times unless one kernel does it. Multi-token-prediction modules (DeepSeek-V3,
+the logits many times unless one kernel does it. Multi-token-prediction modules (DeepSeek-V3,
 2412.19437 section 2.2) each add a projection 2h -> h, a layer, and the head again.
 
 Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per
-step).
+step), and frameworks that make an embedding's gradient whole, zeros included (12 bytes for each of
+its V h / tp numbers and micro-batch: at most 2 % of a step, and fits are no better with it).
 """
 
 from dataclasses import replace
@@ -52,11 +53,11 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     columns = padded_vocab(site.model.vocab, shard.tp, 1) / shard.tp
     logits = shard.tokens * columns
     final = (_final_norm(site),) if site.model.final_norm else ()
-    passes = 1.0 if site.kernels.fused_cross_entropy else 3.0
+    forward, backward = _loss_bytes(site)
     loss = Pointwise(
-        name="cross_entropy", forward_bytes=site.itemsize * 2 * logits * passes,
-        backward_bytes=site.itemsize * 2 * logits * passes,
+        name="cross_entropy", forward_bytes=forward * logits, backward_bytes=backward * logits,
         kernels=2 if site.kernels.fused_cross_entropy else 8,
+        measured_as=("cross_entropy", "cross_entropy"),
     )  # fmt: skip
     head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False)
     entering = gather_tokens(site, "head_input")
@@ -64,6 +65,17 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
         entering = replace(entering, backward_count=entering.backward_count - where(
             shard.sequence_parallel > 0, 1.0, 0.0))  # fmt: skip
     return (*final, entering, head, loss)
+
+
+def _loss_bytes(site: Site) -> tuple[float, float]:
+    """Moved for each logit forward and backward: read and written once each by one kernel; by many
+    in fp32: largest 4, difference 8, exponential 8, sum 4, quotient 8, and a product with the
+    gradient 8 (nanotron's and Megatron's sharded cross-entropy); 6 to cast from 16 bit, and back.
+    """
+    if site.kernels.fused_cross_entropy:
+        return 2 * site.itemsize, 2 * site.itemsize
+    cast = 6.0 if site.itemsize == 2.0 else 0.0
+    return cast + 32.0, 8.0 + cast
 
 
 def _final_norm(site: Site) -> Pointwise:

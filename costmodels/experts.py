@@ -105,6 +105,7 @@ def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
         forward_bytes=2 * size_bytes,
         backward_bytes=2 * size_bytes,
         kernels=2,
+        measured_as=("permute", "permute"),
         saved_bytes=saved,
         modules=("moe",),
     )

@@ -125,6 +125,8 @@ NOTHING = Cost(
 class Pricer:
     """Turns operations into costs: the device, the cluster, the engine's overlap, the groups'
     places.
+
+    gradient_bytes  moved for each number of a weight's gradient after its product
     """
 
     device: Device
@@ -136,6 +138,7 @@ class Pricer:
     adapters_only: bool = False
     adapts_all: bool = False
     expert_overlap: Number = 0.0
+    gradient_bytes: float = 0.0
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -182,6 +185,8 @@ class Pricer:
         matmul = sum(_matmul_s(device, op, direction) * self._scale(op) for op in operations)
         attention = sum(_attention_s(device, op, direction) for op in operations)
         pointwise = sum(_pointwise_s(device, op, direction) * self._scale(op) for op in operations)
+        if direction == "weight_grad":
+            pointwise = pointwise + sum(self._gradient_s(op) for op in operations)
         if self.adapters_only and self.adapts_all:
             pointwise = pointwise + sum(_adapter_s(device, op, direction) for op in operations)
         rooms = {
@@ -197,7 +202,7 @@ class Pricer:
             for axis in ("tp", "cp", "ep", "etp")
         }
         busy = matmul + attention + pointwise + sum(exposed.values())
-        launches = sum(_launches(op, direction) for op in operations)
+        launches = sum(self._launches(op, direction) for op in operations)
         issued: Number = launches * tuning.launch_s
         issued = issued + self._waiting_s(operations, direction)
         if direction != "weight_grad" and any(op.name == "router" for op in operations):
@@ -208,6 +213,22 @@ class Pricer:
             tensor_s=exposed["tp"], context_s=exposed["cp"],
             expert_s=exposed["ep"] + exposed["etp"],
         )  # fmt: skip
+
+    def _gradient_s(self, op: Operation) -> Number:
+        """Bringing the product of a weight's gradient to its buffer."""
+        if not (isinstance(op, Matmul) and self.gradient_bytes):
+            return 0.0
+        moved_bytes = self.gradient_bytes * op.k * op.n * op.groups
+        return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * self._scale(op)
+
+    def _launches(self, op: Operation, direction: Direction) -> int:
+        if isinstance(op, Pointwise):
+            return 0 if direction == "weight_grad" else op.kernels
+        if isinstance(op, Matmul):
+            return 2 if direction == "weight_grad" and self.gradient_bytes else 1
+        if isinstance(op, AttentionCore):
+            return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
+        return 0 if direction == "weight_grad" else 1
 
     def _scale(self, op: Operation) -> float:
         return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
@@ -313,13 +334,3 @@ def _adapter_s(device: Device, op: Operation, direction: Direction) -> Number:
         return 0.0
     wide = op.k + 4 * op.n if direction == "forward" else 5 * op.k + 2 * op.n
     return pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
-
-
-def _launches(op: Operation, direction: Direction) -> int:
-    if isinstance(op, Pointwise):
-        return 0 if direction == "weight_grad" else op.kernels
-    if isinstance(op, Matmul):
-        return 1
-    if isinstance(op, AttentionCore):
-        return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
-    return 0 if direction == "weight_grad" else 1

@@ -52,6 +52,17 @@ class Setting:
     tuning: Tuning
 
 
+def gradient_bytes(engine: Engine, itemsize: float) -> float:
+    """Read and written for each number of a weight's gradient when its product is there."""
+    state = engine.state
+    moved = {
+        "fused": 0.0,
+        "added": itemsize + 2 * state.gradient_bytes,
+        "copied": itemsize + state.reduce_bytes,
+    }
+    return moved[engine.kernels.gradient_add]
+
+
 class StageModel:
     """The costs and parameters of the stages of one layout in one setting, computed once."""
 
@@ -83,6 +94,7 @@ class StageModel:
             setting.training.adapters_only,
             engine.kernels.adapts_all,
             self._expert_overlap(groups["ep"]),
+            gradient_bytes(engine, recipe.itemsize),
         )
         scale, frozen = setting.tuning.collective_scale, setting.training.adapters_only
         self.traffic = weight_traffic(layout, cluster, engine, scale, frozen=frozen)

@@ -125,6 +125,9 @@ class KernelHabits(Frozen):
                     of gathering it again
     dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or
                     one per node, multiplied there ("deduplicated": DeepEP, HybridEP)
+    gradient_add    how a weight's gradient leaves its product: the product itself adds it to the
+                    gradient buffer ("fused"), a kernel does ("added"), or it is copied to where it
+                    is communicated from ("copied")
     expert_casts    casts in 8-bit training of an expert's tokens, for each that its two layers
                     need: twelve instead of four where dispatch, permutation, padding and activation
                     run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
@@ -146,6 +149,7 @@ class KernelHabits(Frozen):
     attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
+    gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
     logits_bytes: float = 10.0
     loss_chunk_bytes: float = 0.0

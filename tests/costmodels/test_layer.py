@@ -14,7 +14,7 @@ from costmodels.layout import Layout, even_stages
 from costmodels.operations import Matmul
 from costmodels.placement import Group
 from costmodels.precision import RECIPES
-from costmodels.stage_model import MODES
+from costmodels.stage_model import MODES, gradient_bytes
 from costmodels.step import Setting, StepModel
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
@@ -100,14 +100,18 @@ def test_costs_add_up(cases: Callable[..., st.SearchStrategy], data: st.DataObje
 @settings(max_examples=20)
 @given(data=st.data())
 def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """With a second per launch a pass lasts its launches: one product per weight gradient."""
+    """With a second per launch a pass lasts its launches: one product per weight gradient, and
+    what brings it to its buffer.
+    """
     case = data.draw(cases(pipelined=False))
     tuning = case.setting.tuning.model_copy(update={"launch_s": 1.0})
     slow = StepModel(replace(case.setting, tuning=tuning), case.layout)
     operations = layer_operations(slow.site, case.setting.model.kinds[0])
     matmuls = sum(isinstance(op, Matmul) for op in operations)
     weight_grad = float(slow.layer_cost(0, "none").weight_grad.total_s)
-    assert weight_grad == pytest.approx(0 if case.setting.training.adapters_only else matmuls)
+    each = 1 if case.setting.engine.kernels.gradient_add == "fused" else 2
+    frozen = case.setting.training.adapters_only
+    assert weight_grad == pytest.approx(0 if frozen else each * matmuls)
 
 
 @pytest.mark.parametrize(
@@ -203,3 +207,38 @@ def test_casts_to_fp8_by_hand(casts: int) -> None:
     plain = replace(pricer, device=replace(device, recipe=RECIPES["bf16"])).full_cost([op], 0.0)
     assert plain.forward.matmul_s > 0
     assert plain.forward.pointwise_s == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "itemsize", "moved_bytes"),
+    [
+        pytest.param("megatron", 2.0, 0, id="fused: the product adds"),
+        pytest.param("native", 2.0, 10, id="added: 2 read + 4 read + 4 written"),
+        pytest.param("native", 4.0, 12, id="added in fp32: 4 + 4 + 4"),
+        pytest.param("torchtitan", 2.0, 6, id="copied: 2 read + 4 written"),
+        pytest.param("llm-foundry", 2.0, 4, id="copied: 2 read + 2 written"),
+    ],
+)
+def test_gradients_reach_their_buffer_by_hand(
+    engine: str, itemsize: float, moved_bytes: float
+) -> None:
+    """Bytes for each of the 2 x 4096 x 512 numbers of two weights' gradients, and a launch for the
+    host too; beside no other pass.
+    """
+    cluster = load_cluster("dgx-h100")
+    kernels = cluster.kernels
+    assert kernels is not None
+    assert gradient_bytes(load_engine(engine), itemsize) == moved_bytes
+    device = Device(cluster.gpu, kernels, Tuning(launch_s=1.0), RECIPES["bf16"])
+    op = Matmul(name="linear", m=1000.0, n=512.0, k=4096.0, groups=2)
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    pricer = Pricer(
+        device, cluster, load_engine(engine).overlap, alone, gradient_bytes=moved_bytes
+    )
+    cost = pricer.full_cost([op], 0.0)
+    adding_s = moved_bytes * 2 * 4096 * 512 / device.bandwidth_bytes_per_s + kernels.launch_s
+    assert cost.weight_grad.pointwise_s == pytest.approx(adding_s if moved_bytes else 0.0)
+    assert cost.forward.pointwise_s == cost.input_grad.pointwise_s == 0
+    issued_s = 2.0 if moved_bytes else 1.0
+    assert cost.weight_grad.total_s == pytest.approx(issued_s)
+    assert cost.forward.total_s == pytest.approx(1.0)
