@@ -84,6 +84,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
             forward_bytes=2 * width,
             backward_bytes=3 * width,
             kernels=2,
+            measured_as=MEASURED_NORMS["rmsnorm"],
             saved_bytes=width,
             modules=("norm", "pointwise"),
         )
@@ -109,6 +110,7 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         forward_bytes=2 * ranks,
         backward_bytes=3 * ranks,
         kernels=2,
+        measured_as=MEASURED_NORMS["rmsnorm"],
         saved_bytes=ranks,
         modules=("norm", "pointwise"),
     )

@@ -65,7 +65,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         saved_bytes=site.itemsize * rows * up * f,
         modules=("moe",),
     )
-    yield activation(site, rows * f)
+    yield activation(site, rows * f, weighed=site.kernels.weighs_inside_experts)
     yield Matmul(
         name="experts_down",
         m=rows * shard.ep / experts.experts,

@@ -56,17 +56,21 @@ def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
     yield Matmul(name="down", m=t, n=h, k=f, modules=("linear", "mlp"))
 
 
-def activation(site: Site, elements: Number) -> Pointwise:
-    """SwiGLU (reads gate and up) or GELU over `elements` outputs."""
+def activation(site: Site, elements: Number, *, weighed: bool = False) -> Pointwise:
+    """SwiGLU (reads gate and up) or GELU over `elements` outputs.
+
+    weighed  each row times its router's weight, in the same kernel
+    """
     inputs = 2 if site.model.gated else 1
     fused = site.kernels.fused_gated
     extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
+    name = "weighed_swiglu" if weighed else "swiglu"
     return Pointwise(
         name="activation",
         forward_bytes=site.itemsize * elements * (inputs + 1 + 2 * extra),
         backward_bytes=site.itemsize * elements * (2 * inputs + 1 + 3 * extra),
         kernels=1 if fused else 3,
-        measured_as=("swiglu", "swiglu_backward") if site.model.gated else ("silu", "silu"),
+        measured_as=(name, f"{name}_backward") if site.model.gated else ("silu", "silu"),
         saved_bytes=site.itemsize * elements * (1 + extra),
         modules=("mlp", "moe_act", "pointwise"),
     )

@@ -4,6 +4,7 @@ On a CPU most of them are several kernels, and in bf16 cast to fp32 and back, so
 says how fast they move their bytes.
 
     rms_norm, rope, swiglu    2, 2 and 3 tensors; backward 3, 2 and 5
+    weighed_swiglu            the same: of experts, each row times its router's weight
     cross_entropy             40 bytes for each logit, and 12 to cast from bf16 and back
     gradient_add              a product read, the fp32 buffer of gradients read and written
     permute                   rows taken by number, and added to others by number: 2 tensors each
@@ -48,14 +49,20 @@ def _rope(size_bytes: float, device: torch.device, dtype: torch.dtype) -> Moving
     return (lambda: kernels.rope(x, cos, sin)), 2 * x.nbytes
 
 
-def _swiglu(size_bytes: float, device: torch.device, dtype: torch.dtype) -> Moving:
+def _swiglu(
+    size_bytes: float, device: torch.device, dtype: torch.dtype, *, weighed: bool = False
+) -> Moving:
     gate, up = (rows_of_numbers(size_bytes / 2, device, dtype) for _ in range(2))
-    return (lambda: kernels.swiglu(gate, up, None)), 3 * gate.nbytes
+    scale = torch.ones(len(gate), device=device) if weighed else None
+    return (lambda: kernels.swiglu(gate, up, scale)), 3 * gate.nbytes
 
 
-def _swiglu_backward(size_bytes: float, device: torch.device, dtype: torch.dtype) -> Moving:
+def _swiglu_backward(
+    size_bytes: float, device: torch.device, dtype: torch.dtype, *, weighed: bool = False
+) -> Moving:
     gradient, gate, up = (rows_of_numbers(size_bytes / 2, device, dtype) for _ in range(3))
-    return (lambda: kernels.swiglu_backward(gradient, gate, up, None)), 5 * gate.nbytes
+    scale = torch.ones(len(gate), device=device) if weighed else None
+    return (lambda: kernels.swiglu_backward(gradient, gate, up, scale)), 5 * gate.nbytes
 
 
 def _cross_entropy(size_bytes: float, device: torch.device, dtype: torch.dtype) -> Moving:
@@ -93,12 +100,14 @@ def grouped_call(sides: tuple[int, int, int, int], kind: torch.dtype, layout: st
     return lambda: kernels.grouped_linear(x, matrices, [m] * groups)
 
 
-MADE = {
+MADE: dict[str, Callable[..., Moving]] = {
     "rms_norm": _rms_norm,
     "rms_norm_backward": _rms_norm_backward,
     "rope": _rope,
     "swiglu": _swiglu,
     "swiglu_backward": _swiglu_backward,
+    "weighed_swiglu": partial(_swiglu, weighed=True),
+    "weighed_swiglu_backward": partial(_swiglu_backward, weighed=True),
     "cross_entropy": _cross_entropy,
     "gradient_add": _gradient_add,
     "permute": _permute,
