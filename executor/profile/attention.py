@@ -63,7 +63,7 @@ def shapes(*, is_cuda: bool, quick: bool) -> Iterator[Shape]:
     """
     lengths: tuple[int, ...]
     if is_cuda:
-        lengths = (2048, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384, 32768)
+        lengths = (1024, 2048, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384, 32768)
         widths, heads, tokens = ([128] if quick else [64, 128, 256]), 32, 16384
         usual, other = heads, heads // 4
     else:

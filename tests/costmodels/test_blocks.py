@@ -14,7 +14,7 @@ from costmodels.feed_forward import Site
 from costmodels.hf_config import model_from_config
 from costmodels.layout import Layout, even_stages
 from costmodels.model import Attention, Layer, Model
-from costmodels.operations import AttentionCore, Communication, Matmul
+from costmodels.operations import AttentionCore, Communication, Matmul, Pointwise
 from costmodels.params import model_parameters
 from costmodels.shard import shard_of
 from costmodels.training import Training
@@ -238,3 +238,41 @@ def test_experts_are_cast_as_their_engine_does(engine: str, casts: int) -> None:
     assert len(experts) == 2
     assert {found[name] for name in experts} == {casts}
     assert {found[name] for name in found.keys() - experts} == {1}
+
+
+@pytest.mark.parametrize(
+    ("engine", "itemsize", "forward", "backward"),
+    [
+        pytest.param("megatron-bridge", 2.0, 4, 4, id="one kernel: 2 read, 2 written, each way"),
+        pytest.param("nanotron", 2.0, 38, 14, id="6 + 4 + 8 + 8 + 4 + 8, then 8 + 6"),
+        pytest.param("native", 4.0, 32, 8, id="fp32 casts nothing: 4 + 8 + 8 + 4 + 8, then 8"),
+    ],
+)
+def test_loss_bytes_by_hand(engine: str, itemsize: float, forward: int, backward: int) -> None:
+    """Bytes for each of 2,048 x 32,000 logits."""
+    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral-8x7b")
+    plain = site(model, 1, 1, sequence_parallel=False)
+    where = replace(plain, kernels=load_engine(engine).kernels, itemsize=itemsize)
+    (loss,) = (op for op in head_operations(where) if op.name == "cross_entropy")
+    assert isinstance(loss, Pointwise)
+    logits = S * 32000
+    assert (loss.forward_bytes, loss.backward_bytes) == (forward * logits, backward * logits)
+
+
+def test_what_is_measured_under_its_own_name() -> None:
+    """Routed experts weigh their rows inside the activation under the native engine, shared ones
+    do not; latents are normed as everything else is.
+    """
+    config = load_model_config("deepseek-v3")
+    model = model_from_config(config, "deepseek-v3")
+    plain = site(model, 1, 1, sequence_parallel=False)
+    where = replace(plain, kernels=load_engine("native").kernels)
+    (kind,) = (kind for kind in model.kinds if kind.experts)
+    found = [
+        (op.name, op.measured_as[0])
+        for op in layer_operations(where, kind)
+        if isinstance(op, Pointwise) and op.name in ("activation", "latent_norm")
+    ]
+    assert found == [
+        ("latent_norm", "rms_norm"), ("activation", "weighed_swiglu"), ("activation", "swiglu")
+    ]  # fmt: skip

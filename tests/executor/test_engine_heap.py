@@ -1,5 +1,7 @@
 """What the allocator has handed out, against tensors of known size."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -32,3 +34,18 @@ def test_what_was_there_before_does_not_count() -> None:
         time.sleep(0.5)
     assert heap.peak_bytes == pytest.approx(8 * MIB, rel=0.05)
     assert before.numel() > own.numel()
+
+
+@pytest.mark.parametrize(("keeps", "mapped"), [(True, False), (False, True)])
+def test_freed_memory_is_kept(keeps: bool, mapped: bool) -> None:
+    """64 MiB come from the heap that is kept, and not from a mapping that goes when they do."""
+    told = "heap.keep_freed_memory()" if keeps else ""
+    script = f"""
+import torch
+from executor.engine import heap
+{told}
+large = torch.ones(2**24)
+before = heap.Heap()._ask().hblkhd
+assert (before >= large.nbytes) == {mapped}, before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,11 +1,16 @@
-"""The products that are measured: how their operands lie, and that no cache holds them."""
+"""The products and attention calls that are measured: how their operands lie, that no cache holds
+them, and that what they leave to tell can be told.
+"""
 
 import pytest
 import torch
 
 from executor.engine import kernels
+from executor.profile import attention
 from executor.profile.matmul import Shape, product_call
 from executor.profile.native_kernels import NATIVE
+from hardware_profiles.schema import AttentionPoint
+from hardware_profiles.surface import attention_surface
 
 
 @pytest.mark.parametrize(
@@ -70,3 +75,38 @@ def test_native_kernels_run_and_count_their_bytes(name: str) -> None:
     call, moved_bytes = NATIVE[name](2**20, torch.device("cpu"))
     call()
     assert 0.5 <= moved_bytes / 2**20 <= 26
+
+
+@pytest.mark.parametrize("is_cuda", [True, False])
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_larger_batch_of_attention_takes_as_much_longer(is_cuda: bool, quick: bool) -> None:
+    """Calls of 10 us for each token and head and nothing else, where a cost of each call would
+    explain shapes of equally many tokens as well: sixteen times the batch takes 16 times as long.
+    """
+    points = [
+        AttentionPoint(
+            dtype="bf16", direction="forward", batch=s.batch, heads=s.heads, kv_heads=s.kv_heads,
+            head_dim=s.head_dim, v_head_dim=s.v_head_dim, seq_len=s.seq_len, causal=True,
+            flops_per_s=s.flops("forward") / (1e-5 * s.batch * s.heads * s.seq_len),
+        )
+        for s in attention.shapes(is_cuda=is_cuda, quick=quick) if s.causal
+    ]  # fmt: skip
+    surface = attention_surface(points, "bf16", "forward")
+    assert surface is not None
+    for point in points[:2]:
+        many = 16 * point.batch * point.heads
+        rate = float(surface(many, point.seq_len, point.head_dim).flops_per_s)
+        assert rate == pytest.approx(point.flops_per_s, rel=0.05)
+
+
+def test_attention_of_a_cpu_is_the_native_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens come before heads, and keys are as many as the shape says."""
+    met: list[tuple[int, ...]] = []
+    monkeypatch.setattr(
+        kernels, "attention", lambda q, k, v, *_: met.extend(x.shape for x in (q, k, v))
+    )
+    shape = attention.Shape(
+        batch=2, heads=4, kv_heads=1, head_dim=32, v_head_dim=16, seq_len=64, causal=True
+    )
+    attention.attention_call(shape, "bf16", "forward", torch.device("cpu"))()
+    assert met == [(64, 2, 4, 32), (64, 2, 1, 32), (64, 2, 1, 16)]
