@@ -1,7 +1,7 @@
 """The allocator of this process on a CPU: what it keeps, and the most that it had handed out.
 
 glibc returns large freed blocks to the system and takes them anew, zeroed page by page: a bf16 step
-of a small model then takes 15 to 25 % longer. So processes that train or measure keep what they free.
+of a small model then takes 15 to 25 % longer. So those who train or measure keep what they free.
 
 The resident set counts more: the libraries, and the holes between freed blocks that the allocator
 keeps. glibc says what is in use (`mallinfo2`); a thread asks it `EVERY_S` while a step runs, which
