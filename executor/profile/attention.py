@@ -107,13 +107,14 @@ def _shape(
 
 def attention_call(shape: Shape, dtype: Dtype, direction: Direction, device: torch.device) -> Call:
     """A call that does the forward, or only the backward, once."""
-    call = _native_call if device.type == "cpu" else _picked_call
+    call = native_call if device.type == "cpu" else picked_call
     return call(shape, TORCH_DTYPE[dtype], direction, device)
 
 
-def _native_call(
+def native_call(
     shape: Shape, kind: torch.dtype, direction: Direction, device: torch.device
 ) -> Call:
+    """The native engine's, over (sequence, batch, heads, width)."""
     s = shape
     q, k, v, gradient = (
         torch.randn(s.seq_len, s.batch, heads, width, device=device).to(kind)
@@ -125,9 +126,10 @@ def _native_call(
     return lambda: kernels.attention_backward(gradient, q, k, v, out, lse, s.causal, None)
 
 
-def _picked_call(
+def picked_call(
     shape: Shape, kind: torch.dtype, direction: Direction, device: torch.device
 ) -> Call:
+    """PyTorch's, over (batch, heads, sequence, width)."""
     s = shape
     q, k, v = (
         torch.randn(s.batch, heads, s.seq_len, width, device=device).to(kind).requires_grad_()

@@ -1,11 +1,14 @@
 """Group shapes, sizes, and the FLOPs that rates are made of."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.profile import attention, collectives, matmul
+from executor.profile.bench import Call
 from executor.profile.groups import GroupShape, group_shapes, members
 from hardware_profiles.schema import Dtype
 
@@ -107,15 +110,22 @@ def test_attention_flops_by_hand() -> None:
     assert causal.flops("forward") == shape.flops("forward") / 2
 
 
-def test_attention_backward_gives_all_three_gradients() -> None:
+@pytest.mark.parametrize(
+    ("call", "query", "key"),
+    [
+        pytest.param(attention.picked_call, (1, 4, 16, 8), (1, 1, 16, 8), id="PyTorch's"),
+        pytest.param(attention.native_call, (16, 1, 4, 8), (16, 1, 1, 8), id="the engine's"),
+    ],
+)
+def test_attention_backward_gives_all_three_gradients(
+    call: Callable[..., Call], query: tuple[int, ...], key: tuple[int, ...]
+) -> None:
     """The timed backward differentiates by query, key and value, with fewer key heads too."""
     shape = attention.Shape(
         batch=1, heads=4, kv_heads=1, head_dim=8, v_head_dim=8, seq_len=16, causal=True
     )
-    gradients = attention.attention_call(shape, "fp32", "backward", torch.device("cpu"))()
-    assert [tuple(g.shape) for g in gradients] == [  # type: ignore[attr-defined]
-        (1, 4, 16, 8), (1, 1, 16, 8), (1, 1, 16, 8),
-    ]  # fmt: skip
+    gradients = call(shape, torch.float32, "backward", torch.device("cpu"))()
+    assert [tuple(g.shape) for g in gradients] == [query, key, key]  # type: ignore[attr-defined]
 
 
 def test_quick_is_a_part_of_the_work() -> None:
