@@ -53,10 +53,11 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     columns = padded_vocab(site.model.vocab, shard.tp, 1) / shard.tp
     logits = shard.tokens * columns
     final = (_final_norm(site),) if site.model.final_norm else ()
-    forward, backward = _loss_bytes(site)
+    fused = site.kernels.fused_cross_entropy
+    forward, backward = loss_bytes(site.itemsize, fused=fused)
     loss = Pointwise(
         name="cross_entropy", forward_bytes=forward * logits, backward_bytes=backward * logits,
-        kernels=2 if site.kernels.fused_cross_entropy else 8,
+        kernels=2 if fused else 8,
         measured_as=("cross_entropy", "cross_entropy"),
     )  # fmt: skip
     head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False)
@@ -67,14 +68,14 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     return (*final, entering, head, loss)
 
 
-def _loss_bytes(site: Site) -> tuple[float, float]:
+def loss_bytes(itemsize: float, *, fused: bool) -> tuple[float, float]:
     """Moved for each logit forward and backward: read and written once each by one kernel; by many
     in fp32: largest 4, difference 8, exponential 8, sum 4, quotient 8, and a product with the
     gradient 8 (nanotron's and Megatron's sharded cross-entropy); 6 to cast from 16 bit, and back.
     """
-    if site.kernels.fused_cross_entropy:
-        return 2 * site.itemsize, 2 * site.itemsize
-    cast = 6.0 if site.itemsize == 2.0 else 0.0
+    if fused:
+        return 2 * itemsize, 2 * itemsize
+    cast = 6.0 if itemsize == 2.0 else 0.0
     return cast + 32.0, 8.0 + cast
 
 

@@ -5,7 +5,7 @@ says how fast they move their bytes.
 
     rms_norm, rope, swiglu    2, 2 and 3 tensors; backward 3, 2 and 5
     weighed_swiglu            the same: of experts, each row times its router's weight
-    cross_entropy             40 bytes for each logit, and 12 to cast from bf16 and back
+    cross_entropy             as `costmodels.ends` counts it, forward and backward together
     gradient_add              a product read, the fp32 buffer of gradients read and written
     permute                   rows taken by number, and added to others by number: 2 tensors each
 
@@ -17,6 +17,7 @@ from functools import partial
 
 import torch
 
+from costmodels.ends import loss_bytes
 from executor.engine import kernels
 from executor.engine.ends import cross_entropy
 from executor.profile.bench import Call
@@ -68,8 +69,8 @@ def _swiglu_backward(
 def _cross_entropy(size_bytes: float, device: torch.device, dtype: torch.dtype) -> Moving:
     logits = rows_of_numbers(size_bytes, device, dtype).view(-1, VOCAB)
     target = torch.zeros(len(logits), dtype=torch.int64, device=device)
-    casts = 0 if dtype == torch.float32 else 12
-    return (lambda: cross_entropy(logits, target, None, 1.0)), (40 + casts) * logits.numel()
+    moved_bytes = sum(loss_bytes(logits.itemsize, fused=False)) * logits.numel()
+    return (lambda: cross_entropy(logits, target, None, 1.0)), moved_bytes
 
 
 def _gradient_add(size_bytes: float, device: torch.device, dtype: torch.dtype) -> Moving:
