@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from costmodels.elementwise import Number, ceil, maximum, where
 from costmodels.operations import AttentionCore, Matmul
 from costmodels.precision import Recipe
-from hardware_profiles.schema import Dtype, Gpu, Kernels, pointwise_name
+from hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from hardware_profiles.surface import Surface, attention_surface, matmul_surface
 from hardware_profiles.tunings import Tuning
 
@@ -53,7 +53,7 @@ class Device:
     kernels: Kernels
     tuning: Tuning
     recipe: Recipe
-    attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
+    attention: Literal["unfused"] | AttentionKernel = "cudnn"
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -90,11 +90,12 @@ class Device:
     def attention_surface(
         self, dtype: Dtype, direction: Literal["forward", "backward"]
     ) -> Surface | None:
-        """The same for attention, over (batch x heads, seq_len, head_dim)."""
+        """The same for the engine's attention, over (batch x heads, seq_len, head_dim)."""
         key = ("attention", dtype, direction)
         if key not in self._measured:
             points = self.kernels.attention_points if self.kernels.is_measured else ()
-            self._measured[key] = attention_surface(points, dtype, direction)
+            kernel = None if self.attention == "unfused" else self.attention
+            self._measured[key] = attention_surface(points, dtype, direction, kernel=kernel)
         return self._measured[key]
 
     def rate_flops_per_s(self, dtype: Dtype, *, grouped: bool = False) -> float:

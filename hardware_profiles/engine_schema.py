@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from hardware_profiles.schema import Frozen
+from hardware_profiles.schema import AttentionKernel, Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 
@@ -146,7 +146,7 @@ class KernelHabits(Frozen):
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
     """
 
-    attention: Literal["unfused", "flash2", "cudnn"] = "cudnn"
+    attention: Literal["unfused"] | AttentionKernel = "cudnn"
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
     gradient_add: Literal["fused", "added", "copied"] = "fused"

@@ -13,6 +13,7 @@ Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4",
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
 ]
+AttentionKernel = Literal["flash2", "cudnn"]
 
 
 MEMORY_MARGIN = 0.04
@@ -70,9 +71,13 @@ def pointwise_name(kernel: str, dtype: Dtype) -> str:
 
 
 class AttentionPoint(Frozen):
-    """One measured attention kernel; `flops_per_s` counts the causal half only if `causal`."""
+    """One measured attention; `flops_per_s` counts the causal half only if `causal`.
+
+    kernel  as engines name it (`KernelHabits.attention`), None for the device's usual one
+    """
 
     dtype: Dtype
+    kernel: AttentionKernel | None = None
     direction: Literal["forward", "backward"]
     batch: int
     heads: int
@@ -98,7 +103,7 @@ class Kernels(Frozen):
                            elements that the columns and the inner side of a 16-bit matmul must be
                            multiples of, and the fraction of the rate that is left when one is not
     memory_efficiency      fraction of the memory bandwidth that pointwise kernels reach
-    launch_s               host-visible time of the shortest kernel
+    launch_s               the shortest kernel and the gap to the next, where the host is ahead
     burst_flops_per_s      large-matmul rate of the first moments after idling, by number format
     pointwise_bytes_per_s  bytes read and written per second, by `pointwise_name` ("copy", "rope")
     optimizer_efficiency   fraction of the memory bandwidth that a fused AdamW step reaches

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardware_profiles.robust import fit_relative
-from hardware_profiles.schema import AttentionPoint, Dtype, MatmulPoint
+from hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype, MatmulPoint
 
 Floats = NDArray[np.float64]
 
@@ -179,21 +179,23 @@ def attention_surface(
     direction: Literal["forward", "backward"],
     *,
     causal: bool = True,
+    kernel: AttentionKernel | None = None,
 ) -> Surface | None:
     """The surface over (batch x heads, seq_len, head_dim) of `dtype`, or None when too few.
 
     Rates count the FLOPs of the kernel's own mask: of the causal half if `causal`. When only the
     other mask was measured its rates stand in: about right when long, too fast below 2,048 tokens.
-    bf16 and fp16 count as one format.
+    So do those of other kernels where `kernel` was not measured. bf16 and fp16 count as one format.
     """
     chosen = [
         point
         for point in points
         if point.direction == direction and point.dtype in (dtype, SAME_RATE.get(dtype))
     ]
+    of_kernel = [point for point in chosen if point.kernel == kernel]
+    chosen = of_kernel if len(of_kernel) >= FEWEST else chosen
     of_mask = [point for point in chosen if point.causal == causal]
-    if len(of_mask) >= FEWEST:
-        chosen = of_mask
+    chosen = of_mask if len(of_mask) >= FEWEST else chosen
     return _surface(
         [(p.batch * p.heads, p.seq_len, p.head_dim) for p in chosen],
         [""] * len(chosen),

@@ -247,10 +247,10 @@ def _of_matmul(point: MatmulPoint) -> Number:
 
 
 def _of_attention(point: AttentionPoint) -> Number:
-    said = point.model_dump(exclude={"flops_per_s", "spread"})
+    said = point.model_dump(exclude={"flops_per_s", "spread"}, exclude_none=True)
     shape = " ".join(f"{key}={value}" for key, value in said.items())
     field = f"kernels.attention_points[{shape}].flops_per_s"
-    kind = f"attention {point.dtype} {point.direction}"
+    kind = f"attention {point.dtype} {point.kernel or 'usual'} {point.direction}"
     return Number(field, point.flops_per_s, (kind,), point.spread or 0.0)
 
 

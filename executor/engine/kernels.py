@@ -1,8 +1,8 @@
 """The engine's fused kernels as torch operators, so that a dry run sees what a GPU would run.
 
 Each is defined once by its result and has a CPU body (plain torch), a CUDA body (the vendor's fused
-kernel where there is one, else plain torch) and a shape-only body for fake tensors: temporaries
-inside a body are not seen by a dry run, as they are not there in a fused kernel.
+kernel where there is one, else the CPU body compiled into one) and a shape-only body for fake
+tensors: temporaries inside a body are not seen by a dry run, as a fused kernel has none.
 
     rms_norm        y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps)              1910.07467
     swiglu          y = silu(gate) * up * scale, scale one number per row or absent  2002.05202
@@ -16,6 +16,7 @@ in fp32.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,6 +39,14 @@ def _define(schema: str, cpu: Kernel, cuda: Kernel, meta: Kernel) -> Kernel:
         LIBRARY.impl(name, body, key)  # type: ignore[no-untyped-call]
     overload: Kernel = getattr(torch.ops.meshplan, name).default
     return overload
+
+
+def _compiled(body: Kernel) -> Kernel:
+    """`body` as one fused kernel, compiled at its first call, which takes seconds, and once more
+    for a side that changes.
+    """
+    compile_once = cache(lambda: torch.compile(body))
+    return lambda *arguments: compile_once()(*arguments)
 
 
 def _rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,15 +72,6 @@ def _rms_norm_backward(
     dx = rstd * (scaled - normed * (scaled * normed).mean(-1, keepdim=True))
     dw = (dy.float() * normed).reshape(-1, x.shape[-1]).sum(0)
     return dx.to(x.dtype), dw
-
-
-def _rms_norm_backward_cuda(
-    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor
-) -> tuple[Tensor, Tensor]:
-    dx, dw = torch.ops.aten._fused_rms_norm_backward(
-        dy, x, [x.shape[-1]], rstd, weight, [True, True]
-    )
-    return dx, dw.float()
 
 
 def _rms_norm_backward_meta(
@@ -304,19 +304,24 @@ rms_norm = _define(
 rms_norm_backward = _define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor rstd) -> (Tensor, Tensor)",
     _rms_norm_backward,
-    _rms_norm_backward_cuda,
+    _compiled(_rms_norm_backward),
     _rms_norm_backward_meta,
 )
 swiglu = _define(
-    "swiglu(Tensor gate, Tensor up, Tensor? scale) -> Tensor", _swiglu, _swiglu, _swiglu_meta
+    "swiglu(Tensor gate, Tensor up, Tensor? scale) -> Tensor",
+    _swiglu,
+    _compiled(_swiglu),
+    _swiglu_meta,
 )
 swiglu_backward = _define(
     "swiglu_backward(Tensor dy, Tensor gate, Tensor up, Tensor? scale) -> (Tensor, Tensor, Tensor)",
     _swiglu_backward,
-    _swiglu_backward,
+    _compiled(_swiglu_backward),
     _swiglu_backward_meta,
 )
-rope = _define("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rope, _rope, _rope_meta)
+rope = _define(
+    "rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rope, _compiled(_rope), _rope_meta
+)
 attention = _define(
     "attention(Tensor q, Tensor k, Tensor v, bool causal, int? window) -> (Tensor, Tensor)",
     _attention,

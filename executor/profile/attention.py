@@ -5,8 +5,12 @@
 
 halved if causal: the masked half is not counted even where a kernel computes it.
 With d = dv the backward is 2.5 times the forward, as in FlashAttention-2 (arXiv 2307.08691, 4.1).
-On a GPU `scaled_dot_product_attention` picks the kernel, as it does in training. On a CPU the
-kernels are those of the native engine, which brings heads before tokens and back.
+Kernels are told apart as engines are (`KernelHabits.attention`):
+
+    flash2   the native engine's, which brings heads before tokens and back; CPUs, and GPUs that
+             FlashAttention-2 runs on
+    cudnn    cuDNN's, through `scaled_dot_product_attention`: where it is the faster, from Hopper on
+    (none)   what `scaled_dot_product_attention` picks; older GPUs
 """
 
 from collections.abc import Iterator
@@ -23,7 +27,7 @@ from executor.profile.bench import Bench, Call
 from executor.profile.matmul import TORCH_DTYPE, dtypes_of
 from executor.profile.measurement import Measurement
 from executor.profile.record import Record
-from hardware_profiles.schema import AttentionPoint, Dtype
+from hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype
 
 Direction = Literal["forward", "backward"]
 
@@ -105,10 +109,34 @@ def _shape(
     )
 
 
-def attention_call(shape: Shape, dtype: Dtype, direction: Direction, device: torch.device) -> Call:
-    """A call that does the forward, or only the backward, once."""
-    call = native_call if device.type == "cpu" else picked_call
-    return call(shape, TORCH_DTYPE[dtype], direction, device)
+def kernels_of(device: torch.device) -> tuple[AttentionKernel | None, ...]:
+    """The kernels to measure on `device`."""
+    if device.type == "cpu" or torch.version.hip:
+        return ("flash2",)
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        return (None,)
+    return ("flash2", "cudnn") if capability >= (9, 0) else ("flash2",)
+
+
+def runs(kernel: AttentionKernel | None, shape: Shape) -> bool:
+    """Whether `kernel` takes the shape: cuDNN's backward has heads of at most 128, all alike."""
+    plain = shape.heads == shape.kv_heads and shape.head_dim == shape.v_head_dim <= 128
+    return kernel != "cudnn" or plain
+
+
+def attention_call(
+    shape: Shape,
+    dtype: Dtype,
+    direction: Direction,
+    device: torch.device,
+    kernel: AttentionKernel | None = "flash2",
+) -> Call:
+    """A call of `kernel` that does the forward, or only the backward, once."""
+    kind = TORCH_DTYPE[dtype]
+    if kernel == "flash2":
+        return native_call(shape, kind, direction, device)
+    return pytorch_call(shape, kind, direction, device, cudnn=kernel == "cudnn")
 
 
 def native_call(
@@ -126,19 +154,24 @@ def native_call(
     return lambda: kernels.attention_backward(gradient, q, k, v, out, lse, s.causal, None)
 
 
-def picked_call(
-    shape: Shape, kind: torch.dtype, direction: Direction, device: torch.device
+def pytorch_call(
+    shape: Shape, kind: torch.dtype, direction: Direction, device: torch.device, *, cudnn: bool
 ) -> Call:
-    """PyTorch's, over (batch, heads, sequence, width)."""
+    """PyTorch's, over (batch, heads, sequence, width): cuDNN's, or what PyTorch picks."""
     s = shape
     q, k, v = (
         torch.randn(s.batch, heads, s.seq_len, width, device=device).to(kind).requires_grad_()
         for heads, width in s.sides
     )
-    grouped = s.heads != s.kv_heads
 
     def forward() -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=s.causal, enable_gqa=grouped)
+        if cudnn:
+            attend = torch.ops.aten._scaled_dot_product_cudnn_attention
+            out: torch.Tensor = attend(q, k, v, None, True, is_causal=s.causal)[0]
+            return out
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=s.causal, enable_gqa=s.heads != s.kv_heads
+        )
 
     if direction == "forward":
         return torch.no_grad()(forward)
@@ -155,19 +188,28 @@ def measurements(device: torch.device, *, quick: bool) -> tuple[Measurement, ...
         dtypes = ("fp32", "bf16")
     found = tuple(shapes(is_cuda=device.type == "cuda", quick=quick))
     directions: tuple[Direction, ...] = ("forward", "backward")
-    return tuple(_point(*item) for item in product(found, dtypes, directions))
+    return tuple(
+        _point(shape, dtype, direction, kernel)
+        for shape, dtype, direction, kernel in product(
+            found, dtypes, directions, kernels_of(device)
+        )
+        if runs(kernel, shape)
+    )
 
 
-def _point(shape: Shape, dtype: Dtype, direction: Direction) -> Measurement:
+def _point(
+    shape: Shape, dtype: Dtype, direction: Direction, kernel: AttentionKernel | None
+) -> Measurement:
     s = shape
     mask = "causal" if s.causal else "full"
-    name = f"{s.batch}x{s.seq_len} {s.heads}/{s.kv_heads}x{s.head_dim}/{s.v_head_dim} {mask}"
-    key = f"attention/{dtype}/{direction}/{name.replace(' ', '/')}"
+    size = f"{s.batch}x{s.seq_len} {s.heads}/{s.kv_heads}x{s.head_dim}/{s.v_head_dim} {mask}"
+    title = f"attention {dtype} {kernel or 'usual'} {direction} {size}"
 
     def run(bench: Bench) -> tuple[Record, ...]:
-        timing = bench.measure(attention_call(s, dtype, direction, bench.device))
+        timing = bench.measure(attention_call(s, dtype, direction, bench.device, kernel))
         point = AttentionPoint(
             dtype=dtype,
+            kernel=kernel,
             direction=direction,
             batch=s.batch,
             heads=s.heads,
@@ -181,4 +223,5 @@ def _point(shape: Shape, dtype: Dtype, direction: Direction) -> Measurement:
         )
         return (Record.timed(key, point, timing),)
 
-    return Measurement(key, f"attention {dtype} {direction} {name}", 1.0, run, every_sweep=True)
+    key = title.replace(" ", "/")
+    return Measurement(key, title, 1.0, run, every_sweep=True)

@@ -2,8 +2,9 @@
 
 bandwidth     bytes that a fused kernel must read and write / seconds; arrays of 1 GiB on a GPU, on
               a CPU of 16 MiB, as small models make them: a large cache may hold them, as in
-              training; on a CPU also those of the native engine (`native_kernels`)
-launch        host-visible seconds of a kernel on one number, many of them back to back
+              training; also those of the native engine (`native_kernels`)
+launch        seconds of a kernel on one number, many of them back to back; on a GPU all issued
+              beforehand, as in training where the host is ahead
 optimizer     fused AdamW on fp32: reads weight, gradient, 2 moments; writes weight, 2 moments
 context       device memory in use before this process allocates: driver, kernels, libraries
               (CPU: resident bytes of the process)
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from costmodels.units import MIB
-from executor.profile.bench import Bench
+from executor.profile.bench import Bench, Call
 from executor.profile.measurement import Measurement
 from executor.profile.native_kernels import NATIVE, Kinds, Moving
 from executor.profile.operands import rows_of_numbers
@@ -30,7 +31,7 @@ ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
 def measurements(device: torch.device) -> tuple[Measurement, ...]:
     """All of the above, once each; what can be allocated before anything is."""
     size_bytes = ARRAY_BYTES[device.type]
-    kernels = CPU_POINTWISE if device.type == "cpu" else POINTWISE
+    kernels = {**POINTWISE, **NATIVE[device.type]}
     moved = tuple(_moved(name, make, size_bytes) for name, make in kernels.items())
     host = (_moved("host_to_device", _host_copy, size_bytes),) if device.type == "cuda" else ()
     return (
@@ -89,7 +90,6 @@ POINTWISE: Kinds = {
     "silu": _silu,
     "adamw": _adamw,
 }
-CPU_POINTWISE: Kinds = {"copy": _copy, "add": _add, **NATIVE, "adamw": _adamw}
 
 
 def _moved(
@@ -111,18 +111,24 @@ def _moved(
 
 
 def _launch(bench: Bench) -> tuple[Record, ...]:
-    number = torch.zeros(1, device=bench.device)
-
-    def many() -> None:
-        for _ in range(LAUNCHES):
-            number.add_(1)
-        bench.synchronise()
-
-    timing = bench.measure(many)
+    timing = bench.measure(_many_kernels(torch.zeros(1, device=bench.device)))
     result = Quantity(
         name="launch", value=timing.seconds / LAUNCHES, unit="s", spread=timing.spread
     )
     return (Record.timed("memory/launch", result, timing),)
+
+
+def _many_kernels(number: torch.Tensor) -> Call:
+    def many() -> None:
+        for _ in range(LAUNCHES):
+            number.add_(1)
+
+    if number.device.type == "cpu":
+        return many
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        many()
+    return graph.replay
 
 
 def context_bytes(device: torch.device) -> float:

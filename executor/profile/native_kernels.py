@@ -1,7 +1,7 @@
 """Calls of the native engine's own kernels, each with the bytes that the cost model counts for it.
 
-On a CPU most of them are several kernels, and in bf16 cast to fp32 and back, so that no copy or add
-says how fast they move their bytes.
+The loss is several kernels everywhere, on a CPU most of the others are too, and in bf16 they cast
+to fp32 and back, so that no copy or add says how fast they move their bytes.
 
     rms_norm, rope, swiglu    2, 2 and 3 tensors; backward 3, 2 and 5
     weighed_swiglu            the same: of experts, each row times its router's weight
@@ -22,7 +22,7 @@ from executor.engine import kernels
 from executor.engine.ends import cross_entropy
 from executor.profile.bench import Call
 from executor.profile.operands import rows_of_numbers
-from hardware_profiles.schema import Dtype, pointwise_name
+from hardware_profiles.schema import pointwise_name
 
 Moving = tuple[Call, float]
 Kinds = dict[str, Callable[[float, torch.device], Moving]]
@@ -113,9 +113,8 @@ MADE: dict[str, Callable[..., Moving]] = {
     "gradient_add": _gradient_add,
     "permute": _permute,
 }
-DTYPES: tuple[tuple[Dtype, torch.dtype], ...] = (("fp32", torch.float32), ("bf16", torch.bfloat16))
-NATIVE: Kinds = {
-    pointwise_name(name, dtype): partial(make, dtype=kind)
-    for dtype, kind in DTYPES
-    for name, make in MADE.items()
+IN_BF16: Kinds = {
+    pointwise_name(name, "bf16"): partial(make, dtype=torch.bfloat16) for name, make in MADE.items()
 }
+IN_FP32: Kinds = {name: partial(make, dtype=torch.float32) for name, make in MADE.items()}
+NATIVE = {"cpu": IN_FP32 | IN_BF16, "cuda": IN_BF16}  # a GPU trains in 16 bit

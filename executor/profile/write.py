@@ -180,8 +180,8 @@ def build_kernels(
     """Fractions of the peaks of `gpu`, and the points."""
     bandwidth, peak = gpu.memory_bandwidth_bytes_per_s, gpu.peak_flops_per_s
     moved = measured.bandwidths
-    apart = {"adamw", *(pointwise_name(kernel, "bf16") for kernel in moved)}
-    pointwise = [rate for name, rate in moved.items() if name not in apart]
+    in_bf16 = pointwise_name("", "bf16")
+    pointwise = [r for name, r in moved.items() if name != "adamw" and not name.endswith(in_bf16)]
     grouped: dict[Dtype, float] = defaultdict(float)
     for point in measured.matmuls:
         if point.groups > 1:

@@ -113,7 +113,7 @@ def test_attention_flops_by_hand() -> None:
 @pytest.mark.parametrize(
     ("call", "query", "key"),
     [
-        pytest.param(attention.picked_call, (1, 4, 16, 8), (1, 1, 16, 8), id="PyTorch's"),
+        pytest.param(attention.pytorch_call, (1, 4, 16, 8), (1, 1, 16, 8), id="PyTorch's"),
         pytest.param(attention.native_call, (16, 1, 4, 8), (16, 1, 1, 8), id="the engine's"),
     ],
 )
