@@ -25,7 +25,7 @@ Leaves out: clock changes within a step, cache reuse between kernels.
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -40,7 +40,8 @@ from hardware_profiles.tunings import Tuning
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
-HALF_RATE_QUERIES = 256.0
+# A thousand points take half a second, and every layout asks for the same.
+matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Device:
         key = ("matmul", dtype, str(grouped))
         if key not in self._measured:
             points = self.kernels.matmul_points if self.kernels.is_measured else ()
-            self._measured[key] = matmul_surface(points, dtype, grouped=grouped)
+            self._measured[key] = matmuls(points, dtype, grouped=grouped)
         return self._measured[key]
 
     def attention_surface(
@@ -95,7 +96,7 @@ class Device:
         if key not in self._measured:
             points = self.kernels.attention_points if self.kernels.is_measured else ()
             kernel = None if self.attention == "unfused" else self.attention
-            self._measured[key] = attention_surface(points, dtype, direction, kernel=kernel)
+            self._measured[key] = attentions(points, dtype, direction, kernel=kernel)
         return self._measured[key]
 
     def rate_flops_per_s(self, dtype: Dtype, *, grouped: bool = False) -> float:
@@ -154,7 +155,8 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
         efficiency *= kernels.flash2_fraction
     width = math.sqrt(min(1.0, min(op.head_dim, op.v_head_dim) / 128.0))
     rate: Number = device.gpu.peak_flops_per_s[dtype] * efficiency * width
-    rate = rate * op.keys / (op.keys + HALF_RATE_QUERIES / 2)
+    half = kernels.attention_half_backward if backward else kernels.attention_half_forward
+    rate = rate * op.keys / (op.keys + half)
     flops = op.forward_flops * (2.5 if backward else 1.0)
     if op.fused:
         return kernels.launch_s + flops / rate * device.tuning.attention_scale + beside

@@ -14,10 +14,12 @@ its V h / tp numbers and micro-batch: at most 2 % of a step, and fits are no bet
 from dataclasses import replace
 
 from costmodels.blocks import layer_operations, norm
-from costmodels.elementwise import Number, floor, maximum, minimum, where
+from costmodels.elementwise import Number, ceil, floor, maximum, minimum, where
 from costmodels.feed_forward import Site, gather_tokens, scatter_tokens
 from costmodels.operations import Matmul, Operation, Pointwise
 from costmodels.params import padded_vocab
+
+CHUNK_TILE = 128
 
 
 def embedding_operations(site: Site) -> tuple[Operation, ...]:
@@ -60,7 +62,8 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
         kernels=2 if fused else 8,
         measured_as=("cross_entropy", "cross_entropy"),
     )  # fmt: skip
-    head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False)
+    parts = ceil(shard.tokens / chunk_rows(site)[0]) if site.kernels.loss_chunk_bytes else 1
+    head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False, parts=parts)
     entering = gather_tokens(site, "head_input")
     if site.kernels.chunked_loss:  # both gradients are taken while the input is there
         entering = replace(entering, backward_count=entering.backward_count - where(
@@ -104,9 +107,12 @@ def logits_bytes(site: Site) -> Number:
 
 
 def chunk_rows(site: Site) -> tuple[Number, Number]:
-    """Rows of the first and of the second chunk (0 if there is none) that the loss runs over."""
+    """Rows of the first and of the second chunk (0 if there is none) that the loss runs over: as
+    many as fit, in whole tiles of a matmul.
+    """
     rows = site.shard.tokens
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
     fitting = floor(site.kernels.loss_chunk_bytes / (4.0 * columns))
-    first = minimum(rows, maximum(1.0, fitting))
+    whole = floor(fitting / CHUNK_TILE) * CHUNK_TILE
+    first = minimum(rows, maximum(1.0, where(fitting < CHUNK_TILE, fitting, whole)))
     return first, minimum(first, rows - first)

@@ -218,7 +218,7 @@ class Pricer:
         """Bringing the product of a weight's gradient to its buffer."""
         if not (isinstance(op, Matmul) and self.gradient_bytes):
             return 0.0
-        moved_bytes = self.gradient_bytes * op.k * op.n * op.groups
+        moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
         return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * self._scale(op)
 
     def _launches(self, op: Operation, direction: Direction) -> int:

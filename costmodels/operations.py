@@ -31,6 +31,7 @@ class Matmul:
     recipe   whether the number format of the training applies (else 16 bit: head, router,
              embeddings)
     casts    of its input, and of its output's gradient, where that format needs them
+    parts    of the rows, each with a product of its own, whose sum is the weight's gradient
     """
 
     name: str
@@ -40,6 +41,7 @@ class Matmul:
     groups: Number = 1
     recipe: bool = True
     casts: int = 1
+    parts: Number = 1
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("linear",)
 

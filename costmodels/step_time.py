@@ -21,7 +21,11 @@ from costmodels.schedule import end_s
 from costmodels.stage_model import StageModel
 
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
-"""Read and written per parameter: gradient, master weight, moments, and the 16-bit weight."""
+"""Read and written per parameter: gradient, master weight and moments."""
+CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
+"""The gradient read for its norm, read and written to scale it; the master weight rounded to the
+16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters, 46 bytes at 2.7e12 per s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +135,11 @@ def update_s(model: StageModel, rank: int) -> float:
 def optimizer_s(model: StageModel, parameters: RankParameters) -> Number:
     """The update of a rank's share of `parameters`, where it runs; or of each row of a grid."""
     moved_bytes = UPDATE_BYTES[model.setting.training.optimizer]
-    updated_bytes = model.traffic.updated(parameters) * moved_bytes
-    on_device = updated_bytes / model.pricer.device.bandwidth_bytes_per_s
+    device = model.pricer.device
+    around_bytes = CLIP_BYTES + (ROUND_BYTES if device.recipe.itemsize == 2.0 else 0.0)
+    each_s = moved_bytes / device.moved_bytes_per_s("adamw")
+    each_s = each_s + around_bytes / device.moved_bytes_per_s("copy")
+    on_device = model.traffic.updated(parameters) * each_s
     if model.host is None:
         return on_device
     on_host = model.host.update_s(parameters, moved_bytes, model.setting.engine.overlap)

@@ -99,6 +99,9 @@ class Kernels(Frozen):
                            fraction of the 16-bit peak at head_dim 128 and long sequences, FLOPs
                            of the causal half
     flash2_fraction        rate of FlashAttention-2 over the two above, which are the best kernel's
+    attention_half_forward, attention_half_backward
+                           keys that a query meets (half of them, if causal) at which attention
+                           reaches half of that rate
     alignment, misaligned_rate
                            elements that the columns and the inner side of a 16-bit matmul must be
                            multiples of, and the fraction of the rate that is left when one is not
@@ -121,6 +124,8 @@ class Kernels(Frozen):
     attention_forward: float
     attention_backward: float
     flash2_fraction: float = 1.0
+    attention_half_forward: float = 128.0
+    attention_half_backward: float = 128.0
     alignment: int = 1
     misaligned_rate: float = 1.0
     memory_efficiency: float

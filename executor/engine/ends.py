@@ -13,12 +13,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from costmodels.ends import CHUNK_TILE
 from executor.engine.functions import Differentiable, Embedding, rows_of
 from executor.engine.groups import all_gather, all_reduce, reduce_scatter
 from executor.engine.local import Local, Norm
 from executor.engine.weights import Unit, Weight
+from hardware_profiles.engines import load_engine
 
-CHUNK_BYTES = 2**28  # fp32 logits of one chunk: enough rows for a large matmul, little memory
+# fp32 logits of one chunk: enough rows for a large matmul and few additions to the table's gradient
+CHUNK_BYTES = load_engine("native").kernels.loss_chunk_bytes
 
 
 class Embed:
@@ -127,7 +130,8 @@ class HeadLoss(Differentiable):
         dx = torch.empty_like(rows)
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
         local = targets.reshape(-1) - table.sources[0].start
-        size = max(1, CHUNK_BYTES // (4 * table.shape[0]))
+        size = int(CHUNK_BYTES // (4 * table.shape[0])) or 1
+        size -= size % CHUNK_TILE if size > CHUNK_TILE else 0
         chunks = [x.split(size) for x in (rows, local, dx)]  # type: ignore[no-untyped-call]
         for chunk, target, dchunk in zip(*chunks, strict=True):
             part, dlogits = cross_entropy(chunk @ table.value.t(), target, group, scale)

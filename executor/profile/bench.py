@@ -31,6 +31,19 @@ def stream_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
+def captured(call: Call, times: int) -> Call:
+    """A call that lets the GPU do `call` so many times, issued beforehand as one CUDA graph."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        for _ in range(times):
+            call()
+        graph.capture_end()
+    torch.cuda.synchronize()
+    return graph.replay
+
+
 @dataclass(slots=True)
 class Bench:
     """This rank and its device.
@@ -95,17 +108,21 @@ class Bench:
         """What is kept of the repeats, and its spread."""
         return kept(seconds, kept_quantile(shared=not self.is_cuda, together=together))
 
-    def measure(self, call: Call, *, together: bool = False) -> Timing:
+    def measure(self, call: Call, *, together: bool = False, queued: bool = False) -> Timing:
         """Warm `call` up and repeat it until its median is known or the budget is spent; a long
         one may be over budget with a single repeat.
 
         together  the ranks work on one thing (a collective), which ends when the slowest does;
                   otherwise each has its own, and the median rank is reported
+        queued    kernels that a GPU may finish faster than its host issues them: all of a sample
+                  are issued beforehand, as in training where the host is ahead
         """
         iterations, batch, rows = self._plan(call, together=together)
+        ahead = queued and self.is_cuda and iterations > 1
+        issued, calls = (captured(call, iterations), 1) if ahead else (call, iterations)
         start = time.perf_counter()
         while batch:
-            own = self.samples(call, iterations, batch)
+            own = [s * calls / iterations for s in self.samples(issued, calls, batch)]
             gathered = self.everywhere([time.perf_counter() - start, *own])
             for row, more in zip(rows, gathered, strict=True):
                 row.extend(more[1:])

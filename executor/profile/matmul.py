@@ -223,7 +223,7 @@ def _point(shape: Shape, dtype: Dtype, layout: str) -> Measurement:
     key = f"matmul/{dtype}/{layout}/{size}"
 
     def run(bench: Bench) -> tuple[Record, ...]:
-        timing = bench.measure(product_call(shape, dtype, layout, bench.device))
+        timing = bench.measure(product_call(shape, dtype, layout, bench.device), queued=True)
         rate = shape.flops / timing.seconds
         point = MatmulPoint.model_validate(
             {

@@ -3,8 +3,7 @@
 bandwidth     bytes that a fused kernel must read and write / seconds; arrays of 1 GiB on a GPU, on
               a CPU of 16 MiB, as small models make them: a large cache may hold them, as in
               training; also those of the native engine (`native_kernels`)
-launch        seconds of a kernel on one number, many of them back to back; on a GPU all issued
-              beforehand, as in training where the host is ahead
+launch        seconds of a kernel on one number, many of them back to back
 optimizer     fused AdamW on fp32: reads weight, gradient, 2 moments; writes weight, 2 moments
 context       device memory in use before this process allocates: driver, kernels, libraries
               (CPU: resident bytes of the process)
@@ -18,13 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from costmodels.units import MIB
-from executor.profile.bench import Bench, Call
+from executor.profile.bench import Bench
 from executor.profile.measurement import Measurement
 from executor.profile.native_kernels import NATIVE, Kinds, Moving
 from executor.profile.operands import rows_of_numbers
 from executor.profile.record import Quantity, Record
 
-LAUNCHES = 1000
 ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
 
 
@@ -111,24 +109,10 @@ def _moved(
 
 
 def _launch(bench: Bench) -> tuple[Record, ...]:
-    timing = bench.measure(_many_kernels(torch.zeros(1, device=bench.device)))
-    result = Quantity(
-        name="launch", value=timing.seconds / LAUNCHES, unit="s", spread=timing.spread
-    )
+    number = torch.zeros(1, device=bench.device)
+    timing = bench.measure(lambda: number.add_(1), queued=True)
+    result = Quantity(name="launch", value=timing.seconds, unit="s", spread=timing.spread)
     return (Record.timed("memory/launch", result, timing),)
-
-
-def _many_kernels(number: torch.Tensor) -> Call:
-    def many() -> None:
-        for _ in range(LAUNCHES):
-            number.add_(1)
-
-    if number.device.type == "cpu":
-        return many
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        many()
-    return graph.replay
 
 
 def context_bytes(device: torch.device) -> float:

@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import harmonic_mean, median
+from statistics import harmonic_mean, mean, median
 
 from executor.profile.health import slow_links, slow_ranks, told
 from executor.profile.record import Quantity, Record, Result
@@ -182,6 +182,7 @@ def build_kernels(
     moved = measured.bandwidths
     in_bf16 = pointwise_name("", "bf16")
     pointwise = [r for name, r in moved.items() if name != "adamw" and not name.endswith(in_bf16)]
+    longest = _longest(measured.attentions)
     grouped: dict[Dtype, float] = defaultdict(float)
     for point in measured.matmuls:
         if point.groups > 1:
@@ -190,8 +191,9 @@ def build_kernels(
         gpu=gpu.name,
         matmul_efficiency={d: rate / peak[d] for d, rate in measured.rates("sustained").items()},
         grouped_efficiency={dtype: rate / peak[dtype] for dtype, rate in grouped.items()},
-        attention_forward=_attention(measured, "forward") / _peak_16_bit(gpu),
-        attention_backward=_attention(measured, "backward") / _peak_16_bit(gpu),
+        attention_forward=_best(longest, "forward") / _peak_16_bit(gpu),
+        attention_backward=_best(longest, "backward") / _peak_16_bit(gpu),
+        flash2_fraction=_flash2_fraction(longest),
         memory_efficiency=min(1.0, harmonic_mean(pointwise) / bandwidth),
         launch_s=measured.quantities["launch"],
         context_bytes=measured.quantities["context"],
@@ -211,18 +213,30 @@ def _peak_16_bit(gpu: Gpu) -> float:
     return peaks["bf16"] if "bf16" in peaks else peaks["fp16"]
 
 
-def _attention(measured: Measured, direction: str) -> float:
-    """FLOP/s of the longest causal 16-bit attention with the widest heads up to 128."""
+def _longest(points: Sequence[AttentionPoint]) -> tuple[AttentionPoint, ...]:
+    """Of the longest causal 16-bit attention with the widest heads up to 128, every kernel."""
     usual = [
         point
-        for point in measured.attentions
-        if point.direction == direction
-        and point.causal
+        for point in points
+        if point.causal
         and point.dtype in ("bf16", "fp16")
         and point.head_dim == point.v_head_dim <= 128
         and point.heads == point.kv_heads
     ]
-    return max(usual, key=lambda point: (point.head_dim, point.seq_len)).flops_per_s
+    largest = max((point.head_dim, point.seq_len) for point in usual)
+    return tuple(point for point in usual if (point.head_dim, point.seq_len) == largest)
+
+
+def _best(points: Iterable[AttentionPoint], direction: str) -> float:
+    return max(point.flops_per_s for point in points if point.direction == direction)
+
+
+def _flash2_fraction(points: Sequence[AttentionPoint]) -> float:
+    """FlashAttention-2 over the best kernel, the mean of both directions; 1 where it is the only
+    one, or was not measured.
+    """
+    found = [p.flops_per_s / _best(points, p.direction) for p in points if p.kernel == "flash2"]
+    return mean(found) if found else 1.0
 
 
 def _links(measured: Measured, job: Job) -> tuple[Link, Link]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from costmodels.blocks import layer_operations
-from costmodels.ends import embedding_operations, head_operations, logits_bytes
+from costmodels.ends import chunk_rows, embedding_operations, head_operations, logits_bytes
 from costmodels.feed_forward import Site
 from costmodels.hf_config import model_from_config
 from costmodels.layout import Layout, even_stages
@@ -156,6 +156,30 @@ def test_ends_save_what_the_paper_adds(name: str):
     head = sum(float(op.saved_bytes) for op in head_operations(where)) + float(logits_bytes(where))
     assert embedding == S * b * h / 8
     assert head == pytest.approx(4 * S * b * h / 8 * (1 + V / h), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("chunk_bytes", "rows", "parts"),
+    [
+        pytest.param(0.0, None, 1, id="at once: 1 product"),
+        pytest.param(4.0 * V * 300, 256, 8, id="300 rows fit, 256 in whole tiles: 2048 / 256 = 8"),
+        pytest.param(4.0 * V * 900, 896, 3, id="896 rows: 2.3, so 3"),
+        pytest.param(4.0 * V * 100, 100, 21, id="100 rows, less than a tile: 20.5, so 21"),
+    ],
+)
+def test_a_gradient_of_a_loss_over_chunks_is_a_sum(
+    chunk_bytes: float, rows: float | None, parts: int
+) -> None:
+    """2,048 tokens, 51,200 columns: as many products as chunks make the table's gradient."""
+    model = gpt(64, 6144, 48)
+    where = site(model, 1, 1, sequence_parallel=False)
+    habits = where.kernels.model_copy(update={"loss_chunk_bytes": chunk_bytes})
+    here = replace(where, kernels=habits)
+    head = next(op for op in head_operations(here) if op.name == "head")
+    assert isinstance(head, Matmul)
+    assert head.parts == parts
+    if rows is not None:
+        assert float(chunk_rows(here)[0]) == rows
 
 
 def test_flops_of_a_llama_3_8b_layer():

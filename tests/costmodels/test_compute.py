@@ -30,6 +30,7 @@ def device() -> Device:
             "matmul_efficiency": {"bf16": 1.0, "fp8": 1.0}, "grouped_efficiency": {"bf16": 0.5},
             "memory_efficiency": 1.0, "launch_s": 1e-5, "attention_forward": 0.5,
             "attention_backward": 0.4, "matmul_points": (), "attention_points": (),
+            "attention_half_forward": 128.0, "attention_half_backward": 128.0,
         }
     )  # fmt: skip
     return Device(gpu, kernels, Tuning(), RECIPES["bf16"])
@@ -100,6 +101,52 @@ def test_sinks_cost_the_backward(device: Device):
     for backward, more in ((False, 0.0), (True, 1e-3)):
         found = attention_s(device, slow, backward=backward)
         assert found - attention_s(device, plain, backward=backward) == pytest.approx(more)
+
+
+def test_attention_reaches_half_of_its_rate_by_hand(device: Device):
+    """300 keys reach 3/4 of the rate forward, where half takes 100, and 1/4 backward, where it
+    takes 900; the backward has 2.5 times the FLOPs and here the same rate.
+    """
+    update = {
+        "attention_forward": 0.5, "attention_backward": 0.5,
+        "attention_half_forward": 100.0, "attention_half_backward": 900.0,
+    }  # fmt: skip
+    here = replace(device, kernels=device.kernels.model_copy(update=update))
+    core = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    full_s = core.forward_flops / 50e12
+    assert attention_s(here, core, backward=False) == pytest.approx(1e-5 + full_s / 0.75)
+    assert attention_s(here, core, backward=True) == pytest.approx(1e-5 + 2.5 * full_s / 0.25)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rate"),
+    [
+        pytest.param("flash2", 1e12, id="FlashAttention-2's own"),
+        pytest.param("cudnn", 4e12, id="cuDNN's own"),
+        pytest.param("unfused", 2e12, id="none of them: the usual one's"),
+    ],
+)
+def test_attention_is_priced_by_the_kernel_of_the_engine(
+    device: Device, asked: str, rate: float
+) -> None:
+    """Three kernels were measured at four shapes each, at 1, 4 and 2 TFLOP/s."""
+    points = tuple(
+        AttentionPoint(
+            dtype="bf16", kernel=kernel, direction="forward", batch=1, heads=4, kv_heads=4,
+            head_dim=d, v_head_dim=d, seq_len=s, causal=True, flops_per_s=measured,
+        )
+        for kernel, measured in (("flash2", 1e12), ("cudnn", 4e12), (None, 2e12))
+        for d in (64, 128) for s in (256, 1024)
+    )  # fmt: skip
+    update = {"attention_points": points, "conditions": {"kind": "measured"}}
+    kernels = device.kernels.model_copy(update=update)
+    here = replace(device, kernels=kernels, attention=asked)
+    surface = here.attention_surface("bf16", "forward")
+    assert surface is not None
+    assert float(surface(4, 512, 64).flops_per_s) == pytest.approx(rate)
 
 
 def test_pointwise_by_hand(device: Device):

@@ -239,6 +239,9 @@ def test_gradients_reach_their_buffer_by_hand(
     adding_s = moved_bytes * 2 * 4096 * 512 / device.bandwidth_bytes_per_s + kernels.launch_s
     assert cost.weight_grad.pointwise_s == pytest.approx(adding_s if moved_bytes else 0.0)
     assert cost.forward.pointwise_s == cost.input_grad.pointwise_s == 0
+    thrice = pricer.full_cost([replace(op, parts=3)], 0.0).weight_grad.pointwise_s
+    moving_s = adding_s - kernels.launch_s
+    assert thrice - cost.weight_grad.pointwise_s == pytest.approx(2 * moving_s)
     issued_s = 2.0 if moved_bytes else 1.0
     assert cost.weight_grad.total_s == pytest.approx(issued_s)
     assert cost.forward.total_s == pytest.approx(1.0)

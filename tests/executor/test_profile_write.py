@@ -93,15 +93,37 @@ def test_efficiencies_are_fractions_of_the_datasheet() -> None:
     assert kernels.optimizer_efficiency == pytest.approx(2.5 / 3.35, rel=1e-5)
 
 
-def test_rates_in_bf16_are_no_part_of_the_mean() -> None:
-    """A norm that casts moves a tenth of the bytes: plans read its own rate; the mean is fp32's."""
-    cast = _quantity("bandwidth.add_bf16", 0.3e12)
+@pytest.mark.parametrize("name", ["add_bf16", "rope_bf16"])
+def test_rates_in_bf16_are_no_part_of_the_mean(name: str) -> None:
+    """A kernel that casts moves a tenth of the bytes: plans read its own rate, the mean is fp32's,
+    whether it was measured in fp32 too or not.
+    """
+    cast = _quantity(f"bandwidth.{name}", 0.3e12)
     plain = build_cluster(RECORDS, H100, JOB, {}, "x").kernels
     both = build_cluster((*RECORDS, cast), H100, JOB, {}, "x").kernels
     assert plain is not None
     assert both is not None
     assert both.memory_efficiency == plain.memory_efficiency
-    assert both.pointwise_bytes_per_s == {**plain.pointwise_bytes_per_s, "add_bf16": 0.3e12}
+    assert both.pointwise_bytes_per_s == {**plain.pointwise_bytes_per_s, name: 0.3e12}
+
+
+def test_the_best_attention_kernel_is_the_measure_of_the_other() -> None:
+    """250e12 of FlashAttention-2 beside 500e12 forward, 300e12 beside 400e12 backward: 5/8."""
+    flash2 = [
+        record.model_copy(
+            update={
+                "key": f"flash2{record.key}",
+                "result": record.result.model_copy(update={"kernel": "flash2", "flops_per_s": r}),
+            }
+        )
+        for record in RECORDS if isinstance(record.result, AttentionPoint)
+        for r in ({"forward": 250e12, "backward": 300e12}[record.result.direction],)
+    ]  # fmt: skip
+    kernels = build_cluster((*flash2, *RECORDS), H100, JOB, {}, "x").kernels
+    assert kernels is not None
+    assert kernels.attention_forward == pytest.approx(500 / 989, rel=1e-5)
+    assert kernels.attention_backward == pytest.approx(400 / 989, rel=1e-5)
+    assert kernels.flash2_fraction == pytest.approx(5 / 8)
 
 
 def test_the_file_reads_back(tmp_path: Path) -> None:
