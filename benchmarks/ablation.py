@@ -101,6 +101,9 @@ EFFECTS: dict[str, Change] = {
     "without bringing gradients to their buffers": _engine("kernels", gradient_add="fused"),
     "with every loss in one kernel": _engine("kernels", fused_cross_entropy=True),
     "without slower FlashAttention-2": _kernels(flash2_fraction=1.0),
+    "with short attention as fast as long": _kernels(
+        attention_half_forward=0.0, attention_half_backward=0.0
+    ),
     "without kernel launch time": _kernels(launch_s=0.0),
     "without any overlap": _engine("overlap", **NO_OVERLAP),
     "without overlap's interference": _tuned(interference=0),

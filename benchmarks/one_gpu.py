@@ -1,6 +1,6 @@
 """The native engine's runs on one H100 and one H200, beside what was predicted.
 
-    python -m benchmarks.one_gpu            write the table of docs/accuracy.md anew
+    python -m benchmarks.one_gpu    write the table of docs/accuracy.md and README's lines anew
 
 `measured/runs.jsonl` has a line for each run: what `meshplan execute --steps 6 --warmup 3` measured
 of a plan. `measured/h100-sxm.toml` is a profile of five minutes of the same kind of GPU,
@@ -51,24 +51,37 @@ def prediction(run: dict[str, Any], cluster: Cluster) -> Prediction:
     return predicted(case)
 
 
-def table() -> str:
-    """A line for each run, and the medians."""
-    found = [(run, *both(run)) for run in runs()]
+Found = list[tuple[dict[str, Any], Prediction, Prediction]]
+
+
+def table(found: Found) -> str:
+    """A line for each run."""
     lines = [
         "| GPU | model | tokens x micro-batch, recompute | step | by published figures | by the "
         "measured profile | optimizer | allocated | error | reserved | error |",
         f"|{'---|' * 11}",
         *("| " + " | ".join(_cells(*item)) + " |" for item in found),
-        "",
     ]
-    names = ("published figures", "the measured profile")
-    for index, name in enumerate(names):
-        errors = [item[1 + index].step_time_s / item[0]["step_time_s"] - 1 for item in found]
-        lines.append(
-            f"Step time by {name}: median {median(map(abs, errors)):.1%}, "
-            f"largest {max(errors, key=abs):+.1%}, bias {median(errors):+.1%}, {len(errors)} runs."
-        )
     return "\n".join(lines)
+
+
+def medians(found: Found) -> str:
+    """The errors of all runs together."""
+    times = [run["step_time_s"] for run, _, _ in found]
+    memory = [m.memory[0].allocated / run["allocated_bytes"] - 1 for run, _, m in found]
+    return "\n".join(
+        f"{name}: median {median(map(abs, errors)):.1%}, largest {max(errors, key=abs):+.1%}, "
+        f"bias {median(errors):+.1%}, {len(errors)} runs."
+        for name, errors in (
+            ("Step time by a profile measured there", _errors(times, [m for _, _, m in found])),
+            ("Step time by published figures", _errors(times, [p for _, p, _ in found])),
+            ("Allocated memory", memory),
+        )
+    )
+
+
+def _errors(times: list[float], predictions: list[Prediction]) -> list[float]:
+    return [found.step_time_s / s - 1 for s, found in zip(times, predictions, strict=True)]
 
 
 def both(run: dict[str, Any]) -> Iterator[Prediction]:
@@ -98,10 +111,12 @@ def _cells(run: dict[str, Any], published: Prediction, measured: Prediction) -> 
 
 
 def main() -> None:
-    """Write the table between its marks."""
-    text = table()
-    print(text)
-    put(ROOT / "docs/accuracy.md", "one gpu", text)
+    """Write table and medians between their marks."""
+    found = [(run, *both(run)) for run in runs()]
+    text, short = table(found), medians(found)
+    print(text, short, sep="\n\n")
+    put(ROOT / "docs/accuracy.md", "one gpu", f"{text}\n\n{short}")
+    put(ROOT / "README.md", "one gpu", short)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@
     k0       inner size at which a matmul reaches half of E: 170, the median of two fits to
              published cuBLAS tables (B200 190, A100 170; median error 6.5 % and 2.6 % of 514 and
              183 shapes)
-    w        head width: heads narrower than 128 leave part of the matrix unit idle, min(1, d /
-             128)^(1/2)
-    s0       query length at which attention reaches half of its rate, 256
+    w        head width: heads narrower than 128 leave part of the matrix unit idle, (d / 128)^0.4;
+             less of it under FlashAttention-2, which does not use all of it anyway, ^0.2. Measured
+             at 64 on an H100: 0.73 to 0.80, and 0.87 to 0.90 (A100, Perlmutter: about 0.9)
+    s, s0    keys that a query meets, and those at which attention reaches half of its rate
+             (Kernels.attention_half_*): on an H100 215 forward and 550 backward
     sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach
 
@@ -23,7 +25,6 @@ A profile measured on the machine itself replaces all of this, the launch includ
 Leaves out: clock changes within a step, cache reuse between kernels.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -40,6 +41,7 @@ from hardware_profiles.tunings import Tuning
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
+NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
 # A thousand points take half a second, and every layout asks for the same.
 matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
 
@@ -153,7 +155,9 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     if device.attention == "flash2":
         efficiency *= kernels.flash2_fraction
-    width = math.sqrt(min(1.0, min(op.head_dim, op.v_head_dim) / 128.0))
+    flash2 = device.attention == "flash2" or kernels.flash2_fraction == 1.0  # nothing is better
+    narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
+    width = min(1.0, min(op.head_dim, op.v_head_dim) / 128.0) ** narrowness
     rate: Number = device.gpu.peak_flops_per_s[dtype] * efficiency * width
     half = kernels.attention_half_backward if backward else kernels.attention_half_forward
     rate = rate * op.keys / (op.keys + half)

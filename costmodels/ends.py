@@ -107,12 +107,17 @@ def logits_bytes(site: Site) -> Number:
 
 
 def chunk_rows(site: Site) -> tuple[Number, Number]:
-    """Rows of the first and of the second chunk (0 if there is none) that the loss runs over: as
-    many as fit, in whole tiles of a matmul.
-    """
+    """Rows of the first and of the second chunk (0 if there is none) that the loss runs over."""
     rows = site.shard.tokens
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
-    fitting = floor(site.kernels.loss_chunk_bytes / (4.0 * columns))
-    whole = floor(fitting / CHUNK_TILE) * CHUNK_TILE
-    first = minimum(rows, maximum(1.0, where(fitting < CHUNK_TILE, fitting, whole)))
+    first = minimum(rows, rows_that_fit(columns, site.kernels.loss_chunk_bytes))
     return first, minimum(first, rows - first)
+
+
+def rows_that_fit(columns: Number, chunk_bytes: float) -> Number:
+    """Rows of so many fp32 logits in `chunk_bytes`, at least one, and in whole tiles of a matmul
+    where a tile fits.
+    """
+    fitting = floor(chunk_bytes / (4.0 * columns))
+    whole = floor(fitting / CHUNK_TILE) * CHUNK_TILE
+    return maximum(1.0, where(fitting < CHUNK_TILE, fitting, whole))

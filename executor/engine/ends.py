@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from costmodels.ends import CHUNK_TILE
+from costmodels.ends import rows_that_fit
 from executor.engine.functions import Differentiable, Embedding, rows_of
 from executor.engine.groups import all_gather, all_reduce, reduce_scatter
 from executor.engine.local import Local, Norm
@@ -130,8 +130,7 @@ class HeadLoss(Differentiable):
         dx = torch.empty_like(rows)
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
         local = targets.reshape(-1) - table.sources[0].start
-        size = int(CHUNK_BYTES // (4 * table.shape[0])) or 1
-        size -= size % CHUNK_TILE if size > CHUNK_TILE else 0
+        size = int(rows_that_fit(table.shape[0], CHUNK_BYTES))
         chunks = [x.split(size) for x in (rows, local, dx)]  # type: ignore[no-untyped-call]
         for chunk, target, dchunk in zip(*chunks, strict=True):
             part, dlogits = cross_entropy(chunk @ table.value.t(), target, group, scale)

@@ -122,6 +122,27 @@ def test_attention_reaches_half_of_its_rate_by_hand(device: Device):
 
 
 @pytest.mark.parametrize(
+    ("kernel", "fraction", "share"),
+    [
+        pytest.param("cudnn", 0.5, 2**-0.4, id="cuDNN: 2^-0.4"),
+        pytest.param("flash2", 0.5, 0.5 * 2**-0.2, id="FlashAttention-2, half as fast: 2^-0.2 / 2"),
+        pytest.param("cudnn", 1.0, 2**-0.2, id="nothing better than it: 2^-0.2"),
+    ],
+)
+def test_narrow_heads_by_hand(device: Device, kernel: str, fraction: float, share: float):
+    """Heads of 64 instead of 128: the share of the rate that is left."""
+    kernels = device.kernels.model_copy(update={"flash2_fraction": fraction})
+    wide = AttentionCore(
+        name="attention", queries=600.0, keys=300.0, all_keys=600.0, heads=4, head_dim=128,
+        v_head_dim=128, fused=True,
+    )  # fmt: skip
+    narrow = replace(wide, heads=8, head_dim=64, v_head_dim=64)
+    seconds_wide = attention_s(replace(device, kernels=kernels), wide, backward=False) - 1e-5
+    here = replace(device, kernels=kernels, attention=kernel)
+    assert attention_s(here, narrow, backward=False) - 1e-5 == pytest.approx(seconds_wide / share)
+
+
+@pytest.mark.parametrize(
     ("asked", "rate"),
     [
         pytest.param("flash2", 1e12, id="FlashAttention-2's own"),

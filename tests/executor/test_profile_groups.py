@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from executor.profile import attention, collectives, matmul
 from executor.profile.bench import Call
 from executor.profile.groups import GroupShape, group_shapes, members
-from hardware_profiles.schema import Dtype
+from hardware_profiles.schema import AttentionKernel, Dtype
 
 
 def test_strided_groups_share_the_network_by_hand() -> None:
@@ -130,6 +130,27 @@ def test_attention_backward_gives_all_three_gradients(
     )
     gradients = call(shape, torch.float32, "backward", torch.device("cpu"))()
     assert [tuple(g.shape) for g in gradients] == [query, key, key]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "heads", "widths", "taken"),
+    [
+        pytest.param("cudnn", (8, 8), (128, 128), True, id="cuDNN: 128 wide, as many keys"),
+        pytest.param("cudnn", (8, 2), (128, 128), False, id="cuDNN: fewer keys"),
+        pytest.param("cudnn", (8, 8), (192, 128), False, id="cuDNN: wider queries"),
+        pytest.param("cudnn", (8, 8), (256, 256), False, id="cuDNN: 256 wide"),
+        pytest.param("flash2", (8, 2), (192, 128), True, id="FlashAttention-2: all of it"),
+    ],
+)
+def test_kernels_are_measured_at_the_shapes_that_they_take(
+    kernel: AttentionKernel, heads: tuple[int, int], widths: tuple[int, int], taken: bool
+) -> None:
+    """cuDNN's backward takes plain heads of at most 128."""
+    shape = attention.Shape(
+        batch=1, heads=heads[0], kv_heads=heads[1], head_dim=widths[0], v_head_dim=widths[1],
+        seq_len=16, causal=True,
+    )  # fmt: skip
+    assert attention.runs(kernel, shape) == taken
 
 
 def test_quick_is_a_part_of_the_work() -> None:

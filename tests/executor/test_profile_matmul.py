@@ -77,6 +77,13 @@ def test_native_kernels_run_and_count_their_bytes(name: str) -> None:
     assert 0.5 <= moved_bytes / 2**20 <= 26
 
 
+def test_a_gpu_trains_in_16_bit() -> None:
+    """The engine's kernels are measured in bf16 there, on a CPU in fp32 too."""
+    assert all(name.endswith("_bf16") for name in NATIVE["cuda"])
+    assert {name.removesuffix("_bf16") for name in NATIVE["cuda"]} < NATIVE["cpu"].keys()
+    assert NATIVE["cuda"].keys() < NATIVE["cpu"].keys()
+
+
 @pytest.mark.parametrize("is_cuda", [True, False])
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_larger_batch_of_attention_takes_as_much_longer(is_cuda: bool, quick: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hardware_profiles.load import cluster_names, gpu_names, load_cluster, save_cluster
-from hardware_profiles.schema import Cluster, CurvePoint, MatmulPoint
+from hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
 from planner.profiles_cli import profiles_app
 from planner.profiles_compare import compare
 
@@ -90,7 +90,8 @@ def test_diff_by_command(tmp_path: Path) -> None:
 def profiled(noise: float, seed: int, **slower_by: float) -> Cluster:
     """A profile of two CPU ranks whose points wander by `noise`; one kind of them takes longer.
 
-    slower_by  of a collective or a number format: all_reduce=1.15 takes 15 % longer
+    slower_by  of a collective, a number format or an attention kernel: all_reduce=1.15 takes 15 %
+               longer
     """
     random = np.random.default_rng(seed)
 
@@ -108,8 +109,20 @@ def profiled(noise: float, seed: int, **slower_by: float) -> Cluster:
         MatmulPoint(dtype=dtype, m=m, n=n, k=k, flops_per_s=1 / seconds(dtype, 1e-11), spread=noise)
         for dtype in ("fp32", "bf16") for m in SIDES for n in SIDES for k in SIDES
     )  # fmt: skip
+    attentions = tuple(
+        AttentionPoint(
+            dtype="bf16", kernel=kernel, direction="forward", batch=1, heads=4, kv_heads=4,
+            head_dim=64, v_head_dim=64, seq_len=2**i, causal=True,
+            flops_per_s=1 / seconds(kernel, 1e-11), spread=noise,
+        )
+        for kernel in ("flash2", "cudnn") for i in range(7, 15)
+    )  # fmt: skip
     conditions = {"kind": "measured"}
-    kernels = base.kernels.model_copy(update={"matmul_points": matmuls, "conditions": conditions})
+    kernels = base.kernels.model_copy(
+        update={
+            "matmul_points": matmuls, "attention_points": attentions, "conditions": conditions
+        }
+    )  # fmt: skip
     points = {"kernels": kernels, "collective_points": curves, "conditions": conditions}
     return base.model_copy(update=points)
 
@@ -129,7 +142,12 @@ def test_a_slow_number_format_is_found_through_the_noise(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "group"), [("all_reduce", "all_reduce 1x2"), ("bf16", "matmul bf16")]
+    ("kind", "group"),
+    [
+        ("all_reduce", "all_reduce 1x2"),
+        ("bf16", "matmul bf16"),
+        ("cudnn", "attention bf16 cudnn forward"),
+    ],
 )
 def test_fifteen_per_cent_are_found(tmp_path: Path, kind: str, group: str) -> None:
     """A collective, or a format, that takes 15 % longer is named, called worse, and exits 1."""
