@@ -12,6 +12,7 @@ loss_chunk_bytes  of the engine at that time; it ran the loss over smaller chunk
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -86,8 +87,13 @@ def _errors(times: list[float], predictions: list[Prediction]) -> list[float]:
 
 def both(run: dict[str, Any]) -> Iterator[Prediction]:
     """Predicted by published figures and by the measured profile."""
-    yield prediction(run, load_cluster(PUBLISHED[run["gpu"]]))
-    yield prediction(run, load_cluster(MEASURED / f"{run['gpu']}.toml"))
+    yield prediction(run, _cluster(PUBLISHED[run["gpu"]]))
+    yield prediction(run, _cluster(MEASURED / f"{run['gpu']}.toml"))
+
+
+@cache
+def _cluster(source: str | Path) -> Cluster:
+    return load_cluster(source)
 
 
 def _cells(run: dict[str, Any], published: Prediction, measured: Prediction) -> Iterator[str]:

@@ -14,7 +14,6 @@ from costmodels.step_memory import (
     step_memory,
 )
 from costmodels.step_time import (
-    UPDATE_BYTES,
     StepTime,
     optimizer_s,
     reduce_s,
@@ -23,7 +22,7 @@ from costmodels.step_time import (
     update_s,
 )
 
-__all__ = ["UPDATE_BYTES", "Setting", "StepModel", "StepTime", "optimizer_s"]
+__all__ = ["Setting", "StepModel", "StepTime", "optimizer_s"]
 
 
 class StepModel(StageModel):
