@@ -36,7 +36,7 @@ def captured(call: Call, times: int) -> Call:
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        graph.capture_begin()
+        graph.capture_begin(capture_error_mode="thread_local")  # NCCL watches from another
         for _ in range(times):
             call()
         graph.capture_end()
