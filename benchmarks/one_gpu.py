@@ -5,7 +5,8 @@
 `measured/runs.jsonl` has a line for each run: what `meshplan execute --steps 6 --warmup 3` measured
 of a plan. `measured/h100-sxm.toml` is a profile of five minutes of the same kind of GPU,
 `measured/h200.toml` a quick one. A run is predicted twice, nothing fitted to it: by the published
-figures of its GPU (dgx-h100, dgx-h200), and by the measured profile.
+figures of its GPU (dgx-h100, dgx-h200; their attention is from this H100's profile), and by the
+measured profile.
 
 loss_chunk_bytes  of the engine at that time; it ran the loss over smaller chunks at first
 """

@@ -3,7 +3,7 @@
     python -m benchmarks.one_gpu_kernels    write the table of docs/accuracy.md anew
 
 The formulas know the published figures of the GPU (dgx-h100), and of this very profile only the
-rate of long attention and the lengths at which half of it is reached.
+rates of long attention and of narrow heads, and the lengths at which half of it is reached.
 """
 
 from collections import defaultdict
