@@ -27,18 +27,24 @@ def split_by_cost(model: Model, num_stages: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def split_evenly(num_layers: int, num_stages: int, *, ends_count: bool) -> tuple[int, ...]:
+def split_evenly(
+    num_layers: int, num_stages: int, *, ends_count: bool, mtp_layers: int = 0
+) -> tuple[int, ...]:
     """Layers of each stage; what does not divide goes to the middle, away from embedding and head.
     """
     if num_stages == 1:
         return (num_layers,)
-    short = 2 if ends_count and num_layers % num_stages and num_layers + 2 >= num_stages else 0
-    base, longer = divmod(num_layers + short, num_stages)
+    counted = ends_count and num_layers % num_stages and num_layers + 2 >= num_stages
+    first, last = (1, 1) if counted else (0, 0)
+    if mtp_layers:
+        first, last = 0, 1 + 2 * mtp_layers
+    base, longer = divmod(num_layers + first + last, num_stages)
     middle_first = sorted(range(num_stages), key=lambda s: abs(s - (num_stages - 1) / 2))
     extra = set(middle_first[:longer])
     counts = [base + (s in extra) for s in range(num_stages)]
-    if short:
-        counts[0], counts[-1] = counts[0] - 1, counts[-1] - 1
+    beyond = max(last - counts[-1], 0)
+    counts[-1] -= last - beyond
+    counts[0] -= first + beyond
     return tuple(counts)
 
 

@@ -39,6 +39,8 @@ LAST_WITHOUT_FLASH = 2022
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
 """Releases of Megatron-Bridge: the first with a fast kernel for sinks, and one that lost it."""
 
+TRAINS_MTP = ("nemo", "megatron-bridge", "megatron-bridge-2025")
+
 EAGER = re.compile(r"\beager\b|no torch\.compile", re.IGNORECASE)
 ASYNC_TENSOR = re.compile(r"\basync tp\b", re.IGNORECASE)
 STEP_GRAPH = re.compile(r"cuda graphs: [^;]*full_iteration", re.IGNORECASE)
@@ -97,6 +99,15 @@ def expert_ranks(row: dict[str, str], num_experts: int, ranks: int) -> int:
     can (NVIDIA-NeMo/Automodel@037e04a6 examples/benchmark/configs/gptoss_120b_te_deepep.yaml).
     """
     return math.gcd(num_experts, ranks) if "deepep" in (row.get("note") or "").lower() else 1
+
+
+def mtp_modules(row: dict[str, str], engine: Engine) -> int:
+    """Multi-token-prediction modules that were trained."""
+    name = (row.get("model") or "").lower()
+    said = re.search(r"\bw/(o?) mtp\b", name)
+    if said:
+        return int(not said[1])
+    return int("deepseekv3" in re.sub("[^a-z0-9]", "", name) and engine.name in TRAINS_MTP)
 
 
 def _year(row: dict[str, str]) -> float:

@@ -8,7 +8,7 @@ says so.
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from hardware_profiles.load import UnknownProfile
 from hardware_profiles.schema import Cluster
 from planner.run_cells import SkippedRow, count, number
 from planner.run_clusters import cluster_of
-from planner.run_habits import engine_of, expert_ranks, whole_step_graph
+from planner.run_habits import engine_of, expert_ranks, mtp_modules, whole_step_graph
 from planner.run_memory import as_it_held
 
 
@@ -90,6 +90,7 @@ def run_of(row: dict[str, str]) -> Run:
     engine = engine_of(row)
     try:
         model = model_from_shape(row, row.get("model") or row["id"])
+        model = replace(model, mtp_layers=mtp_modules(row, engine))
         cluster = cluster_of(row)
         training = _training(row)
         layout, assumed = _layout(row, model, training, engine)
@@ -163,7 +164,7 @@ def _stage_counts(
     ends = engine.legality.layers_count_ends or row.get("suite") == "zb"
     if num_stages > model.num_layers + 2 * ends:
         raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
-    return split_evenly(model.num_layers, num_stages, ends_count=ends)
+    return split_evenly(model.num_layers, num_stages, ends_count=ends, mtp_layers=model.mtp_layers)
 
 
 def _schedule(row: dict[str, str], pp: int, vpp: int) -> Schedule:
