@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from costmodels.blocks import layer_operations
-from costmodels.ends import embedding_operations, head_operations
+from costmodels.ends import embedding_operations, head_operations, module_operations
 from costmodels.hf_config import model_from_config
 from costmodels.layout import Layout, Stage, even_stages
 from costmodels.memory import Memory
@@ -162,7 +162,8 @@ def sent_bytes(case: Case, axis: str) -> float:
         if index == 0:
             total += _bytes(embedding_operations(step.site), axis)
         if index == len(step.stage_counts) - 1:
-            total += _bytes(head_operations(step.site), axis)
+            head = head_operations(step.site) + module_operations(step.site)
+            total += _bytes(head, axis)
     return total * step.m
 
 

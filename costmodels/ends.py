@@ -41,13 +41,16 @@ def embedding_operations(site: Site) -> tuple[Operation, ...]:
 
 def head_operations(site: Site) -> tuple[Operation, ...]:
     """Final norm, projection on the vocabulary, cross-entropy; and the same for each MTP module."""
-    once = _head_once(site)
+    return (1 + site.model.mtp_layers) * _head_once(site)
+
+
+def module_operations(site: Site) -> tuple[Operation, ...]:
+    """What each MTP module computes before its head: the projection and a layer."""
     if not site.model.mtp_layers:
-        return once
-    h = site.model.hidden
+        return ()
+    h, kind = site.model.hidden, site.model.kinds[site.model.pattern[-1]]
     projection = Matmul(name="mtp_projection", m=site.shard.tokens, n=h / site.shard.tp, k=2 * h)
-    module = (projection, *layer_operations(site, site.model.kinds[site.model.pattern[-1]]))
-    return once + site.model.mtp_layers * (*module, *once)
+    return site.model.mtp_layers * (projection, *layer_operations(site, kind))
 
 
 def _head_once(site: Site) -> tuple[Operation, ...]:

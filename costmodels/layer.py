@@ -36,6 +36,8 @@ class Pass:
 
     host_s     what the host adds because it cannot issue kernels fast enough
     offload_s  copies to and from its memory that nothing hides
+    nearby_s   of the exposed communication, what stays within nodes where that of the weights
+               leaves them: no part of the sum
     """
 
     matmul_s: Number = 0.0
@@ -47,6 +49,7 @@ class Pass:
     data_s: Number = 0.0
     host_s: Number = 0.0
     offload_s: Number = 0.0
+    nearby_s: Number = 0.0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
@@ -60,6 +63,11 @@ class Pass:
     def compute_s(self) -> Number:
         """Seconds that the device computes or waits for its host."""
         return self.matmul_s + self.attention_s + self.pointwise_s + self.host_s
+
+    @property
+    def room_s(self) -> Number:
+        """Seconds under which the traffic of weights may hide: on other links, or on none."""
+        return self.compute_s + self.nearby_s
 
     @property
     def exposed_s(self) -> Number:
@@ -105,9 +113,9 @@ class Cost:
         return self.replay.total_s + self.input_grad.total_s + self.weight_grad.total_s
 
     @property
-    def backward_compute_s(self) -> Number:
-        """Seconds of them that the device computes."""
-        return self.replay.compute_s + self.input_grad.compute_s + self.weight_grad.compute_s
+    def backward_room_s(self) -> Number:
+        """Seconds of them under which the traffic of weights may hide."""
+        return self.replay.room_s + self.input_grad.room_s + self.weight_grad.room_s
 
     @property
     def total_s(self) -> Number:
@@ -126,6 +134,7 @@ class Pricer:
     """Turns operations into costs: the device, the cluster, the engine's overlap, the groups'
     places.
 
+    weights_leave   1 where the ranks that share weights are on several nodes, else 0
     gradient_bytes  moved for each number of a weight's gradient after its product
     """
 
@@ -138,6 +147,7 @@ class Pricer:
     adapters_only: bool = False
     adapts_all: bool = False
     expert_overlap: Number = 0.0
+    weights_leave: Number = 0.0
     gradient_bytes: float = 0.0
 
     def cost(
@@ -212,6 +222,8 @@ class Pricer:
             host_s=maximum(issued - busy, 0.0),
             tensor_s=exposed["tp"], context_s=exposed["cp"],
             expert_s=exposed["ep"] + exposed["etp"],
+            nearby_s=self.weights_leave
+            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()),
         )  # fmt: skip
 
     def _gradient_s(self, op: Operation) -> Number:

@@ -1,7 +1,7 @@
 """The two tables that the rows of a grid are put together from, and how rows look things up.
 
-work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel): computing, and the
-          communication inside a layer
+work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel) and on which groups are on
+          several nodes: computing, and the communication inside a layer
 weights   depends on (tp, dp cp, ep, etp, ZeRO stage, shard group): states, gradients, optimizer
 
 A grid of a million rows has a few thousand different entries in each.
@@ -18,7 +18,7 @@ from costmodels.elementwise import Number, where
 from costmodels.ends import logits_bytes
 from costmodels.feed_forward import Site
 from costmodels.grid import Grid, Ints, distinct, thousandths
-from costmodels.layer import Cost
+from costmodels.layer import NOTHING, Cost
 from costmodels.memory import gathered_bytes, state_memory, update_bytes
 from costmodels.model import Layer
 from costmodels.params import (
@@ -35,6 +35,7 @@ from costmodels.passes import (
     most_passing_bytes,
     most_put_off_bytes,
 )
+from costmodels.placement import shard_group
 from costmodels.ranks import Ranks
 from costmodels.step import Setting, optimizer_s
 from costmodels.weight_traffic import WeightTraffic
@@ -80,15 +81,19 @@ class WorkTable(_Table):
 
     def __init__(self, setting: Setting, grid: Grid) -> None:
         stride = math.prod(_inner_degrees(setting, grid, ("pp",)))
-        across_nodes = (stride >= setting.cluster.gpus_per_node) & (grid.pipeline_parallel > 1)
+        pipelined = grid.pipeline_parallel > 1
+        order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
+        leave = np.broadcast_to(shard_group(grid, order, per_node).nodes > 1, len(grid))
+        places = ((stride >= per_node) & pipelined, pipelined, leave)
         super().__init__(setting, grid, (
             grid.tensor_parallel, grid.context_parallel, grid.expert_parallel,
             grid.expert_tensor_parallel, grid.micro_batch_size, grid.sequence_parallel,
-            across_nodes.astype(np.int64), (grid.pipeline_parallel > 1).astype(np.int64),
+            *(place.astype(np.int64) for place in places),
             thousandths(grid.activation_offload), *_inner_degrees(setting, grid, ("tp", "cp")),
         ))  # fmt: skip
         self.layers = [self.ranks.layer_work(kind) for kind in self.kinds]
-        self.embedding, self.head = self.ranks.step.ends
+        self.embedding, *head = self.ranks.step.ends
+        self.head = sum(head, start=NOTHING)
         self.on_host = self.grid.activation_offload
 
     @property
@@ -119,25 +124,25 @@ class WorkTable(_Table):
 
     @property
     def forward_room_s(self) -> Floats:
-        """(N, K) computing under which the forward's communication of weights may hide."""
-        return self.rows_by_kind(lambda kind: self.layers[kind].cost.forward.compute_s)
+        """(N, K) seconds under which the forward's communication of weights may hide."""
+        return self.rows_by_kind(lambda kind: self.layers[kind].cost.forward.room_s)
 
     @property
     def backward_room_s(self) -> Floats:
         """(N, K, R) the same of the backward, replay included."""
-        return self.rows_by_mode(lambda kind, mode: self.layers[kind].backward_compute_s(mode))
+        return self.rows_by_mode(lambda kind, mode: self.layers[kind].backward_room_s(mode))
 
     @property
     def ends_forward_room_s(self) -> Floats:
         """(N, 2) the forward's of the embedding and of the head."""
         ends = (self.embedding, self.head)
-        return self._stacked(end.forward.compute_s for end in ends)[self.of_row]
+        return self._stacked(end.forward.room_s for end in ends)[self.of_row]
 
     @property
     def ends_backward_room_s(self) -> Floats:
         """(N, 2) the backward's."""
         ends = (self.embedding, self.head)
-        return self._stacked(end.backward_compute_s for end in ends)[self.of_row]
+        return self._stacked(end.backward_room_s for end in ends)[self.of_row]
 
     @property
     def replay_bytes(self) -> Floats:

@@ -37,9 +37,9 @@ class LayerWork:
         """Forward and backward of one micro-batch."""
         return self.cost.total_s + self.replay[mode].total_s
 
-    def backward_compute_s(self, mode: int) -> Number:
-        """Seconds that the device computes in the backward, replay included."""
-        return self.cost.backward_compute_s + self.replay[mode].compute_s
+    def backward_room_s(self, mode: int) -> Number:
+        """Seconds of the backward, replay included, under which traffic of weights may hide."""
+        return self.cost.backward_room_s + self.replay[mode].room_s
 
 
 class Ranks:

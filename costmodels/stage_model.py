@@ -12,7 +12,7 @@ from costmodels.blocks import input_bytes, layer_operations
 from costmodels.collectives import send_s
 from costmodels.compute import Device
 from costmodels.elementwise import Number, where
-from costmodels.ends import embedding_operations, head_operations
+from costmodels.ends import embedding_operations, head_operations, module_operations
 from costmodels.feed_forward import Site
 from costmodels.host import HostTraffic, copies_of_gradients, host_of, offloads, seen_s
 from costmodels.in_flight import rank_of_chunk
@@ -28,7 +28,7 @@ from costmodels.params import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.placement import Group, axis_group, place
+from costmodels.placement import Group, axis_group, place, shard_group
 from costmodels.precision import RECIPES
 from costmodels.shard import shard_of
 from costmodels.training import Training
@@ -94,6 +94,7 @@ class StageModel:
             setting.training.adapters_only,
             engine.kernels.adapts_all,
             self._expert_overlap(groups["ep"]),
+            (shard_group(layout, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, recipe.itemsize),
         )
         scale, frozen = setting.tuning.collective_scale, setting.training.adapters_only
@@ -143,13 +144,12 @@ class StageModel:
     @cached_property
     def stage_saved_bytes(self) -> tuple[float, ...]:
         """What each virtual stage keeps of a micro-batch, as in `stage_costs`."""
-        ends = (self.pricer.saved_bytes(operations) for operations in self._end_operations)
         saved = [
             sum(float(self.layer_saved_bytes(*key)) * count for key, count in counts.items())
             for counts in self.stage_counts
         ]
-        for end, held in zip(ends, (0, -1), strict=True):
-            saved[held] += float(end)
+        for operations, stage in zip(self._end_operations, self.stage_of_end, strict=True):
+            saved[stage] += float(self.pricer.saved_bytes(operations))
         return tuple(saved)
 
     def _operations(self, kind: int) -> tuple[Operation, ...]:
@@ -168,8 +168,8 @@ class StageModel:
         backward_s = self.traffic.backward_s(parameters, again=again)
         overlap, tuning = self.setting.engine.overlap, self.setting.tuning
         hides = overlap.weight_gather if self.layout.zero_stage > ZERO_2 else overlap.data_reduce
-        seen_f = exposed_s(forward_s, cost.forward.compute_s, hides, tuning.interference)
-        seen_b = exposed_s(backward_s, cost.backward_compute_s, hides, tuning.interference)
+        seen_f = exposed_s(forward_s, cost.forward.room_s, hides, tuning.interference)
+        seen_b = exposed_s(backward_s, cost.backward_room_s, hides, tuning.interference)
         return cost + replace(NOTHING, forward=Pass(data_s=seen_f), input_grad=Pass(data_s=seen_b))
 
     def _with_copies(self, parameters: RankParameters, cost: Cost, saved_bytes: Number) -> Cost:
@@ -178,8 +178,8 @@ class StageModel:
             return cost
         saved = self.host.activations_s(saved_bytes)
         gradients = copies_of_gradients(self.m) * self.host.gradients_s(parameters)
-        forward = Pass(offload_s=seen_s(saved, cost.forward.compute_s))
-        backward = Pass(offload_s=seen_s(saved + gradients, cost.backward_compute_s))
+        forward = Pass(offload_s=seen_s(saved, cost.forward.room_s))
+        backward = Pass(offload_s=seen_s(saved + gradients, cost.backward_room_s))
         return cost + replace(NOTHING, forward=forward, input_grad=backward)
 
     def layer_parameters(self, kind: int) -> RankParameters:
@@ -191,25 +191,40 @@ class StageModel:
         )  # fmt: skip
 
     @cached_property
-    def ends(self) -> tuple[Cost, Cost]:
-        """The embedding's cost and the head's, without the traffic of their weights."""
-        embedding, head = self._end_operations
-        return self.pricer.cost(embedding), self.pricer.cost(head)
+    def ends(self) -> tuple[Cost, ...]:
+        """The costs of the embedding, of the head and, if there are any, of the multi-token
+        prediction modules before it, without the traffic of their weights.
+        """
+        return tuple(map(self.pricer.cost, self._end_operations))
 
     @cached_property
-    def _end_operations(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        return embedding_operations(self.site), head_operations(self.site)
+    def _end_operations(self) -> tuple[tuple[Operation, ...], ...]:
+        plain = embedding_operations(self.site), head_operations(self.site)
+        return (*plain, module_operations(self.site)) if self._has_modules else plain
+
+    @property
+    def _has_modules(self) -> bool:
+        return self.setting.model.mtp_layers > 0
+
+    @cached_property
+    def stage_of_end(self) -> tuple[int, ...]:
+        """The virtual stage of each of `ends`: modules are on the last one, or where that has no
+        layer on the one before it (Megatron's `pipeline_model_parallel_layout`, "...m|L").
+        """
+        last = len(self.layout.stages) - 1
+        apart = last > 0 and self.layout.stages[last].layers == 0
+        return (0, last, last - apart) if self._has_modules else (0, last)
 
     @cached_property
     def stage_costs(self) -> tuple[Cost, ...]:
         """The cost of each virtual stage and micro-batch."""
-        last = len(self.stage_counts) - 1
         known: dict[tuple[object, ...], Cost] = {}
         costs = []
         for index, counts in enumerate(self.stage_counts):
-            holds = (tuple(counts.items()), index == 0, index == last)
+            ends = [end for end, stage in enumerate(self.stage_of_end) if stage == index]
+            holds = (*counts.items(), *ends)
             if holds not in known:
-                known[holds] = self._stage_cost(counts, [end for end in (0, 1) if holds[1 + end]])
+                known[holds] = self._stage_cost(counts, ends)
             costs.append(known[holds])
         return tuple(costs)
 
@@ -217,8 +232,9 @@ class StageModel:
         cost = NOTHING
         for (kind, mode), count in counts.items():
             cost = cost + self.layer_cost(kind, mode) * count
-        for end in ends:
-            cost = cost + self.end_cost(end)
+        for part in ([end for end in ends if end == 0], [end for end in ends if end > 0]):
+            if part:
+                cost = cost + self.ends_cost(part)
         return cost
 
     @cached_property
@@ -242,10 +258,12 @@ class StageModel:
             held[self.rank_of(index)].append(index)
         return tuple(map(tuple, held))
 
-    def end_cost(self, end: int) -> Cost:
-        """The embedding (0) or the head (1), with what its weights send meanwhile."""
-        parameters = self.end_parameters[end]
-        cost = self._with_traffic(parameters, self.ends[end], again=False)
+    def ends_cost(self, ends: list[int]) -> Cost:
+        """Some of `ends` together, with what their weights send meanwhile."""
+        plain, parameters = NOTHING, RankParameters(dense=0.0)
+        for end in ends:
+            plain, parameters = plain + self.ends[end], parameters + self.end_parameters[end]
+        cost = self._with_traffic(parameters, plain, again=False)
         return self._with_copies(parameters, cost, 0.0)
 
     @cached_property
@@ -269,29 +287,28 @@ class StageModel:
     @cached_property
     def stage_parameters(self) -> tuple[RankParameters, ...]:
         """Parameters of each virtual stage on one rank."""
-        last, result = len(self.layout.stages) - 1, []
-        for index, counts in enumerate(self.stage_counts):
+        result = []
+        for counts in self.stage_counts:
             total = RankParameters(dense=0.0)
             for (kind, _), count in counts.items():
                 layer = self.layer_parameters(kind)
                 total += RankParameters(dense=layer.dense * count, expert=layer.expert * count)
-            if index == 0:
-                total += self.end_parameters[0]
-            if index == last:
-                total += self.end_parameters[1]
             result.append(total)
+        for end, stage in enumerate(self.stage_of_end):
+            result[stage] += self.end_parameters[end]
         return tuple(result)
 
     @cached_property
-    def end_parameters(self) -> tuple[RankParameters, RankParameters]:
-        """Parameters of the embedding and of the head, with multi-token prediction."""
+    def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
+        """Parameters of the embedding, of the head and of multi-token prediction."""
         model, la = self.setting.model, self.layout
         tp, ep, etp = la.tensor_parallel, la.expert_parallel, la.expert_tensor_parallel
         alone = model.tied and self.shares_table
         head = final_norm_parameters(model) if alone else head_parameters_per_rank(model, tp)
         return (
             RankParameters(dense=embedding_parameters_per_rank(model, tp)),
-            RankParameters(dense=head) + mtp_parameters_per_rank(model, tp, ep, etp),
+            RankParameters(dense=head),
+            mtp_parameters_per_rank(model, tp, ep, etp),
         )
 
     @cached_property

@@ -43,8 +43,9 @@ def split_evenly(
     extra = set(middle_first[:longer])
     counts = [base + (s in extra) for s in range(num_stages)]
     beyond = max(last - counts[-1], 0)
+    counts[0] -= first
     counts[-1] -= last - beyond
-    counts[0] -= first + beyond
+    counts[-2] -= beyond
     return tuple(counts)
 
 

@@ -118,7 +118,7 @@ def reduce_s(model: StageModel, rank: int) -> float:
     engine, tuning = model.setting.engine, model.setting.tuning
     whole = model.traffic.once_s(model.rank_parameters[rank])
     late = model.traffic.reduces_late
-    room = 0.0 if late else float(model.rank_costs[rank].backward_compute_s)
+    room = 0.0 if late else float(model.rank_costs[rank].backward_room_s)
     return float(exposed_s(whole, room, engine.overlap.data_reduce, tuning.interference))
 
 
@@ -127,7 +127,7 @@ def update_s(model: StageModel, rank: int) -> float:
     parameters = model.rank_parameters[rank]
     update = optimizer_s(model, parameters)
     gather = model.traffic.refresh_s(parameters)
-    forward = float(model.rank_costs[rank].forward.compute_s)
+    forward = float(model.rank_costs[rank].forward.room_s)
     overlap, tuning = model.setting.engine.overlap.weight_gather, model.setting.tuning
     return float(update + exposed_s(gather, forward, overlap, tuning.interference))
 

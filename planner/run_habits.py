@@ -81,6 +81,8 @@ def engine_of(row: dict[str, str]) -> Engine:
     if FLASH_3.search(note):
         kernels = kernels | {"attention": "cudnn"}
     overlap = {"tensor": ASYNC_OVERLAP} if titan and ASYNC_TENSOR.search(note) else {}
+    if "EP all-to-all overlapped" in note:
+        overlap = overlap | {"expert": engine.overlap.expert_interleaved}
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),

@@ -186,7 +186,8 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
     host_s = case.setting.tuning.micro_batch_s / 2
     blocking_s = step.work.forward_s[0] - float(step.stage_costs[0].forward.total_s) - host_s
     assert prices.send_s[0] == pytest.approx(2 * blocking_s, abs=1e-12)
-    ends = [float(step.end_cost(end).total_s) for end in range(2)]
+    parts = ([0], list(range(1, len(step.ends))))
+    ends = [float(step.ends_cost(part).total_s) for part in parts]
     assert [prices.embedding_s[0], prices.head_s[0]] == pytest.approx(ends, rel=RELATIVE)
 
 
