@@ -62,6 +62,7 @@ def _attention_half(site: Site, attention: Attention) -> Iterator[Operation]:
         m=shard.tokens,
         n=h,
         k=attention.heads / shard.tp * attention.v_head_dim,
+        cast_shares=site.leaving_casts,
     )
     yield scatter_tokens(site, "attention_output")
     yield _residual(site, "attention_residual")
@@ -76,6 +77,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         n=a * d + a_kv * (d + d_v),
         k=site.model.hidden,
         saved_bytes=site.itemsize * t * a_kv * d_v,
+        cast_shares=site.entering_casts,
     )
     if attention.qk_norm != "none":
         width = site.itemsize * t * (a + a_kv) * d

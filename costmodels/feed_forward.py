@@ -40,6 +40,21 @@ class Site:
         return self.kernels.logits_bytes if self.itemsize == 2.0 else self.itemsize
 
     @property
+    def entering_casts(self) -> tuple[Number, Number]:
+        """`Matmul.cast_shares` of a layer whose input is gathered."""
+        return self._own_share, 1.0
+
+    @property
+    def leaving_casts(self) -> tuple[Number, Number]:
+        """The same of a layer whose output's gradient is gathered."""
+        return 1.0, self._own_share
+
+    @property
+    def _own_share(self) -> Number:
+        shard = self.shard
+        return shard.tokens_outside / shard.tokens if self.kernels.gathers_cast else 1.0
+
+    @property
     def gathered_bytes(self) -> Number:
         """The input of the matmuls, gathered over the tensor-parallel ranks: 2 t h."""
         return self.itemsize * self.shard.tokens * self.model.hidden
@@ -50,10 +65,12 @@ def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
     t, h, up = site.shard.tokens, site.model.hidden, 2 if site.model.gated else 1
     yield Matmul(
         name="up", m=t, n=up * f, k=h, saved_bytes=site.itemsize * t * up * f,
-        modules=("linear", "mlp"),
+        modules=("linear", "mlp"), cast_shares=site.entering_casts,
     )  # fmt: skip
     yield activation(site, t * f)
-    yield Matmul(name="down", m=t, n=h, k=f, modules=("linear", "mlp"))
+    yield Matmul(
+        name="down", m=t, n=h, k=f, modules=("linear", "mlp"), cast_shares=site.leaving_casts
+    )
 
 
 def activation(site: Site, elements: Number, *, weighed: bool = False) -> Pointwise:
@@ -93,13 +110,14 @@ def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communica
     size = site.gathered_bytes
     kept = where(site.shard.tp > 1, size, 0.0) if entering and keeps else 0.0
     # with sequence parallel, entering gathers its input again for the weight gradient, unless kept
-    backward_sharded = 2.0 if entering and not keeps else 1.0
+    gather = 0.5 if site.kernels.gathers_cast else 1.0
+    backward_sharded = (1.0 if keeps else 1.0 + gather) if entering else gather
     return Communication(
         name=name,
         axis="tp",
         kind="all_gather" if entering else "reduce_scatter",
         size_bytes=size,
-        forward_count=where(sharded, 1.0, 0.0 if entering else 2.0),
+        forward_count=where(sharded, gather if entering else 1.0, 0.0 if entering else 2.0),
         backward_count=where(sharded, backward_sharded, 2.0 if entering else 0.0),
         hidden_by="linear",
         saved_bytes=kept,

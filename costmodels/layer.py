@@ -331,7 +331,8 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     """Casting the input of a linear layer forward, and the gradient of its output backward."""
     if direction == "weight_grad":
         return 0.0
-    elements = op.m * op.groups * (op.k if direction == "forward" else op.n)
+    mine, gradient = op.cast_shares
+    elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)
     return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
 
 

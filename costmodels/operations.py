@@ -31,6 +31,8 @@ class Matmul:
     recipe   whether the number format of the training applies (else 16 bit: head, router,
              embeddings)
     casts    of its input, and of its output's gradient, where that format needs them
+    cast_shares
+             of the rows of each that this rank casts: less than all where it gathers cast ones
     parts    of the rows, each with a product of its own, whose sum is the weight's gradient
     """
 
@@ -41,6 +43,7 @@ class Matmul:
     groups: Number = 1
     recipe: bool = True
     casts: int = 1
+    cast_shares: tuple[Number, Number] = (1.0, 1.0)
     parts: Number = 1
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("linear",)
@@ -107,7 +110,7 @@ class Communication:
 
     kind          of each of them; an all-reduce is written as the reduce-scatter and all-gather it
                   is
-    forward_count, backward_count  how many of them in each direction
+    forward_count, backward_count  how many of them in each direction, a gather of 8 bits as half
 
     copies     of each token that a dispatch holds, which an engine may send once to each node
     hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the

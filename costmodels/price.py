@@ -165,7 +165,8 @@ def _each_micro_batch(
     ends = exposed_s(ends_f, work.ends_forward_room_s, hides, interference) + exposed_s(
         ends_b, work.ends_backward_room_s, hides, interference
     )
-    return np.asarray(seen_f)[:, :, None] + seen_b, np.asarray(ends)
+    copied, copied_ends = weights.copied_s()
+    return (np.asarray(seen_f) + 2 * copied)[:, :, None] + seen_b, np.asarray(ends) + copied_ends
 
 
 def _copies(grid: Grid, work: WorkTable, weights: WeightTable) -> tuple[Floats, Floats]:

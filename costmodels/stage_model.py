@@ -70,7 +70,11 @@ class StageModel:
         self.setting, self.layout = setting, layout
         model, cluster, engine = setting.model, setting.cluster, setting.engine
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
-        recipe = RECIPES[setting.training.precision]
+        recipe, kernels = RECIPES[setting.training.precision], engine.kernels
+        if not recipe.cast_bytes:
+            kernels = kernels.model_copy(update={"gathers_cast": False})
+        elif kernels.cast_bytes:
+            recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
         device = Device(
             cluster.gpu,
             cluster.kernels,
@@ -79,7 +83,7 @@ class StageModel:
             engine.kernels.attention,
         )
         shard = shard_of(layout, setting.training)
-        self.site = Site(model, shard, engine.kernels, recipe.itemsize)
+        self.site = Site(model, shard, kernels, recipe.itemsize)
         order, g = engine.legality.rank_order, cluster.gpus_per_node
         groups = {axis: axis_group(layout, axis, order, g) for axis in ("tp", "cp", "ep")}
         groups["etp"] = place(layout.expert_tensor_parallel, 1.0, g)
@@ -170,7 +174,15 @@ class StageModel:
         hides = overlap.weight_gather if self.layout.zero_stage > ZERO_2 else overlap.data_reduce
         seen_f = exposed_s(forward_s, cost.forward.room_s, hides, tuning.interference)
         seen_b = exposed_s(backward_s, cost.backward_room_s, hides, tuning.interference)
-        return cost + replace(NOTHING, forward=Pass(data_s=seen_f), input_grad=Pass(data_s=seen_b))
+        copied_s = self.copied_s(parameters)
+        forward = Pass(data_s=seen_f, pointwise_s=copied_s)
+        backward = Pass(data_s=seen_b, pointwise_s=copied_s if again else 0.0)
+        return cost + replace(NOTHING, forward=forward, input_grad=backward)
+
+    def copied_s(self, parameters: RankParameters) -> Number:
+        """Copying what one gathering of these weights brought to where they are used."""
+        device = self.pricer.device
+        return self.traffic.copied_bytes(parameters) / device.moved_bytes_per_s("copy")
 
     def _with_copies(self, parameters: RankParameters, cost: Cost, saved_bytes: Number) -> Cost:
         """`cost` and what it waits for copies to and from the host (`host`)."""

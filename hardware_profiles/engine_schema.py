@@ -71,6 +71,7 @@ class State(Frozen):
                         micro-batch, not once per step
     reduce_bucket       parameters whose gradients are sent together, each bucket with a
                         collective's latency; 0: all at once
+    copies_gathered     ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
@@ -90,6 +91,7 @@ class State(Frozen):
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
+    copies_gathered: bool = False
     zero_1_reduces_late: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False
@@ -131,6 +133,8 @@ class KernelHabits(Frozen):
     expert_casts    casts in 8-bit training of an expert's tokens, for each that its two layers
                     need: twelve instead of four where dispatch, permutation, padding and activation
                     run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
+    cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
+    gathers_cast    in 8-bit training tensor-parallel ranks cast their own tokens, and gather 8 bits
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
@@ -151,6 +155,8 @@ class KernelHabits(Frozen):
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
+    cast_bytes: float = 0.0
+    gathers_cast: bool = False
     logits_bytes: float = 10.0
     loss_chunk_bytes: float = 0.0
     counts_passes: bool = False

@@ -48,6 +48,9 @@ STEP_GRAPH = re.compile(r"cuda graphs: [^;]*full_iteration", re.IGNORECASE)
 LIGER = re.compile(r"(?<!no )\bliger kernels\b", re.IGNORECASE)
 FLASH_3 = re.compile(r"\bFA3\b")
 
+ROWWISE = re.compile(r"fp8-rowwise")
+ROWWISE_CAST_BYTES = 14.0
+
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 LIGER_KERNELS = {
     "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
@@ -80,6 +83,8 @@ def engine_of(row: dict[str, str]) -> Engine:
         kernels = kernels | LIGER_KERNELS
     if FLASH_3.search(note):
         kernels = kernels | {"attention": "cudnn"}
+    if titan and ROWWISE.search(note):
+        kernels = kernels | {"cast_bytes": ROWWISE_CAST_BYTES, "gathers_cast": False}
     overlap = {"tensor": ASYNC_OVERLAP} if titan and ASYNC_TENSOR.search(note) else {}
     if "EP all-to-all overlapped" in note:
         overlap = overlap | {"expert": engine.overlap.expert_interleaved}
