@@ -1,13 +1,16 @@
 """How an engine puts layers on pipeline stages when the user does not say.
 
     even   layers over stages as evenly as they divide; where the embedding and the head count as a
-           layer each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less
+           layer each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less;
+           with a multi-token-prediction module, it, its head and the model's count as three at the
+           end, and the embedding as none (DeepSeek-V3's 61 + 3 = 16 x 4)
     cost   nanotron: blocks in model order go to a rank until its share of the cumulative cost is
            passed, with layer = 4 heads d h + 3 h f, head = V h, embedding = 0
 
-Source: cost rule, huggingface/nanotron@2411b022 src/nanotron/models/base.py and models/llama.py
-`get_block_compute_costs`; the playbook's stages (11 of 16, 18 of 32, 41 of 80 layers first) are the
-tests.
+Source: modules, NVIDIA-NeMo/Megatron-Bridge@05d003f src/megatron/bridge/recipes/deepseek
+deepseek_v3.py; cost rule, huggingface/nanotron@2411b022 src/nanotron/models/base.py and
+models/llama.py `get_block_compute_costs`; the playbook's stages (11 of 16, 18 of 32, 41 of 80
+layers first) are the tests.
 """
 
 from costmodels.layout import Stage
@@ -37,15 +40,15 @@ def split_evenly(
     counted = ends_count and num_layers % num_stages and num_layers + 2 >= num_stages
     first, last = (1, 1) if counted else (0, 0)
     if mtp_layers:
-        first, last = 0, 1 + 2 * mtp_layers
+        first, last = 0, 2 * mtp_layers + 1
     base, longer = divmod(num_layers + first + last, num_stages)
     middle_first = sorted(range(num_stages), key=lambda s: abs(s - (num_stages - 1) / 2))
     extra = set(middle_first[:longer])
     counts = [base + (s in extra) for s in range(num_stages)]
-    beyond = max(last - counts[-1], 0)
     counts[0] -= first
-    counts[-1] -= last - beyond
-    counts[-2] -= beyond
+    for stage in reversed(range(num_stages)):
+        taken = min(last, counts[stage])
+        counts[stage], last = counts[stage] - taken, last - taken
     return tuple(counts)
 
 

@@ -102,8 +102,8 @@ class Overlap(Frozen):
     """Fraction of each communication that the engine can hide behind compute (1 = all that time
     allows). host: copies of gradients and weights, behind the optimizer's update on the host.
 
-    expert_interleaved   of dispatch and combine between nodes under an interleaved pipeline:
-                         behind another micro-batch's pass
+    expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
+                         under an interleaved pipeline, and wherever a run says so
     waits_at_boundaries  a pipeline boundary between nodes takes `Tuning.boundary_s` to cross
     """
 

@@ -11,12 +11,12 @@ from costmodels.blocks import layer_operations
 from costmodels.compute import Device
 from costmodels.layer import Cost, Pricer, exposed_s
 from costmodels.layout import Layout, even_stages
-from costmodels.operations import Matmul
+from costmodels.operations import Communication, Matmul
 from costmodels.placement import Group
 from costmodels.precision import RECIPES
 from costmodels.stage_model import MODES, gradient_bytes
 from costmodels.step import Setting, StepModel
-from costmodels.training import Training
+from costmodels.training import Precision, Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from hardware_profiles.tunings import Tuning
@@ -207,6 +207,57 @@ def test_casts_to_fp8_by_hand(casts: int) -> None:
     plain = replace(pricer, device=replace(device, recipe=RECIPES["bf16"])).full_cost([op], 0.0)
     assert plain.forward.matmul_s > 0
     assert plain.forward.pointwise_s == 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "casts", "gathered"),
+    [
+        pytest.param("fp8", True, 0.5, id="fp8: half the bytes"),
+        pytest.param("bf16", True, 1.0, id="bf16: nothing to cast"),
+        pytest.param("fp8", False, 1.0, id="the engine casts what it has gathered"),
+    ],
+)
+def test_tensor_parallel_gathers_what_was_cast(
+    models, precision: Precision, casts: bool, gathered: float
+) -> None:
+    """tp 4: of inputs of qkv and up, and gradients of the outputs of the two other layers, a rank
+    casts its quarter and gathers 8 bits; what is reduced stays 16 bits wide.
+    """
+    engine = load_engine("torchtitan")
+    habits = engine.kernels.model_copy(update={"gathers_cast": casts, "saves_gathered": False})
+    engine = engine.model_copy(update={"kernels": habits})
+    training = Training(seq_len=512, global_batch_size=1, precision=precision)
+    setting = Setting(models["dense"], training, load_cluster("dgx-h100"), engine, Tuning())
+    layout = Layout(tensor_parallel=4, sequence_parallel=True, stages=even_stages(8, 1))
+    operations = {op.name: op for op in StepModel(setting, layout)._operations(0)}
+    for name in ("attention_input", "feed_forward_input"):
+        entering = operations[name]
+        assert isinstance(entering, Communication)
+        assert (entering.forward_count, entering.backward_count) == (gathered, 1 + gathered)
+    for name in ("attention_output", "feed_forward_output"):
+        leaving = operations[name]
+        assert isinstance(leaving, Communication)
+        assert (leaving.forward_count, leaving.backward_count) == (1, gathered)
+    share = 0.25 if gathered < 1 else 1.0
+    for name in ("qkv", "attention_out", "up", "down"):
+        linear = operations[name]
+        assert isinstance(linear, Matmul)
+        enters = name in ("qkv", "up")
+        assert linear.cast_shares == ((share, 1.0) if enters else (1.0, share))
+
+
+def test_a_rank_casts_its_share() -> None:
+    """A quarter of the inputs, half of the gradients."""
+    cluster = load_cluster("dgx-h100")
+    assert cluster.kernels is not None
+    device = Device(cluster.gpu, cluster.kernels, Tuning(), RECIPES["fp8"])
+    op = Matmul(name="linear", m=1000.0, n=512.0, k=4096.0, cast_shares=(0.25, 0.5))
+    alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
+    pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
+    cost, launch_s = pricer.full_cost([op], 0.0), cluster.kernels.launch_s
+    each_s = 4 / device.bandwidth_bytes_per_s
+    assert cost.forward.pointwise_s - launch_s == pytest.approx(250 * 4096 * each_s)
+    assert cost.input_grad.pointwise_s - launch_s == pytest.approx(500 * 512 * each_s)
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,32 @@ def test_split_evenly_by_hand(layers: int, stages: int, ends_count: bool, expect
     assert split_evenly(layers, stages, ends_count=ends_count) == expected
 
 
-@given(layers=st.integers(1, 200), stages=st.integers(1, 32), ends_count=st.booleans())
-def test_no_layer_is_lost(layers: int, stages: int, ends_count: bool):
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        pytest.param(4, (16, 16, 16, 13), id="(61 + 3) / 4 = 16, 16 - 3"),
+        pytest.param(8, (*(8,) * 7, 5), id="(61 + 3) / 8 = 8, 8 - 3"),
+        pytest.param(16, (*(4,) * 15, 1), id="(61 + 3) / 16 = 4, 4 - 3"),
+        pytest.param(32, (*(2,) * 30, 1, 0), id="(61 + 3) / 32 = 2: module before the heads"),
+    ],
+)
+def test_a_module_counts_at_the_end(stages: int, expected: tuple[int, ...]):
+    """DeepSeek-V3: 61 layers as Megatron-Bridge lays them out with MTP, 4 to 16 stages."""
+    assert split_evenly(61, stages, ends_count=True, mtp_layers=1) == expected
+
+
+@given(
+    layers=st.integers(1, 200), stages=st.integers(1, 32), ends_count=st.booleans(),
+    modules=st.integers(0, 2),
+)  # fmt: skip
+def test_no_layer_is_lost(layers: int, stages: int, ends_count: bool, modules: int):
     """Stages hold all layers between them, as alike as the ends allow."""
-    counts = split_evenly(layers, stages, ends_count=ends_count)
+    counts = split_evenly(layers, stages, ends_count=ends_count, mtp_layers=modules)
     assert sum(counts) == layers
     assert len(counts) == stages
-    assert max(counts) - min(counts) <= (2 if ends_count else 1)
+    assert min(counts) >= 0
+    if not modules:
+        assert max(counts) - min(counts) <= (2 if ends_count else 1)
 
 
 @given(stages=st.integers(1, 16))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.layout import Layout, even_stages
+from costmodels.layout import Layout, Stage, even_stages
 from costmodels.params import model_parameters
 from costmodels.schedule import play
 from costmodels.step import Setting, StepModel, StepTime
@@ -218,3 +218,32 @@ def test_only_some_engines_wait_at_boundaries(setting: Setting) -> None:
         waited_s[name] = with_wait.time().step_time_s - without.time().step_time_s
     assert waited_s["nanotron"] == 0
     assert waited_s["nanotron-2024"] >= 2 * 0.4 * with_wait.m * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("counts", "stage"),
+    [
+        pytest.param((8,), 0, id="one stage"),
+        pytest.param((5, 3), 1, id="on the last stage"),
+        pytest.param((5, 3, 0), 1, id="the last has the heads alone: on the one before"),
+    ],
+)
+def test_a_module_has_its_stage(models, setting: Setting, counts: tuple[int, ...], stage: int):
+    """A multi-token-prediction module's seconds, activations and parameters, with its last layer
+    before the heads; the two heads stay at the end.
+    """
+    latent = replace(setting, model=models["latent"])
+    plain = replace(latent, model=replace(latent.model, mtp_layers=0))
+    layout = Layout(pipeline_parallel=len(counts), stages=tuple(map(Stage, counts)))
+    with_module, without = (StepModel(each, layout) for each in (latent, plain))
+    head = StepModel(plain, layout).ends[1]
+    for index in range(len(counts)):
+        at_end, here = index == len(counts) - 1, index == stage
+        seconds = float(without.stage_costs[index].total_s)
+        seconds += at_end * float(head.total_s) + here * float(with_module.ends[2].total_s)
+        assert float(with_module.stage_costs[index].total_s) == pytest.approx(seconds)
+        saved = with_module.stage_saved_bytes[index] - without.stage_saved_bytes[index]
+        added = at_end * float(head.saved_bytes) + here * float(with_module.ends[2].saved_bytes)
+        assert saved == pytest.approx(added)
+        grown = with_module.stage_parameters[index].dense - without.stage_parameters[index].dense
+        assert grown == pytest.approx(here * with_module.end_parameters[2].dense)

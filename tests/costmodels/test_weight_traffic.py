@@ -206,6 +206,64 @@ def test_zero_2_pays_for_accumulation(models, cluster: Cluster):
     assert seen[1, 8] == pytest.approx(seen[1, 1], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("data_parallel", "near"),
+    [
+        pytest.param(2, 0.0, id="dp 2 x tp 2 on a node of 4: the same links"),
+        pytest.param(4, 1.0, id="dp 4 x tp 2 on two nodes: tensor parallel beside the network"),
+    ],
+)
+def test_weights_travel_beside_what_stays_on_the_node(
+    models, cluster: Cluster, data_parallel: int, near: float
+):
+    """Gathers leave the node: the room is computing and the exposed tensor-parallel collectives."""
+    layout = Layout(
+        data_parallel=data_parallel, tensor_parallel=2, sequence_parallel=True, zero_stage=3,
+        stages=even_stages(8, 1),
+    )  # fmt: skip
+    step = StepModel(setting_of(models, cluster, 8, hides=1.0), layout)
+    cost, parameters = step.layer_cost(0, "none"), step.layer_parameters(0)
+    forward = cost.forward
+    assert forward.tensor_s > 0
+    room_s = float(forward.compute_s + near * forward.tensor_s)
+    assert forward.room_s == pytest.approx(room_s)
+    seen_s = max(float(step.traffic.forward_s(parameters)) - room_s, 0.0)
+    assert forward.data_s == pytest.approx(seen_s)
+
+
+@pytest.mark.parametrize(
+    ("engine", "traits", "copied_bytes"),
+    [
+        pytest.param("torchtitan", {"zero_stage": 3}, 4e9, id="2 read + 2 written for each"),
+        pytest.param("torchtitan", {"zero_stage": 2}, 0.0, id="zero 2: used where they are"),
+        pytest.param("torchtitan", {"zero_stage": 3, "data_parallel": 1}, 0.0, id="not gathered"),
+        pytest.param("llm-foundry", {"zero_stage": 3}, 0.0, id="FSDP1: views of the buffer"),
+    ],
+)
+def test_gathered_weights_are_copied_out(
+    cluster: Cluster, engine: str, traits: dict, copied_bytes: float
+):
+    """FSDP2 gathers into one buffer and copies each weight to its own."""
+    sent = traffic(cluster, engine, **{"data_parallel": 8, **traits})
+    assert sent.copied_bytes(BILLION) == copied_bytes
+
+
+def test_copies_of_gathered_weights_take_the_device(models, cluster: Cluster):
+    """Forward and again backward in a layer, once at an end; at the rate of a copy."""
+    setting = replace(setting_of(models, cluster, 8, hides=1.0), engine=load_engine("torchtitan"))
+    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(8, 1))
+    step = StepModel(setting, layout)
+    copied_s = 4 * step.layer_parameters(0).dense / step.pricer.device.bandwidth_bytes_per_s
+    plain = step.pricer.cost(step._operations(0))
+    cost = step.layer_cost(0, "none")
+    assert cost.forward.pointwise_s - plain.forward.pointwise_s == pytest.approx(copied_s)
+    assert cost.input_grad.pointwise_s - plain.input_grad.pointwise_s == pytest.approx(copied_s)
+    head, table = step.ends_cost([1]), step.end_parameters[1].dense
+    added_s = head.forward.pointwise_s - step.ends[1].forward.pointwise_s
+    assert added_s == pytest.approx(4 * table / step.pricer.device.bandwidth_bytes_per_s)
+    assert head.input_grad.pointwise_s == step.ends[1].input_grad.pointwise_s
+
+
 @settings(max_examples=30)
 @given(data=st.data())
 def test_a_shard_group_of_everyone_is_no_hybrid(

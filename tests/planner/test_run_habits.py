@@ -87,6 +87,41 @@ def test_a_note_names_fused_kernels_of_hugging_face_modules() -> None:
     assert without.allocated_gib - liger.allocated_gib > logits
 
 
+@pytest.mark.parametrize(
+    ("framework", "model", "modules"),
+    [
+        ("megatron-bridge (NeMo 26.02)", "DeepSeekV3", 1),
+        ("megatron-core", "deepseek-v3", 1),
+        ("megatron-bridge (NeMo 25.11)", "DeepSeekV3 (w/o MTP)", 0),
+        ("nemo-automodel (FSDP2)", "DeepSeek V3 671B", 0),
+        ("nemo-automodel (FSDP2)", "DeepSeek V3 (w/ MTP)", 1),
+        ("megatron-bridge (NeMo 26.02)", "Llama 3.1 405B", 0),
+    ],
+)
+def test_recipes_of_deepseek_train_its_module(framework: str, model: str, modules: int) -> None:
+    """NVIDIA's recipes do, unless the row says without; others only if it says with."""
+    row = ROW | {"framework": framework, "model": model}
+    assert run_of(row).model.mtp_layers == modules
+
+
+def test_casts_by_row_move_more_and_gather_wide() -> None:
+    """torchao's scales by row and column: 14 bytes a number instead of 8, gathers of 16 bits."""
+    usual = engine_of(TITAN | {"note": "torch.compile, fp8-tensorwise"}).kernels
+    by_row = engine_of(TITAN | {"note": "torch.compile, fp8-rowwise, async TP"}).kernels
+    assert (usual.cast_bytes, usual.gathers_cast) == (8.0, True)
+    assert (by_row.cast_bytes, by_row.gathers_cast) == (14.0, False)
+    other = engine_of({"framework": "megatron-core", "note": "fp8-rowwise"}).kernels
+    assert other.cast_bytes == 0
+
+
+def test_a_note_says_that_exchanges_are_hidden() -> None:
+    """Megatron's recipes hide them behind another micro-batch, in one NVLink domain too."""
+    row = {"framework": "megatron-bridge (NeMo 26.06)"}
+    hidden = engine_of(row | {"note": "EP all-to-all overlapped (1F1B); dispatcher hybridep"})
+    assert hidden.overlap.expert == load_engine("megatron-bridge").overlap.expert_interleaved > 0
+    assert engine_of(row).overlap.expert == 0
+
+
 def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
     """Neither kernels nor micro-batches are issued one by one."""
     row = ROW | {"note": "CUDA graphs: full_iteration []; EP"}
