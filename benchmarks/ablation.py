@@ -77,6 +77,12 @@ def _even(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     return replace(run, layout=replace(run.layout, stages=stages)), tuning
 
 
+def _without_modules(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    if not run.model.mtp_layers:
+        return run, tuning
+    return _even(replace(run, model=replace(run.model, mtp_layers=0)), tuning)
+
+
 NO_OVERLAP = dict.fromkeys(
     ("data_reduce", "weight_gather", "tensor", "pipeline", "context", "expert",
      "expert_interleaved"), 0.0,
@@ -99,6 +105,10 @@ EFFECTS: dict[str, Change] = {
     "without exchanges behind another micro-batch": _engine("overlap", expert_interleaved=0.0),
     "without casts around experts": _engine("kernels", expert_casts=1),
     "without bringing gradients to their buffers": _engine("kernels", gradient_add="fused"),
+    "without multi-token prediction": _without_modules,
+    "without copies of gathered weights": _engine("state", copies_gathered=False),
+    "with torchao's casts as cheap as others": _engine("kernels", cast_bytes=0.0),
+    "with casts of gathered inputs": _engine("kernels", gathers_cast=False),
     "with every loss in one kernel": _engine("kernels", fused_cross_entropy=True),
     "without slower FlashAttention-2": _kernels(flash2_fraction=1.0),
     "with short attention as fast as long": _kernels(

@@ -83,9 +83,9 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         width = site.itemsize * t * (a + a_kv) * d
         yield Pointwise(
             name="qk_norm",
-            forward_bytes=2 * width,
-            backward_bytes=3 * width,
-            kernels=2,
+            forward_bytes=2 * width * _norm_passes(site),
+            backward_bytes=3 * width * _norm_passes(site),
+            kernels=2 * _norm_kernels(site),
             measured_as=MEASURED_NORMS["rmsnorm"],
             saved_bytes=width,
             modules=("norm", "pointwise"),
@@ -109,9 +109,9 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     ranks = site.itemsize * own * (q_rank + kv_rank)
     yield Pointwise(
         name="latent_norm",
-        forward_bytes=2 * ranks,
-        backward_bytes=3 * ranks,
-        kernels=2,
+        forward_bytes=2 * ranks * _norm_passes(site),
+        backward_bytes=3 * ranks * _norm_passes(site),
+        kernels=2 * _norm_kernels(site),
         measured_as=MEASURED_NORMS["rmsnorm"],
         saved_bytes=ranks,
         modules=("norm", "pointwise"),
@@ -219,17 +219,25 @@ def norm(site: Site, name: str) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; its output feeds the next matmul.
     """
     width = site.itemsize * site.shard.tokens_outside * site.model.hidden
-    passes = 1.0 if site.kernels.fused_norm else 4.0
     outputs = site.model.norms_per_layer / 2  # Gemma normalises the outputs too
     return Pointwise(
         name=name,
-        forward_bytes=2 * width * passes * outputs,
-        backward_bytes=3 * width * passes * outputs,
-        kernels=round((1 if site.kernels.fused_norm else 6) * outputs),
+        forward_bytes=2 * width * _norm_passes(site) * outputs,
+        backward_bytes=3 * width * _norm_passes(site) * outputs,
+        kernels=round(_norm_kernels(site) * outputs),
         measured_as=MEASURED_NORMS[site.model.norm],
         saved_bytes=width * _kept_norms(site) * outputs,
         modules=("norm", "pointwise"),
     )
+
+
+def _norm_passes(site: Site) -> float:
+    """How often a norm's bytes move: unfused, each of its kernels reads and writes them."""
+    return 1.0 if site.kernels.fused_norm else 4.0
+
+
+def _norm_kernels(site: Site) -> int:
+    return 1 if site.kernels.fused_norm else 6
 
 
 def _kept_norms(site: Site) -> Number:

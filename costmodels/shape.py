@@ -10,8 +10,9 @@
     params_b                                           stated parameters in 1e9, to check against
 
 What a shape does not say is filled in from its kind. Gated models are Llama-like: RMSNorm, no
-biases, RoPE, an untied head; gpt-oss, by name, attention sinks. Ungated ones are GPT-like:
-LayerNorm, biases everywhere, learned positions, a tied head. Latent attention has DeepSeek-V3's
+biases, RoPE, an untied head; by name, gpt-oss has attention sinks, and Qwen3 normed queries and
+keys (arXiv 2505.09388 section 2). Ungated ones are GPT-like: LayerNorm, biases everywhere, learned
+positions, a tied head. Latent attention has DeepSeek-V3's
 ranks (arXiv 2412.19437 section 4.2: query 1536, key/value 512, heads 128 + 64 rotary, values 128),
 but an uncompressed query up to hidden 2048, as DeepSeek-V2-Lite (arXiv 2405.04434 appendix B).
 """
@@ -49,8 +50,7 @@ def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
     """
     f = _typed(shape, name)
     gated = f.flag("gated", f.flag("gated_mlp", True))
-    sinks = "gptoss" in re.sub("[^a-z]", "", name.lower())
-    attentions = [replace(each, sinks=sinks) for each in _attentions(f, bias=not gated)]
+    attentions = [_by_name(each, name) for each in _attentions(f, bias=not gated)]
     layers = _layers(f, attentions)
     kinds = tuple(dict.fromkeys(layers))
     model = Model(
@@ -67,6 +67,15 @@ def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
     )
     _check_stated_size(f, model)
     return model
+
+
+def _by_name(attention: Attention, name: str) -> Attention:
+    """What models of this name have beside their shape."""
+    known = re.sub("[^a-z0-9]", "", name.lower())
+    normed = "qwen3" in known and not attention.is_mla
+    return replace(
+        attention, sinks="gptoss" in known, qk_norm="head" if normed else attention.qk_norm
+    )
 
 
 def _typed(shape: Mapping[str, object], name: str) -> Fields:

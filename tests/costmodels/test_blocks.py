@@ -300,3 +300,24 @@ def test_what_is_measured_under_its_own_name() -> None:
     assert found == [
         ("latent_norm", "rms_norm"), ("activation", "weighed_swiglu"), ("activation", "swiglu")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fused", "moved", "kernels"),
+    [
+        pytest.param(True, 2, 2, id="one kernel each: read and written"),
+        pytest.param(False, 8, 12, id="six each, four times the bytes"),
+    ],
+)
+def test_norms_of_queries_and_keys(fused: bool, moved: int, kernels: int) -> None:
+    """Both of 6 + 2 heads of 64, 16 bits wide, as the layer's own norms are run."""
+    attention = Attention(heads=6, kv_heads=2, head_dim=64, v_head_dim=64, qk_norm="head")
+    model = Model(
+        name="normed", hidden=384, vocab=V, pattern=(0,),
+        kinds=(Layer(attention=attention, ffn=1024),),
+    )  # fmt: skip
+    where = site(model, 1, 1, sequence_parallel=False)
+    where = replace(where, kernels=where.kernels.model_copy(update={"fused_norm": fused}))
+    (norm,) = (op for op in layer_operations(where, model.kinds[0]) if op.name == "qk_norm")
+    assert isinstance(norm, Pointwise)
+    assert (norm.forward_bytes, norm.kernels) == (moved * 2 * S * 8 * 64, kernels)

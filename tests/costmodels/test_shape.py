@@ -147,9 +147,17 @@ def model_or_refusal(shape: dict[str, object]) -> Model | str:
 
 
 @pytest.mark.parametrize(
-    ("name", "sinks"), [("GPT-OSS 120B", True), ("gpt_oss_20b", True), ("GPT 175B", False)]
+    ("name", "sinks", "qk_norm"),
+    [
+        ("GPT-OSS 120B", True, "none"),
+        ("gpt_oss_20b", True, "none"),
+        ("GPT 175B", False, "none"),
+        ("Qwen3-235B-A22B", False, "head"),
+        ("qwen3 32b", False, "head"),
+        ("Qwen2.5 32B", False, "none"),
+    ],
 )
-def test_attention_sinks_go_by_name(name: str, sinks: bool) -> None:
-    """No table of runs has a column for them."""
-    kinds = model_from_shape(DENSE, name).kinds
-    assert [kind.attention.sinks for kind in kinds] == [sinks]
+def test_traits_without_a_column_go_by_name(name: str, sinks: bool, qk_norm: str) -> None:
+    """No table of runs says that attention has sinks, or norms of queries and keys."""
+    (kind,) = model_from_shape(DENSE, name).kinds
+    assert (kind.attention.sinks, kind.attention.qk_norm) == (sinks, qk_norm)
