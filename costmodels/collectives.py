@@ -13,6 +13,8 @@
            r/g
            (g accelerators of a node share its network cards), never more than inside a node
     nic    one accelerator's share of the network
+           where k copies of each token are sent once to each node and rank (DeepEP), of p places
+           p (1 - (1 - 1/p)^k) get one: p = n/r over the network, p = n inside, n - n/r of these
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
            as slow as the slowest; all_reduce twice that, or a tree's 2 (1 + log2 n) if that is
            less; all_to_all and send one latency, and for all_to_all 0.08 more for each peer
@@ -40,7 +42,8 @@ def collective_s(
 ) -> Number:
     """Seconds until every rank of `group` has its result; 0 for a group of one.
 
-    copies  of each token in an all_to_all that sends one of them to each node (1: send them all)
+    copies  of each token in an all_to_all that sends one of them to each node, and from there one
+            to each rank (1: send them all)
     """
     n = group.size
     if isinstance(n, float | int) and n <= 1:
@@ -104,12 +107,17 @@ def hops_s(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
 
 def _all_to_all_wire_s(cluster: Cluster, size_bytes: Number, group: Group, copies: int) -> Number:
     n, r, nodes = group.size, group.ranks_per_node, group.nodes
-    inside_s = size_bytes * (r - 1) / n / cluster.node.bus_bandwidth.all_to_all
     rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
-    # of `copies` of a token, nodes (1 - (1 - 1/nodes)^copies) go to different nodes on average
-    distinct = nodes * (1 - (1 - 1 / nodes) ** copies) / copies
-    across_s = size_bytes * distinct * (n - r) / n / rate
+    across_s = size_bytes * _distinct(nodes, copies) * (n - r) / n / rate
+    # what came over the network goes on inside a node, but for the rank that it came to
+    on_links = (n - nodes if copies > 1 else r - 1) / n * _distinct(n, copies)
+    inside_s = size_bytes * on_links / cluster.node.bus_bandwidth.all_to_all
     return maximum(inside_s, across_s)
+
+
+def _distinct(places: Number, copies: int) -> Number:
+    """Of `copies` sent to places at random, the fraction that is the first at its place."""
+    return places * (1 - (1 - 1 / places) ** copies) / copies
 
 
 def _left(cluster: Cluster, nodes: Number) -> Number:

@@ -51,7 +51,9 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         backward_bytes=8.0 * t * experts.experts,
         modules=("moe",),
     )
-    yield _permute("permute", site.itemsize * copies * h)
+    # a dispatch of single copies reads tokens where they are, and adds them up where they were
+    sent = where(shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
+    yield _permute("permute", sent * site.itemsize * copies * h)
     yield _exchange("dispatch", site.itemsize * copies * h, experts.top_k)
     yield _gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
     yield _permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
@@ -80,7 +82,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield _gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
     yield _exchange("combine", site.itemsize * copies * h, experts.top_k)
     weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
-    yield _permute("unpermute", site.itemsize * copies * h, saved=weighted)
+    yield _permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
     if experts.shared_ffn:
         yield gather_tokens(site, "shared_input")
         yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)

@@ -16,7 +16,8 @@ would be. By Gauss-Newton: reweighted least squares for |r|.
 
 A third of the groups is left out at a time and predicted by a fit on the others: whole frameworks
 in the wider pools, whole models of one suite in an engine's own. That error is what the file
-states, and a pool whose fit does not beat its wider pool there is not kept.
+states, and a pool whose fit does not beat there what would be loaded without it is not kept: the
+engine's constants on all GPUs, or those of all engines on each run's own family.
 """
 
 import math
@@ -24,6 +25,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -114,8 +116,9 @@ def fit_all(
     order = sorted(_pools(runs), key=lambda p: (p.engine != WIDE, p.family != "any", p.engine))
     for pool in order:
         gpu = pool.runs[0].cluster.gpu.name
-        prior = known(pool.engine, gpu) if known else _prior(fits, pool)
-        found = fit_pool(pool, prior, source, date)
+        prior = known(pool.engine, gpu) if known else _prior(fits, pool, pool.family)
+        without = (lambda _, prior=prior: prior) if known else partial(_prior, fits, pool)
+        found = fit_pool(pool, prior, without, source, date)
         if found is not None:
             fits[pool.engine][pool.family] = found
         error = f"{found.error_fraction:.1%}" if found else "not kept"
@@ -141,27 +144,32 @@ def _pools(runs: Iterable[Run]) -> list[Pool]:
     ]  # fmt: skip
 
 
-def _prior(fits: dict[str, dict[str, Fit]], pool: Pool) -> Tuning:
-    """The constants of the next wider pool."""
+def _prior(fits: dict[str, dict[str, Fit]], pool: Pool, family: str) -> Tuning:
+    """The constants of the next wider pool, as a GPU of `family` would have them."""
     wide = fits.get(WIDE, {})
     if pool.engine == WIDE:
         found = wide.get("any") if pool.family != "any" else None
     else:
         own = fits.get(pool.engine, {}).get("any")
-        found = own or wide.get(pool.family) or wide.get("any")
+        found = own or wide.get(family) or wide.get("any")
     return found.tuning if found else Tuning()
 
 
-def fit_pool(pool: Pool, prior: Tuning, source: str, date: str) -> Fit | None:
-    """The fit of one pool, None if it does not predict left-out groups better than `prior`."""
+def fit_pool(
+    pool: Pool, prior: Tuning, without: Callable[[str], Tuning], source: str, date: str
+) -> Fit | None:
+    """The fit of one pool, None if it does not predict left-out groups better than the constants
+    that a GPU family would have `without` it.
+    """
     runs = _sample(pool)
+    instead = [without(gpu_family(run.cluster.gpu.name)) for run in runs]
     problem = _Problem(pool, runs, _telling(pool, runs), _with_memory(pool, prior))
     held_out: list[float] = []
     wider: list[float] = []
     for train, rest in _splits(pool, runs):
         learnt = problem.solve(train)
         held_out += [abs(problem.residual(problem.runs[row], learnt)) for row in rest]
-        wider += [abs(problem.residual(problem.runs[row], prior)) for row in rest]
+        wider += [abs(problem.residual(problem.runs[row], instead[row])) for row in rest]
     widest = (pool.engine, pool.family) == (WIDE, "any")
     if not held_out or (median(held_out) >= median(wider) and not widest):
         return None

@@ -321,3 +321,30 @@ def test_norms_of_queries_and_keys(fused: bool, moved: int, kernels: int) -> Non
     (norm,) = (op for op in layer_operations(where, model.kinds[0]) if op.name == "qk_norm")
     assert isinstance(norm, Pointwise)
     assert (norm.forward_bytes, norm.kernels) == (moved * 2 * S * 8 * 64, kernels)
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "expert_parallel", "moved"),
+    [
+        pytest.param("all_to_all", 4, True, id="sorted by rank before they are sent"),
+        pytest.param("deduplicated", 4, False, id="read where they are"),
+        pytest.param("deduplicated", 1, True, id="nothing is sent: sorted by expert"),
+    ],
+)
+def test_single_copies_are_not_permuted(dispatch: str, expert_parallel: int, moved: bool) -> None:
+    """What is kept for the backward is the same; on the other side all are sorted by expert."""
+    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral")
+    layout = Layout(
+        data_parallel=4, expert_parallel=expert_parallel, stages=even_stages(model.num_layers, 1)
+    )
+    kernels = load_engine("megatron").kernels.model_copy(update={"dispatch": dispatch})
+    training = Training(seq_len=S, global_batch_size=4)
+    where = Site(model, shard_of(layout, training), kernels)
+    found = {op.name: op for op in layer_operations(where, model.kinds[0])}
+    for name in ("permute", "unpermute", "sort_by_expert", "unsort"):
+        permute = found[name]
+        assert isinstance(permute, Pointwise)
+        elsewhere = name in ("sort_by_expert", "unsort")
+        expected = 2 * 2 * S * 2 * 4096 if moved or elsewhere else 0.0
+        assert permute.forward_bytes == permute.backward_bytes == expected
+    assert float(found["unpermute"].saved_bytes) == 2 * S * 2 * 4096

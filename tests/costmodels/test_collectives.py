@@ -97,15 +97,30 @@ def test_stalls_by_hand(cluster: Cluster, kind: CollectiveKind, expected_s: floa
     assert hop_s == pytest.approx(110e-6, rel=1e-12)
 
 
-def test_one_copy_per_node(cluster: Cluster):
-    """8 copies of a token over 4 nodes meet 4 (1 - 0.75^8) = 3.6 of them: 0.45 of the bytes."""
-    group = Group(16.0, 4.0)
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        pytest.param(Group(16.0, 4.0), 4 * (1 - 0.75**8) / 8, id="4 nodes: 3.6 of 8 copies"),
+        pytest.param(Group(4.0, 4.0), 4 * (1 - 0.75**8) / 8, id="4 ranks of a node: 3.6 of 8"),
+    ],
+)
+def test_one_copy_per_node_and_rank(cluster: Cluster, group: Group, expected: float):
+    """8 copies of a token over 4 places meet 4 (1 - 0.75^8) = 3.6 of them: 0.45 of the bytes."""
     plain, once = (
         collective_s(cluster, "all_to_all", 1e9, group, copies)
         - collective_s(cluster, "all_to_all", 0.0, group, copies)
         for copies in (1, 8)
     )
-    assert once / plain == pytest.approx(4 * (1 - 0.75**8) / 8, rel=1e-9)
+    assert once / plain == pytest.approx(expected, rel=1e-9)
+
+
+def test_single_copies_go_on_inside_their_node(cluster: Cluster):
+    """On a network faster than the links, 2 nodes of 4: 8 (1 - (7/8)^2) = 1.875 ranks get a copy,
+    of which 6 in 8 are not those that it came to.
+    """
+    fast = cluster.model_copy(update={"network": link(0.0, 1e15), "node": link(0.0, 100e9)})
+    seconds = collective_s(fast, "all_to_all", 2e9, Group(8.0, 4.0), 2)
+    assert seconds == pytest.approx(1e9 * 1.875 * 6 / 8 / 100e9, rel=1e-3)
 
 
 @given(

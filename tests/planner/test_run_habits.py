@@ -114,6 +114,22 @@ def test_casts_by_row_move_more_and_gather_wide() -> None:
     assert other.cast_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("note", "dispatch"),
+    [
+        ("recompute from recipe X; dispatcher hybridep; MoE dropless", "deduplicated"),
+        ("dispatcher DeepEP", "deduplicated"),
+        ("step 0; dispatcher AlltoAll; layout TP1", "all_to_all"),
+        ("recompute from recipe X; MoE force-balanced routing", "all_to_all"),
+        ("MoE force-balanced routing, dropless", "deduplicated"),
+    ],
+)
+def test_a_note_names_the_dispatcher(note: str, dispatch: str) -> None:
+    """A recipe that names none leaves Megatron's own; nothing said, what most recipes set."""
+    row = {"framework": "megatron-bridge (NeMo 26.06)", "note": note}
+    assert engine_of(row).kernels.dispatch == dispatch
+
+
 def test_a_note_says_that_exchanges_are_hidden() -> None:
     """Megatron's recipes hide them behind another micro-batch, in one NVLink domain too."""
     row = {"framework": "megatron-bridge (NeMo 26.06)"}

@@ -134,7 +134,7 @@ def test_a_fit_finds_a_slow_machine():
             slow_s = str(found.time.step_time_s * 1.5)
             rows.append(row | {"id": f"{name}-{sequence}-{micro}", "step_time_s": slow_s})
     pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
-    fit = fit_pool(pool, Tuning(), "test", "2026-01-01")
+    fit = fit_pool(pool, Tuning(), lambda _: Tuning(), "test", "2026-01-01")
     assert fit is not None
     assert fit.groups == 8  # 4 models x micro-batches of 1 and 2
     assert fit.error_fraction < 0.1
@@ -149,7 +149,17 @@ def test_runs_that_need_no_correction_teach_nothing():
         exact_s = step_model(run, Tuning()).time().step_time_s
         rows.append(row | {"step_time_s": repr(exact_s)})
     pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
-    assert fit_pool(pool, Tuning(), "test", "2026-01-01") is None
+    assert fit_pool(pool, Tuning(), lambda _: Tuning(), "test", "2026-01-01") is None
+    asked: list[str] = []
+
+    def slow(family: str) -> Tuning:
+        asked.append(family)
+        return Tuning(matmul_scale=2.0)
+
+    kept = fit_pool(pool, Tuning(), slow, "test", "2026-01-01")
+    assert kept is not None, "better than what a plan would load without it"
+    assert kept.error_fraction < 0.01
+    assert asked == ["hopper"] * 6
 
 
 @pytest.mark.parametrize(
