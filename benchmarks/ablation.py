@@ -106,7 +106,7 @@ EFFECTS: dict[str, Change] = {
     "without casts around experts": _engine("kernels", expert_casts=1),
     "without bringing gradients to their buffers": _engine("kernels", gradient_add="fused"),
     "without multi-token prediction": _without_modules,
-    "without copies of gathered weights": _engine("state", copies_gathered=False),
+    "without copies of gathered weights": _engine("state", unpacks_gathered=False),
     "with torchao's casts as cheap as others": _engine("kernels", cast_bytes=0.0),
     "with casts of gathered inputs": _engine("kernels", gathers_cast=False),
     "with every loss in one kernel": _engine("kernels", fused_cross_entropy=True),

@@ -165,8 +165,9 @@ def _each_micro_batch(
     ends = exposed_s(ends_f, work.ends_forward_room_s, hides, interference) + exposed_s(
         ends_b, work.ends_backward_room_s, hides, interference
     )
-    copied, copied_ends = weights.copied_s()
-    return (np.asarray(seen_f) + 2 * copied)[:, :, None] + seen_b, np.asarray(ends) + copied_ends
+    unpacked, unpacked_ends = weights.unpacked_s()
+    layers = np.asarray(seen_f) + 2 * unpacked
+    return layers[:, :, None] + seen_b, np.asarray(ends) + unpacked_ends
 
 
 def _copies(grid: Grid, work: WorkTable, weights: WeightTable) -> tuple[Floats, Floats]:

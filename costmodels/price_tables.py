@@ -349,9 +349,9 @@ class WeightTable(_Table):
         layers = self.rows_by_kind(lambda kind: sent(self.layers[kind], again=True))
         return layers, ends[self.of_row]
 
-    def copied_s(self) -> tuple[Floats, Floats]:
-        """Copying what one gathering of them brought to where it is used."""
-        return self._by_part(self.ranks.step.copied_s)
+    def unpacked_s(self) -> tuple[Floats, Floats]:
+        """Bringing what one gathering of them left in its buffer to where it is used."""
+        return self._by_part(self.ranks.step.unpacked_s)
 
     def _wire(self, seconds: Sent) -> tuple[Floats, Floats, Floats]:
         """A rank communicates all its parts at once: bytes add up, the latency counts once."""

@@ -174,15 +174,15 @@ class StageModel:
         hides = overlap.weight_gather if self.layout.zero_stage > ZERO_2 else overlap.data_reduce
         seen_f = exposed_s(forward_s, cost.forward.room_s, hides, tuning.interference)
         seen_b = exposed_s(backward_s, cost.backward_room_s, hides, tuning.interference)
-        copied_s = self.copied_s(parameters)
-        forward = Pass(data_s=seen_f, pointwise_s=copied_s)
-        backward = Pass(data_s=seen_b, pointwise_s=copied_s if again else 0.0)
+        unpacked_s = self.unpacked_s(parameters)
+        forward = Pass(data_s=seen_f, pointwise_s=unpacked_s)
+        backward = Pass(data_s=seen_b, pointwise_s=unpacked_s if again else 0.0)
         return cost + replace(NOTHING, forward=forward, input_grad=backward)
 
-    def copied_s(self, parameters: RankParameters) -> Number:
-        """Copying what one gathering of these weights brought to where they are used."""
+    def unpacked_s(self, parameters: RankParameters) -> Number:
+        """Bringing what one gathering of these weights left in its buffer to where it is used."""
         device = self.pricer.device
-        return self.traffic.copied_bytes(parameters) / device.moved_bytes_per_s("copy")
+        return self.traffic.unpacked_bytes(parameters) / device.moved_bytes_per_s("copy")
 
     def _with_copies(self, parameters: RankParameters, cost: Cost, saved_bytes: Number) -> Cost:
         """`cost` and what it waits for copies to and from the host (`host`)."""

@@ -14,7 +14,7 @@ and each of these two groups has its own place: shard groups are neighbours, cop
     gradients   after each micro-batch where they are kept in shards, since nothing is left to add
                 the next micro-batch's to; else once per step
     buckets     each of them pays the latency of a collective again
-    copy        ZeRO-3's gathered weights, out of the collective's buffer, if the engine does so
+    unpacking   ZeRO-3's gathered weights, out of the collective's buffer, if the engine does so
     copies      once per step, or after each micro-batch if the engine does so
 
 Source: ZeRO (1910.02054, section 7), PyTorch FSDP (2304.11277, section 3.2.2, hybrid sharding).
@@ -75,9 +75,9 @@ class WeightTraffic:
     frozen: bool
     scale: float
 
-    def copied_bytes(self, parameters: RankParameters) -> Number:
+    def unpacked_bytes(self, parameters: RankParameters) -> Number:
         """Read and written for each gathering to put its weights where they are used."""
-        both_ways = 2 * self.state.weight_bytes * self.state.copies_gathered
+        both_ways = 2 * self.state.weight_bytes * self.state.unpacks_gathered
         dense = where(self.dense.shard.size > 1, parameters.dense, 0.0)
         expert = where(self.expert.shard.size > 1, parameters.expert, 0.0)
         return both_ways * where(self.sharding.zero_stage >= 3, dense + expert, 0.0)

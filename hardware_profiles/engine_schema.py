@@ -71,7 +71,7 @@ class State(Frozen):
                         micro-batch, not once per step
     reduce_bucket       parameters whose gradients are sent together, each bucket with a
                         collective's latency; 0: all at once
-    copies_gathered     ZeRO-3's gathered weights are copied out of the collective's buffer
+    unpacks_gathered    ZeRO-3's gathered weights are copied out of the collective's buffer
     zero_1_reduces_late ZeRO-1 adds up whole gradients, by one all_reduce after the last backward
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
@@ -91,7 +91,7 @@ class State(Frozen):
     experts_shard_over_tensor: bool = False
     copies_each_micro_batch: bool = False
     reduce_bucket: float = Field(default=0.0, ge=0)
-    copies_gathered: bool = False
+    unpacks_gathered: bool = False
     zero_1_reduces_late: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False

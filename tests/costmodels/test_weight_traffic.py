@@ -232,7 +232,7 @@ def test_weights_travel_beside_what_stays_on_the_node(
 
 
 @pytest.mark.parametrize(
-    ("engine", "traits", "copied_bytes"),
+    ("engine", "traits", "unpacked_bytes"),
     [
         pytest.param("torchtitan", {"zero_stage": 3}, 4e9, id="2 read + 2 written for each"),
         pytest.param("torchtitan", {"zero_stage": 2}, 0.0, id="zero 2: used where they are"),
@@ -241,11 +241,11 @@ def test_weights_travel_beside_what_stays_on_the_node(
     ],
 )
 def test_gathered_weights_are_copied_out(
-    cluster: Cluster, engine: str, traits: dict, copied_bytes: float
+    cluster: Cluster, engine: str, traits: dict, unpacked_bytes: float
 ):
     """FSDP2 gathers into one buffer and copies each weight to its own."""
     sent = traffic(cluster, engine, **{"data_parallel": 8, **traits})
-    assert sent.copied_bytes(BILLION) == copied_bytes
+    assert sent.unpacked_bytes(BILLION) == unpacked_bytes
 
 
 def test_copies_of_gathered_weights_take_the_device(models, cluster: Cluster):
@@ -253,11 +253,11 @@ def test_copies_of_gathered_weights_take_the_device(models, cluster: Cluster):
     setting = replace(setting_of(models, cluster, 8, hides=1.0), engine=load_engine("torchtitan"))
     layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(8, 1))
     step = StepModel(setting, layout)
-    copied_s = 4 * step.layer_parameters(0).dense / step.pricer.device.bandwidth_bytes_per_s
+    unpacked_s = 4 * step.layer_parameters(0).dense / step.pricer.device.bandwidth_bytes_per_s
     plain = step.pricer.cost(step._operations(0))
     cost = step.layer_cost(0, "none")
-    assert cost.forward.pointwise_s - plain.forward.pointwise_s == pytest.approx(copied_s)
-    assert cost.input_grad.pointwise_s - plain.input_grad.pointwise_s == pytest.approx(copied_s)
+    assert cost.forward.pointwise_s - plain.forward.pointwise_s == pytest.approx(unpacked_s)
+    assert cost.input_grad.pointwise_s - plain.input_grad.pointwise_s == pytest.approx(unpacked_s)
     head, table = step.ends_cost([1]), step.end_parameters[1].dense
     added_s = head.forward.pointwise_s - step.ends[1].forward.pointwise_s
     assert added_s == pytest.approx(4 * table / step.pricer.device.bandwidth_bytes_per_s)
