@@ -12,9 +12,9 @@
 What a shape does not say is filled in from its kind. Gated models are Llama-like: RMSNorm, no
 biases, RoPE, an untied head; by name, gpt-oss has attention sinks, and Qwen3 normed queries and
 keys (arXiv 2505.09388 section 2). Ungated ones are GPT-like: LayerNorm, biases everywhere, learned
-positions, a tied head. Latent attention has DeepSeek-V3's
-ranks (arXiv 2412.19437 section 4.2: query 1536, key/value 512, heads 128 + 64 rotary, values 128),
-but an uncompressed query up to hidden 2048, as DeepSeek-V2-Lite (arXiv 2405.04434 appendix B).
+positions, a tied head. Latent attention has DeepSeek-V3's ranks (arXiv 2412.19437 section 4.2:
+query 1536, key/value 512, heads 128 + 64 rotary, values 128), but an uncompressed query up to
+hidden 2048, as DeepSeek-V2-Lite (arXiv 2405.04434 appendix B).
 """
 
 import re

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from executor.frameworks.megatron_model import model_config_of, model_settings
 from executor.frameworks.megatron_settings import (
     COUNTS,
+    dispatch_unsaid,
     layout_facts,
     layout_settings,
     narrow_gradients,
@@ -70,7 +71,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         framework="megatron",
         files={FILE: script},
         launch=f"bash {FILE}",
-        cannot_say=(*no_layout, *no_training, *no_model),
+        cannot_say=(*no_layout, *no_training, *no_model, *dispatch_unsaid(plan.engine, answer)),
     )
 
 

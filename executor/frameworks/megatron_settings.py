@@ -113,7 +113,8 @@ def _stage_settings(la: Layout, model: Model) -> dict[str, object]:
         return {}
     parts = ["t" * count for count in counts]
     parts[0] = "E" + parts[0]
-    parts[-1] += "m" * model.mtp_layers + "L"
+    parts[-1 if counts[-1] else -2] += "m" * model.mtp_layers  # where the cost model has it
+    parts[-1] += "L"
     return {"pipeline_model_parallel_layout": "|".join(_short(part) for part in parts)}
 
 
@@ -309,6 +310,18 @@ def training_facts(values: Values) -> dict[str, Fact]:
 def narrow_gradients(engine: str) -> bool:
     """Whether the engine that a plan was priced for keeps gradients in 16 bit."""
     return engine_named(engine).state.gradient_bytes < FP32_BYTES
+
+
+def dispatch_unsaid(engine: str, answer: Answer) -> list[CannotSay]:
+    """Experts that were priced with a dispatcher that Megatron does not bring along."""
+    dispatch = engine_named(engine).kernels.dispatch
+    if answer.layout.expert_parallel == 1 or dispatch == "all_to_all":
+        return []
+    why = (
+        "priced as DeepEP dispatches; alltoall is written, which needs nothing installed. "
+        "With DeepEP: --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+    )
+    return [CannotSay("dispatch", dispatch, why)]
 
 
 def training_settings(training: Training) -> tuple[dict[str, object], list[CannotSay]]:
