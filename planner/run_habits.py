@@ -7,7 +7,8 @@ counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed. 
     eager, no torch.compile    torchtitan without it: norms, SwiGLU and RoPE as many small kernels
     async TP                   torchtitan with asynchronous tensor parallel
     fp8-rowwise                torchao with scales by row and column: slower casts, 16-bit gathers
-    dispatcher NAME            how tokens reach experts; a recipe without one leaves all_to_all
+    dispatcher NAME, NAME dispatcher
+                               how tokens reach experts; a recipe without one leaves all_to_all
     EP all-to-all overlapped   Megatron's exchanges between experts behind another micro-batch
     Liger kernels              Hugging Face modules with fused kernels, the loss in chunks
     FA3                        FlashAttention-3
@@ -56,12 +57,12 @@ LIGER = re.compile(r"(?<!no )\bliger kernels\b", re.IGNORECASE)
 FLASH_3 = re.compile(r"\bFA3\b")
 
 ROWWISE = re.compile(r"\bfp8-rowwise\b", re.IGNORECASE)
-DISPATCHER = re.compile(r"\bdispatcher (\w+)", re.IGNORECASE)
+DISPATCHER = re.compile(
+    r"\bdispatcher (alltoall|deepep|hybridep)\b|\b(alltoall|deepep|hybridep)( flex)? dispatcher\b",
+    re.IGNORECASE,
+)
 FROM_RECIPE = re.compile(r"\bfrom recipe\b")
 HIDDEN_EXCHANGES = re.compile(r"\bEP all-to-all overlapped\b")
-
-SINGLE_COPIES = ("deepep", "hybridep")
-"""Dispatchers that send each token once to a node and rank."""
 
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 LIGER_KERNELS = {
@@ -100,8 +101,8 @@ def engine_of(row: dict[str, str]) -> Engine:
     if titan and ROWWISE.search(note):
         kernels = kernels | CASTS_BY_ROW
     if found := DISPATCHER.search(note):
-        single = found[1].lower() in SINGLE_COPIES
-        kernels = kernels | {"dispatch": "deduplicated" if single else "all_to_all"}
+        every = (found[1] or found[2]).lower() == "alltoall"
+        kernels = kernels | {"dispatch": "all_to_all" if every else "deduplicated"}
     elif FROM_RECIPE.search(note):
         kernels = kernels | {"dispatch": "all_to_all"}
     overlap = {"tensor": ASYNC_OVERLAP} if titan and ASYNC_TENSOR.search(note) else {}

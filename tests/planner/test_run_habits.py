@@ -119,6 +119,8 @@ def test_casts_by_row_move_more_and_gather_wide() -> None:
     [
         ("recompute from recipe X; dispatcher hybridep; MoE dropless", "deduplicated"),
         ("dispatcher DeepEP", "deduplicated"),
+        ("bf16 main grads; DeepEP flex dispatcher; overlap on", "deduplicated"),
+        ("mock data; alltoall dispatcher, capacity factor 1", "all_to_all"),
         ("step 0; dispatcher AlltoAll; layout TP1", "all_to_all"),
         ("recompute from recipe X; MoE force-balanced routing", "all_to_all"),
         ("MoE force-balanced routing, dropless", "deduplicated"),
