@@ -53,6 +53,8 @@ class Layout:
                       the embedding belongs to the first and the head to the last
     shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
     selective_modules what a selectively recomputed layer replays
+    modules_apart     multi-token-prediction modules are on the stage before the last, which has the
+                      heads alone (Megatron's `pipeline_model_parallel_layout`, "...m|L")
     optimizer_offload, activation_offload
                       fractions: of the optimizer's states that are kept and updated on the host, of
                       what layers save that waits there
@@ -74,6 +76,7 @@ class Layout:
     selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
     optimizer_offload: float = 0.0
     activation_offload: float = 0.0
+    modules_apart: bool = False
 
     @property
     def world_size(self) -> int:

@@ -220,12 +220,9 @@ class StageModel:
 
     @cached_property
     def stage_of_end(self) -> tuple[int, ...]:
-        """The virtual stage of each of `ends`: modules are on the last one, or where that has no
-        layer on the one before it (Megatron's `pipeline_model_parallel_layout`, "...m|L").
-        """
+        """The virtual stage of each of `ends`."""
         last = len(self.layout.stages) - 1
-        apart = last > 0 and self.layout.stages[last].layers == 0
-        return (0, last, last - apart) if self._has_modules else (0, last)
+        return (0, last, last - self.layout.modules_apart) if self._has_modules else (0, last)
 
     @cached_property
     def stage_costs(self) -> tuple[Cost, ...]:

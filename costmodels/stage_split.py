@@ -3,7 +3,8 @@
     even   layers over stages as evenly as they divide; where the embedding and the head count as a
            layer each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less;
            with a multi-token-prediction module, it, its head and the model's count as three at the
-           end, and the embedding as none (DeepSeek-V3's 61 + 3 = 16 x 4)
+           end, and the embedding as none (DeepSeek-V3's 61 + 3 = 16 x 4; of 32 x 2 the last stage
+           has the heads alone)
     cost   nanotron: blocks in model order go to a rank until its share of the cumulative cost is
            passed, with layer = 4 heads d h + 3 h f, head = V h, embedding = 0
 

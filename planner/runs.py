@@ -141,6 +141,7 @@ def _layout(
         shard_group=_shard_group(row, dp * cp), micro_batch_size=mbs,
         schedule=_schedule(row, pp, vpp), stages=stages_with(counts, recompute),
         selective_modules=modules, optimizer_offload=_optimizer_offload(row, engine),
+        modules_apart=model.mtp_layers > 0 and len(counts) > 1 and counts[-1] == 0,
     )  # fmt: skip
     if layout.num_micro_batches(training) < 1:
         raise SkippedRow(

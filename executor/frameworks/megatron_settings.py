@@ -113,8 +113,7 @@ def _stage_settings(la: Layout, model: Model) -> dict[str, object]:
         return {}
     parts = ["t" * count for count in counts]
     parts[0] = "E" + parts[0]
-    parts[-1 if counts[-1] else -2] += "m" * model.mtp_layers  # where the cost model has it
-    parts[-1] += "L"
+    parts[-1] += "m" * model.mtp_layers + "L"
     return {"pipeline_model_parallel_layout": "|".join(_short(part) for part in parts)}
 
 

@@ -221,20 +221,23 @@ def test_only_some_engines_wait_at_boundaries(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "stage"),
+    ("counts", "apart", "stage"),
     [
-        pytest.param((8,), 0, id="one stage"),
-        pytest.param((5, 3), 1, id="on the last stage"),
-        pytest.param((5, 3, 0), 1, id="the last has the heads alone: on the one before"),
+        pytest.param((8,), False, 0, id="one stage"),
+        pytest.param((5, 3, 0), False, 2, id="on the last stage"),
+        pytest.param((5, 3, 0), True, 1, id="apart: on the one before"),
     ],
 )
-def test_a_module_has_its_stage(models, setting: Setting, counts: tuple[int, ...], stage: int):
+def test_a_module_has_its_stage(
+    models, setting: Setting, counts: tuple[int, ...], apart: bool, stage: int
+):
     """A multi-token-prediction module's seconds, activations and parameters, with its last layer
     before the heads; the two heads stay at the end.
     """
     latent = replace(setting, model=models["latent"])
     plain = replace(latent, model=replace(latent.model, mtp_layers=0))
-    layout = Layout(pipeline_parallel=len(counts), stages=tuple(map(Stage, counts)))
+    stages = tuple(map(Stage, counts))
+    layout = Layout(pipeline_parallel=len(counts), stages=stages, modules_apart=apart)
     with_module, without = (StepModel(each, layout) for each in (latent, plain))
     head = StepModel(plain, layout).ends[1]
     for index in range(len(counts)):

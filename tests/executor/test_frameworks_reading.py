@@ -3,7 +3,7 @@
 import pytest
 from random_plans import plan_of
 
-from costmodels.layout import Layout, Stage, even_stages
+from costmodels.layout import Layout, even_stages
 from costmodels.training import Training
 from executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
 from planner.reading import Reading, UnreadableConfig
@@ -166,20 +166,6 @@ def test_a_dispatcher_that_was_priced_is_named(engine: str, expert_parallel: int
     exported = FRAMEWORKS["megatron"].export(plan, 8)
     assert "--moe-token-dispatcher-type alltoall" in exported.files["train.sh"]
     assert ("dispatch" in {each.name for each in exported.cannot_say}) == unsaid
-
-
-@pytest.mark.parametrize(
-    ("counts", "layout_text"),
-    [((31, 30), "Et*31|t*30mL"), ((31, 30, 0), "Et*31|t*30m|L")],
-    ids=["on the last stage", "the heads alone on the last"],
-)
-def test_a_module_is_written_where_it_is_priced(counts: tuple[int, ...], layout_text: str):
-    """DeepSeek-V3's multi-token-prediction module, and the same stages read back."""
-    layout = Layout(pipeline_parallel=len(counts), stages=tuple(map(Stage, counts)))
-    plan = plan_of("deepseek-v3", layout, Training(seq_len=2048, global_batch_size=8))
-    script = FRAMEWORKS["megatron"].export(plan, 8).files["train.sh"]
-    assert layout_text in script
-    assert read_config(script, "train.sh").facts["pipeline_parallel"].value == len(counts)
 
 
 def test_an_override_of_the_gradients_is_read() -> None:

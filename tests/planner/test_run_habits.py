@@ -104,6 +104,18 @@ def test_recipes_of_deepseek_train_its_module(framework: str, model: str, module
     assert run_of(row).model.mtp_layers == modules
 
 
+def test_many_chunks_leave_the_last_to_the_heads() -> None:
+    """DeepSeek-V3 on 8 ranks of 4 chunks: 30 of two layers, one with the module, the heads."""
+    row = ROW | {
+        "framework": "megatron-core", "model": "deepseek-v3", "layers": "61", "gpus": "8",
+        "dp": "1", "tp": "1", "pp": "8", "vpp": "4",
+    }  # fmt: skip
+    layout = run_of(row).layout
+    assert [stage.layers for stage in layout.stages] == [*[2] * 30, 1, 0]
+    assert layout.modules_apart
+    assert not run_of(row | {"vpp": "2"}).layout.modules_apart
+
+
 def test_casts_by_row_move_more_and_gather_wide() -> None:
     """torchao's scales by row and column: 14 bytes a number instead of 8, gathers of 16 bits."""
     usual = engine_of(TITAN | {"note": "torch.compile, fp8-tensorwise"}).kernels

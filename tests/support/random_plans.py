@@ -9,7 +9,8 @@ from costmodels.layout import Layout, RecomputeModule, Schedule, Stage, check_la
 from costmodels.model import Model
 from costmodels.training import Optimizer, Precision, Training
 from hardware_profiles.load_models import load_model_config
-from planner.plan import Plan, PlanCluster, PlanLayout, PlanModel, PlanStage, PlanTraining
+from planner.answer import plan_layout
+from planner.plan import Plan, PlanCluster, PlanModel, PlanTraining
 from planner.reading import Exported
 from planner.resolve import Case
 from planner.settings import Settings
@@ -137,11 +138,6 @@ def _stages(rng: random.Random, model: Model, count: int, habits: Habits) -> tup
 
 def plan_of(name: str, layout: Layout, training: Training) -> Plan:
     """A plan file's content for `layout`, without a prediction."""
-    stages = tuple(
-        PlanStage(**{f.name: getattr(stage, f.name) for f in fields(stage)})
-        for stage in layout.stages
-    )
-    names = [f.name for f in fields(layout) if f.name != "stages"]
     return Plan(
         model=PlanModel.of(name, load_model_config(name)),
         cluster=PlanCluster(name=CLUSTER, gpus=layout.world_size, sha256="0" * 16),
@@ -149,7 +145,7 @@ def plan_of(name: str, layout: Layout, training: Training) -> Plan:
             **{name: getattr(training, name) for name in PlanTraining.model_fields}
         ),
         engine="megatron",
-        layout=PlanLayout(stages=stages, **{name: getattr(layout, name) for name in names}),
+        layout=plan_layout(layout),
     )
 
 
