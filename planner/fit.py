@@ -23,7 +23,7 @@ engine's constants on all GPUs, or those of all engines on each run's own family
 import math
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -116,8 +116,8 @@ def fit_all(
     order = sorted(_pools(runs), key=lambda p: (p.engine != WIDE, p.family != "any", p.engine))
     for pool in order:
         gpu = pool.runs[0].cluster.gpu.name
-        prior = known(pool.engine, gpu) if known else _prior(fits, pool, pool.family)
-        without = (lambda _, prior=prior: prior) if known else partial(_prior, fits, pool)
+        prior = known(pool.engine, gpu) if known else wider(fits, pool, pool.family)
+        without = (lambda _, prior=prior: prior) if known else partial(wider, fits, pool)
         found = fit_pool(pool, prior, without, source, date)
         if found is not None:
             fits[pool.engine][pool.family] = found
@@ -144,9 +144,9 @@ def _pools(runs: Iterable[Run]) -> list[Pool]:
     ]  # fmt: skip
 
 
-def _prior(fits: dict[str, dict[str, Fit]], pool: Pool, family: str) -> Tuning:
+def wider(fits: Mapping[str, Mapping[str, Fit]], pool: Pool, family: str) -> Tuning:
     """The constants of the next wider pool, as a GPU of `family` would have them."""
-    wide = fits.get(WIDE, {})
+    wide: Mapping[str, Fit] = fits.get(WIDE, {})
     if pool.engine == WIDE:
         found = wide.get("any") if pool.family != "any" else None
     else:
@@ -165,13 +165,13 @@ def fit_pool(
     instead = [without(gpu_family(run.cluster.gpu.name)) for run in runs]
     problem = _Problem(pool, runs, _telling(pool, runs), _with_memory(pool, prior))
     held_out: list[float] = []
-    wider: list[float] = []
+    without_it: list[float] = []
     for train, rest in _splits(pool, runs):
         learnt = problem.solve(train)
         held_out += [abs(problem.residual(problem.runs[row], learnt)) for row in rest]
-        wider += [abs(problem.residual(problem.runs[row], instead[row])) for row in rest]
+        without_it += [abs(problem.residual(problem.runs[row], instead[row])) for row in rest]
     widest = (pool.engine, pool.family) == (WIDE, "any")
-    if not held_out or (median(held_out) >= median(wider) and not widest):
+    if not held_out or (median(held_out) >= median(without_it) and not widest):
         return None
     return Fit(
         tuning=problem.solve(np.arange(len(runs))), date=date, rows=len(pool.runs),

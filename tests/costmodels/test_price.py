@@ -211,6 +211,30 @@ def test_rows_do_not_see_each_other(cases: Callable[..., st.SearchStrategy], dat
                 )
 
 
+def test_rows_differ_where_weights_leave_the_node(models, case_of):
+    """Data parallel alone decides under what gathers hide: the same, together and alone."""
+    engine, cluster = load_engine("torchtitan"), load_cluster("dgx-h100")
+    training = Training(seq_len=512, global_batch_size=64)
+    setting = Setting(models["dense"], training, cluster, engine, Tuning())
+    layouts = [
+        Layout(
+            data_parallel=ranks, tensor_parallel=4, sequence_parallel=True, zero_stage=3,
+            stages=(Stage(8),),
+        )
+        for ranks in (2, 32)
+    ]  # fmt: skip
+    some = [case_of(setting, layout) for layout in layouts]
+    grid = Grid(**{
+        f.name: np.concatenate([getattr(case.grid, f.name) for case in some]) for f in fields(Grid)
+    })  # fmt: skip
+    together = price(grid, setting.model, training, cluster, engine, Tuning())
+    for row, case in enumerate(some):
+        alone_s = float(case.step.layer_cost(0, "none").total_s)
+        assert together.layer_s[row, 0, 0] == pytest.approx(alone_s, rel=RELATIVE)
+        room = case.step.layer_cost(0, "none").forward
+        assert (room.nearby_s > 0) == (row == 1)
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**40)), min_size=1))
 def test_distinct_rows(rows: list[tuple[int, int]]):
     """Each row finds itself among the distinct ones, of which no two are equal."""

@@ -207,19 +207,20 @@ def test_zero_2_pays_for_accumulation(models, cluster: Cluster):
 
 
 @pytest.mark.parametrize(
-    ("data_parallel", "near"),
+    ("data_parallel", "tensor_parallel", "near"),
     [
-        pytest.param(2, 0.0, id="dp 2 x tp 2 on a node of 4: the same links"),
-        pytest.param(4, 1.0, id="dp 4 x tp 2 on two nodes: tensor parallel beside the network"),
+        pytest.param(2, 2, 0.0, id="dp 2 x tp 2 on a node of 4: the same links"),
+        pytest.param(4, 2, 1.0, id="dp 4 x tp 2 on two nodes: tensor parallel beside the network"),
+        pytest.param(4, 8, 0.0, id="dp 4 x tp 8 on eight: both on the network"),
     ],
 )
 def test_weights_travel_beside_what_stays_on_the_node(
-    models, cluster: Cluster, data_parallel: int, near: float
+    models, cluster: Cluster, data_parallel: int, tensor_parallel: int, near: float
 ):
     """Gathers leave the node: the room is computing and the exposed tensor-parallel collectives."""
     layout = Layout(
-        data_parallel=data_parallel, tensor_parallel=2, sequence_parallel=True, zero_stage=3,
-        stages=even_stages(8, 1),
+        data_parallel=data_parallel, tensor_parallel=tensor_parallel, sequence_parallel=True,
+        zero_stage=3, stages=even_stages(8, 1),
     )  # fmt: skip
     step = StepModel(setting_of(models, cluster, 8, hides=1.0), layout)
     cost, parameters = step.layer_cost(0, "none"), step.layer_parameters(0)

@@ -13,10 +13,10 @@ from rows import ROW
 from typer.testing import CliRunner
 
 from hardware_profiles import tunings
-from hardware_profiles.tunings import Tuning
+from hardware_profiles.tunings import Fit, Tuning
 from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
 from planner.cli import app
-from planner.fit import Pool, fit_pool
+from planner.fit import Pool, fit_pool, wider
 from planner.run_cells import SkippedRow
 from planner.run_clusters import cluster_of, node_network_bytes_per_s
 from planner.run_habits import engine_name
@@ -160,6 +160,24 @@ def test_runs_that_need_no_correction_teach_nothing():
     assert kept is not None, "better than what a plan would load without it"
     assert kept.error_fraction < 0.01
     assert asked == ["hopper"] * 6
+
+
+def test_without_a_fit_a_family_has_its_own_wider_pool():
+    """What is loaded in place of an engine's constants: those of all engines on the same family."""
+
+    def fit(scale: float) -> Fit:
+        tuning = Tuning(matmul_scale=scale)
+        return Fit(tuning=tuning, date="", rows=6, groups=3, error_fraction=0.1, source="test")
+
+    wide = {"any": fit(1.0), "blackwell": fit(2.0)}
+    pool = Pool("megatron-bridge", "any", ())
+    own = {"generic": wide, "megatron-bridge": {"any": fit(3.0)}}
+    families = ("any", "hopper", "blackwell")
+    found = [
+        wider(fits, pool, family).matmul_scale
+        for fits in ({"generic": wide}, own) for family in families
+    ]  # fmt: skip
+    assert found == [1.0, 1.0, 2.0, 3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize(
