@@ -222,7 +222,8 @@ class StageModel:
     def stage_of_end(self) -> tuple[int, ...]:
         """The virtual stage of each of `ends`."""
         last = len(self.layout.stages) - 1
-        return (0, last, last - self.layout.modules_apart) if self._has_modules else (0, last)
+        before = max(last - self.layout.modules_apart, 0)
+        return (0, last, before) if self._has_modules else (0, last)
 
     @cached_property
     def stage_costs(self) -> tuple[Cost, ...]:

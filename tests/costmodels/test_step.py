@@ -224,6 +224,7 @@ def test_only_some_engines_wait_at_boundaries(setting: Setting) -> None:
     ("counts", "apart", "stage"),
     [
         pytest.param((8,), False, 0, id="one stage"),
+        pytest.param((8,), True, 0, id="one stage has nothing before it"),
         pytest.param((5, 3, 0), False, 2, id="on the last stage"),
         pytest.param((5, 3, 0), True, 1, id="apart: on the one before"),
     ],
