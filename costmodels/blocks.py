@@ -156,20 +156,22 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
 
 
 def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
-    """Keys and values reach every rank of the context-parallel group, and their gradients return.
+    """Keys and values reach every rank of the context-parallel group, and their gradients return;
+    or queries, keys, values and outputs of some heads do, of all tokens.
     """
-    width = kv_heads(site.shard, attention) * (attention.head_dim + attention.v_head_dim)
-    size = site.itemsize * site.shard.tokens * site.shard.cp * width
+    widths = attention.head_dim + attention.v_head_dim
+    kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
+    if site.kernels.context == "all_to_all":
+        own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
+        yield Communication(
+            name="heads", axis="cp", kind="all_to_all", size_bytes=own + kv, forward_count=1,
+            backward_count=1, hidden_by="nothing", modules=("core_attention",),
+        )  # fmt: skip
+        return
     yield Communication(
-        name="key_value",
-        axis="cp",
-        kind="all_gather",
-        size_bytes=size,
-        forward_count=1,
-        backward_count=2,
-        hidden_by="attention",
-        modules=("core_attention",),
-    )
+        name="key_value", axis="cp", kind="all_gather", size_bytes=site.shard.cp * kv,
+        forward_count=1, backward_count=2, hidden_by="attention", modules=("core_attention",),
+    )  # fmt: skip
 
 
 def _core(site: Site, attention: Attention) -> AttentionCore:
@@ -194,11 +196,15 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
 
 
 def _core_output(site: Site, attention: Attention) -> Pointwise:
-    """The output of the core attention: the projection keeps it even where the core is replayed."""
+    """The output of the core attention: the projection keeps it even where the core is replayed,
+    and where heads are exchanged so does the kernel, of other tokens.
+    """
     heads = attention.heads / site.shard.tp
+    exchanged = where(site.shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")
+    one = site.itemsize * site.shard.tokens * heads * attention.v_head_dim
     return Pointwise(
         name="core_output", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
-        saved_bytes=site.itemsize * site.shard.tokens * heads * attention.v_head_dim,
+        saved_bytes=(1 + exchanged) * one,
         modules=("linear",),
     )  # fmt: skip
 

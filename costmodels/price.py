@@ -147,7 +147,7 @@ def price(
         forward_s=forward_s,
         input_grad_s=input_grad_s,
         weight_grad_s=weight_grad_s,
-        fixed_bytes=outside + beside,
+        fixed_bytes=outside + beside + work.stand_in_bytes,
         fixed_step_s=fixed_s,
         capacity_bytes=cluster.capacity_bytes,
     )

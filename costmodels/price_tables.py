@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from costmodels.blocks import input_bytes
 from costmodels.elementwise import Number, where
-from costmodels.ends import logits_bytes
+from costmodels.ends import logits_bytes, stand_in_bytes
 from costmodels.feed_forward import Site
 from costmodels.grid import Grid, Ints, distinct, thousandths
 from costmodels.layer import NOTHING, Cost
@@ -209,6 +209,11 @@ class WorkTable(_Table):
         if self.setting.engine.kernels.counts_passes:
             held = loss_bytes(site) + 2 * input_bytes(site)  # and two messages of a pipeline
         return self.rows(self.ranks.working_scale * held)
+
+    @property
+    def stand_in_bytes(self) -> Floats:
+        """(N,) what stands for gradients on every rank."""
+        return self.rows(self.ranks.working_scale * stand_in_bytes(self.ranks.step.site))
 
     def end_saved_bytes(self, end: Cost) -> Floats:
         """(N,) of `embedding` or `head`."""

@@ -7,7 +7,7 @@ is what runs out. The categories and their formulas are those of `memory`.
 from collections.abc import Sequence
 
 from costmodels.elementwise import Number, where
-from costmodels.ends import logits_bytes
+from costmodels.ends import logits_bytes, stand_in_bytes
 from costmodels.grid import Grid
 from costmodels.in_flight import Vector, in_flight
 from costmodels.layout import Layout
@@ -88,6 +88,7 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
     state = kept_state(state, model.setting.training)
     chunks = model.stages_of_rank[rank]
     states = state_memory(state, model.rank_parameters[rank], model.sharding)
+    states += Memory(transient=float(stand_in_bytes(model.site)))
     if model.setting.engine.kernels.counts_passes and not la.activation_offload:
         peak = rank_peak(model, rank, model.sharding)
         return states + Memory(activations=peak.activations, transient=peak.transient)

@@ -127,6 +127,9 @@ class KernelHabits(Frozen):
                     of gathering it again
     dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or
                     one per node, multiplied there ("deduplicated": DeepEP, HybridEP)
+    context         how queries meet all keys under context parallelism: keys and values reach every
+                    rank ("ring"), or heads are exchanged for tokens before and after the attention
+                    kernel ("all_to_all": Ulysses, 2309.14509), which keeps what it exchanged
     gradient_add    how a weight's gradient leaves its product: the product itself adds it to the
                     gradient buffer ("fused"), a kernel does ("added"), or it is copied to where it
                     is communicated from ("copied")
@@ -139,6 +142,9 @@ class KernelHabits(Frozen):
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
                     once
+    keeps_buffers   tensors that outlive their use: one in 16 bit for each shape of weight, which
+                    autograd gets in place of the gradient that the product itself has added to the
+                    buffer, and the head's gathered input
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
     own_token_latents
@@ -153,12 +159,14 @@ class KernelHabits(Frozen):
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
+    context: Literal["ring", "all_to_all"] = "ring"
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0
     loss_chunk_bytes: float = 0.0
+    keeps_buffers: bool = False
     counts_passes: bool = False
     own_token_latents: bool = False
     weighs_inside_experts: bool = False

@@ -11,7 +11,10 @@ counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed. 
                                how tokens reach experts; a recipe without one leaves all_to_all
     EP all-to-all overlapped   Megatron's exchanges between experts behind another micro-batch
     Liger kernels              Hugging Face modules with fused kernels, the loss in chunks
+    CP by all-to-all           heads exchanged for tokens around the attention kernel
+    comm overlap all disabled  of tensor, data and pipeline parallelism, as far as a switch does it
     FA3                        FlashAttention-3
+    TE fused cross entropy     Transformer Engine's, whose gradient takes the place of the logits
     CUDA graphs: full_iteration, local full_iteration
                                the host issues a whole step at once
 """
@@ -54,6 +57,9 @@ ASYNC_TENSOR = re.compile(r"\basync tp\b", re.IGNORECASE)
 STEP_GRAPH = re.compile(r"cuda graphs: [^;]*full_iteration", re.IGNORECASE)
 
 LIGER = re.compile(r"(?<!no )\bliger kernels\b", re.IGNORECASE)
+FUSED_LOSS = re.compile(r"\bTE fused cross entropy\b")
+EXCHANGED_HEADS = re.compile(r"\bCP by all-to-all\b")
+NO_OVERLAP = re.compile(r"\bcomm overlap all disabled\b")
 FLASH_3 = re.compile(r"\bFA3\b")
 
 ROWWISE = re.compile(r"\bfp8-rowwise\b", re.IGNORECASE)
@@ -70,6 +76,11 @@ LIGER_KERNELS = {
     "chunked_loss": True, "loss_chunk_bytes": 1e9,
 }  # fmt: skip
 ASYNC_OVERLAP = 0.7
+NOT_HIDDEN = {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0, "tensor": 0.4}
+"""Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
+product: backward it gathers the input beside one and scatters its gradient beside the other
+(NVIDIA/TransformerEngine transformer_engine/pytorch/module/linear.py).
+"""
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
@@ -96,6 +107,10 @@ def engine_of(row: dict[str, str]) -> Engine:
     kernels: dict[str, Any] = NOT_COMPILED if titan and EAGER.search(note) else {}
     if LIGER.search(note):
         kernels = kernels | LIGER_KERNELS
+    if FUSED_LOSS.search(note):
+        kernels = kernels | {"fused_cross_entropy": True, "logits_bytes": 2.0}
+    if EXCHANGED_HEADS.search(note):
+        kernels = kernels | {"context": "all_to_all"}
     if FLASH_3.search(note):
         kernels = kernels | {"attention": "cudnn"}
     if titan and ROWWISE.search(note):
@@ -106,6 +121,8 @@ def engine_of(row: dict[str, str]) -> Engine:
     elif FROM_RECIPE.search(note):
         kernels = kernels | {"dispatch": "all_to_all"}
     overlap = {"tensor": ASYNC_OVERLAP} if titan and ASYNC_TENSOR.search(note) else {}
+    if NO_OVERLAP.search(note):
+        overlap = overlap | NOT_HIDDEN
     if HIDDEN_EXCHANGES.search(note):
         overlap = overlap | {"expert": engine.overlap.expert_interleaved}
     return engine.model_copy(

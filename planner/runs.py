@@ -239,6 +239,9 @@ def _recompute(text: str, row: dict[str, str]) -> tuple[str, tuple[RecomputeModu
 PRINTED_BYTES = re.compile(r"peak_memory_usage (\d+) bytes")
 """A log's own number, exact where `mem_gb` is that number in another unit."""
 
+ALSO_RESERVED = re.compile(r"\(max reserved ([\d.]+) GiB\)")
+"""Beside an allocated peak."""
+
 
 def _measured(row: dict[str, str]) -> Measured:
     note = row.get("note") or ""
@@ -246,7 +249,8 @@ def _measured(row: dict[str, str]) -> Measured:
     printed = PRINTED_BYTES.search(note)
     memory = int(printed[1]) / GIB if printed else number(row, "mem_gb")
     said = re.findall("allocated|reserved", kind)[:1]  # the first is its own
-    reserved = memory if said == ["reserved"] else None
+    beside = ALSO_RESERVED.search(note)
+    reserved = memory if said == ["reserved"] else float(beside[1]) if beside else None
     allocated = memory if said == ["allocated"] else None
     return Measured(
         step_time_s=number(row, "step_time_s"), allocated_gib=allocated, reserved_gib=reserved,
