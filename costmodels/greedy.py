@@ -1,5 +1,8 @@
 """V-shaped zero-bubble schedules: each rank does what it prefers of what it may do next.
 
+The order is found as if messages took no time, or a rank would begin a W whenever an I is about to
+arrive, and keeps its neighbours waiting by a whole W for the sake of a message.
+
 Leaves out: schedules found by an integer programme (2401.10241, section 3.1); the order here is
 I before F before W, late stages first, with as many micro-batches in flight as `in_flight` allows.
 """
@@ -7,7 +10,7 @@ I before F before W, late stages first, with as many micro-batches in flight as 
 from collections import deque
 from collections.abc import Iterator
 
-from costmodels.actions import Action, Timeline, Work
+from costmodels.actions import Action, Work
 from costmodels.in_flight import in_flight, rank_of_chunk
 from costmodels.layout import Schedule
 from costmodels.orders import source_of
@@ -54,7 +57,10 @@ class _Rank:
             self.held[action.stage] -= 1
 
 
-def play_greedily(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> Timeline:
+def greedy_orders(
+    schedule: Schedule, pp: int, vpp: int, m: int, work: Work
+) -> tuple[tuple[Action, ...], ...]:
+    """What each rank does, in order; `work.send_s` does not count."""
     stages = pp * vpp
     limits = [max(map(sum, vectors)) for vectors in in_flight(schedule, pp, vpp, m)]
     held_by = [
@@ -62,18 +68,18 @@ def play_greedily(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> 
     ]
     ranks = [_Rank(held, m, limit) for held, limit in zip(held_by, limits, strict=True)]
     arrived: dict[tuple[int, str, int], float] = {}
-    played: list[list[tuple[Action, float, float]]] = [[] for _ in ranks]
+    played: list[list[Action]] = [[] for _ in ranks]
     choices = [_choice(rank, arrived, stages) for rank in ranks]
     while ready := [(*choice, s) for s, choice in enumerate(choices) if choice]:
         start, action, s = min(ready, key=lambda choice: (choice[0], choice[2]))
         ranks[s].take(action)
         ranks[s].free_s = start + work.seconds(action)
-        arrived[action.stage, action.kind, action.micro_batch] = ranks[s].free_s + work.send_s
-        played[s].append((action, start, ranks[s].free_s))
+        arrived[action.stage, action.kind, action.micro_batch] = ranks[s].free_s
+        played[s].append(action)
         for near in {s, *_receivers(schedule, pp, stages, action)}:
             choices[near] = _choice(ranks[near], arrived, stages)
     assert all(rank.done for rank in ranks), "the ranks wait for each other"
-    return Timeline(tuple(map(tuple, played)))
+    return tuple(map(tuple, played))
 
 
 def _receivers(schedule: Schedule, pp: int, stages: int, action: Action) -> tuple[int, ...]:

@@ -8,8 +8,11 @@
 A pass takes the device's time and the communication that the engine cannot hide, or the host's time
 to issue all that if it is longer:
 
-    hidden  = min(overlap * communication, what it may run under)
-    exposed = communication - hidden + interference * hidden
+    beside  = overlap * communication
+    exposed = communication - beside + max(beside - room, beside i / (1 + i))
+
+    room  seconds of computing that it may run under     i  interference: computing takes 1 + i as
+          long beside it, which nobody sees where the communication is what takes longer
 
 Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
 """
@@ -20,7 +23,7 @@ from typing import Literal, Self
 
 from costmodels.collectives import collective_s
 from costmodels.compute import Device, attention_s, matmul_s, pointwise_s
-from costmodels.elementwise import Number, maximum, minimum
+from costmodels.elementwise import Number, maximum
 from costmodels.layout import RecomputeModule
 from costmodels.operations import AttentionCore, Communication, Matmul, Operation, Pointwise
 from costmodels.placement import Group
@@ -276,8 +279,9 @@ def _count(op: Communication, direction: Direction) -> Number:
 
 def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: float) -> Number:
     """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
-    hidden = minimum(overlap * whole_s, room_s)
-    return whole_s - hidden + interference * hidden
+    beside = overlap * whole_s
+    slowed = beside * interference / (1 + interference)
+    return whole_s - beside + maximum(beside - room_s, slowed)
 
 
 def _replayed(

@@ -6,7 +6,7 @@ written out once as places in a list (`Program`) and each timing is one pass ove
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -58,7 +58,12 @@ class Program:
 @lru_cache(maxsize=MOST_PROGRAMS)
 def program(schedule: Schedule, pp: int, vpp: int, m: int) -> Program:
     """The order of `schedule` for `m` micro-batches on `pp` ranks with `vpp` stages each."""
-    stages, orders = pp * vpp, [order(schedule, pp, vpp, m, s) for s in range(pp)]
+    return written_out([order(schedule, pp, vpp, m, s) for s in range(pp)], pp * vpp)
+
+
+def written_out(orders: Sequence[Sequence[Action]], stages: int) -> Program:
+    """The program in which each rank keeps to its order."""
+    pp = len(orders)
     places: dict[tuple[int, str, int], int] = {}
     actions: list[tuple[int, Action]] = []
     steps: list[tuple[int, int, int]] = []

@@ -15,18 +15,16 @@ warm, so a long step is two shorter ones and their difference (`end_s`).
 """
 
 from costmodels.actions import Timeline, Work
-from costmodels.greedy import play_greedily
+from costmodels.greedy import greedy_orders
 from costmodels.layout import Schedule
-from costmodels.orders import program
+from costmodels.orders import Program, program, written_out
 
 GREEDY: frozenset[Schedule] = frozenset({"zb_v", "dualpipe_v"})
 
 
 def play(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> Timeline:
     """The timeline of `m` micro-batches on `pp` ranks with `vpp` virtual stages each."""
-    if schedule in GREEDY:
-        return play_greedily(schedule, pp, vpp, m, work)
-    return program(schedule, pp, vpp, m).timeline(work)
+    return _program(schedule, pp, vpp, m, work).timeline(work)
 
 
 def end_s(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> tuple[float, ...]:
@@ -47,6 +45,10 @@ def end_s(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> tuple[fl
 
 
 def _played_end_s(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> tuple[float, ...]:
+    return _program(schedule, pp, vpp, m, work).end_s(work)
+
+
+def _program(schedule: Schedule, pp: int, vpp: int, m: int, work: Work) -> Program:
     if schedule in GREEDY:
-        return play_greedily(schedule, pp, vpp, m, work).end_s
-    return program(schedule, pp, vpp, m).end_s(work)
+        return written_out(greedy_orders(schedule, pp, vpp, m, work), pp * vpp)
+    return program(schedule, pp, vpp, m)

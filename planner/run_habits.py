@@ -75,6 +75,12 @@ LIGER_KERNELS = {
     "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
     "chunked_loss": True, "loss_chunk_bytes": 1e9,
 }  # fmt: skip
+UNFUSED_ATTENTION = {
+    "attention": "unfused", "flash_attention": False, "dropout": True, "keeps_buffers": False,
+}  # fmt: skip
+"""The fork of Megatron-LM of the zero-bubble paper (2401.10241), whose Table 1 counts s b h (34 + 5
+a s / h) bytes of activations a layer; twice the micro-batch takes as much more in its Table 4.
+"""
 ASYNC_OVERLAP = 0.7
 NOT_HIDDEN = {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0, "tensor": 0.4}
 """Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
@@ -105,6 +111,8 @@ def engine_of(row: dict[str, str]) -> Engine:
     engine = load_engine(name)
     titan = "torchtitan" in (name, engine.fitted_as)
     kernels: dict[str, Any] = NOT_COMPILED if titan and EAGER.search(note) else {}
+    if "zero-bubble" in framework:
+        kernels = UNFUSED_ATTENTION
     if LIGER.search(note):
         kernels = kernels | LIGER_KERNELS
     if FUSED_LOSS.search(note):

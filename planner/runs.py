@@ -126,7 +126,7 @@ def _layout(
     dp = count(row, "dp", gpus // (tp * pp * cp))
     if dp * tp * pp * cp != gpus:
         raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {gpus} GPUs")
-    vpp = count(row, "vpp", 1)
+    vpp = count(row, "vpp", _default_chunks(row, model, pp, engine))
     mbs = count(row, "micro_batch", 1)
     ep = count(row, "ep", expert_ranks(row, model.num_experts, dp * cp))
     assumed = [key for key in ("zero", "recompute", "micro_batch", "sp") if not row.get(key)]
@@ -162,10 +162,21 @@ def _stage_counts(
 ) -> tuple[int, ...]:
     if engine.legality.uneven_stages == "cost":
         return split_by_cost(model, num_stages)
-    ends = engine.legality.layers_count_ends or row.get("suite") == "zb"
+    ends = _ends_count(row, engine)
     if num_stages > model.num_layers + 2 * ends:
         raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
     return split_evenly(model.num_layers, num_stages, ends_count=ends, mtp_layers=model.mtp_layers)
+
+
+def _ends_count(row: dict[str, str], engine: Engine) -> bool:
+    return engine.legality.layers_count_ends or row.get("suite") == "zb"
+
+
+def _default_chunks(row: dict[str, str], model: Model, pp: int, engine: Engine) -> int:
+    """Virtual stages of an interleaved run that does not say how many: one for each layer."""
+    if not (row.get("schedule") or "").lower().startswith("interleaved"):
+        return 1
+    return max(1, (model.num_layers + 2 * _ends_count(row, engine)) // pp)
 
 
 def _schedule(row: dict[str, str], pp: int, vpp: int) -> Schedule:
