@@ -12,7 +12,6 @@ its V h / tp numbers and micro-batch: at most 2 % of a step, and fits are no bet
 """
 
 from dataclasses import replace
-from itertools import chain
 
 from costmodels.blocks import layer_operations, norm
 from costmodels.elementwise import Number, ceil, floor, maximum, minimum, where
@@ -99,42 +98,18 @@ def _final_norm(site: Site) -> Pointwise:
 def logits_bytes(site: Site) -> Number:
     """What the last stage holds at the peak of the loss beside the layers' activations.
 
-    Of chunks, the gradient of the one before (16 bit) is there until the next is done. Where
-    buffers are kept, the gradient of the head's input may be more than the loss had beside the
-    logits.
+    Of chunks, the gradient of the one before (16 bit) is there until the next is done. Without
+    them, the gradient of the logits and that of the head's input, if these are more than the loss
+    held.
     """
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
     each = site.bytes_per_logit
     if not site.kernels.loss_chunk_bytes:
         logits = site.shard.tokens * columns
-        if not site.kernels.keeps_buffers:
-            return each * logits
-        after = site.itemsize * logits + site.gathered_bytes
-        return maximum(each * logits, after) + _head_buffers(site, columns)
+        return maximum(each * logits, site.itemsize * logits + site.gathered_bytes)
     first, second = chunk_rows(site)
     both = where(second > 0, each * second + site.itemsize * first, 0.0)
     return maximum(each * first, both) * columns
-
-
-def _head_buffers(site: Site, columns: Number) -> Number:
-    """The gathered input, and what stands for the gradient of the table."""
-    gathered = where(site.shard.sequence_parallel > 0, site.gathered_bytes, 0.0)
-    return gathered + site.itemsize * columns * site.model.hidden
-
-
-def stand_in_bytes(site: Site) -> Number:
-    """What stands for gradients of the layers' weights, one tensor for all weights of a shape,
-    where the engine keeps such buffers.
-    """
-    if not site.kernels.keeps_buffers:
-        return 0.0
-    layers = [layer_operations(site, kind) for kind in site.model.kinds]
-    shapes = {
-        op.name: op.n * op.k
-        for op in (*chain.from_iterable(layers), *module_operations(site))
-        if isinstance(op, Matmul) and op.name != "router"
-    }
-    return site.itemsize * sum(shapes.values())
 
 
 def chunk_rows(site: Site) -> tuple[Number, Number]:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from costmodels.blocks import input_bytes
 from costmodels.elementwise import Number, where
-from costmodels.ends import logits_bytes, stand_in_bytes
+from costmodels.ends import logits_bytes
 from costmodels.feed_forward import Site
 from costmodels.grid import Grid, Ints, distinct, thousandths
+from costmodels.kept_buffers import head_buffer_bytes, stand_in_bytes
 from costmodels.layer import NOTHING, Cost
 from costmodels.memory import gathered_bytes, state_memory, update_bytes
 from costmodels.model import Layer
@@ -205,7 +206,7 @@ class WorkTable(_Table):
     def logits_bytes(self) -> Floats:
         """(N,)."""
         site = self.ranks.step.site
-        held = logits_bytes(site)
+        held = logits_bytes(site) + head_buffer_bytes(site)
         if self.setting.engine.kernels.counts_passes:
             held = loss_bytes(site) + 2 * input_bytes(site)  # and two messages of a pipeline
         return self.rows(self.ranks.working_scale * held)

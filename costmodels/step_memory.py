@@ -7,9 +7,10 @@ is what runs out. The categories and their formulas are those of `memory`.
 from collections.abc import Sequence
 
 from costmodels.elementwise import Number, where
-from costmodels.ends import logits_bytes, stand_in_bytes
+from costmodels.ends import logits_bytes
 from costmodels.grid import Grid
 from costmodels.in_flight import Vector, in_flight
+from costmodels.kept_buffers import head_buffer_bytes, stand_in_bytes
 from costmodels.layout import Layout
 from costmodels.memory import (
     Memory,
@@ -147,6 +148,7 @@ def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
                        - sum(model.layer_parameters(k).dense * n
                              for (k, _), n in model.stage_counts[last].items()), model.sharding)
     )  # fmt: skip
+    ends += float(head_buffer_bytes(model.site))
     return max(float(logits_bytes(model.site)), working) + 2 * gathered + ends
 
 

@@ -54,41 +54,44 @@ theirs that state FLOPs and tokens state 260e9 a token so, and 250e9 "w/o MTP".
 
 EAGER = re.compile(r"\beager\b|no torch\.compile", re.IGNORECASE)
 ASYNC_TENSOR = re.compile(r"\basync tp\b", re.IGNORECASE)
-STEP_GRAPH = re.compile(r"cuda graphs: [^;]*full_iteration", re.IGNORECASE)
-
-LIGER = re.compile(r"(?<!no )\bliger kernels\b", re.IGNORECASE)
-FUSED_LOSS = re.compile(r"\bTE fused cross entropy\b")
-EXCHANGED_HEADS = re.compile(r"\bCP by all-to-all\b")
-NO_OVERLAP = re.compile(r"\bcomm overlap all disabled\b")
-FLASH_3 = re.compile(r"\bFA3\b")
-
 ROWWISE = re.compile(r"\bfp8-rowwise\b", re.IGNORECASE)
+STEP_GRAPH = re.compile(r"cuda graphs: [^;]*full_iteration", re.IGNORECASE)
 DISPATCHER = re.compile(
     r"\bdispatcher (alltoall|deepep|hybridep)\b|\b(alltoall|deepep|hybridep)( flex)? dispatcher\b",
     re.IGNORECASE,
 )
 FROM_RECIPE = re.compile(r"\bfrom recipe\b")
 HIDDEN_EXCHANGES = re.compile(r"\bEP all-to-all overlapped\b")
+NO_OVERLAP = re.compile(r"\bcomm overlap all disabled\b")
+
+KERNELS_SAID: tuple[tuple[re.Pattern[str], dict[str, Any]], ...] = (
+    (re.compile(r"(?<!no )\bliger kernels\b", re.IGNORECASE), {
+        "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
+        "chunked_loss": True, "loss_chunk_bytes": 1e9,
+    }),
+    (re.compile(r"\bTE fused cross entropy\b"), {"fused_cross_entropy": True, "logits_bytes": 2.0}),
+    (re.compile(r"\bCP by all-to-all\b"), {"context": "all_to_all"}),
+    (re.compile(r"\bFA3\b"), {"attention": "cudnn"}),
+)  # fmt: skip
+"""Words of a note, and the kernels that they mean under every engine."""
 
 NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
-LIGER_KERNELS = {
-    "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
-    "chunked_loss": True, "loss_chunk_bytes": 1e9,
-}  # fmt: skip
+CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
+"""Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
+
 UNFUSED_ATTENTION = {
     "attention": "unfused", "flash_attention": False, "dropout": True, "keeps_buffers": False,
 }  # fmt: skip
 """The fork of Megatron-LM of the zero-bubble paper (2401.10241), whose Table 1 counts s b h (34 + 5
 a s / h) bytes of activations a layer; twice the micro-batch takes as much more in its Table 4.
 """
-ASYNC_OVERLAP = 0.7
+
+ASYNC_OVERLAP = {"tensor": 0.7}
 NOT_HIDDEN = {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0, "tensor": 0.4}
 """Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
 product: backward it gathers the input beside one and scatters its gradient beside the other
 (NVIDIA/TransformerEngine transformer_engine/pytorch/module/linear.py).
 """
-CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
-"""Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
 
 def engine_name(framework: str) -> str:
@@ -99,46 +102,54 @@ def engine_name(framework: str) -> str:
 
 def engine_of(row: dict[str, str]) -> Engine:
     """The engine that prices the row, with the habits that its note names."""
-    framework, note = row.get("framework") or "", row.get("note") or ""
-    name = engine_name(framework)
-    old = _year(row) <= LAST_WITHOUT_FLASH
-    if old and name == "megatron" and "nemo" not in framework.lower():
-        name = "megatron-deepspeed"
-    if name == "nanotron" and "pp_fix=0" in note:
-        name = "nanotron-2024"
-    if name == "megatron-bridge" and _slow_sinks(framework):
-        name = "megatron-bridge-2025"
-    engine = load_engine(name)
-    titan = "torchtitan" in (name, engine.fitted_as)
-    kernels: dict[str, Any] = NOT_COMPILED if titan and EAGER.search(note) else {}
-    if "zero-bubble" in framework:
-        kernels = UNFUSED_ATTENTION
-    if LIGER.search(note):
-        kernels = kernels | LIGER_KERNELS
-    if FUSED_LOSS.search(note):
-        kernels = kernels | {"fused_cross_entropy": True, "logits_bytes": 2.0}
-    if EXCHANGED_HEADS.search(note):
-        kernels = kernels | {"context": "all_to_all"}
-    if FLASH_3.search(note):
-        kernels = kernels | {"attention": "cudnn"}
-    if titan and ROWWISE.search(note):
-        kernels = kernels | CASTS_BY_ROW
-    if found := DISPATCHER.search(note):
-        every = (found[1] or found[2]).lower() == "alltoall"
-        kernels = kernels | {"dispatch": "all_to_all" if every else "deduplicated"}
-    elif FROM_RECIPE.search(note):
-        kernels = kernels | {"dispatch": "all_to_all"}
-    overlap = {"tensor": ASYNC_OVERLAP} if titan and ASYNC_TENSOR.search(note) else {}
-    if NO_OVERLAP.search(note):
-        overlap = overlap | NOT_HIDDEN
-    if HIDDEN_EXCHANGES.search(note):
-        overlap = overlap | {"expert": engine.overlap.expert_interleaved}
+    engine, note = load_engine(_name_of(row)), row.get("note") or ""
+    titan = "torchtitan" in (engine.name, engine.fitted_as)
+    kernels = _kernels_said(row.get("framework") or "", note, titan=titan)
+    overlap = _overlap_said(note, engine, titan=titan)
     return engine.model_copy(
         update={
             "kernels": engine.kernels.model_copy(update=kernels),
             "overlap": engine.overlap.model_copy(update=overlap),
         }
     )
+
+
+def _name_of(row: dict[str, str]) -> str:
+    """Of the engine in the version that the row names."""
+    framework = row.get("framework") or ""
+    name = engine_name(framework)
+    old = _year(row) <= LAST_WITHOUT_FLASH
+    if old and name == "megatron" and "nemo" not in framework.lower():
+        return "megatron-deepspeed"
+    if name == "nanotron" and "pp_fix=0" in (row.get("note") or ""):
+        return "nanotron-2024"
+    if name == "megatron-bridge" and _slow_sinks(framework):
+        return "megatron-bridge-2025"
+    return name
+
+
+def _kernels_said(framework: str, note: str, *, titan: bool) -> dict[str, Any]:
+    said: dict[str, Any] = UNFUSED_ATTENTION if "zero-bubble" in framework else {}
+    if titan and EAGER.search(note):
+        said = said | NOT_COMPILED
+    if titan and ROWWISE.search(note):
+        said = said | CASTS_BY_ROW
+    for words, kernels in KERNELS_SAID:
+        if words.search(note):
+            said = said | kernels
+    if found := DISPATCHER.search(note):
+        every = (found[1] or found[2]).lower() == "alltoall"
+        return said | {"dispatch": "all_to_all" if every else "deduplicated"}
+    return said | {"dispatch": "all_to_all"} if FROM_RECIPE.search(note) else said
+
+
+def _overlap_said(note: str, engine: Engine, *, titan: bool) -> dict[str, float]:
+    said = ASYNC_OVERLAP if titan and ASYNC_TENSOR.search(note) else {}
+    if NO_OVERLAP.search(note):
+        said = said | NOT_HIDDEN
+    if HIDDEN_EXCHANGES.search(note):
+        said = said | {"expert": engine.overlap.expert_interleaved}
+    return said
 
 
 def whole_step_graph(row: dict[str, str]) -> bool:

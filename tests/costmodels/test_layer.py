@@ -28,14 +28,17 @@ FRACTION = st.floats(0, 1)
 @pytest.mark.parametrize(
     ("whole", "room", "overlap", "interference", "expected"),
     [
-        pytest.param(10, 4, 0.5, 0.1, 6.4, id="hides min(5, 4) = 4: 10 - 4 + 0.1 x 4"),
-        pytest.param(10, 40, 0.5, 0.1, 5.5, id="hides min(5, 40) = 5: 10 - 5 + 0.1 x 5"),
+        pytest.param(10, 4, 0.5, 0.25, 6.0, id="5 beside 4: 10 - 5 + (5 - 4)"),
+        pytest.param(10, 4.5, 0.5, 0.25, 6.0, id="5 beside 4.5: 4 of them are done by then"),
+        pytest.param(10, 40, 0.5, 0.25, 6.0, id="5 beside 40: 10 - 5 + (5 - 5 / 1.25)"),
         pytest.param(10, 40, 1.0, 0.0, 0.0, id="all of it"),
         pytest.param(10, 40, 0.0, 0.1, 10.0, id="the engine overlaps nothing"),
     ],
 )
 def test_exposed_by_hand(whole, room, overlap, interference, expected):
-    """What is seen is what is not hidden, and what hiding slows down."""
+    """What is seen is what is not hidden, and what computing beside it is slowed down by, if it
+    takes longer then.
+    """
     assert exposed_s(whole, room, overlap, interference) == pytest.approx(expected)
 
 

@@ -82,8 +82,10 @@ def paper_rank_0(model: Model, b: int, p: int, batch: int, *, full: bool) -> flo
     """Activations of the first rank, tensor and sequence parallel 8, 1F1B, as the paper counts."""
     engine = load_engine("megatron")
     kernels = engine.kernels.model_copy(
-        update={"flash_attention": False, "dropout": True, "logits_bytes": 4.0}
-    )
+        update={
+            "flash_attention": False, "dropout": True, "logits_bytes": 4.0, "keeps_buffers": False,
+        }
+    )  # fmt: skip
     layout = Layout(
         tensor_parallel=8, sequence_parallel=True, pipeline_parallel=p, micro_batch_size=b,
         stages=even_stages(model.num_layers, p, "full" if full else "none"),

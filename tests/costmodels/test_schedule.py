@@ -95,6 +95,17 @@ def test_v_shapes_hide_more_than_zb_h1(pp: int, m: int):
         assert makespan >= 3 * m / 2
 
 
+@pytest.mark.parametrize("schedule", sorted(GREEDY))
+def test_messages_do_not_change_what_a_rank_prefers(schedule: Schedule):
+    """2 % of an action to hand over costs that on the way, not an action that begins too soon."""
+    pp, m, units = 8, 24, (1.0, 1.05, 0.85)
+    alone = play(schedule, pp, 2, m, even(2 * pp, *units))
+    sent = play(schedule, pp, 2, m, even(2 * pp, *units, send=0.02))
+    for one, other in zip(alone.actions, sent.actions, strict=True):
+        assert [action for action, *_ in one] == [action for action, *_ in other]
+    assert sent.makespan_s < 1.02 * alone.makespan_s
+
+
 @st.composite
 def pipelines(draw: st.DrawFn) -> tuple[Schedule, int, int, int, Work]:
     """A schedule on uneven stages."""

@@ -152,6 +152,26 @@ def test_a_note_says_that_exchanges_are_hidden() -> None:
     assert engine_of(row).overlap.expert == 0
 
 
+def test_notes_of_a_run_without_overlap() -> None:
+    """Losses in place of the logits, heads exchanged, and nothing hidden that a switch hides."""
+    megatron = {"framework": "megatron-lm 23e00ed, TE 2.11.0"}
+    note = "TE fused cross entropy; TP/DP/PP comm overlap all disabled; CP by all-to-all (Ulysses)"
+    said, plain = engine_of(megatron | {"note": note}), engine_of(megatron)
+    assert (said.kernels.fused_cross_entropy, said.kernels.logits_bytes) == (True, 2.0)
+    assert (said.kernels.context, plain.kernels.context) == ("all_to_all", "ring")
+    assert said.overlap.data_reduce == said.overlap.pipeline == 0
+    assert said.overlap.tensor == pytest.approx(2 / 5), "what Transformer Engine always hides"
+    assert said.overlap.context == plain.overlap.context
+
+
+def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:
+    """Its paper counts s b h (34 + 5 a s / h) bytes a layer."""
+    fork = engine_of({"framework": "megatron-lm (zero-bubble fork)", "year": "2024"})
+    assert fork.name == "megatron"
+    assert (fork.kernels.flash_attention, fork.kernels.attention) == (False, "unfused")
+    assert (fork.kernels.dropout, fork.kernels.keeps_buffers) == (True, False)
+
+
 def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
     """Neither kernels nor micro-batches are issued one by one."""
     row = ROW | {"note": "CUDA graphs: full_iteration []; EP"}

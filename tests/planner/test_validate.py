@@ -46,6 +46,46 @@ def test_memory_that_a_log_printed_in_bytes() -> None:
     assert measured.reserved_gib is None
 
 
+def test_memory_reserved_beside_what_is_allocated() -> None:
+    """SimuMax's notes state both peaks."""
+    note = "mem = max over ranks of torch max_allocated in GiB (max reserved 47.05 GiB)"
+    measured = run_of(ROW | {"mem_gb": "44.7", "note": note}).measured
+    assert (measured.allocated_gib, measured.reserved_gib) == (44.7, 47.05)
+
+
+@pytest.mark.parametrize(
+    ("suite", "worst"),
+    [
+        pytest.param("simumax", 0.005, id="SimuMax: Megatron-LM with Transformer Engine on B200"),
+        pytest.param("dgxc", 0.005, id="NeMo on H100, the bytes of a logit measured by these two"),
+    ],
+)
+def test_published_peaks_of_allocated_memory(suite: str, worst: float) -> None:
+    """Every tensor is counted (errors printed)."""
+    rows = [row for row in read_runs(BUILT_IN) if row["suite"] == suite and row["mem_gb"]]
+    errors = {
+        row.run.id: row.allocated_gib / row.run.measured.allocated_gib - 1
+        for row in predict_rows(rows)
+        if isinstance(row, Predicted) and row.run.measured.allocated_gib
+    }
+    print({name: f"{error:+.2%}" for name, error in errors.items()})
+    assert max(map(abs, errors.values())) < worst
+
+
+def test_chunks_of_an_interleaved_run_that_does_not_say() -> None:
+    """62 layers and both ends over 32 ranks: two chunks of one each; 1F1B has one."""
+    row = ROW | {
+        "suite": "zb", "framework": "megatron-lm (zero-bubble fork)", "layers": "62", "gpus": "32",
+        "dp": "1", "pp": "32", "schedule": "interleaved", "zero": "0",
+    }  # fmt: skip
+    layout = run_of(row).layout
+    assert (layout.virtual_stages, [stage.layers for stage in layout.stages]) == (
+        2, [0, *[1] * 62, 0],
+    )  # fmt: skip
+    assert run_of(row | {"schedule": "1f1b"}).layout.virtual_stages == 1
+    assert run_of(row | {"layers": "64", "vpp": "2"}).layout.virtual_stages == 2
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
