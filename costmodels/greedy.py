@@ -5,6 +5,8 @@ arrive, and keeps its neighbours waiting by a whole W for the sake of a message.
 
 Leaves out: schedules found by an integer programme (2401.10241, section 3.1); the order here is
 I before F before W, late stages first, with as many micro-batches in flight as `in_flight` allows.
+Also that the native engine and PyTorch's ScheduleZBVZeroBubble keep to the order of equal times
+whatever actions take: 2 to 3 % longer where F, I and W are as 10, 11 and 9, a tenth at 10, 12, 8.
 """
 
 from collections import deque

@@ -1,7 +1,8 @@
 """Which engine a measured run used, and what its row says that was run in another way than usual.
 
 Read of a framework's name: the engine and, of Megatron-Bridge, the release. Of Megatron-LM the year
-counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed. Read of a note:
+counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed, NeMo's and the
+zero-bubble fork's all but attention today's. Read of a note:
 
     pp_fix=0                   nanotron before its point-to-point fix
     eager, no torch.compile    torchtitan without it: norms, SwiGLU and RoPE as many small kernels
@@ -82,8 +83,9 @@ CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 UNFUSED_ATTENTION = {
     "attention": "unfused", "flash_attention": False, "dropout": True, "keeps_buffers": False,
 }  # fmt: skip
-"""The fork of Megatron-LM of the zero-bubble paper (2401.10241), whose Table 1 counts s b h (34 + 5
-a s / h) bytes of activations a layer; twice the micro-batch takes as much more in its Table 4.
+"""NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241):
+its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, and twice the micro-batch
+takes as much more in its Table 4.
 """
 
 ASYNC_OVERLAP = {"tensor": 0.7}
@@ -104,7 +106,7 @@ def engine_of(row: dict[str, str]) -> Engine:
     """The engine that prices the row, with the habits that its note names."""
     engine, note = load_engine(_name_of(row)), row.get("note") or ""
     titan = "torchtitan" in (engine.name, engine.fitted_as)
-    kernels = _kernels_said(row.get("framework") or "", note, titan=titan)
+    kernels = _kernels_said(row, titan=titan)
     overlap = _overlap_said(note, engine, titan=titan)
     return engine.model_copy(
         update={
@@ -128,8 +130,11 @@ def _name_of(row: dict[str, str]) -> str:
     return name
 
 
-def _kernels_said(framework: str, note: str, *, titan: bool) -> dict[str, Any]:
-    said: dict[str, Any] = UNFUSED_ATTENTION if "zero-bubble" in framework else {}
+def _kernels_said(row: dict[str, str], *, titan: bool) -> dict[str, Any]:
+    framework, note = (row.get("framework") or "").lower(), row.get("note") or ""
+    old_nemo = "nemo" in framework and _year(row) <= LAST_WITHOUT_FLASH
+    unfused = old_nemo or "zero-bubble" in framework
+    said: dict[str, Any] = UNFUSED_ATTENTION if unfused else {}
     if titan and EAGER.search(note):
         said = said | NOT_COMPILED
     if titan and ROWWISE.search(note):

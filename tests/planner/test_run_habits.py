@@ -170,6 +170,9 @@ def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:
     assert fork.name == "megatron"
     assert (fork.kernels.flash_attention, fork.kernels.attention) == (False, "unfused")
     assert (fork.kernels.dropout, fork.kernels.keeps_buffers) == (True, False)
+    nemo = engine_of({"framework": "nemo-megatron", "year": "2022"})
+    assert nemo.kernels == fork.kernels
+    assert engine_of({"framework": "nemo 24.07", "year": "2024"}).kernels.flash_attention
 
 
 def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
