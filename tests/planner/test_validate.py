@@ -16,7 +16,7 @@ from hardware_profiles import tunings
 from hardware_profiles.tunings import Fit, Tuning
 from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
 from planner.cli import app
-from planner.fit import Pool, fit_pool, wider
+from planner.fit import Pool, Rivals, fit_pool, wider
 from planner.run_cells import SkippedRow
 from planner.run_clusters import cluster_of, node_network_bytes_per_s
 from planner.run_habits import engine_name
@@ -164,6 +164,9 @@ def test_balanced_accuracy_by_hand():
     assert Fitting(4, 10, missed=1, careful=2).balanced_accuracy == pytest.approx(0.775)
 
 
+PLAIN = Rivals(lambda _: Tuning(), lambda _, __: Tuning())
+
+
 def test_a_fit_finds_a_slow_machine():
     """Runs that all take 1.5 times the prediction are fitted, and left-out models too."""
     rows = []
@@ -174,7 +177,7 @@ def test_a_fit_finds_a_slow_machine():
             slow_s = str(found.time.step_time_s * 1.5)
             rows.append(row | {"id": f"{name}-{sequence}-{micro}", "step_time_s": slow_s})
     pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
-    fit = fit_pool(pool, Tuning(), lambda _: Tuning(), "test", "2026-01-01")
+    fit = fit_pool(pool, PLAIN, "test", "2026-01-01")
     assert fit is not None
     assert fit.groups == 8  # 4 models x micro-batches of 1 and 2
     assert fit.error_fraction < 0.1
@@ -189,14 +192,14 @@ def test_runs_that_need_no_correction_teach_nothing():
         exact_s = step_model(run, Tuning()).time().step_time_s
         rows.append(row | {"step_time_s": repr(exact_s)})
     pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
-    assert fit_pool(pool, Tuning(), lambda _: Tuning(), "test", "2026-01-01") is None
+    assert fit_pool(pool, PLAIN, "test", "2026-01-01") is None
     asked: list[str] = []
 
-    def slow(family: str) -> Tuning:
+    def slow(family: str, left_out: frozenset[str]) -> Tuning:
         asked.append(family)
         return Tuning(matmul_scale=2.0)
 
-    kept = fit_pool(pool, Tuning(), slow, "test", "2026-01-01")
+    kept = fit_pool(pool, Rivals(PLAIN.start, slow), "test", "2026-01-01")
     assert kept is not None, "better than what a plan would load without it"
     assert kept.error_fraction < 0.01
     assert asked == ["hopper"] * 6
