@@ -77,6 +77,12 @@ def _even(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     return replace(run, layout=replace(run.layout, stages=stages)), tuning
 
 
+def _flash(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    if run.engine.kernels.flash_attention:
+        return run, tuning
+    return _engine("kernels", attention="flash2", flash_attention=True)(run, tuning)
+
+
 def _without_modules(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     if not run.model.mtp_layers:
         return run, tuning
@@ -110,6 +116,8 @@ EFFECTS: dict[str, Change] = {
     "with torchao's casts as cheap as others": _engine("kernels", cast_bytes=0.0),
     "with casts of gathered inputs": _engine("kernels", gathers_cast=False),
     "with every loss in one kernel": _engine("kernels", fused_cross_entropy=True),
+    "with FlashAttention in every run": _flash,
+    "without heads exchanged for tokens": _engine("kernels", context="ring"),
     "without slower FlashAttention-2": _kernels(flash2_fraction=1.0),
     "with short attention as fast as long": _kernels(
         attention_half_forward=0.0, attention_half_backward=0.0

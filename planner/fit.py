@@ -79,7 +79,7 @@ def fit_all(
         if known:
             rivals = _always(known(pool.engine, pool.runs[0].cluster.gpu.name))
         else:
-            rivals = _rivals(fits, pool, order)
+            rivals = rivals_of(fits, pool, order)
         found = fit_pool(pool, rivals, source, date)
         if found is not None:
             fits[pool.engine][pool.family] = found
@@ -92,7 +92,7 @@ def _always(tuning: Tuning) -> Rivals:
     return Rivals(lambda _: tuning, lambda _, __: tuning)
 
 
-def _rivals(fits: Mapping[str, Mapping[str, Fit]], pool: Pool, pools: Sequence[Pool]) -> Rivals:
+def rivals_of(fits: Mapping[str, Mapping[str, Fit]], pool: Pool, pools: Sequence[Pool]) -> Rivals:
     """Those of the fits so far: an engine's constants on all GPUs are learnt again for each set of
     runs that they must not have seen.
     """

@@ -16,12 +16,13 @@ from hardware_profiles import tunings
 from hardware_profiles.tunings import Fit, Tuning
 from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
 from planner.cli import app
-from planner.fit import Pool, Rivals, fit_pool, wider
+from planner.fit import Pool, Rivals, fit_pool, rivals_of, wider
+from planner.learning import Indices, Problem
 from planner.run_cells import SkippedRow
 from planner.run_clusters import cluster_of, node_network_bytes_per_s
 from planner.run_habits import engine_name
-from planner.runs import read_runs, run_of
-from planner.validate import Predicted, Skipped, predict_rows, step_model
+from planner.runs import Run, read_runs, run_of
+from planner.validate import Predicted, Skipped, predict_rows, predict_run, step_model
 from planner.validate_cli import BUILT_IN
 
 
@@ -165,6 +166,58 @@ def test_balanced_accuracy_by_hand():
 
 
 PLAIN = Rivals(lambda _: Tuning(), lambda _, __: Tuning())
+
+
+def runs_at(factors: dict[str, float]) -> tuple[Run, ...]:
+    """Llama of so many layers, each with a measured time of so many times the prediction."""
+    rows = []
+    for layers, factor in factors.items():
+        row = ROW | {"id": layers, "model": layers, "layers": layers}
+        step_s = step_model(run_of(row), Tuning()).time().step_time_s * factor
+        rows.append(row | {"step_time_s": repr(step_s)})
+    return tuple(run_of(row) for row in rows)
+
+
+def test_what_is_left_out_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is predicted once by what the others taught, then all of them teach."""
+    taught: list[int] = []
+    solve = Problem.solve
+
+    def recorded(problem: Problem, rows: Indices) -> Tuning:
+        taught.append(len(rows))
+        return solve(problem, rows)
+
+    monkeypatch.setattr(Problem, "solve", recorded)
+    left_out: list[frozenset[str]] = []
+
+    def start(ids: frozenset[str]) -> Tuning:
+        left_out.append(ids)
+        return Tuning()
+
+    factors = dict.fromkeys(("16", "24", "32", "40", "48", "64"), 1.5)
+    pool = Pool("megatron-bridge", "any", runs_at(factors))
+    assert fit_pool(pool, Rivals(start, PLAIN.without), "test", "2026-01-01") is not None
+    assert taught == [4, 4, 4, 6]
+    assert frozenset().union(*left_out) == set(factors)
+    assert [len(ids) for ids in left_out] == [2, 2, 2, 0]
+
+
+def test_the_wider_pool_forgets_what_a_family_leaves_out() -> None:
+    """An engine's constants on all GPUs, learnt from fast runs and slow ones: without the slow ones
+    they are those of the fast.
+    """
+    exact = runs_at(dict.fromkeys(("16", "24", "32", "40"), 1.0))
+    slow = runs_at(dict.fromkeys(("48", "56", "64", "72", "80", "88"), 1.8))
+    wide = Pool("megatron-bridge", "any", exact + slow)
+    family = Pool("megatron-bridge", "hopper", slow)
+    seen = Fit(tuning=Tuning(matmul_scale=1.5), date="", rows=10, groups=10, error_fraction=0.1,
+               source="test")  # fmt: skip
+    rivals = rivals_of({"megatron-bridge": {"any": seen}}, family, [wide, family])
+    assert rivals.start(frozenset()).matmul_scale == 1.5
+    forgotten = rivals.start(frozenset(run.id for run in slow))
+    assert rivals.without("hopper", frozenset(run.id for run in slow)) == forgotten
+    errors = [predict_run(run, forgotten).step_error for run in exact]
+    assert max(abs(error) for error in errors if error is not None) < 0.02
 
 
 def test_a_fit_finds_a_slow_machine():
