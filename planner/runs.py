@@ -129,7 +129,10 @@ def _layout(
     vpp = count(row, "vpp", _default_chunks(row, model, pp, engine))
     mbs = count(row, "micro_batch", 1)
     ep = count(row, "ep", expert_ranks(row, model.num_experts, dp * cp))
-    assumed = [key for key in ("zero", "recompute", "micro_batch", "sp") if not row.get(key)]
+    unsure = FROM_ANOTHER_RUN.search(row.get("note") or "")
+    assumed = [
+        key for key in ("zero", "recompute", "micro_batch", "sp") if unsure or not row.get(key)
+    ]
     recompute, modules = _recompute(row.get("recompute") or "", row)
     counts = _stage_counts(row, model, pp * vpp, engine)
     layout = Layout(
@@ -202,6 +205,9 @@ def _optimizer_offload(row: dict[str, str], engine: Engine) -> float:
     said = any(words in note for words in OFFLOADED)
     return float(said and engine.legality.optimizer_offload)
 
+
+FROM_ANOTHER_RUN = re.compile(r"\bmay differ from the measured run\b")
+"""Said of a row whose layout was filled in from a config file beside the published result."""
 
 OFFLOADED = ("cpu-offloaded optimizer", "cpu offload of adamw")
 

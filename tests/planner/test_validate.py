@@ -73,6 +73,19 @@ def test_published_peaks_of_allocated_memory(suite: str, worst: float) -> None:
     assert max(map(abs, errors.values())) < worst
 
 
+def test_a_layout_from_another_run_may_have_recomputed() -> None:
+    """GPT 5B of four sequences keeps more than 80 GB without FlashAttention; the config that says
+    so need not be that of the run.
+    """
+    (row,) = (row for row in read_runs(BUILT_IN) if row["id"] == "nemo-launcher-gpt3-5b-a100-32")
+    said, unsure = predict_rows([row | {"note": ""}, row])
+    assert isinstance(said, Predicted)
+    assert isinstance(unsure, Predicted)
+    assert ("recompute" in said.run.assumed, said.fits) == (False, False)
+    assert ("recompute" in unsure.run.assumed, unsure.fits) == (True, True)
+    assert unsure.time == said.time
+
+
 def test_chunks_of_an_interleaved_run_that_does_not_say() -> None:
     """62 layers and both ends over 32 ranks: two chunks of one each; 1F1B has one."""
     row = ROW | {
