@@ -118,7 +118,7 @@ def random_plan(problem: StageProblem, rng: random.Random) -> StagePlan | None:
 def distance(drawn: Drawn, row: int, plan: StagePlan, step: StepModel, cut: str) -> Distance:
     """One plan against its simulation."""
     seconds = plan.objective / NS_PER_S
-    outside = float(drawn.prices.fixed_bytes[row]) - step.setting.tuning.memory_bytes
+    outside = step.context_bytes
     memory = [
         (peak * 1024 - outside) / (float(held.allocated) + step.slack_bytes(held)) - 1
         for peak, held in zip(plan.peak_kib, step.memory(), strict=True)

@@ -181,6 +181,8 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
     keys = window - window * window / (2 * seq_len)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
+    exchanged = where(shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")
+    own_output = exchanged * _output_bytes(site, attention)  # of other tokens
     return AttentionCore(
         name="core_attention",
         queries=t,
@@ -191,20 +193,21 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
         v_head_dim=attention.v_head_dim,
         fused=site.kernels.flash_attention,
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
-        saved_bytes=logsumexp if site.kernels.flash_attention else scores,
+        saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
     )
 
 
-def _core_output(site: Site, attention: Attention) -> Pointwise:
-    """The output of the core attention: the projection keeps it even where the core is replayed,
-    and where heads are exchanged so does the kernel, of other tokens.
-    """
+def _output_bytes(site: Site, attention: Attention) -> Number:
+    """Of the core attention on this rank."""
     heads = attention.heads / site.shard.tp
-    exchanged = where(site.shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")
-    one = site.itemsize * site.shard.tokens * heads * attention.v_head_dim
+    return site.itemsize * site.shard.tokens * heads * attention.v_head_dim
+
+
+def _core_output(site: Site, attention: Attention) -> Pointwise:
+    """The output of the core attention: the projection keeps it even where the core is replayed."""
     return Pointwise(
         name="core_output", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
-        saved_bytes=(1 + exchanged) * one,
+        saved_bytes=_output_bytes(site, attention),
         modules=("linear",),
     )  # fmt: skip
 

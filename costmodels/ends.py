@@ -98,15 +98,16 @@ def _final_norm(site: Site) -> Pointwise:
 def logits_bytes(site: Site) -> Number:
     """What the last stage holds at the peak of the loss beside the layers' activations.
 
-    Of chunks, the gradient of the one before (16 bit) is there until the next is done. Without
-    them, the gradient of the logits and that of the head's input, if these are more than the loss
-    held.
+    Of chunks, the gradient of the one before (16 bit) is there until the next is done. Where
+    buffers are counted (`kept_buffers`), so is the gradient of the head's input beside that of the
+    logits, if both are more than the loss held.
     """
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
     each = site.bytes_per_logit
     if not site.kernels.loss_chunk_bytes:
         logits = site.shard.tokens * columns
-        return maximum(each * logits, site.itemsize * logits + site.gathered_bytes)
+        after = site.itemsize * logits + site.gathered_bytes if site.kernels.keeps_buffers else 0.0
+        return maximum(each * logits, after)
     first, second = chunk_rows(site)
     both = where(second > 0, each * second + site.itemsize * first, 0.0)
     return maximum(each * first, both) * columns

@@ -67,8 +67,8 @@ class Prices:
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
     forward_s, input_grad_s, weight_grad_s
                        (N,) of one micro-batch in all layers and both ends, recomputation apart
-    fixed_bytes        (N,) of every rank, beside tensors: context, communicators, the framework;
-                       buffers of activations that wait on the host
+    fixed_bytes        (N,) of every rank: context, communicators, the framework; buffers of
+                       activations that wait on the host; what stands for gradients
     capacity_bytes     usable memory of the accelerator
     fixed_step_s       (N,) once per step whatever the stages hold
     """
@@ -139,7 +139,7 @@ def price(
         embedding_step_s=once.ends_s[:, 0],
         head_s=work.rows(work.head.total_s) + ends_s[:, 1],
         head_saved_bytes=work.end_saved_bytes(work.head),
-        head_state_bytes=weights.head_state_bytes,
+        head_state_bytes=weights.head_state_bytes + work.head_buffer_bytes,
         head_update_bytes=update_ends[:, 1],
         head_step_s=once.ends_s[:, 1],
         head_transient_bytes=work.logits_bytes + gathered,
@@ -278,7 +278,8 @@ class _Room:
         """Layers hide together, and the rest under what the layers of the mean rank leave."""
         whole, room = layers @ self.counts, self._all_layers_s
         together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
-        spare = np.maximum(room[:, 0] - overlap * whole, 0.0) / self.ranks
+        under = overlap * whole / (1 + self.interference)
+        spare = np.maximum(room[:, 0] - under, 0.0) / self.ranks
         return _Once(
             self._seen(layers[:, :, None], np.maximum(self.layers_s, together), overlap),
             self._seen(ends, self.ends_s + spare[:, None], overlap),

@@ -206,15 +206,21 @@ class WorkTable(_Table):
     def logits_bytes(self) -> Floats:
         """(N,)."""
         site = self.ranks.step.site
-        held = logits_bytes(site) + head_buffer_bytes(site)
+        held = logits_bytes(site)
         if self.setting.engine.kernels.counts_passes:
             held = loss_bytes(site) + 2 * input_bytes(site)  # and two messages of a pipeline
         return self.rows(self.ranks.working_scale * held)
 
     @property
     def stand_in_bytes(self) -> Floats:
-        """(N,) what stands for gradients on every rank."""
-        return self.rows(self.ranks.working_scale * stand_in_bytes(self.ranks.step.site))
+        """(N,) what stands for gradients, on a rank with layers of every kind."""
+        held = stand_in_bytes(self.ranks.step.site, self.kinds, with_modules=True)
+        return self.rows(self.ranks.working_scale * held)
+
+    @property
+    def head_buffer_bytes(self) -> Floats:
+        """(N,) what outlives its use on the last stage."""
+        return self.rows(self.ranks.working_scale * head_buffer_bytes(self.ranks.step.site))
 
     def end_saved_bytes(self, end: Cost) -> Floats:
         """(N,) of `embedding` or `head`."""

@@ -75,6 +75,8 @@ class StageModel:
             kernels = kernels.model_copy(update={"gathers_cast": False})
         elif kernels.cast_bytes:
             recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
+        if setting.training.adapters_only:  # no gradients of the weights for anything to stand for
+            kernels = kernels.model_copy(update={"keeps_buffers": False})
         device = Device(
             cluster.gpu,
             cluster.kernels,

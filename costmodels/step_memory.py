@@ -89,7 +89,7 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
     state = kept_state(state, model.setting.training)
     chunks = model.stages_of_rank[rank]
     states = state_memory(state, model.rank_parameters[rank], model.sharding)
-    states += Memory(transient=float(stand_in_bytes(model.site)))
+    states += Memory(transient=_kept(model, chunks))
     if model.setting.engine.kernels.counts_passes and not la.activation_offload:
         peak = rank_peak(model, rank, model.sharding)
         return states + Memory(activations=peak.activations, transient=peak.transient)
@@ -105,6 +105,15 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
     if update > held + working:
         return states + Memory(transient=update)
     return states + Memory(activations=held, transient=working)
+
+
+def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:
+    """Buffers of these chunks that outlive their use."""
+    kinds = sorted({kind for i in chunks for kind, _ in model.stage_counts[i]})
+    if len(model.layout.stages) - 1 not in chunks:
+        return float(stand_in_bytes(model.site, kinds, with_modules=False))
+    head = float(head_buffer_bytes(model.site))
+    return head + float(stand_in_bytes(model.site, kinds, with_modules=True))
 
 
 def _saved_by_layers(model: StageModel, chunk: int) -> float:
@@ -148,7 +157,6 @@ def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
                        - sum(model.layer_parameters(k).dense * n
                              for (k, _), n in model.stage_counts[last].items()), model.sharding)
     )  # fmt: skip
-    ends += float(head_buffer_bytes(model.site))
     return max(float(logits_bytes(model.site)), working) + 2 * gathered + ends
 
 

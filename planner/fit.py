@@ -6,7 +6,7 @@ engines on all GPUs. So a pool with few runs changes little. The wider pools pri
 the habits of the `generic` engine, as a framework that nobody measured would be.
 
 A third of the groups is left out at a time and predicted by a fit on the others: whole frameworks
-in the wider pools, whole models of one suite in an engine's own. That error is what the file
+in the wider pools, a model's layouts one by one in an engine's own. That error is what the file
 states, and a pool whose fit does not beat there what would be loaded without it is not kept: the
 engine's constants on all GPUs, learnt without the left-out runs too, or those of all engines on
 each run's own family.
@@ -53,8 +53,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """What a pool's fit starts from, and what would be loaded without it; both as they would be had
-    some runs not been seen.
+    """What a pool's fit starts from, and what would be loaded without it.
+
+    Both as they would be had some runs not been seen, where they are the engine's own; the wider
+    pools' have seen all.
     """
 
     start: Callable[[Ids], Tuning]

@@ -1,8 +1,8 @@
 """Which engine a measured run used, and what its row says that was run in another way than usual.
 
 Read of a framework's name: the engine and, of Megatron-Bridge, the release. Of Megatron-LM the year
-counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed, NeMo's and the
-zero-bubble fork's all but attention today's. Read of a note:
+counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed; NeMo of that time,
+and the zero-bubble paper's fork, had its attention only. Read of a note:
 
     pp_fix=0                   nanotron before its point-to-point fix
     eager, no torch.compile    torchtitan without it: norms, SwiGLU and RoPE as many small kernels
@@ -80,16 +80,17 @@ NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
-UNFUSED_ATTENTION = {
+BEFORE_FLASH = {
     "attention": "unfused", "flash_attention": False, "dropout": True, "keeps_buffers": False,
 }  # fmt: skip
-"""NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241):
-its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, and twice the micro-batch
-takes as much more in its Table 4.
+"""NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
+Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
+them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
 """
 
 ASYNC_OVERLAP = {"tensor": 0.7}
-NOT_HIDDEN = {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0, "tensor": 0.4}
+NOT_HIDDEN = {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0}
+ALWAYS_HIDDEN = 0.4
 """Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
 product: backward it gathers the input beside one and scatters its gradient beside the other
 (NVIDIA/TransformerEngine transformer_engine/pytorch/module/linear.py).
@@ -133,8 +134,8 @@ def _name_of(row: dict[str, str]) -> str:
 def _kernels_said(row: dict[str, str], *, titan: bool) -> dict[str, Any]:
     framework, note = (row.get("framework") or "").lower(), row.get("note") or ""
     old_nemo = "nemo" in framework and _year(row) <= LAST_WITHOUT_FLASH
-    unfused = old_nemo or "zero-bubble" in framework
-    said: dict[str, Any] = UNFUSED_ATTENTION if unfused else {}
+    old = old_nemo or "zero-bubble" in framework
+    said: dict[str, Any] = BEFORE_FLASH if old else {}
     if titan and EAGER.search(note):
         said = said | NOT_COMPILED
     if titan and ROWWISE.search(note):
@@ -151,7 +152,7 @@ def _kernels_said(row: dict[str, str], *, titan: bool) -> dict[str, Any]:
 def _overlap_said(note: str, engine: Engine, *, titan: bool) -> dict[str, float]:
     said = ASYNC_OVERLAP if titan and ASYNC_TENSOR.search(note) else {}
     if NO_OVERLAP.search(note):
-        said = said | NOT_HIDDEN
+        said = said | NOT_HIDDEN | {"tensor": min(engine.overlap.tensor, ALWAYS_HIDDEN)}
     if HIDDEN_EXCHANGES.search(note):
         said = said | {"expert": engine.overlap.expert_interleaved}
     return said

@@ -177,7 +177,7 @@ def _ends_count(row: dict[str, str], engine: Engine) -> bool:
 
 def _default_chunks(row: dict[str, str], model: Model, pp: int, engine: Engine) -> int:
     """Virtual stages of an interleaved run that does not say how many: one for each layer."""
-    if not (row.get("schedule") or "").lower().startswith("interleaved"):
+    if pp == 1 or not (row.get("schedule") or "").lower().startswith("interleaved"):
         return 1
     return max(1, (model.num_layers + 2 * _ends_count(row, engine)) // pp)
 

@@ -1,7 +1,8 @@
-"""The order of each pipeline rank's actions: the one that the cost model plays.
+"""The order of each pipeline rank's actions: the one whose memory the cost model counts.
 
-A zero-bubble order depends on how long actions take; here F, I and W take equal time and messages
-none, so that the order depends on the layout alone and every rank works out the same.
+A V-shaped zero-bubble order depends on how long actions take, and is timed as if it was found for
+the times at hand. Here F, I and W take equal time, so that the order depends on the layout alone
+and every rank works out the same; `costmodels.greedy` says what that costs.
 """
 
 from costmodels import held

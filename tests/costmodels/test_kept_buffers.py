@@ -1,5 +1,7 @@
 """What Megatron-Core holds beside states and what layers save, by hand, on Llama 3 8B."""
 
+from dataclasses import replace
+
 import pytest
 from rows import ROW
 
@@ -7,11 +9,13 @@ from costmodels.blocks import layer_operations
 from costmodels.ends import logits_bytes
 from costmodels.feed_forward import Site
 from costmodels.kept_buffers import head_buffer_bytes, stand_in_bytes
-from costmodels.operations import Communication
+from costmodels.operations import AttentionCore, Communication
 from costmodels.shard import shard_of
 from hardware_profiles.engine_schema import KernelHabits
 from hardware_profiles.engines import load_engine
+from hardware_profiles.tunings import Tuning
 from planner.runs import run_of
+from planner.validate import step_model
 
 MEGATRON = load_engine("megatron").kernels
 H, F, KV, V, S = 4096, 14336, 1024, 128256, 8192
@@ -28,13 +32,60 @@ def test_one_stand_in_for_each_shape_of_weight(tp: int) -> None:
     layer = 2 * (H * (H + 2 * KV) + H * H + 3 * H * F) / tp
     for layers in ("32", "64"):
         where = site({"tp": str(tp), "dp": str(8 // tp), "layers": layers})
-        assert stand_in_bytes(where) == layer
+        assert stand_in_bytes(where, (0,), with_modules=True) == layer
 
 
 def test_experts_share_one_stand_in() -> None:
     """Of 8 experts on the rank each has the same shape: 3 h f of one, none for the router."""
     moe = {"experts": "8", "top_k": "2", "moe_ffn": str(F), "ep": "1", "dp": "8"}
-    assert stand_in_bytes(site(moe)) == stand_in_bytes(site({}))
+    dense = stand_in_bytes(site({}), (0,), with_modules=True)
+    assert stand_in_bytes(site(moe), (0,), with_modules=True) == dense
+
+
+@pytest.mark.parametrize(
+    ("shared", "kinds", "shapes"),
+    [
+        pytest.param(0, (1,), 3 * H * 1280, id="experts: 3 h f"),
+        pytest.param(1, (1,), 3 * H * 1280, id="a shared expert of their shape: none more"),
+        pytest.param(2, (1,), 9 * H * 1280, id="of twice their width: 3 h 2 f more"),
+        pytest.param(0, (0, 1), 3 * H * 1280 + 3 * H * F, id="a dense layer too: 3 h ffn"),
+    ],
+)
+def test_stand_ins_of_layers_of_several_kinds(
+    shared: int, kinds: tuple[int, ...], shapes: float
+) -> None:
+    """By shape, whatever the weights are called; attention's 2 h h + 2 h kv are in both kinds."""
+    row = {"experts": "8", "top_k": "2", "moe_ffn": "1280", "shared_experts": str(shared),
+           "dense_layers": "1", "ep": "1", "dp": "8", "params_b": ""}  # fmt: skip
+    held = stand_in_bytes(site(row), kinds, with_modules=True)
+    assert held == 2 * (2 * H * H + 2 * H * KV + shapes)
+
+
+def test_frozen_weights_have_none() -> None:
+    """LoRA beside a frozen model: no gradient of a weight."""
+    run = run_of(ROW | {"framework": "megatron-lm"})
+    frozen = run_of(ROW | {"framework": "megatron-lm", "model": "Llama 3 8B LoRA"})
+    assert step_model(run, Tuning()).site.kernels.keeps_buffers
+    assert not step_model(frozen, Tuning()).site.kernels.keeps_buffers
+
+
+def test_each_rank_keeps_what_its_layers_need() -> None:
+    """Two stages: the head's buffers on the last only, and a dense layer's on the first only."""
+    row = ROW | {
+        "framework": "megatron-lm", "layers": "4", "experts": "8", "top_k": "2", "moe_ffn": "1024",
+        "dense_layers": "1", "pp": "2", "dp": "4", "ep": "1", "global_batch": "64",
+    }  # fmt: skip
+    run = run_of(row)
+    plain = run.engine.kernels.model_copy(update={"keeps_buffers": False})
+    without = replace(run, engine=run.engine.model_copy(update={"kernels": plain}))
+    kept = [
+        more.transient - less.transient
+        for more, less in zip(
+            step_model(run, Tuning()).memory(), step_model(without, Tuning()).memory(), strict=True
+        )
+    ]
+    attention, experts = 2 * H * H + 2 * H * KV, 3 * H * 1024
+    assert kept == [2 * (attention + experts + 3 * H * F), 2 * (attention + experts + V * H)]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +103,8 @@ def test_the_head_keeps_its_gathered_input(tp: int, expected: float) -> None:
 def test_other_engines_keep_none() -> None:
     """FSDP's gradients are autograd's own."""
     where = site({}, load_engine("torchtitan").kernels)
-    assert (stand_in_bytes(where), head_buffer_bytes(where)) == (0.0, 0.0)
+    held = stand_in_bytes(where, (0,), with_modules=True), head_buffer_bytes(where)
+    assert held == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +123,8 @@ def test_the_gradient_of_the_heads_input_comes_beside_that_of_the_logits(
 
 
 def test_heads_exchanged_for_tokens() -> None:
-    """Each way q, k and v of the rank's tokens, then the output: 2 t (h + 2 kv + h); the kernel
-    keeps the output of other tokens, 2 t h, and communication is seen.
+    """Each way q, k and v of the rank's tokens, then the output, all seen: 2 t (h + 2 kv + h).
+    The kernel keeps the output of other tokens, 2 t h, unless it is replayed.
     """
     kernels = MEGATRON.model_copy(update={"context": "all_to_all"})
     ring, exchanged = (site({"cp": "4", "dp": "2"}, habits) for habits in (MEGATRON, kernels))
@@ -88,3 +140,9 @@ def test_heads_exchanged_for_tokens() -> None:
         for where in (ring, exchanged)
     ]
     assert saved[1] - saved[0] == 2 * tokens * H
+    (core,) = (
+        op for op in layer_operations(exchanged, exchanged.model.kinds[0])
+        if isinstance(op, AttentionCore)
+    )  # fmt: skip
+    assert core.saved_bytes == 2 * tokens * H + 4 * tokens * 32  # and a number for each query head
+    assert core.modules == ("core_attention",)

@@ -162,6 +162,8 @@ def test_notes_of_a_run_without_overlap() -> None:
     assert said.overlap.data_reduce == said.overlap.pipeline == 0
     assert said.overlap.tensor == pytest.approx(2 / 5), "what Transformer Engine always hides"
     assert said.overlap.context == plain.overlap.context
+    other = engine_of({"framework": "Megatron-DeepSpeed", "note": note})
+    assert other.overlap.tensor == 0, "what never hides stays seen"
 
 
 def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:

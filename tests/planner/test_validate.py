@@ -97,6 +97,8 @@ def test_chunks_of_an_interleaved_run_that_does_not_say() -> None:
         2, [0, *[1] * 62, 0],
     )  # fmt: skip
     assert run_of(row | {"schedule": "1f1b"}).layout.virtual_stages == 1
+    one_rank = run_of(row | {"pp": "1", "dp": "32"}).layout
+    assert [stage.layers for stage in one_rank.stages] == [62]
     assert run_of(row | {"layers": "64", "vpp": "2"}).layout.virtual_stages == 2
 
 
