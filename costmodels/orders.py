@@ -75,6 +75,8 @@ def written_out(orders: Sequence[Sequence[Action]], stages: int) -> Program:
             needed = _needed(action, places, stages)
             if needed is None:
                 break
+            if needed != NOTHING and actions[needed][0] == rank:
+                needed = NOTHING  # it is here already
             steps.append((last[rank], needed, _place_in_table(action, stages)))
             last[rank] = places[action] = len(actions)
             actions.append((rank, action))

@@ -132,12 +132,13 @@ def played_one_by_one(schedule: Schedule, pp: int, vpp: int, m: int, work: Work)
                 if kind == "W" or (kind == "F" and stage == 0):
                     ready = 0.0
                 elif source in arrived:
-                    ready = arrived[source]
+                    near = source[0] % pp == stage % pp  # the same rank's: nothing is sent
+                    ready = arrived[source] + (0.0 if near else work.send_s)
                 else:
                     break
                 start = max(done[-1][2] if done else 0.0, ready)
                 end = start + work.seconds(action)
-                arrived[action] = end + work.send_s
+                arrived[action] = end
                 done.append((action, start, end))
     return Timeline(tuple(map(tuple, played)))
 
@@ -150,6 +151,12 @@ def test_written_out_orders_play_as_one_by_one(pipeline):
     assert play(*pipeline) == expected
     schedule, pp, vpp, m, work = pipeline
     assert program(schedule, pp, vpp, m).end_s(work) == expected.end_s
+
+
+def test_a_message_to_oneself_takes_no_time():
+    """Two ranks, one micro-batch: there and back are two messages, the turn is none."""
+    assert play("1f1b", 2, 1, 1, even(2, send=0.25)).makespan_s == 2 * (1 + 2) + 2 * 0.25
+    assert play("zb_v", 1, 2, 1, even(2, send=0.25)).makespan_s == 2 * 3
 
 
 @EVEN
@@ -184,7 +191,8 @@ def test_actions_wait_for_their_input(pipeline):
             backward: (stage + 1, backward, i) if stage < last else (stage, "F", i),
             "W": (stage, "I", i),
         }[kind]
-        sent = work.send_s if before and before[0] != stage else 0.0
+        ranks = {rank_of_chunk(schedule, pp, j) for j in (stage, before[0] if before else stage)}
+        sent = work.send_s if len(ranks) > 1 else 0.0
         assert before is None or start >= spans[before][1] + sent - 1e-9
 
 
