@@ -130,9 +130,8 @@ def _layout(
     mbs = count(row, "micro_batch", 1)
     ep = count(row, "ep", expert_ranks(row, model.num_experts, dp * cp))
     unsure = FROM_ANOTHER_RUN.search(row.get("note") or "")
-    assumed = [
-        key for key in ("zero", "recompute", "micro_batch", "sp") if unsure or not row.get(key)
-    ]
+    filled = ("zero", "recompute", "micro_batch", "sp", *(("vpp",) if vpp > 1 else ()))
+    assumed = [key for key in filled if unsure or not row.get(key)]
     recompute, modules = _recompute(row.get("recompute") or "", row)
     counts = _stage_counts(row, model, pp * vpp, engine)
     layout = Layout(

@@ -93,6 +93,8 @@ def test_chunks_of_an_interleaved_run_that_does_not_say() -> None:
         "dp": "1", "pp": "32", "schedule": "interleaved", "zero": "0",
     }  # fmt: skip
     layout = run_of(row).layout
+    assert "vpp" in run_of(row).assumed
+    assert "vpp" not in run_of(row | {"layers": "64", "vpp": "2"}).assumed
     assert (layout.virtual_stages, [stage.layers for stage in layout.stages]) == (
         2, [0, *[1] * 62, 0],
     )  # fmt: skip
