@@ -230,11 +230,11 @@ def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: Weigh
     counts = np.array([pattern.count(kind) for kind in work.kinds], np.float64)
     ranks, interference = grid.pipeline_parallel.astype(np.float64), setting.tuning.interference
     beside = weights.reduces_beside
-    backward = _Room(
+    backward = Room(
         work.backward_room_s * beside[:, None, None], work.ends_backward_room_s * beside[:, None],
         counts, ranks, interference,
     )  # fmt: skip
-    forward = _Room(
+    forward = Room(
         work.forward_room_s[:, :, None], work.ends_forward_room_s, counts, ranks,
         interference,
     )  # fmt: skip
@@ -244,7 +244,7 @@ def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: Weigh
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class Room:
     """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
 
     counts  layers of each kind in the model

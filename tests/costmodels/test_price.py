@@ -12,7 +12,7 @@ from costmodels.grid import Grid, distinct
 from costmodels.hf_config import model_from_config
 from costmodels.in_flight import in_flight
 from costmodels.layout import Layout, Stage
-from costmodels.price import Prices, price
+from costmodels.price import Prices, Room, price
 from costmodels.ranks import SELECTIVE
 from costmodels.stage_model import MODES, Setting
 from costmodels.training import Training
@@ -248,3 +248,13 @@ def test_distinct_rows(rows: list[tuple[int, int]]):
 def test_default_selective_modules():
     """What selective recompute replays in a row is what a layout replays by default."""
     assert Layout(stages=()).selective_modules == SELECTIVE
+
+
+def test_the_ends_hide_under_what_the_layers_leave():
+    """Four layers of 1 s send 0.5 s each beside it, slowed by a quarter: 2 / 1.25 = 1.6 of 4 s are
+    used up, two ranks share the other 2.4, and of an end's 1.5 s 1.5 - 1.2 are seen.
+    """
+    room = Room(np.ones((1, 1, 1)), np.zeros((1, 2)), np.array([4.0]), np.array([2.0]), 0.25)
+    seen = room.exposed(np.array([[0.5]]), np.array([[1.5, 0.0]]), np.zeros(1), 1.0)
+    assert seen.ends_s[0] == pytest.approx([0.3, 0.0])
+    assert seen.layers_s[0, 0, 0] == pytest.approx(0.5 - 0.5 / 1.25)
