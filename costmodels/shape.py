@@ -39,6 +39,7 @@ PARAMS_TOLERANCE = 0.1
 """A stated size further off, with and without the vocabulary, belongs to another model."""
 
 UNCOMPRESSED_QUERY_HIDDEN = 2048
+MOST_LAYERS = 10_000  # each is listed
 
 
 def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
@@ -92,6 +93,8 @@ def _typed(shape: Mapping[str, object], name: str) -> Fields:
 def _attentions(f: Fields, *, bias: bool) -> list[Attention]:
     """The attention of each layer, from the words of `attention`."""
     layers = f.count("layers")
+    if layers > MOST_LAYERS:
+        raise f.refuse(f"layers is {layers}, more than {MOST_LAYERS}")
     words = f.present("attention")
     text = words[1] if words else "mha" if f.present("kv_heads") is None else "gqa"
     match = re.fullmatch(r"(mha|gqa|mqa|mla)(?: \((.*)\))?", str(text).strip())

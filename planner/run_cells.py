@@ -8,12 +8,15 @@ class SkippedRow(ValueError):
 
 
 def number(row: dict[str, str], key: str) -> float | None:
-    """The number in a cell, None if it is empty; raises `SkippedRow`."""
+    """The number in a cell, None if it is empty; raises `SkippedRow` unless it can be measured."""
     text = (row.get(key) or "").strip()
     try:
-        return float(text) if text else None
+        value = float(text) if text else None
     except ValueError:
         raise SkippedRow(f"{key} is {text!r}, not a number") from None
+    if value is not None and not 0 <= value < math.inf:
+        raise SkippedRow(f"{key} is {text}; it takes a number from 0")
+    return value
 
 
 def count(row: dict[str, str], key: str, default: int | None = None, *, least: int = 1) -> int:
@@ -23,6 +26,6 @@ def count(row: dict[str, str], key: str, default: int | None = None, *, least: i
         if default is None:
             raise SkippedRow(f"{key} is not stated")
         return default
-    if not math.isfinite(value) or value != int(value) or value < least:
+    if value != int(value) or value < least:
         raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least}")
     return int(value)

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.config_fields import UnsupportedModel
-from costmodels.layout import InvalidLayout, Layout, RecomputeModule, Schedule
+from costmodels.layout import (
+    VIRTUAL_STAGES,
+    InvalidLayout,
+    Layout,
+    RecomputeModule,
+    Schedule,
+)
 from costmodels.model import Model
 from costmodels.shape import model_from_shape
 from costmodels.stage_split import split_by_cost, split_evenly, stages_with
@@ -126,7 +132,7 @@ def _layout(
     dp = count(row, "dp", gpus // (tp * pp * cp))
     if dp * tp * pp * cp != gpus:
         raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {gpus} GPUs")
-    vpp = count(row, "vpp", _default_chunks(row, model, pp, engine))
+    vpp = count(row, "vpp", _default_chunks(row, model, pp, engine)) if pp > 1 else 1
     mbs = count(row, "micro_batch", 1)
     ep = count(row, "ep", expert_ranks(row, model.num_experts, dp * cp))
     unsure = FROM_ANOTHER_RUN.search(row.get("note") or "")
@@ -136,7 +142,7 @@ def _layout(
     counts = _stage_counts(row, model, pp * vpp, engine)
     layout = Layout(
         data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
-        virtual_stages=vpp if pp > 1 else 1, expert_parallel=ep,
+        virtual_stages=vpp, expert_parallel=ep,
         expert_tensor_parallel=count(row, "etp", _default_etp(model, engine, tp)),
         sequence_parallel=_sequence_parallel(row, tp, engine),
         zero_stage=count(row, "zero", _default_zero(engine, dp * cp), least=0),
@@ -145,10 +151,13 @@ def _layout(
         selective_modules=modules, optimizer_offload=_optimizer_offload(row, engine),
         modules_apart=model.mtp_layers > 0 and len(counts) > 1 and counts[-1] == 0,
     )  # fmt: skip
-    if layout.num_micro_batches(training) < 1:
+    m = layout.num_micro_batches(training)
+    if m < 1:
         raise SkippedRow(
             f"global batch {training.global_batch_size} is less than dp {dp} x micro batch {mbs}"
         )
+    if layout.schedule == "interleaved_1f1b" and m > pp and m % pp:
+        raise SkippedRow(f"{m} micro-batches are no multiple of {pp} pipeline ranks")
     return layout, tuple(assumed)
 
 
@@ -159,14 +168,20 @@ def _shard_group(row: dict[str, str], ranks: int) -> int:
     return size if size < ranks else 0
 
 
+BLOCKS_BESIDE_LAYERS = 5
+"""What nanotron cuts by cost beside layers: embedding, final norm, head, cast and loss
+(huggingface/nanotron src/nanotron/models/llama.py, its `PipelineBlock`s).
+"""
+
+
 def _stage_counts(
     row: dict[str, str], model: Model, num_stages: int, engine: Engine
 ) -> tuple[int, ...]:
-    if engine.legality.uneven_stages == "cost":
-        return split_by_cost(model, num_stages)
-    ends = _ends_count(row, engine)
-    if num_stages > model.num_layers + 2 * ends:
+    by_cost, ends = engine.legality.uneven_stages == "cost", _ends_count(row, engine)
+    if num_stages > model.num_layers + (BLOCKS_BESIDE_LAYERS if by_cost else 2 * ends):
         raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
+    if by_cost:
+        return split_by_cost(model, num_stages)
     return split_evenly(model.num_layers, num_stages, ends_count=ends, mtp_layers=model.mtp_layers)
 
 
@@ -175,9 +190,13 @@ def _ends_count(row: dict[str, str], engine: Engine) -> bool:
 
 
 def _default_chunks(row: dict[str, str], model: Model, pp: int, engine: Engine) -> int:
-    """Virtual stages of an interleaved run that does not say how many: one for each layer."""
-    if pp == 1 or not (row.get("schedule") or "").lower().startswith("interleaved"):
-        return 1
+    """Virtual stages of a run that does not say how many: its schedule's, or if that has any number
+    of them one for each layer.
+    """
+    words = (row.get("schedule") or "").lower().split()
+    schedule = SCHEDULES.get(words[0], "1f1b") if words else "1f1b"
+    if schedule in VIRTUAL_STAGES:
+        return VIRTUAL_STAGES[schedule]
     return max(1, (model.num_layers + 2 * _ends_count(row, engine)) // pp)
 
 
@@ -185,11 +204,16 @@ def _schedule(row: dict[str, str], pp: int, vpp: int) -> Schedule:
     words = (row.get("schedule") or "").lower().split()
     if pp == 1:
         return "1f1b"
-    if not words:
+    if words[:1] in ([], ["1f1b"]):
         return "interleaved_1f1b" if vpp > 1 else "1f1b"
     if words[0] not in SCHEDULES:
         raise SkippedRow(f"schedule {words[0]!r} is not priced; known: {', '.join(SCHEDULES)}")
-    return SCHEDULES[words[0]]
+    schedule = SCHEDULES[words[0]]
+    if VIRTUAL_STAGES.get(schedule, vpp) == vpp:
+        return schedule
+    if (schedule, vpp) == ("zb_h1", VIRTUAL_STAGES["zb_v"]):
+        return "zb_v"
+    raise SkippedRow(f"{words[0]} has {VIRTUAL_STAGES[schedule]} virtual stages, not {vpp}")
 
 
 def _sequence_parallel(row: dict[str, str], tp: int, engine: Engine) -> bool:

@@ -25,6 +25,28 @@ from planner.runs import Run, read_runs, run_of
 from planner.validate import Predicted, Skipped, predict_rows, predict_run, step_model
 from planner.validate_cli import BUILT_IN
 
+ROWS = list(read_runs(BUILT_IN))[::7]
+NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "top_k",
+                  "moe_ffn", "seq_len", "gpus", "gpus_per_node", "dp", "tp", "pp", "vpp", "cp",
+                  "ep", "etp", "zero", "micro_batch", "global_batch", "step_time_s", "mem_gb",
+                  "world_allgather_gbs", "node_allreduce_gbs"})  # fmt: skip
+ODD = ("", "0", "-1", "1e9", "nan", "inf", "abc", "3.5", "7", "12", "0.5", "1e30")
+
+
+@settings(max_examples=400)
+@given(data=st.data())
+def test_no_row_is_too_odd(data: st.DataObject) -> None:
+    """Published rows with up to three cells that make no sense, or another row's: each is predicted
+    or skipped for a reason, never a crash.
+    """
+    row = dict(data.draw(st.sampled_from(ROWS)))
+    for key in data.draw(st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=3)):
+        others = st.sampled_from(ROWS).map(lambda other, key=key: other[key])
+        row[key] = data.draw(st.sampled_from(ODD) | others)
+    row["schedule"] = data.draw(st.sampled_from((row["schedule"], "interleaved", "zb-v", " ")))
+    (found,) = predict_rows([row])
+    assert isinstance(found, Predicted) or found.reason
+
 
 @pytest.fixture(scope="module")
 def published() -> list[Predicted | Skipped]:
@@ -84,6 +106,30 @@ def test_a_layout_from_another_run_may_have_recomputed() -> None:
     assert ("recompute" in said.run.assumed, said.fits) == (False, False)
     assert ("recompute" in unsure.run.assumed, unsure.fits) == (True, True)
     assert unsure.time == said.time
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "played"),
+    [
+        ("1f1b", "1", "1f1b"),
+        ("1f1b", "2", "interleaved_1f1b"),
+        ("", "4", "interleaved_1f1b"),
+        ("zb-v", "", "zb_v"),
+        ("zb", "2", "zb_v"),
+        ("zb", "", "zb_h1"),
+        ("zb-v", "4", "zb-v has 2 virtual stages, not 4"),
+        ("gpipe", "2", "gpipe has 1 virtual stages, not 2"),
+        ("interleaved", "30", "60 stages for 32 layers"),
+    ],
+)
+def test_schedules_and_their_chunks(schedule: str, chunks: str, played: str) -> None:
+    """What cannot be played as stated is played as what it must have been, or skipped."""
+    row = ROW | {"pp": "2", "dp": "4", "schedule": schedule, "vpp": chunks}
+    (found,) = predict_rows([row])
+    if isinstance(found, Skipped):
+        assert found.reason == played
+    else:
+        assert found.run.layout.schedule == played
 
 
 def test_chunks_of_an_interleaved_run_that_does_not_say() -> None:
