@@ -1,0 +1,140 @@
+"""What measured runs teach: fits of pools, what they may have seen, and a user's own runs."""
+
+import pytest
+from rows import ROW
+from typer.testing import CliRunner
+
+from hardware_profiles import tunings
+from hardware_profiles.tunings import Fit, Tuning
+from planner.accuracy import spread, step_errors
+from planner.cli import app
+from planner.fit import Pool, Rivals, fit_pool, rivals_of, wider
+from planner.learning import Indices, Problem
+from planner.runs import Run, read_runs, run_of
+from planner.validate import predict_rows, predict_run, step_model
+from planner.validate_cli import BUILT_IN
+
+INTERNLM = BUILT_IN.parent / "internlm.csv"
+PLAIN = Rivals(lambda _: Tuning(), lambda _, __: Tuning())
+
+
+def runs_at(factors: dict[str, float]) -> tuple[Run, ...]:
+    """Llama of so many layers, each with a measured time of so many times the prediction."""
+    rows = []
+    for layers, factor in factors.items():
+        row = ROW | {"id": layers, "model": layers, "layers": layers}
+        step_s = step_model(run_of(row), Tuning()).time().step_time_s * factor
+        rows.append(row | {"step_time_s": repr(step_s)})
+    return tuple(run_of(row) for row in rows)
+
+
+def test_what_is_left_out_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is predicted once by what the others taught, then all of them teach."""
+    taught: list[int] = []
+    solve = Problem.solve
+
+    def recorded(problem: Problem, rows: Indices) -> Tuning:
+        taught.append(len(rows))
+        return solve(problem, rows)
+
+    monkeypatch.setattr(Problem, "solve", recorded)
+    left_out: list[frozenset[str]] = []
+
+    def start(ids: frozenset[str]) -> Tuning:
+        left_out.append(ids)
+        return Tuning()
+
+    factors = dict.fromkeys(("16", "24", "32", "40", "48", "64"), 1.5)
+    pool = Pool("megatron-bridge", "any", runs_at(factors))
+    assert fit_pool(pool, Rivals(start, PLAIN.without), "test", "2026-01-01") is not None
+    assert taught == [4, 4, 4, 6]
+    assert frozenset().union(*left_out) == set(factors)
+    assert [len(ids) for ids in left_out] == [2, 2, 2, 0]
+
+
+def test_the_wider_pool_forgets_what_a_family_leaves_out() -> None:
+    """An engine's constants on all GPUs, learnt from fast runs and slow ones: without the slow ones
+    they are those of the fast.
+    """
+    exact = runs_at(dict.fromkeys(("16", "24", "32", "40"), 1.0))
+    slow = runs_at(dict.fromkeys(("48", "56", "64", "72", "80", "88"), 1.8))
+    wide = Pool("megatron-bridge", "any", exact + slow)
+    family = Pool("megatron-bridge", "hopper", slow)
+    seen = Fit(tuning=Tuning(matmul_scale=1.5), date="", rows=10, groups=10, error_fraction=0.1,
+               source="test")  # fmt: skip
+    rivals = rivals_of({"megatron-bridge": {"any": seen}}, family, [wide, family])
+    assert rivals.start(frozenset()).matmul_scale == 1.5
+    forgotten = rivals.start(frozenset(run.id for run in slow))
+    assert rivals.without("hopper", frozenset(run.id for run in slow)) == forgotten
+    errors = [predict_run(run, forgotten).step_error for run in exact]
+    assert max(abs(error) for error in errors if error is not None) < 0.02
+
+
+def test_a_fit_finds_a_slow_machine():
+    """Runs that all take 1.5 times the prediction are fitted, and left-out models too."""
+    rows = []
+    for layers, name in (("16", "4B"), ("32", "8B"), ("48", "12B"), ("64", "16B")):
+        for micro, sequence in (("1", "2048"), ("2", "4096"), ("1", "8192"), ("2", "8192")):
+            row = ROW | {"model": name, "layers": layers, "micro_batch": micro, "seq_len": sequence}
+            (found,) = predict_rows([row])
+            slow_s = str(found.time.step_time_s * 1.5)
+            rows.append(row | {"id": f"{name}-{sequence}-{micro}", "step_time_s": slow_s})
+    pool = Pool("megatron-bridge", "hopper", tuple(run_of(row) for row in rows))
+    fit = fit_pool(pool, PLAIN, "test", "2026-01-01")
+    assert fit is not None
+    assert fit.groups == 8  # 4 models x micro-batches of 1 and 2
+    assert fit.error_fraction < 0.1
+
+
+def test_runs_that_need_no_correction_teach_nothing():
+    """Where the wider pool predicts left-out runs exactly, there is no fit to keep."""
+    exact = dict.fromkeys(("16", "24", "32", "40", "48", "64"), 1.0)
+    pool = Pool("megatron-bridge", "hopper", runs_at(exact))
+    assert fit_pool(pool, PLAIN, "test", "2026-01-01") is None
+    asked: list[str] = []
+
+    def slow(family: str, left_out: frozenset[str]) -> Tuning:
+        asked.append(family)
+        return Tuning(matmul_scale=2.0)
+
+    kept = fit_pool(pool, Rivals(PLAIN.start, slow), "test", "2026-01-01")
+    assert kept is not None, "better than what a plan would load without it"
+    assert kept.error_fraction < 0.01
+    assert asked == ["hopper"] * 6
+
+
+def test_without_a_fit_a_family_has_its_own_wider_pool():
+    """What is loaded in place of an engine's constants: those of all engines on the same family."""
+
+    def fit(scale: float) -> Fit:
+        tuning = Tuning(matmul_scale=scale)
+        return Fit(tuning=tuning, date="", rows=6, groups=3, error_fraction=0.1, source="test")
+
+    wide = {"any": fit(1.0), "blackwell": fit(2.0)}
+    pool = Pool("megatron-bridge", "any", ())
+    own = {"generic": wide, "megatron-bridge": {"any": fit(3.0)}}
+    families = ("any", "hopper", "blackwell")
+    found = [
+        wider(fits, pool, family).matmul_scale
+        for fits in ({"generic": wide}, own) for family in families
+    ]  # fmt: skip
+    assert found == [1.0, 1.0, 2.0, 3.0, 3.0, 3.0]
+
+
+def test_a_users_own_runs_correct_the_shipped_constants(tmp_path, monkeypatch):
+    """`validate RUNS --fit FOLDER`, then the folder first: the same runs are predicted better, and
+    engines without runs as before.
+    """
+    rows = list(read_runs(INTERNLM))
+    before = spread(step_errors(list(predict_rows(rows)))).median
+    other = tunings.load_fit("nemo", "h100-sxm")
+    result = CliRunner().invoke(app, ["validate", str(INTERNLM), "--fit", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    monkeypatch.setattr(tunings, "FOLDERS", (tmp_path, tunings.SHIPPED))
+    tunings.load_fit.cache_clear()
+    try:
+        after = spread(step_errors(list(predict_rows(rows)))).median
+        assert after < 0.7 * before
+        assert tunings.load_fit("nemo", "h100-sxm") == other
+    finally:
+        tunings.load_fit.cache_clear()
