@@ -17,7 +17,7 @@ from costmodels.stage_split import split_evenly, stages_with
 from hardware_profiles.load import load_kernels
 from hardware_profiles.schema import Link
 from hardware_profiles.tunings import Tuning, load_fit
-from planner.run_cells import SkippedRow
+from planner.run_rows import SkippedRow
 from planner.runs import Run, read_runs, run_of
 from planner.validate import predict_run
 from planner.validate_cli import BUILT_IN

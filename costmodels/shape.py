@@ -4,14 +4,15 @@
     gated tied                                         1/0 or true/false
     experts top_k moe_ffn shared_experts dense_layers  mixture of experts; the dense layers lead
     attention                                          mha, gqa or mla, with a note on windows
+    sinks                                              1: attention sinks (gpt-oss)
+    qk_norm                                            head: queries and keys normed by head (Qwen3)
     q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
                                                        latent attention, where it is not DeepSeek's
     seq_len                                            rows of a GPT's learned position table
     params_b                                           stated parameters in 1e9, to check against
 
 What a shape does not say is filled in from its kind. Gated models are Llama-like: RMSNorm, no
-biases, RoPE, an untied head; by name, gpt-oss has attention sinks, and Qwen3 normed queries and
-keys (arXiv 2505.09388 section 2). Ungated ones are GPT-like: LayerNorm, biases everywhere, learned
+biases, RoPE, an untied head. Ungated ones are GPT-like: LayerNorm, biases everywhere, learned
 positions, a tied head. Latent attention has DeepSeek-V3's ranks (arXiv 2412.19437 section 4.2:
 query 1536, key/value 512, heads 128 + 64 rotary, values 128), but an uncompressed query up to
 hidden 2048, as DeepSeek-V2-Lite (arXiv 2405.04434 appendix B).
@@ -20,6 +21,7 @@ hidden 2048, as DeepSeek-V2-Lite (arXiv 2405.04434 appendix B).
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from costmodels.config_fields import Fields
 from costmodels.model import Attention, Experts, Layer, Model
@@ -32,8 +34,8 @@ LATENT_SIZES = (
     *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
 )
 NUMBERS = (*SIZES, *MOE_SIZES, *LATENT_SIZES, "seq_len")
-FLAGS = ("gated", "gated_mlp", "tied")
-SHAPE_FIELDS = (*NUMBERS, *FLAGS, "attention", "params_b")
+FLAGS = ("gated", "gated_mlp", "tied", "sinks")
+SHAPE_FIELDS = (*NUMBERS, *FLAGS, "attention", "qk_norm", "params_b")
 
 PARAMS_TOLERANCE = 0.1
 """A stated size further off, with and without the vocabulary, belongs to another model."""
@@ -51,7 +53,7 @@ def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
     """
     f = _typed(shape, name)
     gated = f.flag("gated", f.flag("gated_mlp", True))
-    attentions = [_by_name(each, name) for each in _attentions(f, bias=not gated)]
+    attentions = _attentions(f, bias=not gated)
     layers = _layers(f, attentions)
     kinds = tuple(dict.fromkeys(layers))
     model = Model(
@@ -68,15 +70,6 @@ def model_from_shape(shape: Mapping[str, object], name: str) -> Model:
     )
     _check_stated_size(f, model)
     return model
-
-
-def _by_name(attention: Attention, name: str) -> Attention:
-    """What models of this name have beside their shape."""
-    known = re.sub("[^a-z0-9]", "", name.lower())
-    normed = "qwen3" in known and not attention.is_mla
-    return replace(
-        attention, sinks="gptoss" in known, qk_norm="head" if normed else attention.qk_norm
-    )
 
 
 def _typed(shape: Mapping[str, object], name: str) -> Fields:
@@ -130,7 +123,18 @@ def _grouped(f: Fields, kind: str, *, bias: bool) -> Attention:
         v_head_dim=head_dim,
         qkv_bias=bias,
         out_bias=bias,
+        sinks=f.flag("sinks", False),
+        qk_norm=_qk_norm(f),
     )
+
+
+def _qk_norm(f: Fields) -> Literal["none", "head"]:
+    found = f.present("qk_norm")
+    if found is None or found[1] == "none":
+        return "none"
+    if found[1] != "head":
+        raise f.refuse(f"qk_norm is {str(found[1])[:40]!r}; known: head, none")
+    return "head"
 
 
 def _latent(f: Fields) -> Attention:

@@ -13,7 +13,7 @@ from costmodels.model import Model
 from costmodels.units import GIB
 from executor.results import RunResult
 from planner.plan import Plan, layout_of
-from planner.run_cells import SkippedRow
+from planner.run_rows import SkippedRow
 from planner.runs import run_of
 
 FILE = "runs.csv"

@@ -1,38 +1,29 @@
 """The cluster that a measured run used: what its row says, and the usual machine for the rest."""
 
 import re
+from dataclasses import asdict
 from functools import cache
 
 from hardware_profiles.load import compose_cluster, load_cluster, usual_cluster
-from hardware_profiles.schema import BusBandwidth, Cluster, CollectiveKind, Link
-from planner.run_cells import count, number
+from hardware_profiles.schema import BusBandwidth, Cluster, Link
+from planner.run_rows import Bandwidths, Row
 
 GB = 1e9
 
 
-def cluster_of(row: dict[str, str]) -> Cluster:
+def cluster_of(row: Row) -> Cluster:
     """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes
     and, unless it was named, the network that the row states.
     """
-    gpu, text = gpu_of(row), row.get("interconnect") or ""
-    usual = usual_cluster(gpu)
+    text, usual = row.interconnect, usual_cluster(row.gpu)
     named = [_named_cluster(name) for words, name in INTERCONNECTS.items() if words in text.lower()]
     known = [cluster for cluster in named if cluster.gpu.name == usual.gpu.name]
     cluster = known[0] if known else usual
-    per_node = count(row, "gpus_per_node", cluster.gpus_per_node)
+    per_node = row.gpus_per_node or cluster.gpus_per_node
     if "nvl72" in text.lower():
         per_node = NVL72_RANKS
     cluster = cluster.model_copy(update={"gpus_per_node": per_node})
     return _with_measured_links(cluster if known else _with_stated_network(cluster, text), row)
-
-
-def gpu_of(row: dict[str, str]) -> str:
-    """The row's GPU. torchao's "H100" whose variant is not stated is the card that torchtitan's
-    pages by the same people name: bf16 runs at the same speed on both.
-    """
-    gpu, note = (row.get("gpu") or "").strip(), row.get("note") or ""
-    unknown = gpu == "h100-sxm" and "memory variant not stated" in note
-    return "h100-96gb-hbm2e-500w" if unknown else gpu
 
 
 def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
@@ -82,7 +73,7 @@ INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
 """Words of a row's interconnect, and the cluster that they name, for the same GPU."""
 
 
-def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
+def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
     """The row's own bus bandwidths in place of the cluster's.
 
     They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
@@ -90,37 +81,42 @@ def _with_measured_links(cluster: Cluster, row: dict[str, str]) -> Cluster:
     of all_reduce like that of all_gather. So what the usual bandwidth does not explain of an
     all_gather stalls each step, and the rate of all_reduce is what it has beside that.
     """
-    world, per_node = count(row, "gpus"), cluster.gpus_per_node
-    node = _measured_link(cluster.node, row, "node", min(world, per_node))
-    if world <= per_node:
+    per_node = cluster.gpus_per_node
+    node = cluster.node
+    rates = _rates(node) | {kind: value * GB for kind, value in _stated(row.node).items()}
+    node = node.model_copy(update={"bus_bandwidth": BusBandwidth(**rates)})
+    if row.gpus <= per_node:
         return cluster.model_copy(update={"node": node})
-    network = _measured_link(cluster.network, row, "world", world)
+    network = _measured_network(cluster.network, row.world, row.gpus)
     return cluster.model_copy(update={"node": node, "network": network})
 
 
-def _measured_link(link: Link, row: dict[str, str], scope: str, ranks: int) -> Link:
-    rates = link.bus_bandwidth.model_dump()
+def _rates(link: Link) -> dict[str, float]:
+    rates: dict[str, float] = link.bus_bandwidth.model_dump()
+    return rates
+
+
+def _stated(measured: Bandwidths) -> dict[str, float]:
+    return {kind: value for kind, value in asdict(measured).items() if value}
+
+
+def _measured_network(link: Link, measured: Bandwidths, ranks: int) -> Link:
+    rates = _rates(link)
     latency_s, stall_s, share = link.latency_s, 0.0, (ranks - 1) / ranks
-    gathers = number(row, f"{scope}_allgather_gbs")
-    if gathers and scope == "world":
-        taken_s = share * MEASURED_SIZE_BYTES / (gathers * GB)
+    if measured.all_gather:
+        taken_s = share * MEASURED_SIZE_BYTES / (measured.all_gather * GB)
         wire_s = share * MEASURED_SIZE_BYTES / rates["all_gather"]
         step_s = (taken_s - wire_s) / (ranks - 1)
         latency_s = min(max(step_s, link.latency_s / 4), link.latency_s)
         stall_s = max(step_s - link.latency_s, 0.0)
-    for kind, column in MEASURED_KINDS.items():
-        value = number(row, f"{scope}_{column}_gbs")
-        if value and (scope == "node" or kind == "all_reduce"):
-            moved = 2 * share * MEASURED_SIZE_BYTES if kind == "all_reduce" else 0.0
-            left_s = moved / (value * GB) - stall_s * (ranks - 1)
-            if not stall_s:
-                rates[kind] = value * GB
-            elif left_s > moved / rates[kind]:
-                rates[kind] = moved / left_s
+    if measured.all_reduce:
+        moved = 2 * share * MEASURED_SIZE_BYTES
+        left_s = moved / (measured.all_reduce * GB) - stall_s * (ranks - 1)
+        if not stall_s:
+            rates["all_reduce"] = measured.all_reduce * GB
+        elif left_s > moved / rates["all_reduce"]:
+            rates["all_reduce"] = moved / left_s
     return Link(latency_s=latency_s, stall_s=stall_s, bus_bandwidth=BusBandwidth(**rates))
 
 
-MEASURED_KINDS: dict[CollectiveKind, str] = {
-    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter",
-}  # fmt: skip
 MEASURED_SIZE_BYTES = 2**30

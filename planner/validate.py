@@ -17,8 +17,8 @@ from costmodels.params import active_parameters
 from costmodels.step import Setting, StepModel, StepTime
 from costmodels.units import GIB
 from hardware_profiles.tunings import Tuning, load_fit
-from planner.run_cells import SkippedRow
 from planner.run_memory import holds, recomputing
+from planner.run_rows import SkippedRow
 from planner.runs import Run, run_of
 
 SIMPLE_MFU = 0.42

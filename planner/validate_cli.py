@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from planner.accuracy import summary
-from planner.run_cells import SkippedRow
+from planner.run_rows import SkippedRow
 from planner.runs import read_runs, run_of
 from planner.text_files import write_text
 from planner.validate import Predicted, Skipped, json_row, predict_rows

@@ -1,15 +1,34 @@
 """What a row's words say of how its framework ran, and the constants that engines share."""
 
+import csv
+import re
+
 import pytest
 from rows import ROW
 
+from hardware_profiles.engine_schema import Engine
 from hardware_profiles.engines import load_engine
+from hardware_profiles.schema import Cluster
 from hardware_profiles.tunings import load_fit
 from planner.accuracy import choice
-from planner.run_clusters import cluster_of
-from planner.run_habits import engine_of
+from planner.run_clusters import cluster_of as cluster_of_row
+from planner.run_habits import engine_of as engine_of_row
+from planner.run_notes import FACTS, facts_in_words
+from planner.run_rows import SkippedRow, row_of
 from planner.runs import run_of
 from planner.validate import Predicted, predict_rows, step_model
+from planner.validate_cli import BUILT_IN
+
+
+def engine_of(words: dict[str, str]) -> Engine:
+    """The engine of a row with these words."""
+    return engine_of_row(row_of(ROW | words))
+
+
+def cluster_of(cells: dict[str, str]) -> Cluster:
+    """The cluster of a row."""
+    return cluster_of_row(row_of(cells))
+
 
 TITAN = ROW | {"framework": "torchtitan", "zero": "3"}
 
@@ -260,3 +279,45 @@ def test_what_does_not_fit_is_not_chosen() -> None:
     ranked = choice(found)
     assert ranked is not None
     assert ranked.mean_regret == pytest.approx(12 / 11 - 1)
+
+
+def test_columns_are_believed_before_words() -> None:
+    """A file with the columns is read by them: an empty one is not filled from the note."""
+    note = {"framework": "torchtitan", "note": "FSDP2 eager"}
+    assert row_of(ROW | note).facts.compiled is False
+    assert row_of(ROW | note | {"compiled": ""}).facts.compiled is None
+    assert row_of(ROW | note | {"compiled": "1"}).facts.compiled is True
+
+
+@pytest.mark.parametrize("word", ["exploration of layouts", "colorado"])
+def test_lora_is_a_word_of_its_own(word: str) -> None:
+    """Other words that hold the four letters train all weights."""
+    assert not run_of(ROW | {"note": word}).training.adapters_only
+    assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.adapters_only
+
+
+def test_published_columns_are_those_of_the_words() -> None:
+    """What a note says stands in the shipped columns, unless a person has corrected it there."""
+    with BUILT_IN.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0].keys() >= FACTS.keys()
+    known = [(row["id"], facts_in_words(row)) for row in rows]
+    cells = {row["id"]: row for row in rows}
+    missing = [(name, key) for name, facts in known for key in facts if not cells[name][key]]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ({"tp": "2.5"}, "tp is 2.5; it takes a whole number from 1"),
+        ({"zero": "-1"}, "zero is -1; it takes a number from 0"),
+        ({"sp": "yes"}, "sp is 'yes'; it takes 1, 0 or nothing"),
+        ({"seq_len": ""}, "seq_len is not stated"),
+        ({"step_time_s": "soon"}, "step_time_s is 'soon', not a number"),
+    ],
+)
+def test_cells_are_typed_once(cell: dict[str, str], reason: str) -> None:
+    """A cell that makes no sense skips the row with its value and the rule."""
+    with pytest.raises(SkippedRow, match=re.escape(reason)):
+        row_of(ROW | cell)

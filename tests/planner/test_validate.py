@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from hardware_profiles import tunings
 from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
 from planner.cli import app
-from planner.run_cells import SkippedRow
 from planner.run_clusters import cluster_of, node_network_bytes_per_s
-from planner.run_habits import engine_name
+from planner.run_engines import engine_name
+from planner.run_rows import SkippedRow, row_of
 from planner.runs import read_runs, run_of
 from planner.validate import Predicted, Skipped, predict_rows
 from planner.validate_cli import BUILT_IN
@@ -97,7 +97,7 @@ def test_a_layout_from_another_run_may_have_recomputed() -> None:
     so need not be that of the run.
     """
     (row,) = (row for row in read_runs(BUILT_IN) if row["id"] == "nemo-launcher-gpt3-5b-a100-32")
-    said, unsure = predict_rows([row | {"note": ""}, row])
+    said, unsure = predict_rows([row | {"other_config": ""}, row])
     assert isinstance(said, Predicted)
     assert isinstance(unsure, Predicted)
     assert ("recompute" in said.run.assumed, said.fits) == (False, False)
@@ -210,8 +210,7 @@ def test_frameworks_find_their_engine(framework, engine):
 
 
 def test_published_runs_stay_predicted(published):
-    """Over the published runs the median step error and the out-of-memory answers hold (printed).
-    """
+    """The published runs' median step error and out-of-memory answers hold (printed)."""
     rows = [row for row in published if isinstance(row, Predicted)]
     report = summary(rows, len(published) - len(rows))
     print(json.dumps(report, indent=1))
@@ -256,8 +255,9 @@ def test_network_of_a_row(text, gb_per_s):
 
 def test_a_stated_network_replaces_the_usual_one():
     """Cards of 100 Gb where 400 Gb are usual: a quarter of the bandwidth between nodes."""
-    usual = cluster_of(ROW).network.bus_bandwidth.all_gather
-    slower = cluster_of(ROW | {"interconnect": "8x100Gb/s RoCE"}).network.bus_bandwidth.all_gather
+    usual = cluster_of(row_of(ROW)).network.bus_bandwidth.all_gather
+    stated = row_of(ROW | {"interconnect": "8x100Gb/s RoCE"})
+    slower = cluster_of(stated).network.bus_bandwidth.all_gather
     assert slower == pytest.approx(usual / 4, rel=0.1)
 
 
@@ -301,8 +301,7 @@ ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
 
 
 def test_a_framework_that_nothing_was_fitted_to(capsys):
-    """InternLM's published runs: the median error is at most 15 %, with no constant of their own.
-    """
+    """InternLM's runs: the median error is at most 15 %, with no constant of their own."""
     errors = step_errors(list(predict_rows(read_runs(INTERNLM))))
     with capsys.disabled():
         print(f"InternLM, {len(errors)} runs: median {spread(errors).median:.1%}")

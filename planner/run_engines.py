@@ -1,0 +1,24 @@
+"""Frameworks' names, as people write them, and the engines that price them."""
+
+ENGINES = (
+    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
+    "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
+    ("neox", "megatron-deepspeed"), ("fsdp1", "llm-foundry"),
+    ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "automodel"),
+    ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
+    "megatron-bridge"),
+    ("megatron-core", "megatron-bridge"), ("mcore", "megatron-bridge"), ("megatron", "megatron"),
+    ("nemo", "nemo"),
+    ("primus", "megatron"), ("deepspeed", "deepspeed"), ("colossal", "deepspeed"),
+    ("fsdp", "torchtitan"),
+)  # fmt: skip
+"""Substring of a framework's name, and the engine that runs it; the first that fits wins."""
+
+LAST_WITHOUT_FLASH = 2022
+"""Megatron-LM got FlashAttention in 2023 (NVIDIA/Megatron-LM --use-flash-attn, core 0.2)."""
+
+
+def engine_name(framework: str) -> str:
+    """The engine that stands for a framework's name, `generic` for one that is not known."""
+    text = framework.lower()
+    return next((engine for part, engine in ENGINES if part in text), "generic")
