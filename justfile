@@ -16,6 +16,11 @@ lint:
 test *arguments:
     {{bin}}/pytest -q {{arguments}}
 
+# What is too long for every change: all layouts of the parity test, many more random questions and
+# files, a real profiling run, coverage. Before a release, and before an issue is called done.
+nightly:
+    HYPOTHESIS_PROFILE=nightly {{bin}}/pytest -q -m "nightly or not nightly" --cov=hardware_profiles --cov=costmodels --cov=planner --cov=executor --cov-report=term
+
 # Paste the outputs of commands and the file tree into README.md and docs/ anew
 docs:
     {{bin}}/python -m benchmarks.readme

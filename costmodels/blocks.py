@@ -101,7 +101,10 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     up: tuple[Module, ...] = ("mla_up_proj",)
     own = shard.tokens_outside if site.kernels.own_token_latents else t
     yield Matmul(
-        name="kv_down", m=own, n=kv_rank + rope, k=h,
+        name="kv_down",
+        m=own,
+        n=kv_rank + rope,
+        k=h,
         saved_bytes=site.itemsize * own * (kv_rank + rope),
     )
     if q_rank:
@@ -225,8 +228,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
 
 
 def norm(site: Site, name: str) -> Pointwise:
-    """RMSNorm or LayerNorm over the tokens outside the matmuls; its output feeds the next matmul.
-    """
+    """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
     width = site.itemsize * site.shard.tokens_outside * site.model.hidden
     outputs = site.model.norms_per_layer / 2  # Gemma normalises the outputs too
     return Pointwise(
@@ -258,8 +260,7 @@ def _kept_norms(site: Site) -> Number:
 
 
 def _residual(site: Site, name: str) -> Pointwise:
-    """The add after each half; its output is the next half's input, kept for the norm's backward.
-    """
+    """The add after each half; its output is the next input, kept for its norm's backward."""
     width = site.itemsize * site.shard.tokens_outside * site.model.hidden
     mask = width / site.itemsize if site.kernels.dropout else 0.0
     return Pointwise(

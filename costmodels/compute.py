@@ -141,8 +141,7 @@ def matmul_s(
 
 
 def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
-    """Seconds of the core attention; its backward makes five products where the forward makes two.
-    """
+    """Seconds of the core attention: two products forward, five backward."""
     kernels, recipe = device.kernels, device.recipe
     beside = op.sinks_s if backward else 0.0
     dtype = recipe.other_dtype(device.gpu)
@@ -174,9 +173,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
 
 
-def pointwise_s(
-    device: Device, moved_bytes: Number, kernels: int, measured_as: str = ""
-) -> Number:
+def pointwise_s(device: Device, moved_bytes: Number, kernels: int, measured_as: str = "") -> Number:
     """Seconds of `kernels` memory-bound kernels that move `moved_bytes` together."""
     rate = device.moved_bytes_per_s(measured_as)
     moving_s = moved_bytes / rate * device.tuning.pointwise_scale

@@ -156,8 +156,7 @@ class Pricer:
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Cost:
-        """The cost of `operations` when those of the `replayed` modules run again in the backward.
-        """
+        """The cost of `operations`; those of `replayed` modules run again in the backward."""
         again = _replayed(operations, replayed)
         return self._cost(operations, again, self.saved_bytes(operations, replayed))
 
@@ -249,8 +248,7 @@ class Pricer:
         return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
 
     def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Host time of tensor-parallel collectives beside a pipeline that crosses nodes [fitted].
-        """
+        """Host time of tensor-parallel collectives if a pipeline crosses nodes [fitted]."""
         each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * self.groups["tp"].size
         counts = (_count(op, direction) for op in operations
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip

@@ -130,8 +130,7 @@ def _norm(site: Site, *, multiplied: bool) -> Iterator[Step]:
 
 
 def _row(site: Site, width: Number, saved: Number) -> Step:
-    """A row-split projection from `width` columns: gathers dy, makes dx, frees its `saved` input.
-    """
+    """A row-split projection from `width` columns: gathers dy, makes dx, frees `saved`."""
     h, whole = site.model.hidden, _gathered(site, site.model.hidden)
     return Step(
         made=whole + site.itemsize * site.shard.tokens * width,

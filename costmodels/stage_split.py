@@ -34,8 +34,7 @@ def split_by_cost(model: Model, num_stages: int) -> tuple[int, ...]:
 def split_evenly(
     num_layers: int, num_stages: int, *, ends_count: bool, mtp_layers: int = 0
 ) -> tuple[int, ...]:
-    """Layers of each stage; what does not divide goes to the middle, away from embedding and head.
-    """
+    """Layers of each stage; what does not divide goes to the middle, not to embedding and head."""
     if num_stages == 1:
         return (num_layers,)
     counted = ends_count and num_layers % num_stages and num_layers + 2 >= num_stages

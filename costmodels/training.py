@@ -1,5 +1,4 @@
-"""What the user wants trained, apart from the layout: sequence, batch, number formats, optimizer.
-"""
+"""What the user wants trained, layout apart: sequence, batch, number formats, optimizer."""
 
 from dataclasses import dataclass
 from typing import Literal

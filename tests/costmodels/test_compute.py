@@ -201,8 +201,7 @@ def test_a_kernel_moves_at_the_rate_of_its_number_format(device: Device) -> None
 
 
 def test_a_kernel_moves_at_its_own_rate_where_the_machine_was_measured(device: Device) -> None:
-    """1e9 bytes: at the norm's own 0.25 TB/s 4 ms, at the mean 1 TB/s 1 ms; published: always 1 ms.
-    """
+    """1e9 bytes: at the norm's own 0.25 TB/s 4 ms, at the mean 1 TB/s 1 ms; published: 1 ms."""
     rates = {"pointwise_bytes_per_s": {"rms_norm": 0.25e12}}
     for kind, norm_s in (("measured", 4e-3), ("published", 1e-3)):
         update = rates | {"conditions": {"kind": kind}}

@@ -1,7 +1,8 @@
 """Every layout trains like one process: losses and gradient norms of five AdamW steps agree.
 
-Gloo, fp32, tiny models. One subprocess per world size runs all its layouts in one process group;
-each result is one test. Run by hand: `python tests/executor/test_parity.py WORLD OUT.json [CASE]`.
+Gloo, fp32, tiny models. One subprocess per world size runs its layouts, each in a process group of
+its own; each result is one test. Of the layouts on more than two processes one in four runs every
+time, all of them nightly. Run by hand: `python tests/executor/test_parity.py WORLD OUT.json CASE`.
 """
 
 import json
@@ -162,11 +163,11 @@ def train(chosen: Case) -> list[list[float]]:
     return [[record.loss, record.grad_norm] for record in records]
 
 
-def worker(rank: int, world: int, out: str, only: str) -> None:
-    """One process: every layout of its world size, each in a new process group; rank 0 writes."""
+def worker(rank: int, world: int, out: str, names: list[str]) -> None:
+    """One process: the named layouts of its world size, each in a new group; rank 0 writes."""
     torch.set_num_threads(1)
     results = {}
-    for number, chosen in enumerate(c for c in of_world(world) if only in c.name):
+    for number, chosen in enumerate(c for c in of_world(world) if c.name in names):
         store = dist.FileStore(f"{out}.{number}.store", world)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         results[chosen.name] = train(chosen)
@@ -175,15 +176,26 @@ def worker(rank: int, world: int, out: str, only: str) -> None:
         Path(out).write_text(json.dumps(results))
 
 
+QUICK_WORLD, ONE_IN = 2, 4
+LARGE = [c for c in CASES if c.layout.world_size > QUICK_WORLD]
+CHOSEN = [
+    pytest.param(c, id=c.name, marks=[pytest.mark.nightly] if c in LARGE and LARGE.index(c) % ONE_IN
+                 else [])
+    for c in CASES
+]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def curves(tmp_path_factory):
-    """world -> {case name: curve}, each world run once, when first asked for."""
+def curves(request, tmp_path_factory):
+    """world -> {case name: curve} of the selected cases; each world runs once, when asked for."""
     done: dict[int, dict[str, list[list[float]]]] = {}
+    selected = {item.callspec.id for item in request.session.items if hasattr(item, "callspec")}
+    names = [c.name for c in REFERENCES] + [c.name for c in CASES if c.name in selected]
 
     def run(world: int) -> dict[str, list[list[float]]]:
         if world not in done:
             out = tmp_path_factory.mktemp("parity") / f"{world}.json"
-            command = [sys.executable, "-W", "error", __file__, str(world), str(out)]
+            command = [sys.executable, "-W", "error", __file__, str(world), str(out), *names]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             subprocess.run(command, check=True, timeout=300, env=environment)
             done[world] = json.loads(out.read_text())
@@ -192,7 +204,7 @@ def curves(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("chosen", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("chosen", CHOSEN)
 def test_parity(chosen, curves):
     """Losses and gradient norms of five steps equal one process's, whatever the layout."""
     reference = curves(1)[case(chosen.model, micro_batch_size=8).name]
@@ -212,6 +224,5 @@ def test_cases_are_distinct():
 
 if __name__ == "__main__":
     processes = int(sys.argv[1])
-    only = sys.argv[3] if len(sys.argv) > 3 else ""
-    arguments = (processes, sys.argv[2], only)
+    arguments = (processes, sys.argv[2], sys.argv[3:])
     mp.start_processes(worker, arguments, nprocs=processes, start_method="fork")
