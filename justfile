@@ -21,7 +21,7 @@ test *arguments:
 nightly:
     HYPOTHESIS_PROFILE=nightly {{bin}}/pytest -q -m "nightly or not nightly" --cov=hardware_profiles --cov=costmodels --cov=planner --cov=executor --cov-report=term
 
-# Paste the outputs of commands and the file tree into README.md and docs/ anew
+# Paste the outputs of commands into README.md and docs/ anew
 docs:
     {{bin}}/python -m benchmarks.readme
 

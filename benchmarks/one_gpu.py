@@ -1,6 +1,6 @@
 """The native engine's runs on one H100 and one H200, beside what was predicted.
 
-    python -m benchmarks.one_gpu    write the table of docs/accuracy.md and README's lines anew
+    python -m benchmarks.one_gpu    write the table of docs/accuracy_tables.md anew
 
 `measured/runs.jsonl` has a line for each run: what `meshplan execute --steps 6 --warmup 3` measured
 of a plan. `measured/h100-sxm.toml` is a profile of five minutes of the same kind of GPU,
@@ -122,7 +122,7 @@ def main() -> None:
     found = [(run, *both(run)) for run in runs()]
     text, short = table(found), medians(found)
     print(text, short, sep="\n\n")
-    put(ROOT / "docs/accuracy.md", "one gpu", f"{text}\n\n{short}")
+    put(ROOT / "docs/accuracy_tables.md", "one gpu", f"{text}\n\n{short}")
     put(ROOT / "README.md", "one gpu", short)
 
 

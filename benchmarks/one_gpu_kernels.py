@@ -1,6 +1,6 @@
 """Kernels that `meshplan profile` measured on one H100, beside the formulas of the cost model.
 
-    python -m benchmarks.one_gpu_kernels    write the table of docs/accuracy.md anew
+    python -m benchmarks.one_gpu_kernels    write the table of docs/accuracy_tables.md anew
 
 The formulas know the published figures of the GPU (dgx-h100), and of this very profile only the
 rates of long attention and of narrow heads, and the lengths at which half of it is reached.
@@ -91,7 +91,7 @@ def main() -> None:
     """Write the table between its marks."""
     text = table()
     print(text)
-    put(ROOT / "docs/accuracy.md", "one gpu kernels", text)
+    put(ROOT / "docs/accuracy_tables.md", "one gpu kernels", text)
 
 
 if __name__ == "__main__":

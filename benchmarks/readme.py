@@ -1,4 +1,4 @@
-"""Outputs and the file tree pasted into the documentation, by command: so that they cannot rot.
+"""Outputs pasted into the documentation, by command: so that they cannot rot.
 
     python -m benchmarks.readme            write them anew
     python -m benchmarks.readme --check    say which differ, exit 1 if any does
@@ -12,11 +12,9 @@ A place looks like this; the commands of a file run in order, in one empty folde
     ```
     <!-- end -->
 
-Wall times differ from run to run and do not count as a difference. Between `<!-- tree -->` and
-`<!-- end -->` stands each source file with the first line of its docstring.
+Wall times differ from run to run and do not count as a difference.
 """
 
-import ast
 import os
 import re
 import shlex
@@ -29,15 +27,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "docs/commands.md")
 PLACE = re.compile(r"<!-- output: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
-TREE = re.compile(r"<!-- tree -->\n.*?<!-- end -->", re.DOTALL)
-FOLDERS = ("hardware_profiles", "costmodels", "planner", "executor", "benchmarks")
 WALL_TIME = re.compile(r"(CP-SAT solves,\s+)\d+\.\d+ s")
 PLAIN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "LANG": "C.UTF-8"}
 
 
 def renewed(text: str) -> str:
-    """`text` with the tree, and the output of every place as its command gives it now."""
-    text = TREE.sub(lambda _: f"<!-- tree -->\n```\n{file_tree()}\n```\n<!-- end -->", text)
+    """`text` with the output of every place as its command gives it now."""
     with tempfile.TemporaryDirectory() as folder:
         return PLACE.sub(lambda place: filled(place["command"], Path(folder)), text)
 
@@ -76,25 +71,6 @@ def output_of(command: str, folder: Path) -> str:
     assert ran.returncode in (0, 3), f"{command}: exit {ran.returncode}\n{ran.stderr}"
     named = ran.stdout.replace("python -c", "meshplan").replace("Usage: -c", "Usage: meshplan")
     return "\n".join(line.rstrip() for line in named.strip("\n").splitlines())
-
-
-def file_tree() -> str:
-    """Each source file, indented under its folder, with what it is for."""
-    lines: list[str] = []
-    for top in FOLDERS:
-        for folder in (ROOT / top, *sorted(p for p in (ROOT / top).rglob("*") if p.is_dir())):
-            files = sorted(p for p in folder.glob("*.py") if p.name != "__init__.py")
-            if files:
-                lines.append(f"{folder.relative_to(ROOT)}/")
-                lines += [f"  {path.name:<24} {purpose(path)}" for path in files]
-    return "\n".join(lines)
-
-
-def purpose(path: Path) -> str:
-    """The first line of a file's docstring."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert text, f"{path} has no docstring"
-    return text.splitlines()[0].rstrip(".")
 
 
 def differences(before: str, after: str) -> list[str]:

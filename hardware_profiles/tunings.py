@@ -35,8 +35,7 @@ class Tuning(Frozen):
     expert_scale           the same for everything between router and combine, communication too
     launch_s               host time to issue one kernel: the floor of small kernels
     routing_s              host time of routing in a mixture-of-experts layer and direction: the
-                           counts of
-                           tokens per expert come back to the host
+                           counts of tokens per expert come back to the host
     micro_batch_s          host and synchronisation time of each micro-batch on each pipeline rank
     boundary_s             the same for each crossing of a pipeline boundary between nodes
     pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where
@@ -116,6 +115,11 @@ def load_fit(engine: str, gpu: str) -> Fit:
                 if family in tables:
                     return tables[family]
     return UNFITTED
+
+
+def fits_of(engine: str) -> dict[str, Fit]:
+    """What ships of an engine, by GPU family."""
+    return _tables(SHIPPED, engine)
 
 
 @cache

@@ -2,9 +2,8 @@
 layouts.
 
 median, p90     of |predicted / measured - 1|; bias is the median with its sign
-regret          measured time of the layout that is ranked first over the best measured one,
-                minus 1,
-                over groups of at least four layouts that differ in nothing else; what is said
+regret          measured time of the layout that is ranked first over the best measured one, minus
+                1, over groups of at least four layouts that differ in nothing else; what is said
                 not to fit comes last, as no plan would name it
 rules of thumb  the layout that the Ultra-Scale Playbook's rules prefer among the same ones
 balanced        accuracy of "it fits": the mean of the share of fitting rows called fitting and
@@ -127,9 +126,8 @@ def choice(rows: Sequence[Predicted]) -> Choice | None:
 
 
 def rule_of_thumb(run: Run) -> tuple[float, ...]:
-    """The Playbook's order of preference, smallest first (section "finding the best
-    configuration"):
-    tensor parallel inside a node; as little model parallelism as fits, of which tensor before
+    """The Playbook's order of preference, smallest first ("finding the best configuration"): tensor
+    parallel inside a node; as little model parallelism as fits, of which tensor before
     pipeline; then the largest micro-batch.
     """
     la = run.layout

@@ -10,7 +10,7 @@ from costmodels.units import format_bytes, format_count, format_seconds
 from planner.explain import PART_NAMES, TimeParts, needed_bytes, time_parts
 from planner.plan import Plan, Prediction, layout_of
 from planner.predict import step_model_of
-from planner.report import CATEGORIES, host_line, lost_text, proof_lines, stages_line
+from planner.report import CATEGORIES, host_line, lost_text, proof_lines, range_of, stages_line
 from planner.resolve import Case
 from planner.svg import memory_picture, parts_picture, timeline_picture
 from planner.timeline import NAMES, StepTimeline, step_timeline
@@ -43,7 +43,7 @@ def page(plan: Plan, case: Case) -> str:
 def _cards(prediction: Prediction) -> str:
     fullest = needed_bytes(prediction.memory)
     figures = [
-        (format_seconds(prediction.step_time_s), f"a step, ± {prediction.error_fraction:.0%}"),
+        (format_seconds(prediction.step_time_s), f"a step{range_of(prediction)}"),
         (f"{prediction.tokens_per_s_per_gpu:,.0f}", "tokens/s per GPU"),
         ("n/a" if prediction.mfu is None else f"{prediction.mfu:.1%}", "MFU"),
         (format_bytes(fullest), f"of {format_bytes(prediction.gpu_memory_bytes)}, fullest rank"),

@@ -76,7 +76,7 @@ def fit_all(
            instead of at those of the wider pool
     """
     fits: dict[str, dict[str, Fit]] = defaultdict(dict)
-    order = sorted(_pools(runs), key=lambda p: (p.engine != WIDE, p.family != "any", p.engine))
+    order = sorted(pools(runs), key=lambda p: (p.engine != WIDE, p.family != "any", p.engine))
     for pool in order:
         if known:
             rivals = _always(known(pool.engine, pool.runs[0].cluster.gpu.name))
@@ -109,13 +109,13 @@ def rivals_of(fits: Mapping[str, Mapping[str, Fit]], pool: Pool, pools: Sequence
     def learnt(left_out: Ids) -> Tuning:
         if not left_out:
             return seen
-        rows = [run for run in _sample(wide) if run.id not in left_out]
-        return _problem(wide, rows, start).solve(np.arange(len(rows)))
+        rows = [run for run in sample(wide) if run.id not in left_out]
+        return problem_of(wide, rows, start).solve(np.arange(len(rows)))
 
     return Rivals(learnt, lambda _, left_out: learnt(left_out))
 
 
-def _pools(runs: Iterable[Run]) -> list[Pool]:
+def pools(runs: Iterable[Run]) -> list[Pool]:
     """Each engine on all GPUs, and on each family if there are several.
 
     Zero-bubble runs are left out: their 1F1B neighbours know the same constants, sooner.
@@ -148,11 +148,11 @@ def fit_pool(pool: Pool, rivals: Rivals, source: str, date: str) -> Fit | None:
     """The fit of one pool, None if it does not predict left-out groups better than the constants
     that would be loaded without it.
     """
-    runs = _sample(pool)
-    problem_from = cache(lambda start: _problem(pool, runs, start))
+    runs = sample(pool)
+    problem_from = cache(lambda start: problem_of(pool, runs, start))
     held_out: list[float] = []
     without_it: list[float] = []
-    for train, rest in _splits(pool, runs):
+    for train, rest in splits(pool, runs):
         left_out = frozenset(runs[row].id for row in rest)
         problem = problem_from(rivals.start(left_out))
         learnt = problem.solve(train)
@@ -171,13 +171,13 @@ def fit_pool(pool: Pool, rivals: Rivals, source: str, date: str) -> Fit | None:
     )  # fmt: skip
 
 
-def _problem(pool: Pool, runs: Sequence[Run], prior: Tuning) -> Problem:
+def problem_of(pool: Pool, runs: Sequence[Run], prior: Tuning) -> Problem:
     """What `runs` of the pool say, priced as the pool prices them."""
     priced = [pool.priced(run) for run in runs]
-    return Problem(priced, _telling(pool, runs), _with_memory(pool, prior))
+    return Problem(priced, _telling(pool, runs), learn_memory(pool, pool.runs, prior))
 
 
-def _splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
+def splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
     """Rows to learn from and rows to predict, in turn."""
     keys = [pool.group(run) for run in runs]
     ordered = sorted(set(keys), key=lambda key: zlib.crc32(repr(key).encode()))
@@ -186,7 +186,7 @@ def _splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
     return [(train, rest) for train, rest in parts if len(train) and len(rest)]
 
 
-def _sample(pool: Pool) -> list[Run]:
+def sample(pool: Pool) -> list[Run]:
     """At most `LARGEST_SAMPLE` runs, as many of each group as there are."""
     turn: Counter[Hashable] = Counter()
     queue: list[tuple[int, int, Run]] = []
@@ -209,12 +209,12 @@ def _telling(pool: Pool, runs: Sequence[Run]) -> list[Constant]:
     return [constant for constant in TIME if told.get(constant.name, True)]
 
 
-def _with_memory(pool: Pool, tuning: Tuning) -> Tuning:
-    """The allocator's constants, from the runs that state their memory."""
-    runs = [run for run in pool.runs if run.measured.reserved_gib or run.measured.allocated_gib]
-    if pool.engine == WIDE or len(runs) < FEW:
+def learn_memory(pool: Pool, runs: Sequence[Run], tuning: Tuning) -> Tuning:
+    """`tuning` with the allocator's constants, from those of `runs` that state their memory."""
+    stated = [run for run in runs if run.measured.reserved_gib or run.measured.allocated_gib]
+    if pool.engine == WIDE or len(stated) < FEW:
         return tuning
     nanotron = pool.engine.startswith("nanotron")
     free = [c for c in MEMORY if nanotron or not c.name.startswith("held")]
-    sample = _sample(replace(pool, runs=tuple(runs)))
-    return Problem(sample, free, tuning).solve(np.arange(len(sample)))
+    some = sample(replace(pool, runs=tuple(stated)))
+    return Problem(some, free, tuning).solve(np.arange(len(some)))

@@ -40,12 +40,18 @@ def print_fit(out: Console, question: Question) -> None:
         return
     case = case_at(replace(question, gpus=found.gpus), found.layout)
     prediction = predicted(case)
-    few = "1 GPU holds a step" if found.gpus == 1 else f"{found.gpus} GPUs hold a step, no fewer do"
+    tried = f"{found.gpus} GPUs hold a step, no fewer{_tried(question, found.gpus)} do"
+    few = "1 GPU holds a step" if found.gpus == 1 else tried
     out.print(indented(Text(f"{few}: ") + Text(found.layout.label, style="bold")))
     rank, memory = fullest(prediction)
     out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
     out.print(indented(memory_legend()))
     out.print(indented(bound_line(case, prediction)))
+
+
+def _tried(question: Question, found: int) -> str:
+    """What "fewer" means beyond one node, where counts that are no whole nodes are not asked."""
+    return " whole nodes" if found > question.cluster.gpus_per_node else ""
 
 
 def bound_line(case: Case, prediction: Prediction) -> str:
@@ -91,8 +97,13 @@ def misfit_lines(question: Question, why: Explanation) -> list[str]:
         lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.label}")
     if why.enough:
         lines.append(f"it fits from {why.enough.gpus} GPUs on: {why.enough.layout.label}")
-    if not why.relaxations and not why.enough:
-        lines.append(f"no number of GPUs up to {most_asked(question)} holds it as asked")
+    if why.fewer:
+        lines.append(f"it fits on {why.fewer.gpus} GPUs: {why.fewer.layout.label}")
+    if not (why.relaxations or why.enough or why.fewer):
+        lines.append(
+            f"no number of GPUs up to {most_asked(question)} holds it as asked (tried: every "
+            "number within a node, then whole nodes)"
+        )
     return lines
 
 
@@ -127,6 +138,7 @@ def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
         },
         "relaxations": {pin: _fit(fit) for pin, fit in why.relaxations.items()},
         "enough": None if why.enough is None else _fit(why.enough),
+        "fewer": None if why.fewer is None else _fit(why.fewer),
         "on_host": None if why.on_host is None else _fit(why.on_host),
         "dropped": why.dropped,
     }

@@ -59,6 +59,7 @@ class Explanation:
     relaxations   for each pin of the core a layout that fits without it
     nearest       None if no layout is legal at all
     enough        the smallest larger size that fits with the same pins, None if none was found
+    fewer         the smallest smaller size that does, None if none was found
     on_host       a layout that fits with the optimizer on the host, None if none does
     dropped       legal rules that dropped layouts, by count
     """
@@ -67,6 +68,7 @@ class Explanation:
     relaxations: dict[str, Fit]
     nearest: NearestMiss | None
     enough: Fit | None
+    fewer: Fit | None
     on_host: Fit | None
     dropped: dict[str, int]
 
@@ -121,9 +123,17 @@ def explain(
             most=most_gpus if most_gpus is not None else 4 * question.gpus,
             price=price,
         ),
+        fewer=minimum_gpus(question, most=question.gpus - 1, price=price),
         on_host=fitting_layout(replace(question, pins=_on_host(question.pins)), price),
-        dropped=memory.space.dropped,
+        dropped=_dropped(question),
     )
+
+
+def _dropped(question: Question) -> dict[str, int]:
+    """How many layouts each rule drops, under the user's own pins alone."""
+    q = question
+    per_node = q.cluster.gpus_per_node
+    return enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, per_node).dropped
 
 
 def _opening(question: Question, price: Pricer) -> Pins:

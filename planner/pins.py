@@ -38,6 +38,9 @@ WORD_AXES: dict[str, tuple[str, ...]] = {
 FRACTION_AXES = ("optimizer_offload", "activation_offload")
 """Their default is 0, which a pin opens: without the pin there is less to choose from, not more."""
 _MOST = 2**62
+LEAST = {"zero_stage": 0, "shard_group": 0}
+"""Of an axis; 1 of the others. A shard group of 0 is all ranks."""
+LARGEST = {"zero_stage": 3}
 
 
 class PinError(ValueError):
@@ -135,4 +138,8 @@ def _parse_range(axis: str, item: str) -> tuple[int, int]:
         ) from None
     if first > last or first < 0:
         raise PinError(f"{axis} {item!r} holds no value; write the smaller number first: 1..16")
+    least, most = LEAST.get(axis, 1), LARGEST.get(axis, _MOST)
+    if last < least or first > most:
+        known = f"from {least} to {most}" if axis in LARGEST else f"at least {least}"
+        raise PinError(f"{axis} {item!r} does not exist; it is {known}")
     return first, last

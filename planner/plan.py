@@ -114,13 +114,25 @@ class StageMemory(Frozen):
 
 
 class Prediction(Frozen):
-    """What one step should take. The parts of the time add up to `step_time_s`."""
+    """What one step should take. The parts of the time add up to `step_time_s`.
+
+    step_time_low_s, step_time_high_s
+                    between them 8 of 10 runs of this engine and GPU family fall
+                    (`hardware_profiles.intervals`); None in plans written before 0.2
+    reserved_low_bytes, reserved_high_bytes
+                    the same of the reserved memory of the fullest rank
+    error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
+    """
 
     step_time_s: float
     compute_s: float
     exposed_comm_s: float
     bubble_s: float
     optimizer_s: float
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
     error_fraction: float
     tokens_per_s_per_gpu: float
     mfu: float | None

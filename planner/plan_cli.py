@@ -63,11 +63,16 @@ def plan(
         int | None, typer.Option(help="With --gpu.", min=1, rich_help_panel=JOB)
     ] = None,
     network: Annotated[
-        str | None, typer.Option(help="With --gpu: of each GPU, 400Gb/s.", rich_help_panel=JOB)
+        str | None,
+        typer.Option(
+            help="With --gpu: 400Gb/s of each GPU, or 8x400Gb/s of a node.", rich_help_panel=JOB
+        ),
     ] = None,
     seq_len: Annotated[
-        int | None,
-        typer.Option(help="Tokens of a sequence; 4096 unless said.", min=1, rich_help_panel=JOB),
+        str | None,
+        typer.Option(
+            help="Tokens of a sequence: 8192, 32k; 4096 unless said.", rich_help_panel=JOB
+        ),
     ] = None,
     global_batch: Annotated[
         int | None, typer.Option(help="Sequences per step.", min=1, rich_help_panel=JOB)

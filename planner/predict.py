@@ -2,6 +2,7 @@
 
 from costmodels.memory import Memory
 from costmodels.step import Setting, StepModel, StepTime
+from hardware_profiles.intervals import reserved_interval, step_time_interval
 from hardware_profiles.tunings import load_fit
 from planner.plan import Prediction, StageMemory
 from planner.resolve import Case
@@ -23,7 +24,10 @@ def step_model_of(case: Case) -> StepModel:
 def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     """The same of a layout that is already timed."""
     cluster, training = step_model.setting.cluster, step_model.setting.training
-    fit = load_fit(step_model.setting.engine.name, cluster.gpu.name)
+    engine, gpu = step_model.setting.engine.name, cluster.gpu.name
+    times, peaks = step_time_interval(engine, gpu), reserved_interval(engine, gpu)
+    memory = stage_memory(step_model)
+    reserved = max(stage.reserved for stage in memory)
     cost = step_model.total_cost
     gpus_per_step = time.step_time_s * step_model.layout.world_size
     peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.other_dtype(cluster.gpu)]
@@ -34,11 +38,15 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         exposed_comm_s=float(time.exposed_comm_s),
         bubble_s=float(time.bubble_s),
         optimizer_s=float(time.optimizer_s + time.fixed_s),
-        error_fraction=fit.error_fraction,
+        step_time_low_s=time.step_time_s * times.low,
+        step_time_high_s=time.step_time_s * times.high,
+        reserved_low_bytes=reserved * peaks.low,
+        reserved_high_bytes=reserved * peaks.high,
+        error_fraction=times.error_fraction,
         tokens_per_s_per_gpu=training.global_batch_tokens / gpus_per_step,
         mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),
         hfu=None if mixed else float((cost.model_flops + cost.replay_flops) / gpus_per_step / peak),
-        memory=stage_memory(step_model),
+        memory=memory,
         gpu_memory_bytes=cluster.capacity_bytes,
     )
 

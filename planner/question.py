@@ -18,7 +18,7 @@ from typing import Any, get_args
 from costmodels.hf_config import left_out
 from costmodels.precision import RECIPES
 from costmodels.training import Optimizer, Precision, Training
-from costmodels.units import parse_bandwidth
+from costmodels.units import GB, parse_bandwidth
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster, usual_cluster
 from hardware_profiles.local_cpu import LOCAL_CPU
@@ -46,7 +46,7 @@ class Arguments:
     gpu: str | None = None
     gpus_per_node: int | None = None
     network: str | None = None
-    seq_len: int | None = None
+    seq_len: str | None = None
     global_batch: int | None = None
     global_batch_tokens: str | None = None
     precision: str = "bf16"
@@ -75,6 +75,8 @@ def ask(arguments: Arguments) -> Asked:
     config, model = read_model(a.model)
     notes = [f"{a.model}: the {tower} is not priced" for tower in left_out(config)]
     cluster_name, cluster = _cluster(a)
+    if a.network:
+        notes.append(_network_said(a.network, cluster))
     training, more = _training(a, config)
     engine = load_engine(a.engine or _usual_engine(cluster))
     if a.engine is None:
@@ -119,18 +121,34 @@ def _composed_name(a: Arguments) -> str:
         if a.gpus_per_node not in (None, usual.gpus_per_node):
             raise BadQuestion(f"--gpus-per-node {a.gpus_per_node} needs --network too: 400Gb/s")
         return usual.gpu.name
-    try:
-        network_bytes_per_s = parse_bandwidth(a.network)
-    except ValueError as error:
-        raise BadQuestion(f"--network {error}") from None
     per_node = a.gpus_per_node or usual.gpus_per_node
+    network_bytes_per_s = _network_of_each(a.network, per_node)
     return f"{usual.gpu.name}:{per_node}:{network_bytes_per_s * 8e-9:g}Gb"
+
+
+def _network_of_each(text: str, gpus_per_node: int) -> float:
+    """Bytes per second of each GPU's share: "400Gb/s" is each GPU's card, "8x400Gb/s" the cards of
+    a node.
+    """
+    found = re.fullmatch(r"\s*(\d{1,3})\s*x\s*(.+)", text)
+    try:
+        each = parse_bandwidth(found[2] if found else text)
+    except ValueError as error:
+        raise BadQuestion(f"--network {error}, or 8x400Gb/s for all cards of a node") from None
+    return int(found[1]) * each / gpus_per_node if found else each
+
+
+def _network_said(text: str, cluster: Cluster) -> str:
+    """The network as it was understood, per GPU and per node."""
+    per_node = cluster.gpus_per_node
+    each_gb = _network_of_each(text, per_node) * 8 / GB
+    return f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
 
 
 def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:
     notes = []
     shape = re.fullmatch(r"(\d+)x(\d+)", a.global_batch_tokens or "")
-    seq_len = a.seq_len or (int(shape[2]) if shape else None)
+    seq_len = parse_length(a.seq_len) if a.seq_len else int(shape[2]) if shape else None
     if seq_len is None:
         longest = next((config[key] for key in LONGEST if isinstance(config.get(key), int)), None)
         seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
@@ -143,6 +161,15 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
         expert_imbalance=a.expert_imbalance,
     )
     return training, notes
+
+
+def parse_length(text: str) -> int:
+    """Tokens of a sequence: "8192", or "32k" (x 1024); raises `BadQuestion`."""
+    found = re.fullmatch(r"(\d{1,12})(k|m)?", text.strip().lower())
+    tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
+    if tokens < 1:
+        raise BadQuestion(f"--seq-len {text!r} is no number of tokens; write 8192, 32k or 1m")
+    return tokens
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
@@ -192,15 +219,18 @@ def _usual_engine(cluster: Cluster) -> str:
 
 def _check_precision(precision: Precision, cluster: Cluster) -> None:
     """The GPU must have a rate for every format that the recipe uses."""
-    recipe, peaks = RECIPES[precision], cluster.gpu.peak_flops_per_s
-    missing = recipe.base_dtype not in peaks
-    if missing or not set(recipe.linear_dtypes) & set(peaks):
-        able = [
-            name
-            for name, other in RECIPES.items()
-            if other.base_dtype in peaks and set(other.linear_dtypes) & set(peaks)
-        ]
+    if not _has_units(precision, cluster):
+        able = [name for name in RECIPES if _has_units(name, cluster)]
         raise BadQuestion(
             f"--precision {precision}: {cluster.gpu.title} has no such matrix units; "
             f"it can do {', '.join(able)}"
         )
+
+
+def _has_units(precision: Precision, cluster: Cluster) -> bool:
+    """Whether the GPU multiplies in the precision's own formats. A block-scaled format may run in
+    plain 8 bits (mxfp8 on Hopper), but four bits do not run in eight.
+    """
+    recipe, peaks = RECIPES[precision], cluster.gpu.peak_flops_per_s
+    linear = recipe.linear_dtypes[:1] if precision == "nvfp4" else recipe.linear_dtypes
+    return recipe.base_dtype in peaks and bool(set(linear) & set(peaks))

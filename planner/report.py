@@ -44,14 +44,22 @@ def indented(renderable: RenderableType) -> Padding:
 
 
 def time_line(prediction: Prediction) -> Text:
-    """Step time with its error bar, throughput and utilisation."""
+    """Step time with the range of 8 in 10 runs, throughput and utilisation."""
     parts = [
-        f"step {format_seconds(prediction.step_time_s)} ± {prediction.error_fraction:.0%}",
+        f"step {format_seconds(prediction.step_time_s)}{range_of(prediction)}",
         f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s per GPU",
     ]
     if prediction.mfu is not None:
         parts.append(f"MFU {prediction.mfu:.1%}")
     return Text(", ".join(parts))
+
+
+def range_of(prediction: Prediction) -> str:
+    """Between what 8 of 10 runs fall, in brackets; empty where a plan does not say."""
+    low, high = prediction.step_time_low_s, prediction.step_time_high_s
+    if low is None or high is None:
+        return ""
+    return f" ({format_seconds(low)} to {format_seconds(high)} in 8 of 10 runs)"
 
 
 def parts_table(parts: TimeParts) -> Table:

@@ -29,20 +29,22 @@ def cluster_of(row: Row) -> Cluster:
 def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
     """What a node's network cards carry together, None where `text` does not say.
 
-    Read are "8x400Gb/s", "4 * 100Gb RoCE" (cards x rate), "400 Gb/s RDMA NIC per GPU" and
-    "1600 Gbps RoCE node-to-node" (whole node); b is bits, B bytes.
+    Read are "8x400Gb/s", "4 * 100Gb RoCE" (cards x rate), "400 Gb/s per node" and "1600 Gbps RoCE
+    node-to-node" (whole node). A rate without a count ("400 Gb/s NDR IB") is one card of several:
+    people mean the card of each GPU. b is bits, B bytes.
     """
     found = _RATE.findall(text)
     if not found:
         return None
     cards, rate, unit, rest = found[-1]
-    number_of_cards = float(cards) if cards else gpus_per_node if "per gpu" in rest.lower() else 1
+    whole = re.search(r"per node|node-to-node", rest, re.IGNORECASE)
+    number_of_cards = float(cards) if cards else 1 if whole else gpus_per_node
     return number_of_cards * float(rate) * GB / (1 if unit == "B" else 8)
 
 
 _RATE = re.compile(
     r"(?:(\d+)\s*[x*\u00d7]\s*)?(\d+(?:\.\d+)?)\s*G([bB])(?:it)?(?:ps|/s)?"
-    r"(?=[^;+]*(?:IB|InfiniBand|RoCE|RDMA|NIC|EFA|Omni-?Path|Ethernet|HDR|NDR))([^;+]*)",
+    r"(?=[^;+]*(?:IB|InfiniBand|RoCE|RDMA|NIC|EFA|Omni-?Path|Ethernet|HDR|NDR|per node))([^;+]*)",
     re.IGNORECASE,
 )
 SAME_NETWORK = 0.25

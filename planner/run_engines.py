@@ -1,7 +1,8 @@
 """Frameworks' names, as people write them, and the engines that price them."""
 
 ENGINES = (
-    ("native", "native"), ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
+    ("native", "native"), ("hai-llm", "hai-llm"), ("hai_llm", "hai-llm"),
+    ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
     "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
     ("neox", "megatron-deepspeed"), ("fsdp1", "llm-foundry"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "automodel"),

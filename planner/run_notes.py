@@ -50,11 +50,14 @@ FACTS = {
 }
 """The columns, and what their values mean; an empty cell means that the source does not say."""
 
+UNCOMPILED = r"\b(?<!aot_)eager\b|no torch\.compile|torch\.compile (?:off|disabled)|aot_eager"
+"""aot_eager traces a model and fuses nothing (pytorch torch/_dynamo/backends/debugging.py)."""
+
 NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
     (column, value, re.compile(words, flags))
     for column, value, words, flags in (
         ("stalling_p2p", "1", r"pp_fix=0", 0),
-        ("compiled", "0", r"\beager\b|no torch\.compile", re.IGNORECASE),
+        ("compiled", "0", UNCOMPILED, re.IGNORECASE),
         ("async_tensor", "1", r"\basync tp\b", re.IGNORECASE),
         ("fp8_scaling", "rowwise", r"\bfp8-rowwise\b", re.IGNORECASE),
         ("hidden_exchanges", "1", r"\bEP all-to-all overlapped\b", 0),
@@ -127,6 +130,8 @@ def _of_framework(cells: Cells) -> Said:
     old_nemo = "nemo" in framework and year.isdigit() and int(year) <= LAST_WITHOUT_FLASH
     if old_nemo or "zero-bubble" in framework:
         yield "flash_attention", "0"
+    if re.search(UNCOMPILED, framework):
+        yield "compiled", "0"
     if cells.get("suite") == "zb":
         yield "ends_are_layers", "1"
 

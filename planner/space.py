@@ -282,8 +282,9 @@ def _experts(funnel: _Funnel, model: Model, legality: Legality) -> None:
     funnel.multiply("expert_parallel", np.array(divisors(experts) if experts else (1,), np.int64))
     funnel.keep_pinned("expert_parallel")
     tensor = legality.expert_tensor_parallel and model.is_moe
-    degrees = np.unique(funnel["tensor_parallel"]) if tensor else np.ones(1, np.int64)
-    funnel.multiply("expert_tensor_parallel", degrees)
+    degrees = {etp for tp in np.unique(funnel["tensor_parallel"]) for etp in divisors(int(tp))}
+    within = sorted(degrees) if tensor and degrees else [1]
+    funnel.multiply("expert_tensor_parallel", np.array(within, np.int64))
     funnel.keep_pinned("expert_tensor_parallel")
     tp, etp = funnel["tensor_parallel"], funnel["expert_tensor_parallel"]
     widths = [kind.experts.ffn for kind in model.kinds if kind.experts]

@@ -16,6 +16,7 @@ from typing import Any
 from costmodels.params import active_parameters
 from costmodels.step import Setting, StepModel, StepTime
 from costmodels.units import GIB
+from hardware_profiles.intervals import Interval, reserved_interval, step_time_interval
 from hardware_profiles.tunings import Tuning, load_fit
 from planner.run_memory import holds, recomputing
 from planner.run_rows import SkippedRow
@@ -34,6 +35,24 @@ class Predicted:
     reserved_gib: float
     fits: bool
     simple_step_time_s: float
+
+    @property
+    def step_time_interval(self) -> Interval:
+        """Factors on the step time that 8 of 10 runs lie between."""
+        return step_time_interval(self.run.engine.name, self.run.cluster.gpu.name)
+
+    @property
+    def reserved_interval(self) -> Interval:
+        """The same of the reserved memory."""
+        return reserved_interval(self.run.engine.name, self.run.cluster.gpu.name)
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the measured step time is inside its interval."""
+        measured, interval = self.run.measured.step_time_s, self.step_time_interval
+        if not measured:
+            return None
+        return interval.low <= measured / self.time.step_time_s <= interval.high
 
     @property
     def step_error(self) -> float | None:
@@ -101,21 +120,20 @@ def _simple_s(run: Run) -> float:
     return flops / (peaks.get("bf16", peaks["fp16"]) * SIMPLE_MFU * run.layout.world_size)
 
 
+NUMBERS = (
+    "predicted_step_time_s", "predicted_step_time_low_s", "predicted_step_time_high_s",
+    "predicted_allocated_gib", "predicted_reserved_gib", "predicted_reserved_low_gib",
+    "predicted_reserved_high_gib", "fits",
+)  # fmt: skip
+
+
 def json_row(row: Predicted | Skipped) -> dict[str, Any]:
     """The row as the JSON output states it."""
     if isinstance(row, Skipped):
-        keys = (
-            "predicted_step_time_s",
-            "predicted_allocated_gib",
-            "predicted_reserved_gib",
-            "fits",
-        )
-        return {"id": row.id, **dict.fromkeys(keys), "skipped": row.reason}
-    return {
-        "id": row.run.id,
-        "predicted_step_time_s": row.time.step_time_s,
-        "predicted_allocated_gib": row.allocated_gib,
-        "predicted_reserved_gib": row.reserved_gib,
-        "fits": row.fits,
-        "skipped": None,
-    }
+        return {"id": row.id, **dict.fromkeys(NUMBERS), "skipped": row.reason}
+    seconds, times, peaks = row.time.step_time_s, row.step_time_interval, row.reserved_interval
+    values = (
+        seconds, seconds * times.low, seconds * times.high, row.allocated_gib, row.reserved_gib,
+        row.reserved_gib * peaks.low, row.reserved_gib * peaks.high, row.fits,
+    )  # fmt: skip
+    return {"id": row.run.id, **dict(zip(NUMBERS, values, strict=True)), "skipped": None}

@@ -1,4 +1,4 @@
-"""The documentation says what is true: commands, pasted outputs, links, the file tree."""
+"""The documentation says what is true: commands, pasted outputs, links."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks.readme import DOCUMENTS, PLACE, TREE, differences, file_tree, renewed
+from benchmarks.readme import DOCUMENTS, PLACE, differences, renewed
 from planner.cli import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parent.parent
@@ -63,15 +63,6 @@ def test_pasted_outputs_are_current(document: str) -> None:
     before = read(document)
     assert PLACE.search(before)
     assert differences(before, renewed(before)) == []
-
-
-def test_tree_lists_every_file() -> None:
-    """The tree in the README names every source file, each with what it is for."""
-    (tree,) = TREE.findall(read("README.md"))
-    assert all(len(line.split()) > 1 for line in file_tree().splitlines() if line.startswith(" "))
-    for folder in ("hardware_profiles", "costmodels", "planner", "executor"):
-        for path in (ROOT / folder).rglob("*.py"):
-            assert path.name == "__init__.py" or path.name in tree
 
 
 @pytest.mark.parametrize("page", PAGES)

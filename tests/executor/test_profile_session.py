@@ -37,6 +37,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return load_cluster(out)
 
 
+@pytest.mark.nightly  # times kernels: needs the machine to itself
 def test_everything_promised_is_measured(measured: Cluster) -> None:
     """The file holds every collective, both attention directions, all layouts, and conditions."""
     assert {p.kind for p in measured.collective_points} == set(
@@ -53,6 +54,7 @@ def test_everything_promised_is_measured(measured: Cluster) -> None:
     assert measured.conditions["ranks"] == "2, 2 per node, measuring at once"
 
 
+@pytest.mark.nightly  # times kernels: needs the machine to itself
 def test_the_planner_can_use_it(measured: Cluster) -> None:
     """Two accelerators named cpu, a fitted curve for each collective, and points that price."""
     assert measured.is_measured
@@ -66,6 +68,7 @@ def test_the_planner_can_use_it(measured: Cluster) -> None:
         assert curve_seconds(fit, 2**24) > curve_seconds(fit, 2**10) > 0
 
 
+@pytest.mark.nightly  # times kernels: needs the machine to itself
 def test_matmul_rates_are_those_of_this_machine(measured: Cluster) -> None:
     """The fp32 rate of a product timed here is within a factor of five of the profile's best."""
     torch.set_num_threads(1)

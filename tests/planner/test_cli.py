@@ -105,6 +105,11 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
     [
         ((*TINY, "--tp", "x"), "tensor_parallel 'x' is not a whole number"),
         ((*TINY, "--zero", "3..1"), "write the smaller number first"),
+        ((*TINY, "--tp", "0"), "tensor_parallel '0' does not exist; it is at least 1"),
+        ((*TINY, "--zero", "4"), "it is from 0 to 3"),
+        ((*TINY, "--seq-len", "32q"), "write 8192, 32k or 1m"),
+        ((*TINY[:4], "--cluster", "dgx-h100", "--global-batch", "8", "--precision", "nvfp4"),
+         "has no such matrix units"),
         ((*TINY, "--schedule", "2f2b"), "it is one of gpipe"),
         ((*TINY, "--precision", "bf17"), "it is one of fp32, bf16"),
         ((*TINY, "--precision", "fp8"), "has no such matrix units"),
@@ -164,6 +169,31 @@ def test_broken_plan_files(
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
     assert len(result.stderr) < 400, "the place, not the whole document"
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        pytest.param("400Gb/s", "400 Gb/s of each GPU, 3200 Gb/s of a node", id="of each GPU"),
+        pytest.param("8x400Gb/s", "400 Gb/s of each GPU, 3200 Gb/s of a node", id="of a node"),
+        pytest.param("4x100Gb/s", "50 Gb/s of each GPU, 400 Gb/s of a node", id="shared by two"),
+    ],
+)
+def test_the_network_is_restated(network: str, said: str) -> None:
+    """As it was understood, per GPU and per node."""
+    result = run("plan", "tiny-llama", "--gpus", "8", "--gpu", "h100-sxm", "--network", network,
+                 "--global-batch", "8", "--seq-len", "1k")  # fmt: skip
+    assert said in " ".join(result.stdout.split())
+    assert "8 sequences of 1,024" in result.stdout
+
+
+def test_a_smaller_number_that_fits_is_named() -> None:
+    """Eleven ranks do not divide a tiny model and one sequence; one GPU holds it."""
+    result = run("plan", "tiny-llama", "--gpus", "11", "--cluster", "dgx-h100", "--seq-len", "1k",
+                 "--global-batch", "1")  # fmt: skip
+    assert result.exit_code == 3
+    assert "it fits on 1 GPUs" in result.stderr
+    assert "micro_batch_size 1" not in result.stderr, "nobody pinned it"
 
 
 def test_nothing_fits() -> None:

@@ -32,7 +32,7 @@ from planner.svg import memory_picture, parts_picture, round_step, timeline_pict
 from planner.timeline import chrome_trace, shortened, step_timeline
 
 ASKED = ask(
-    Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", seq_len=4096, global_batch=128)
+    Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", seq_len="4096", global_batch=128)
 )
 EXAMPLE = {
     "tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 1, "pipeline_parallel": 4,

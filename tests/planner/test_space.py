@@ -100,6 +100,16 @@ def test_pinned_axes_lift_default_ranges(question: Questions) -> None:
     assert set(space_of(wide).grid.micro_batch_size.tolist()) == {3}
 
 
+def test_a_pinned_tp_keeps_every_expert_tensor_degree(question: Questions) -> None:
+    """tp 4 splits experts over 1, 2 or 4 of its ranks, whether or not other tp are allowed."""
+    asked = question((0, 1), 16, 16, expert_tensor_parallel=True)
+    pinned = space_of(replace(asked, pins=parse_pins({"tensor_parallel": "4"}))).grid
+    free = space_of(asked).grid
+    of_four = set(free.expert_tensor_parallel[free.tensor_parallel == 4].tolist())
+    assert set(pinned.expert_tensor_parallel.tolist()) == of_four
+    assert {1, 4} <= of_four
+
+
 def test_every_dropped_row_has_a_reason(question: Questions) -> None:
     """Four GPUs and a batch of six, by hand: what each rule on the batch drops."""
     asked = question(
@@ -177,6 +187,9 @@ def test_pins_are_read(text: str, inside: int, outside: int) -> None:
         ("tensor_parallel", "eight", "'eight'"),
         ("tensor_parallel", "16..1", "'16..1'"),
         ("tensor_parallel", "", "whole number"),
+        ("tensor_parallel", "0", "at least 1"),
+        ("zero_stage", "4", "from 0 to 3"),
+        ("zero_stage", "4..9", "from 0 to 3"),
         ("recompute", "some", "none, selective, full"),
         ("tensors", "8", "tensor_parallel"),
     ],

@@ -1,0 +1,119 @@
+"""How far predictions are off on runs that the constants have not seen: the intervals of plans.
+
+    python -m benchmarks.intervals        writes hardware_profiles/fits/intervals.csv
+
+Runs of an engine are left out in turn and predicted by constants learnt from the rest: a third of
+the layouts at a time, then, where they come from several sources, one whole source at a time. An
+engine without constants of its own is predicted by those of all engines, learnt without it; to
+these come the runs that no constant was ever fitted to (elsewhere.csv, internlm.csv).
+`hardware_profiles.intervals` makes intervals of these ratios.
+"""
+
+import csv
+import datetime
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hardware_profiles.intervals import FILE, Ratio
+from hardware_profiles.tunings import Fit, Tuning, fits_of, gpu_family, load_fit
+from planner.fit import WIDE, Pool, learn_memory, pools, problem_of, sample, splits, wider
+from planner.learning import Indices
+from planner.run_rows import SkippedRow
+from planner.runs import Run, read_runs, run_of
+from planner.text_files import write_text
+from planner.validate import memory_gib, step_model
+from planner.validate_cli import BUILT_IN
+
+ELSEWHERE = (BUILT_IN.parent / "elsewhere.csv", BUILT_IN.parent / "internlm.csv")
+
+
+def main() -> None:
+    """Write every ratio, and print how many there are of each pool."""
+    runs = list(_runs(BUILT_IN))
+    engines = {pool.engine for pool in pools(runs)}
+    shipped = {engine: found for engine in engines if (found := fits_of(engine))}
+    ratios: list[Ratio] = []
+    for pool in pools(runs):
+        if pool.family in shipped.get(pool.engine, {}):
+            found = [*_left_out(pool, shipped)]
+            print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
+            ratios += found
+    for path in ELSEWHERE:
+        ratios += [
+            _ratio(_kind(run, shipped), run, _loaded(run)) for run in _runs(path) if _timed(run)
+        ]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Ratio.__annotations__)
+    writer.writerows([*ratio.cells()] for ratio in ratios)
+    write_text(FILE, text.getvalue())
+    print(f"{FILE}: {len(ratios)} ratios, {datetime.date.today().isoformat()}")
+
+
+def _kind(run: Run, shipped: Mapping[str, object]) -> str:
+    """A new source of an engine that has constants of its own, or a new framework."""
+    return "source" if (run.engine.fitted_as or run.engine.name) in shipped else "framework"
+
+
+def _timed(run: Run) -> bool:
+    measured = run.measured
+    return run.grade in ("A", "B") and bool(measured.step_time_s) and not measured.oom
+
+
+def _loaded(run: Run) -> Tuning:
+    return load_fit(run.engine.name, run.cluster.gpu.name).tuning
+
+
+def _runs(path: Path) -> Iterator[Run]:
+    for row in read_runs(path):
+        try:
+            yield run_of(row)
+        except SkippedRow:
+            continue  # `meshplan validate` says why
+
+
+def _left_out(pool: Pool, shipped: dict[str, dict[str, Fit]]) -> Iterator[Ratio]:
+    """Measured over predicted, of each run when it was left out."""
+    start, chosen = wider(shipped, pool, pool.family), sample(pool)
+    problem = problem_of(pool, chosen, start)
+    kinds = {"framework": splits(pool, chosen)} if pool.engine == WIDE else {
+        "layout": splits(pool, chosen), "source": _by_source(chosen)
+    }  # fmt: skip
+    for kind, parts in kinds.items():
+        for train, rest in parts:
+            learnt = problem.solve(train)
+            tuning = learn_memory(pool, [chosen[row] for row in train], learnt)
+            for row in rest:
+                yield _ratio(kind, chosen[row], tuning)
+
+
+def _by_source(runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
+    suites = np.array([run.suite for run in runs])
+    names = sorted(set(suites))
+    if len(names) == 1:
+        return []
+    return [(np.flatnonzero(suites != name), np.flatnonzero(suites == name)) for name in names]
+
+
+def _ratio(kind: str, run: Run, tuning: Tuning) -> Ratio:
+    model, measured = step_model(run, tuning), run.measured
+    assert measured.step_time_s is not None
+    reserved = measured.reserved_gib and measured.reserved_gib / memory_gib(run, model)[1]
+    return Ratio(
+        engine=run.engine.name, gpu=gpu_family(run.cluster.gpu.name), suite=run.suite,
+        left_out=kind,
+        step_time=_rounded(measured.step_time_s / model.time().step_time_s),
+        reserved=_rounded(reserved) if reserved else None,
+    )  # fmt: skip
+
+
+def _rounded(ratio: float) -> float:
+    return round(ratio, 4) if math.isfinite(ratio) else ratio
+
+
+if __name__ == "__main__":
+    main()
