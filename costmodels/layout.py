@@ -163,6 +163,12 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     held = sum(stage.layers for stage in la.stages)
     if held != model.num_layers:
         raise InvalidLayout(f"the stages hold {held} layers; {model.name} has {model.num_layers}")
+    for index, stage in enumerate(la.stages[1:-1], start=1):
+        if stage.layers < 1:
+            raise InvalidLayout(
+                f"stage {index} of {len(la.stages)} is empty; only the first (the embedding's) and "
+                "the last (the head's) may hold no layer"
+            )
     per_step = la.data_parallel * la.micro_batch_size
     if training.global_batch_size % per_step:
         raise InvalidLayout(

@@ -14,7 +14,10 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """`seconds` with the unit that keeps three digits readable."""
+    """`seconds` with the unit that keeps three digits readable; no sign before a rounded zero."""
+    if seconds < 0:
+        shown = format_seconds(-seconds)
+        return shown if shown == "0 us" else f"-{shown}"
     if seconds >= 1:
         return f"{seconds:.2f} s"
     if seconds >= 1e-3:

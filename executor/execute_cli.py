@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,10 +20,17 @@ from executor.other_engines import (
     export_for,
     run_elsewhere,
 )
-from executor.preflight import CannotRun, notices, place, profile_of
+from executor.preflight import (
+    CannotRun,
+    check_host,
+    check_rendezvous,
+    notices,
+    place,
+    profile_of,
+)
 from executor.probe import Found, NoTorch, find_hardware
 from executor.results import RunResult
-from executor.run import Settings, job_of, run_plan, tournament
+from executor.run import TIMEOUT_S, Settings, job_of, run_plan, tournament
 from executor.slurm import SlurmFailed
 from executor.start import Launcher, Starter
 from hardware_profiles.load import UnknownProfile
@@ -40,6 +47,10 @@ def execute(
         Path | None, typer.Option("-o", "--out", help="Folder of the run [default: PLAN.run].")
     ] = None,
     steps: Annotated[int, typer.Option(help="Timed steps.", min=1)] = 10,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds without progress of any rank after which it failed.", min=1),
+    ] = TIMEOUT_S,
     warmup: Annotated[int, typer.Option(help="Steps before them.", min=0)] = 3,
     band: Annotated[
         float | None,
@@ -77,7 +88,8 @@ def execute(
 ) -> None:
     """Run a plan for a few steps and print predicted against measured.
 
-    Exit 0 inside the band, 3 outside it, 1 when a rank failed, 2 when the plan cannot be run here.
+    Exit 0 inside the band, 3 outside it, 1 when a rank failed, hung or diverged, 2 when the plan
+    cannot be run here: a plan for GPUs is never started on a host without them.
 
     Example: meshplan execute plan.yaml --steps 10
     """
@@ -87,8 +99,11 @@ def execute(
     starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
     try:
         asked = read_plan(plan)
-        settings = _settings(asked, starter, nodes=nodes, rendezvous=rendezvous, cluster=cluster)
-        settings = replace(settings, steps=steps, warmup=warmup, band=band, data=data)
+        where = Where(nodes=nodes, rendezvous=rendezvous, cluster=cluster, started=not print_only)
+        settings = _settings(asked, starter, where)
+        settings = replace(
+            settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout
+        )
         if engine != "native":
             check_installed(engine, Path.cwd())
         if print_only:
@@ -117,29 +132,41 @@ def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: boo
     return subprocess.run(command, check=False).returncode
 
 
-def _settings(
-    plan: Plan, starter: Starter, *, nodes: int, rendezvous: str | None, cluster: str | None
-) -> Settings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where the ranks go; `started`: they will be, not only printed."""
+
+    nodes: int
+    rendezvous: str | None
+    cluster: str | None
+    started: bool
+
+
+def _settings(plan: Plan, starter: Starter, where: Where) -> Settings:
     """Preflight: where the ranks go, and what the user should know before they start."""
-    if nodes > 1 and rendezvous is None and starter.launcher is Launcher.torchrun:
+    by_hand = starter.launcher is Launcher.torchrun
+    if where.nodes > 1 and where.rendezvous is None and by_hand:
         raise CannotRun(
-            f"--nodes {nodes} needs --rendezvous HOST:PORT, and the same command on every host; "
-            "or --launcher slurm"
+            f"--nodes {where.nodes} needs --rendezvous HOST:PORT, and the same command on every "
+            "host; or --launcher slurm"
         )
-    found: Found | None = None
-    if starter.launcher is Launcher.torchrun:
-        found = find_hardware()
-    priced_by = profile_of(plan, cluster)
-    if priced_by and priced_by.gpu.vendor == "cpu" and found:
+    if where.rendezvous is not None:
+        check_rendezvous(where.rendezvous)
+    found = find_hardware() if by_hand else None
+    priced_by = profile_of(plan, where.cluster)
+    for_cpus = priced_by is not None and priced_by.gpu.vendor == "cpu"
+    if found and for_cpus:
         found = found.as_cpu()
-    placement = place(plan, nodes, found)
-    for line in notices(plan, placement, found, priced_by):
-        typer.echo(f"note: {line}", err=True)
+    placement = place(plan, where.nodes, found)
+    if found and where.started:
+        check_host(plan, placement, found, priced_by)
+        for line in notices(plan, placement, found, priced_by):
+            typer.echo(f"note: {line}", err=True)
     return Settings(
         placement=placement,
         starter=starter,
-        rendezvous=rendezvous,
-        device=found.device if found else "cuda",
+        rendezvous=where.rendezvous,
+        device="cpu" if for_cpus else "cuda",
         versions=_versions(found),
         gpu=priced_by.gpu.name if priced_by else None,
     )

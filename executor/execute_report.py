@@ -39,8 +39,8 @@ def _shown(part: Part, value: float | None) -> str:
 
 
 def ranks_table(result: RunResult) -> Table:
-    """Phases and memory of each rank, medians over the timed steps."""
-    table = Table(title="ranks", box=None, padding=(0, 1, 0, 0))
+    """Phases of each rank in the step of median time, and its memory."""
+    table = Table(title="ranks, in the step of median time", box=None, padding=(0, 1, 0, 0))
     names = ("rank", "stage", "forward", "backward", "waiting", "reduce", "optimizer", "processor",
              "memory")  # fmt: skip
     for name in names:

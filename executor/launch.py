@@ -3,7 +3,8 @@
 torchrun (`python -m torch.distributed.run`) is started in a process of its own, once per host. It
 redirects every rank's output into a log folder, where a rank that dies by an exception leaves it as
 `error.json`. Whatever ends the job (success, a dead rank, Ctrl-C, a signal), every process that was
-started under it is gone when `run_job` returns.
+started under it is gone when `run_job` returns, and if this process itself is killed torchrun is
+told to end its ranks (`parent_death`).
 """
 
 import os
@@ -12,14 +13,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 
 from executor.failures import TORCHRUN_LOG, first_failure
+from executor.parent_death import die_with_parent
 
 POLL_S = 0.2
+FAMILY_EVERY = 10  # looks between two lists of the processes under torchrun
 GRACE_S = 5.0  # for torchrun to end its ranks by itself
 # glibc otherwise gives memory back and faults it in again at every step, which no kernel that is
 # measured alone pays: steps of a CPU rank were a tenth to a third longer.
@@ -95,16 +100,22 @@ def run_job(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env={**os.environ, **(environment or {})},
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
         )
+        family: dict[int, str] = {}
         try:
-            while process.poll() is None:
+            for turn in count():
+                if process.poll() is not None:
+                    break
+                if turn % FAMILY_EVERY == 0:
+                    family |= descendants(process.pid)
                 watch()
                 time.sleep(POLL_S)
             watch()
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; logs are in {log_dir}") from None
         finally:
-            end_tree(process)
+            end_tree(process, family)
     if process.returncode:
         raise first_failure(log_dir, process.returncode)
 
@@ -123,12 +134,14 @@ def _signals_raise() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def end_tree(process: "subprocess.Popen[bytes]") -> None:
+def end_tree(process: "subprocess.Popen[bytes]", known: Mapping[int, str]) -> None:
     """End `process` and everything under it: asked first, killed after `GRACE_S`.
+
+    known  what was seen under it before, with start times: were it killed, nothing is found now
 
     The ranks are in sessions of their own: they are found by parentage, before their parent dies.
     """
-    family = descendants(process.pid)
+    family = {**known, **descendants(process.pid)}
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
@@ -140,7 +153,8 @@ def end_tree(process: "subprocess.Popen[bytes]") -> None:
             process.wait()
     for pid, started in family.items():
         if _start_time(pid) == started:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended in between
+                os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> dict[int, str]:

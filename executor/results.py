@@ -1,7 +1,8 @@
 """What a run measured, beside what its plan predicted.
 
     step time     of a step, the slowest rank's; of the run, the median of the timed steps
-    parts         of the step of median time, on the rank with the most forward and backward time:
+    ranks         each rank's phases in the timed step of median time, the faster of two
+    parts         the row of that table with the most forward and backward time:
       compute and communication   forward + backward with the collectives inside them, and the
                                   gradient reductions that nothing hid
       bubble                      waiting for other pipeline stages, messages included
@@ -15,13 +16,14 @@ The file is written anew after every step, so a run that is killed leaves what i
 """
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Literal
 
 from executor.engine.coordinates import Coordinates
-from executor.engine.record import StepRecord
+from executor.engine.record import StepRecord, read_record
 from executor.profile.statistics import summarise
 from hardware_profiles.schema import Frozen
 from planner.plan import Plan, layout_of, training_of
@@ -44,7 +46,7 @@ class Part(Frozen):
 
 
 class RankResult(Frozen):
-    """Medians of one rank over the timed steps, and its peaks over all steps."""
+    """One rank in the step of median time, and its peaks over all steps."""
 
     rank: int
     pipeline_rank: int
@@ -62,13 +64,17 @@ class RankResult(Frozen):
 class RunResult(Frozen):
     """A run, finished or not; `status` says which.
 
+    starter_pid       the `meshplan execute` that writes this file: where `status` is "running" and
+                      no such process is alive, the run was killed
     step_time_spread  interquartile range over median of the timed steps
+    losses            None where the loss was no finite number
     band              how far the predicted step time may be off: |error| <= band
     """
 
     meshplan_run: Literal[1] = 1
     status: Literal["running", "complete", "interrupted", "failed"]
     problem: str | None = None
+    starter_pid: int | None = None
     plan: str
     layout: str
     engine: str
@@ -79,7 +85,7 @@ class RunResult(Frozen):
     step_time_spread: float | None = None
     step_times_s: tuple[float, ...] = ()
     tokens_per_s_per_gpu: float | None = None
-    losses: tuple[float, ...] = ()
+    losses: tuple[float | None, ...] = ()
     parts: tuple[Part, ...] = ()
     ranks: tuple[RankResult, ...] = ()
     band: float | None = None
@@ -97,13 +103,18 @@ class RunResult(Frozen):
         return abs(self.step_error) <= self.band
 
 
+def finite(value: float) -> float | None:
+    """The value, None if it is not finite: JSON has no word for that."""
+    return value if math.isfinite(value) else None
+
+
 def read_records(folder: Path, world_size: int) -> list[list[StepRecord]]:
     """The steps that every rank wrote so far, by rank; a line cut off by a kill is left out."""
     ranks = []
     for rank in range(world_size):
         path = folder / f"rank{rank}.jsonl"
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        ranks.append([StepRecord(**json.loads(line)) for line in text.split("\n")[:-1]])
+        ranks.append([read_record(line) for line in text.split("\n")[:-1]])
     return ranks
 
 
@@ -113,15 +124,16 @@ def measured_fields(
     """The fields of `RunResult` that come from the ranks' records; as many as are known by now."""
     common = min(len(steps) for steps in records)
     timed = [i for i in range(common) if not records[0][i].warmup]
-    losses = tuple(records[0][i].loss for i in range(common))
+    losses = tuple(finite(records[0][i].loss) for i in range(common))
     if not timed:
         return {"losses": losses}
     step_times = tuple(max(steps[i].step_time_s for steps in records) for i in timed)
-    ranks = tuple(_rank(plan, rank, steps, timed) for rank, steps in enumerate(records))
+    typical = _typical(records, timed)
+    ranks = tuple(_rank(plan, rank, steps, typical) for rank, steps in enumerate(records))
     return {
         "losses": losses,
         "ranks": ranks,
-        "parts": (*compare(plan, records, timed), *memory_parts(plan, ranks, device)),
+        "parts": (*compare(plan, ranks, median(step_times)), *memory_parts(plan, ranks, device)),
         **timing_fields(plan, step_times),
     }
 
@@ -139,34 +151,36 @@ def timing_fields(plan: Plan, step_times_s: Sequence[float]) -> dict[str, object
     }
 
 
-def _rank(plan: Plan, rank: int, steps: Sequence[StepRecord], timed: Sequence[int]) -> RankResult:
-    chosen = [steps[i] for i in timed]
+def _typical(records: Sequence[Sequence[StepRecord]], timed: Sequence[int]) -> int:
+    """The timed step of median time, the slowest rank's counting."""
+    step_times_s = {i: max(steps[i].step_time_s for steps in records) for i in timed}
+    middle = median_low(step_times_s.values())
+    return next(i for i in timed if step_times_s[i] == middle)
+
+
+def _rank(plan: Plan, rank: int, steps: Sequence[StepRecord], typical: int) -> RankResult:
+    step = steps[typical]
     return RankResult(
         rank=rank,
         pipeline_rank=Coordinates(layout_of(plan.layout), rank).pp_rank,
-        step_time_s=median(step.step_time_s for step in chosen),
-        forward_s=median(step.forward_s for step in chosen),
-        backward_s=median(step.backward_s for step in chosen),
-        optimizer_s=median(step.optimizer_s for step in chosen),
-        waiting_s=median(step.waiting_s for step in chosen),
-        exposed_comm_s=median(step.exposed_comm_s for step in chosen),
-        processor_s=median(step.processor_s for step in chosen),
+        step_time_s=step.step_time_s,
+        forward_s=step.forward_s,
+        backward_s=step.backward_s,
+        optimizer_s=step.optimizer_s,
+        waiting_s=step.waiting_s,
+        exposed_comm_s=step.exposed_comm_s,
+        processor_s=step.processor_s,
         allocated_peak_bytes=max(step.allocated_peak_bytes for step in steps),
         reserved_peak_bytes=max(step.reserved_peak_bytes for step in steps),
     )
 
 
-def compare(
-    plan: Plan, records: Sequence[Sequence[StepRecord]], timed: Sequence[int]
-) -> tuple[Part, ...]:
-    """Predicted against measured seconds, part by part, of the step that took the median time."""
+def compare(plan: Plan, ranks: Sequence[RankResult], step_time_s: float) -> tuple[Part, ...]:
+    """Predicted against measured seconds: the busiest rank's phases, which add up to the step."""
     p = plan.prediction
-    step_times_s = {i: max(steps[i].step_time_s for steps in records) for i in timed}
-    step_time_s = median(step_times_s.values())
-    typical = min(timed, key=lambda i: abs(step_times_s[i] - step_time_s))
-    busiest = max((steps[typical] for steps in records), key=lambda s: s.forward_s + s.backward_s)
+    busiest = max(ranks, key=lambda rank: rank.forward_s + rank.backward_s)
     working_s = busiest.forward_s + busiest.backward_s + busiest.exposed_comm_s
-    rest_s = step_times_s[typical] - working_s - busiest.waiting_s - busiest.optimizer_s
+    rest_s = step_time_s - working_s - busiest.waiting_s - busiest.optimizer_s
     parts: tuple[tuple[str, float | None, float], ...] = (
         ("step time", p.step_time_s if p else None, step_time_s),
         ("compute and communication", p.compute_s + p.exposed_comm_s if p else None, working_s),
@@ -213,5 +227,5 @@ def write_result(result: RunResult, path: Path) -> None:
         written["error"] = part.error
     document["inside_band"] = result.inside_band
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    fresh.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     fresh.replace(path)

@@ -1,7 +1,7 @@
 """A measured run as a row of the table that `meshplan validate` reads and learns from.
 
-The row is read back before it is written: a run that the table's columns cannot say exactly (uneven
-stages, mixed recompute, layers of several kinds) gives no row rather than a wrong one.
+The row is read back before it is written: a run that the table's columns cannot say exactly (layers
+of several kinds) gives no row rather than a wrong one.
 """
 
 import csv
@@ -81,6 +81,7 @@ def _layout(plan: Plan) -> dict[str, str]:
         "cp": la.context_parallel, "ep": la.expert_parallel, "etp": la.expert_tensor_parallel,
         "sp": int(la.sequence_parallel), "zero": la.zero_stage, "micro_batch": la.micro_batch_size,
         "schedule": SCHEDULES.get(la.schedule, la.schedule), "recompute": la.recompute,
+        "stages": " ".join(f"{s.layers}/{s.selective_layers}/{s.full_layers}" for s in la.stages),
     }  # fmt: skip
     return {name: str(value) for name, value in said.items()}
 

@@ -58,6 +58,23 @@ def memory_bytes() -> float:
     return total if text == "max" else min(total, float(text))
 
 
+def free_memory_bytes() -> float:
+    """What new processes may take now: the system's own estimate (/proc/meminfo, MemAvailable), or
+    what the container's limit leaves if that is less.
+    """
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return memory_bytes()
+    fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="utf-8").splitlines())
+    free = float(fields["MemAvailable"].split()[0]) * 1024
+    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit.exists() and used.exists():
+        text = limit.read_text(encoding="utf-8").strip()
+        if text != "max":
+            free = min(free, float(text) - float(used.read_text(encoding="utf-8")))
+    return free
+
+
 def _clock_hz() -> float:
     """The clock that the peak is counted at."""
     highest = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")

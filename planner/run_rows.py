@@ -71,7 +71,8 @@ class Measured:
 class Row:
     """One row. None: not stated. `shape`: the cells that describe the model.
 
-    gpu  the profile that it is priced with
+    gpu     the profile that it is priced with
+    stages  layers/selective/full of each virtual stage, "3/1/1 1/0/1", where they are not alike
     """
 
     id: str
@@ -100,6 +101,7 @@ class Row:
     zero: int | None
     schedule: str
     recompute: str
+    stages: str
     micro_batch: int | None
     global_batch: int
     facts: Facts
@@ -123,6 +125,7 @@ def row_of(cells: Cells) -> Row:
         vpp=_whole(text, "vpp"), cp=_whole(text, "cp") or 1, ep=_whole(text, "ep"),
         etp=_whole(text, "etp"), sp=_flag(text, "sp"), zero=_whole(text, "zero", least=0),
         schedule=text.get("schedule", "").lower(), recompute=text.get("recompute", "").lower(),
+        stages=text.get("stages", ""),
         micro_batch=_whole(text, "micro_batch"), global_batch=_stated(text, "global_batch"),
         facts=_facts(text), measured=_measured(text),
     )  # fmt: skip

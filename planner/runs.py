@@ -7,6 +7,7 @@ says so.
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from costmodels.layout import (
     Layout,
     RecomputeModule,
     Schedule,
+    Stage,
 )
 from costmodels.model import Model
 from costmodels.shape import model_from_shape
@@ -119,7 +121,7 @@ def _layout(
     vpp = (row.vpp or _default_chunks(row, model, engine)) if pp > 1 else 1
     mbs, group = row.micro_batch or 1, row.facts.shard_group
     recompute, modules = _recompute(row.recompute)
-    counts = _stage_counts(row, model, pp * vpp, engine)
+    stages = _stages(row, model, engine, pp * vpp, recompute)
     zero = _default_zero(engine, dp * cp) if row.zero is None else row.zero
     layout = Layout(
         data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
@@ -127,10 +129,10 @@ def _layout(
         expert_tensor_parallel=row.etp or _default_etp(model, engine, tp),
         sequence_parallel=_sequence_parallel(row, engine), zero_stage=zero,
         shard_group=group if group < dp * cp else 0, micro_batch_size=mbs,
-        schedule=_schedule(row, vpp), stages=stages_with(counts, recompute),
+        schedule=_schedule(row, vpp), stages=stages,
         selective_modules=modules,
         optimizer_offload=float(row.facts.optimizer_offload and engine.legality.optimizer_offload),
-        modules_apart=model.mtp_layers > 0 and len(counts) > 1 and counts[-1] == 0,
+        modules_apart=model.mtp_layers > 0 and len(stages) > 1 and stages[-1].layers == 0,
     )  # fmt: skip
     m = layout.num_micro_batches(training)
     if m < 1:
@@ -151,6 +153,21 @@ def _assumed(row: Row, vpp: int) -> tuple[str, ...]:
     }  # fmt: skip
     filled = (key for key, said in stated.items() if row.facts.other_config or not said)
     return tuple(key for key in filled if key != "vpp" or vpp > 1)
+
+
+def _stages(
+    row: Row, model: Model, engine: Engine, number: int, recompute: str
+) -> tuple[Stage, ...]:
+    """As the row states them, or as its engine would cut them."""
+    if not row.stages:
+        return stages_with(_stage_counts(row, model, number, engine), recompute)
+    found = [re.fullmatch(r"(\d{1,5})/(\d{1,5})/(\d{1,5})", word) for word in row.stages.split()]
+    stages = tuple(Stage(*map(int, each.groups())) for each in found if each)
+    if len(stages) != len(found) or len(stages) != number:
+        raise SkippedRow(f"stages {row.stages!r} are not {number} times layers/selective/full")
+    if sum(stage.layers for stage in stages) != model.num_layers:
+        raise SkippedRow(f"stages {row.stages!r} do not hold {model.num_layers} layers")
+    return stages
 
 
 BLOCKS_BESIDE_LAYERS = 5

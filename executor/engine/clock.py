@@ -6,7 +6,7 @@ Phases: "forward", "backward" (input and weight gradients), "wait" (for another 
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol
 
@@ -23,9 +23,13 @@ class Observer(Protocol):
 
 
 class Clock:
-    """Seconds per phase: wall time on CPU, CUDA events on a GPU."""
+    """Seconds per phase: wall time on CPU, CUDA events on a GPU.
 
-    def __init__(self, device: torch.device) -> None:
+    said  told the name of each phase when it begins
+    """
+
+    def __init__(self, device: torch.device, said: Callable[[str], None] | None = None) -> None:
+        self.said = said or (lambda phase: None)
         self.cuda = device.type == "cuda"
         self._host: dict[str, float] = defaultdict(float)
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
@@ -33,6 +37,7 @@ class Clock:
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
         """Time what happens inside."""
+        self.said(name)
         if self.cuda:
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()

@@ -3,7 +3,7 @@
 import hashlib
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -49,6 +49,7 @@ class Engine:
 
     balanced  route every expert the same number of tokens, as a dry run must
     observer  is told of the phases of each step; by default they are timed
+    said      told the name of each phase when it begins
 
     Raises `InvalidLayout` for a layout that the engine cannot run.
     """
@@ -60,11 +61,12 @@ class Engine:
         *,
         balanced: bool = False,
         observer: Observer | None = None,
+        said: Callable[[str], None] | None = None,
     ) -> None:
         check_layout(job.layout, job.model, job.training)
         check_engine_layout(job.layout, job.model, job.training)
         self.job, self.device = job, device
-        self.clock = Clock(device)
+        self.clock = Clock(device, said)
         self.heap = Heap() if device.type == "cpu" else None
         self.observer: Observer = observer or self.clock
         at = Coordinates(job.layout, dist.get_rank())
@@ -146,6 +148,7 @@ class Engine:
 
     def step(self, step: int, sequences: Sequences, warmup: bool = False) -> StepRecord:
         """One optimizer step on the global batch of `step`."""
+        self.clock.said("data")
         batches = self._batches(step, sequences)
         if self.device.type == "cuda":
             torch.cuda.synchronize()

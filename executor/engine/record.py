@@ -16,6 +16,7 @@ allocated_peak_bytes, reserved_peak_bytes
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
@@ -38,7 +39,23 @@ class StepRecord:
     allocated_peak_bytes: int
     reserved_peak_bytes: int
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss or the gradient norm is no finite number."""
+        return not (math.isfinite(self.loss) and math.isfinite(self.grad_norm))
+
     def write(self, file: TextIO) -> None:
-        """Append one JSON line and flush it."""
-        file.write(json.dumps(asdict(self)) + "\n")
+        """Append one JSON line and flush it; what is not finite, JSON cannot say: null."""
+        plain = asdict(self)
+        for name in ("loss", "grad_norm"):
+            plain[name] = plain[name] if math.isfinite(plain[name]) else None
+        file.write(json.dumps(plain, allow_nan=False) + "\n")
         file.flush()
+
+
+def read_record(line: str) -> StepRecord:
+    """The record of one line; a loss or norm of null is not a number."""
+    plain = json.loads(line)
+    for name in ("loss", "grad_norm"):
+        plain[name] = math.nan if plain[name] is None else plain[name]
+    return StepRecord(**plain)

@@ -3,7 +3,8 @@
     python -m torch.distributed.run --nproc-per-node N -m executor.engine.train plan.yaml \\
         --steps 10 --warmup 3 --out DIR [--device cpu|cuda] [--data FILE] [--seed S]
 
-Each rank writes DIR/rank{r}.jsonl, one `record.StepRecord` per line, warm-up steps included.
+Each rank writes DIR/rank{r}.jsonl, one `record.StepRecord` per line, warm-up steps included, and
+DIR/rank{r}.phase (`heartbeat`). It dies with the process that started it.
 Exit 0 done, 2 the plan or the data cannot be used (one line on stderr).
 """
 
@@ -21,6 +22,8 @@ from costmodels.layout import InvalidLayout
 from executor.engine.data import Sequences, UnreadableData
 from executor.engine.engine import Engine, Job
 from executor.engine.heap import keep_freed_memory
+from executor.engine.heartbeat import Heartbeat
+from executor.parent_death import die_with_parent
 from planner.plan import UnreadablePlan, layout_of, read_plan, training_of
 
 
@@ -48,6 +51,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _train(options: argparse.Namespace) -> None:
+    die_with_parent()
     plan = read_plan(options.plan)
     model = model_from_config(plan.model.config, plan.model.name)
     device = _init_process_group(options.device)
@@ -61,9 +65,10 @@ def _train(options: argparse.Namespace) -> None:
     sequences = Sequences(
         job.training, model.vocab, options.seed, path=options.data, ahead=1 + model.mtp_layers
     )
-    engine = Engine(job, device)
-    engine.init_weights()
     options.out.mkdir(parents=True, exist_ok=True)
+    heartbeat = Heartbeat(options.out / f"rank{dist.get_rank()}.phase")
+    engine = Engine(job, device, said=heartbeat.say)
+    engine.init_weights()
     with (options.out / f"rank{dist.get_rank()}.jsonl").open("w", encoding="utf-8") as file:
         for step in range(options.warmup + options.steps):
             engine.step(step, sequences, warmup=step < options.warmup).write(file)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record as report_error
 
 from executor.engine.heap import keep_freed_memory
+from executor.parent_death import die_with_parent
 from executor.profile import attention, collectives, interference, matmul, memory
 from executor.profile.bench import Bench
 from executor.profile.collectives import Groups
@@ -163,7 +164,8 @@ def profile_here(options: Options) -> None:
 
 @report_error
 def main() -> None:
-    """The program of one rank."""
+    """The program of one rank, which dies with the process that started it."""
+    die_with_parent()
     profile_here(Options.model_validate_json(sys.argv[1]))
 
 

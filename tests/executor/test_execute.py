@@ -1,8 +1,10 @@
 """`meshplan execute`: what is checked before a run, and what is made of its records."""
 
 import json
+import math
 import os
-from dataclasses import asdict
+import socket
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from rich.console import Console
 from tiny_runs import (
     CLUSTER,
     CPU,
+    DP2,
+    GIB,
     GPUS,
     PP2,
     tiny_plan,
@@ -18,15 +22,24 @@ from tiny_runs import (
 )
 
 from executor.execute_report import print_result
-from executor.preflight import CannotRun, Placement, notices, place
+from executor.preflight import (
+    CannotRun,
+    Placement,
+    check_host,
+    check_rendezvous,
+    notices,
+    place,
+)
 from executor.results import RunResult, measured_fields, read_records
 from executor.run import contenders, tournament
 from executor.run_row import row_of
+from hardware_profiles.load import load_cluster
 from planner.plan import (
     Plan,
     PlanStage,
     layout_of,
 )
+from planner.run_rows import SkippedRow
 from planner.runs import run_of
 
 
@@ -182,4 +195,103 @@ def test_a_run_reads_back_as_a_row_of_measured_runs() -> None:
     assert run.measured.step_time_s == 1.25
     assert run.measured.reserved_gib == 0.5
     uneven = PP2.model_copy(update={"stages": (PlanStage(layers=2), PlanStage(layers=0))})
-    assert row_of(tiny_plan(uneven), _result(tiny_plan(uneven)), "cpu") is None
+    said = row_of(tiny_plan(uneven), _result(tiny_plan(uneven)), "cpu")
+    assert said is not None
+    assert run_of(said).layout == layout_of(uneven)
+
+
+def test_mixed_recompute_is_a_row_too() -> None:
+    """One of two layers recomputed: the stages are stated, and read back."""
+    mixed = DP2.model_copy(update={"stages": (PlanStage(layers=2, full_layers=1),)})
+    row = row_of(tiny_plan(mixed), _result(tiny_plan(mixed)), "cpu")
+    assert row is not None
+    assert row["stages"] == "2/0/1"
+    assert run_of(row).layout == layout_of(mixed)
+
+
+@pytest.mark.parametrize("stages", ["1/0", "3/0/0", "1/0/0 1/0/0"])
+def test_stages_that_do_not_hold_the_model_skip_the_row(stages: str) -> None:
+    """Too few numbers, too many layers, too many stages."""
+    plan = tiny_plan(DP2)
+    row = row_of(plan, _result(plan), "cpu")
+    assert row is not None
+    with pytest.raises(SkippedRow, match="stages"):
+        run_of(row | {"stages": stages})
+
+
+def test_parts_are_those_of_a_rank_in_the_table_and_add_up() -> None:
+    """Two ranks, two timed steps of 1.0 and 1.3 s: the parts are the busier rank's in the faster
+    step, its row of the table, and add up to the step time that is printed.
+    """
+    slow = [tiny_step(0, 1.0), tiny_step(1, 1.0, forward_s=0.21), tiny_step(2, 1.3, forward_s=0.3)]
+    fast = [tiny_step(0, 1.0), tiny_step(1, 0.9), tiny_step(2, 1.2)]
+    plan = tiny_plan(prediction=tiny_prediction(1.0))
+    result = _result(plan, **measured_fields(plan, [fast, slow], "cpu"))
+    parts = {part.name: part.measured for part in result.parts if part.unit == "s"}
+    busiest = result.ranks[1]
+    assert busiest.forward_s == 0.21
+    assert parts["optimizer"] == busiest.optimizer_s
+    assert parts["bubble"] == busiest.waiting_s
+    total_s = parts.pop("step time")
+    assert total_s == result.step_time_s == pytest.approx(1.15)
+    assert sum(parts.values()) == pytest.approx(total_s)
+
+
+def test_a_plan_for_gpus_is_not_started_without_them() -> None:
+    """One line with the ways on; a plan for CPUs is started."""
+    gpus = load_cluster("dgx-h100")
+    with pytest.raises(CannotRun, match=r"for 2 x .*H100.*--dry-run.*--print.*--launcher slurm"):
+        check_host(tiny_plan(), Placement(2, 1), CPU, gpus)
+    with pytest.raises(CannotRun, match=r"'local-cpu:2'.*no GPU"):
+        check_host(tiny_plan(), Placement(2, 1), CPU, None)
+    check_host(tiny_plan(), Placement(2, 1), CPU, CLUSTER)
+
+
+def test_more_ranks_than_the_stated_limit_are_refused() -> None:
+    """Eight a core are started: 16 on two cores, 17 not."""
+    check_host(tiny_plan(), Placement(16, 1), CPU, CLUSTER)
+    with pytest.raises(CannotRun, match=r"17 ranks on a host of 2 cores; at most 8 for each core"):
+        check_host(tiny_plan(), Placement(17, 1), CPU, CLUSTER)
+
+
+def test_memory_is_compared_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks of 0.25 + 0.5 GiB need 1.5 GiB; of a GPU each rank's own counts."""
+    plan = tiny_plan(prediction=tiny_prediction(1.0))
+    monkeypatch.setattr("executor.preflight.free_memory_bytes", lambda: 1.4 * GIB)
+    with pytest.raises(CannotRun, match=r"2 ranks need 1\.5 GiB .* has 1\.4 GiB free"):
+        check_host(plan, Placement(2, 1), CPU, CLUSTER)
+    monkeypatch.setattr("executor.preflight.free_memory_bytes", lambda: 1.6 * GIB)
+    check_host(plan, Placement(2, 1), CPU, CLUSTER)
+    small = GPUS.model_copy(update={"memory_bytes": 0.7 * GIB})
+    with pytest.raises(CannotRun, match=r"a rank needs 0\.8 GiB and H100 has 0\.7 GiB"):
+        check_host(plan, Placement(2, 1), small, load_cluster("dgx-h100"))
+
+
+@pytest.mark.parametrize("text", ["host", "host:", ":29500", "host:0", "host:x", "host:70000"])
+def test_a_rendezvous_is_a_host_and_a_port(text: str) -> None:
+    """Anything else is refused with an example."""
+    with pytest.raises(CannotRun, match="no HOST:PORT"):
+        check_rendezvous(text)
+
+
+def test_a_taken_port_is_refused() -> None:
+    """A port of this host that something listens on; a free one is not."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(CannotRun, match=f"127.0.0.1:{port}: the port is taken"):
+            check_rendezvous(f"127.0.0.1:{port}")
+    check_rendezvous(f"127.0.0.1:{port}")
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    """A record with a loss that is no number is valid JSON, and read back as one that diverged."""
+    step = replace(tiny_step(1, 1.0), loss=math.nan)
+    with (tmp_path / "rank0.jsonl").open("w") as file:
+        step.write(file)
+    assert json.loads((tmp_path / "rank0.jsonl").read_text())["loss"] is None
+    ((read,),) = read_records(tmp_path, 1)
+    assert read.diverged
+    assert not tiny_step(1, 1.0).diverged
+    assert measured_fields(tiny_plan(), [[read]], "cpu")["losses"] == (None,)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,8 +26,10 @@ from executor.execute_cli import execute
 from executor.launch import CPU_ENVIRONMENT
 from executor.preflight import Placement
 from executor.run import Settings, job_of
+from hardware_profiles.load import cluster_hash, load_cluster
 from hardware_profiles.local_cpu import num_cores
 from planner.plan import (
+    PlanCluster,
     read_plan,
     write_plan,
 )
@@ -34,6 +37,7 @@ from planner.runs import read_runs
 
 # --- the command --------------------------------------------------------------------------------
 
+ROOT = Path(__file__).parents[2]
 APP = typer.Typer()
 APP.command()(execute)
 
@@ -107,6 +111,120 @@ def test_two_processes_train(tmp_path: Path) -> None:
     (row,) = read_runs(tmp_path / "plan.run" / "runs.csv")
     assert float(row["step_time_s"]) == pytest.approx(written["step_time_s"], rel=1e-5)
     assert read_plan(tmp_path / "plan.run" / "plan.yaml") == read_plan(tmp_path / "plan.yaml")
+
+
+def test_a_gpu_plan_exits_2_and_is_still_printed(tmp_path: Path) -> None:
+    """Nothing is started and no folder is left; --print shows the command for GPUs."""
+    gpus = PlanCluster(name="dgx-h100", gpus=2, sha256=cluster_hash(load_cluster("dgx-h100")))
+    plan = tiny_plan().model_copy(update={"cluster": gpus})
+    write_plan(plan, tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml")])
+    assert answer.exit_code == 2
+    assert len(answer.output.strip().splitlines()) == 1
+    assert "--launcher slurm" in answer.output
+    assert not (tmp_path / "plan.run").exists()
+    printed = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--print"])
+    assert printed.exit_code == 0
+    assert "--device cuda" in printed.output
+
+
+def test_an_out_that_is_a_file_exits_2(tmp_path: Path) -> None:
+    """One line, and the file is as it was."""
+    write_plan(tiny_plan(), tmp_path / "plan.yaml")
+    (tmp_path / "taken").write_text("mine")
+    answer = CliRunner().invoke(
+        APP, [str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "taken")]
+    )
+    assert answer.exit_code == 2
+    assert "taken" in answer.output
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+SCRIPTED = """
+    import json, os, pathlib, sys, time
+    out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+    out.mkdir(parents=True, exist_ok=True)
+    rank = os.environ["RANK"]
+    (pathlib.Path(os.environ["PIDS"]) / rank).write_text(str(os.getpid()))
+    from executor.engine.heartbeat import Heartbeat
+    from executor.parent_death import die_with_parent
+    die_with_parent()
+    beat = Heartbeat(out / f"rank{rank}.phase")
+    step = json.loads(os.environ["STEP"])
+    with open(out / f"rank{rank}.jsonl", "w") as file:
+        for number in range(int(os.environ["STEPS"])):
+            file.write(json.dumps({**step, "step": number, "warmup": number == 0}) + "\\n")
+            file.flush()
+    if os.environ["STEPS"] == "2":
+        beat.say("forward" if rank == "1" else "reduce")
+        time.sleep(600)
+    """
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Starts `execute` in a process of its own, with ranks that follow a script."""
+    (tmp_path / "scripted_engine.py").write_text(textwrap.dedent(SCRIPTED))
+    write_plan(tiny_plan(prediction=tiny_prediction(1.0)), tmp_path / "plan.yaml")
+    program = """
+        import typer, executor.run
+        from dataclasses import replace
+        from executor.execute_cli import execute
+        original = executor.run.job_of
+        executor.run.job_of = lambda s, out: original(replace(s, module="scripted_engine"), out)
+        typer.run(execute)
+        """
+
+    def start(steps: int, *options: str, **step: object) -> "subprocess.Popen[str]":
+        told = {**asdict(tiny_step(0, 1.0)), **step}
+        environment = {
+            **os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+            "STEP": json.dumps(told), "STEPS": str(steps), "PIDS": str(tmp_path),
+        }  # fmt: skip
+        command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "plan.yaml")]
+        return subprocess.Popen(
+            [*command, *options], env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+
+    return start
+
+
+def test_a_diverged_run_has_failed(tmp_path: Path, scripted) -> None:
+    """A loss that is no number: exit 1, a result that says so, and no row to learn from."""
+    process = scripted(4, loss=None)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "step 0 diverged: loss nan" in said
+    written = json.loads((tmp_path / "plan.run" / "result.json").read_text())
+    assert written["status"] == "failed"
+    assert not (tmp_path / "plan.run" / "runs.csv").exists()
+
+
+def test_a_hung_rank_is_named_with_its_phase(tmp_path: Path, scripted) -> None:
+    """Rank 1 stops in a forward pass, rank 0 waits for it: rank 1 is named; exit 1."""
+    process = scripted(2, "--timeout", "3")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "rank 1 hangs in phase 'forward' of step 2" in said
+    assert "the others are in: reduce" in said
+    assert json.loads((tmp_path / "plan.run" / "result.json").read_text())["status"] == "failed"
+
+
+def test_no_rank_survives_a_kill_of_the_command(tmp_path: Path, scripted) -> None:
+    """SIGKILL leaves `execute` no time to clean up: its ranks are gone seconds later."""
+    process = scripted(2)
+    files = [tmp_path / "0", tmp_path / "1"]
+    deadline = time.monotonic() + 120
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < deadline, "no ranks"
+        time.sleep(0.1)
+    process.kill()
+    process.communicate(timeout=60)
+    pids = [int(file.read_text()) for file in files]
+    deadline = time.monotonic() + 45
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "ranks are alive"
+        time.sleep(0.2)
 
 
 def test_an_interrupted_run_leaves_a_readable_result(

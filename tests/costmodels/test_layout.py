@@ -1,0 +1,25 @@
+"""Rules that a layout must obey, whoever runs it."""
+
+import pytest
+
+from costmodels.layout import InvalidLayout, Layout, Stage, check_layout
+from costmodels.model import Attention, Layer, Model
+from costmodels.training import Training
+
+ATTENTION = Attention(heads=4, kv_heads=4, head_dim=8, v_head_dim=8)
+MODEL = Model(
+    name="m", hidden=32, vocab=64, kinds=(Layer(attention=ATTENTION, ffn=64),), pattern=(0,) * 4
+)
+TRAINING = Training(seq_len=32, global_batch_size=8)
+
+
+def layout(*layers: int) -> Layout:
+    """A pipeline of these stages."""
+    return Layout(pipeline_parallel=len(layers), stages=tuple(map(Stage, layers)))
+
+
+def test_a_middle_stage_holds_a_layer() -> None:
+    """The first stage may hold the embedding alone and the last the head; no other may be empty."""
+    check_layout(layout(0, 2, 2, 0), MODEL, TRAINING)
+    with pytest.raises(InvalidLayout, match="stage 1 of 3 is empty"):
+        check_layout(layout(2, 0, 2), MODEL, TRAINING)
