@@ -19,6 +19,7 @@ LARGEST_TABLE = 2**22  # above this a look-up table is slower than sorting
 class Grid:
     """Layouts as columns, each of length N. Names are those of `Layout`; stages are decided later.
 
+    virtual_stages  1, or 2 for any larger number, where that changes a price; 0 where it does not
     schedule        index into `costmodels.layout.Schedule`'s names (SCHEDULES)
     shard_group     resolved: ranks over which ZeRO shards, never 0
     """

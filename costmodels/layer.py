@@ -23,7 +23,7 @@ from typing import Literal, Self
 
 from costmodels.collectives import collective_s
 from costmodels.compute import Device, attention_s, matmul_s, pointwise_s
-from costmodels.elementwise import Number, maximum
+from costmodels.elementwise import Number, maximum, where
 from costmodels.layout import RecomputeModule
 from costmodels.operations import AttentionCore, Communication, Matmul, Operation, Pointwise
 from costmodels.placement import Group
@@ -347,7 +347,8 @@ def _adapter_s(device: Device, op: Operation, direction: Direction) -> Number:
     for each row); backward its two inputs are read for the two narrow weights, and the gradient
     that it passes on is written and added (5 k + 2 n).
     """
-    if not (isinstance(op, Matmul) and op.recipe and op.groups == 1):
+    if not (isinstance(op, Matmul) and op.recipe):
         return 0.0
     wide = op.k + 4 * op.n if direction == "forward" else 5 * op.k + 2 * op.n
-    return pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
+    seconds = pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
+    return where(op.groups == 1, seconds, 0.0)

@@ -7,10 +7,10 @@ them on each node of g accelerators, and the g / r groups of a node share its ne
 
 from dataclasses import dataclass
 
-from costmodels.elementwise import Number, ceil, floor, maximum, minimum
+from costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum
 from costmodels.grid import Grid
 from costmodels.layout import Layout
-from hardware_profiles.engine_schema import Axis
+from hardware_profiles.engine_schema import Axis, Overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,14 @@ def axis_group(
         if inner != "ep":
             stride = stride * degrees[inner]
     return place(degrees[axis], stride, gpus_per_node)
+
+
+def hides_with_chunks(layout: Layout | Grid, overlap: Overlap, gpus_per_node: int) -> Condition:
+    """Whether several chunks per rank hide more of the exchange between experts, behind another
+    micro-batch's pass: where it goes between nodes, if the engine does so.
+    """
+    away = axis_group(layout, "ep", (), gpus_per_node).nodes > 1
+    return away & (overlap.expert_interleaved > overlap.expert)
 
 
 def shard_group(layout: Layout | Grid, order: tuple[Axis, ...], gpus_per_node: int) -> Group:

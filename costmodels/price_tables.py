@@ -1,7 +1,8 @@
 """The two tables that the rows of a grid are put together from, and how rows look things up.
 
-work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel) and on which groups are on
-          several nodes: computing, and the communication inside a layer
+work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel), on which groups are on
+          several nodes, and on whether ranks have several chunks: computing, and the
+          communication inside a layer
 weights   depends on (tp, dp cp, ep, etp, ZeRO stage, shard group): states, gradients, optimizer
 
 A grid of a million rows has a few thousand different entries in each.
@@ -85,7 +86,7 @@ class WorkTable(_Table):
         pipelined = grid.pipeline_parallel > 1
         order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
         leave = np.broadcast_to(shard_group(grid, order, per_node).nodes > 1, len(grid))
-        places = ((stride >= per_node) & pipelined, pipelined, leave)
+        places = ((stride >= per_node) & pipelined, pipelined, leave, grid.virtual_stages > 1)
         super().__init__(setting, grid, (
             grid.tensor_parallel, grid.context_parallel, grid.expert_parallel,
             grid.expert_tensor_parallel, grid.micro_batch_size, grid.sequence_parallel,

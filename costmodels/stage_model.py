@@ -28,7 +28,7 @@ from costmodels.params import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from costmodels.placement import Group, axis_group, place, shard_group
+from costmodels.placement import axis_group, hides_with_chunks, place, shard_group
 from costmodels.precision import RECIPES
 from costmodels.shard import shard_of
 from costmodels.training import Training
@@ -99,7 +99,7 @@ class StageModel:
             engine.kernels.dispatch == "deduplicated",
             setting.training.adapters_only,
             engine.kernels.adapts_all,
-            self._expert_overlap(groups["ep"]),
+            self._expert_overlap(),
             (shard_group(layout, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, recipe.itemsize),
         )
@@ -113,11 +113,11 @@ class StageModel:
         )
         self._costs: dict[tuple[int, str], Cost] = {}
 
-    def _expert_overlap(self, group: Group) -> Number:
+    def _expert_overlap(self) -> Number:
         """Fraction of an exchange between experts that may be hidden."""
         overlap, la = self.setting.engine.overlap, self.layout
-        interleaved = (la.virtual_stages > 1) & (group.nodes > 1)
-        return where(interleaved, max(overlap.expert_interleaved, overlap.expert), overlap.expert)
+        more = hides_with_chunks(la, overlap, self.setting.cluster.gpus_per_node)
+        return where((la.virtual_stages > 1) & more, overlap.expert_interleaved, overlap.expert)
 
     @cached_property
     def m(self) -> int:

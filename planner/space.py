@@ -2,8 +2,9 @@
 
     tp cp pp ep etp zero shard_group mbs   one row each of `Space.grid`, with dp and m that follow:
         dp = gpus / (tp cp pp)             m = global_batch_size / (dp mbs), exactly
-    schedule, vpp                          the variants of a row (`Space.variants`), opened lazily:
-                                           what a layer costs does not depend on them
+    schedule, vpp                          the variants of a row (`Space.variants`), opened lazily.
+                                           Where one chunk per rank is priced apart from several, a
+                                           row has either
 
 Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (`Engine.legality`),
 the pins, and five default ranges that keep out what never pays and that a pin opens:
@@ -14,15 +15,17 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.elementwise import Condition
 from costmodels.grid import Grid, Ints, thousandths
 from costmodels.layout import VIRTUAL_STAGES, Schedule
 from costmodels.model import Model
+from costmodels.placement import hides_with_chunks
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine, Legality
 from planner.engine_rules import ON_CPU
@@ -59,7 +62,7 @@ class Space:
     legality: Legality
     pins: Pins
     dropped: dict[str, int]
-    _variants: dict[tuple[int, int, bool], tuple[Variant, ...]] = field(default_factory=dict)
+    _variants: dict[tuple[int, int, int, bool], tuple[Variant, ...]] = field(default_factory=dict)
 
     @property
     def mode_classes(self) -> tuple[tuple[int, ...], ...]:
@@ -70,15 +73,27 @@ class Space:
         """The schedules, chunks per rank and recompute modes that `row` may have."""
         pp = int(self.grid.pipeline_parallel[row])
         m = int(self.grid.num_micro_batches[row])
+        chunks = int(self.grid.virtual_stages[row])
         plain = bool(self.grid.activation_offload[row]) and self._offloads_plainly
-        known = self._variants.get((pp, m, plain))
+        known = self._variants.get((pp, m, chunks, plain))
         if known is None:
-            known = self._variants[pp, m, plain] = tuple(
+            known = self._variants[pp, m, chunks, plain] = tuple(
                 Variant(schedule, vpp, modes)
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
+                if chunks in (0, min(vpp, 2))
                 for modes in (((NO_RECOMPUTE,),) if plain else self.mode_classes)
             )
         return known
+
+    def shapes(self, rows: Ints) -> list[Ints]:
+        """`rows` by pipeline ranks, micro-batches and whether ranks have several chunks: each group
+        has the same schedules.
+        """
+        grid = self.grid
+        shape = grid.pipeline_parallel[rows] * 2**32 + grid.num_micro_batches[rows]
+        _, which = np.unique(3 * shape + grid.virtual_stages[rows], return_inverse=True)
+        order = np.argsort(which, kind="stable")
+        return np.split(rows[order], np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
 
     @property
     def _offloads_plainly(self) -> bool:
@@ -104,12 +119,23 @@ def enumerate_space(
     columns |= {axis: funnel[axis] / 1000 for axis in FRACTION_AXES}
     grid = Grid(
         **columns,
-        virtual_stages=np.ones(len(funnel), np.int64),
+        virtual_stages=np.zeros(len(funnel), np.int64),
         schedule=np.full(len(funnel), SCHEDULES.index("1f1b"), np.int64),
     )
-    return Space(
+    space = Space(
         grid=grid, model=model, legality=engine.legality, pins=pins, dropped=funnel.dropped
     )
+    return _chunks_apart(space, hides_with_chunks(grid, engine.overlap, gpus_per_node))
+
+
+def _chunks_apart(space: Space, apart: Condition) -> Space:
+    """Rows that are priced `apart` with several chunks per rank, once for each way to run them."""
+    chunks = np.where(np.broadcast_to(apart, len(space.grid))[:, None], (1, 2, -1), (0, -1, -1))
+    for rows in space.shapes(np.arange(len(space.grid))):
+        able = {0, *(min(variant.virtual_stages, 2) for variant in space.variants(int(rows[0])))}
+        chunks[rows] = np.where(np.isin(chunks[rows], list(able)), chunks[rows], -1)
+    rows, which = np.nonzero(chunks >= 0)
+    return replace(space, grid=replace(space.grid.take(rows), virtual_stages=chunks[rows, which]))
 
 
 def legal_schedules(
