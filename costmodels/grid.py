@@ -6,9 +6,12 @@ formula is written once and prices one layout or a million.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodels.layout import SELECTIVE, RecomputeModule
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,6 +26,8 @@ class Grid:
     schedule        index into `costmodels.layout.Schedule`'s names (SCHEDULES)
     shard_group     resolved: ranks over which ZeRO shards, never 0
     """
+
+    selective_modules: ClassVar[tuple[RecomputeModule, ...]] = SELECTIVE
 
     data_parallel: Ints
     tensor_parallel: Ints

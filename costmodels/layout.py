@@ -29,6 +29,10 @@ class InvalidLayout(ValueError):
     """A layout that breaks a rule; the text gives the value, the rule and a fix."""
 
 
+SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)
+"""What a selectively recomputed layer replays unless the layout says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """The layers of one (virtual) pipeline stage, and how many of them recompute what."""
@@ -73,7 +77,7 @@ class Layout:
     micro_batch_size: int = 1
     schedule: Schedule = "1f1b"
     stages: tuple[Stage, ...]
-    selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
+    selective_modules: tuple[RecomputeModule, ...] = SELECTIVE
     optimizer_offload: float = 0.0
     activation_offload: float = 0.0
     modules_apart: bool = False

@@ -27,7 +27,8 @@ from costmodels.passes import (
     loss_bytes,
     peak_bytes,
 )
-from costmodels.stage_model import MODES, StageModel
+from costmodels.ranks import MODES
+from costmodels.stage_model import StageModel
 
 WIDE = 4.0  # bytes of an fp32 number
 

@@ -5,9 +5,9 @@ from functools import cached_property
 
 from costmodels.actions import Work
 from costmodels.memory import Memory
-from costmodels.stage_model import Setting, StageModel
+from costmodels.ranks import Setting
+from costmodels.stage_model import StageModel
 from costmodels.step_memory import (
-    context_bytes,
     is_pressed,
     reserved_bytes,
     slack_bytes,
@@ -15,14 +15,13 @@ from costmodels.step_memory import (
 )
 from costmodels.step_time import (
     StepTime,
-    optimizer_s,
     reduce_s,
     schedule_work,
     step_time,
     update_s,
 )
 
-__all__ = ["Setting", "StepModel", "StepTime", "optimizer_s"]
+__all__ = ["Setting", "StepModel", "StepTime"]
 
 
 class StepModel(StageModel):
@@ -58,11 +57,6 @@ class StepModel(StageModel):
     def work(self) -> Work:
         """The schedule's actions in seconds."""
         return schedule_work(self)
-
-    @property
-    def context_bytes(self) -> float:
-        """Device memory outside the framework's allocator: CUDA context, libraries."""
-        return context_bytes(self)
 
     def slack_bytes(self, memory: Memory) -> float:
         """What the caching allocator reserves beyond `memory` [fitted]."""

@@ -12,9 +12,9 @@ from costmodels.grid import Grid, distinct
 from costmodels.hf_config import model_from_config
 from costmodels.in_flight import in_flight
 from costmodels.layout import Layout, Stage
-from costmodels.price import Prices, Room, price
-from costmodels.ranks import SELECTIVE
-from costmodels.stage_model import MODES, Setting
+from costmodels.price import Prices, price
+from costmodels.price_once import Room
+from costmodels.ranks import MODES, Setting
 from costmodels.training import Training
 from hardware_profiles.engines import engine_names, load_engine
 from hardware_profiles.load import load_cluster
@@ -280,11 +280,6 @@ def test_distinct_rows(rows: list[tuple[int, int]]):
     found = [rows[i] for i in first]
     assert len(set(found)) == len(found) == len(set(rows))
     assert [found[i] for i in of_row] == rows
-
-
-def test_default_selective_modules():
-    """What selective recompute replays in a row is what a layout replays by default."""
-    assert Layout(stages=()).selective_modules == SELECTIVE
 
 
 def test_the_ends_hide_under_what_the_layers_leave():
