@@ -28,11 +28,11 @@ import numpy as np
 from costmodels.grid import Ints
 from planner.alike import run_as
 from planner.bounds import row_bounds, row_fits
-from planner.coefficients import NS_PER_S, Coefficients, stage_problem
+from planner.coefficients import NS_PER_S, Coefficients
 from planner.packing import CELLS, packing_bound, packing_bounds
 from planner.space import Space, Variant
 from planner.split_bound import split_bounds
-from planner.stage_problem import StagePlan, StageProblem
+from planner.stage_problem import StagePlan, StageProblem, stage_problem
 from planner.stages import Solver
 
 WINDOWS = (0.03, 0.25)
@@ -367,10 +367,7 @@ class BranchAndBound:
         )
 
     def _problem(self, row: int, variant: Variant) -> StageProblem:
-        space = self.space
-        return stage_problem(
-            self.coefficients, space.grid, row, variant, space.model, space.legality
-        )
+        return stage_problem(self.space, self.coefficients, row, variant)
 
     def _kind(self, row: int) -> Kind:
         grid = self.space.grid

@@ -20,12 +20,12 @@ import numpy as np
 
 from costmodels.layout import Layout
 from planner.bounds import row_bounds, row_fits
-from planner.coefficients import Coefficients, stage_problem
+from planner.coefficients import Coefficients
 from planner.pins import Pin, Pins, parse_pin
 from planner.priced_space import Pricer, Question, closed_form, price_space
 from planner.search import layout_of_row
 from planner.space import Space, enumerate_space
-from planner.stage_problem import StagePlan, StageProblem
+from planner.stage_problem import StagePlan, StageProblem, stage_problem
 from planner.stages import Solver
 
 MOST_TIMES_CAPACITY = 4096
@@ -165,9 +165,7 @@ class _Memory:
         variants = self.space.variants(row)
         plain = [variant for variant in variants if variant.virtual_stages == 1]
         for variant in plain or variants:
-            problem = stage_problem(
-                coefficients, self.space.grid, row, variant, self.space.model, self.space.legality
-            )
+            problem = stage_problem(self.space, coefficients, row, variant)
             plan = self._plan(problem)
             if plan is not None:
                 layout = layout_of_row(self.space.grid, row, variant, plan)

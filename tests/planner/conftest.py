@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stage_problems import problem_of
 
 from costmodels.grid import Grid
 from costmodels.layout import Stage
@@ -151,7 +152,7 @@ def random_problem(seed: int, vpp: int, **fixed: object) -> StageProblem:
         "passes_ns": Passes(*(draw.randint(300, 900) * layers for _ in range(3))),
         "empty_ends": draw.random() < 0.5,
     }
-    return StageProblem(**{**settings, **fixed})
+    return problem_of(**{**settings, **fixed})
 
 
 @pytest.fixture

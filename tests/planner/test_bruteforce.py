@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from costmodels.layout import Stage
-from planner.coefficients import NS_PER_S, stage_problem
+from planner.coefficients import NS_PER_S
 from planner.pins import parse_pins
 from planner.priced_space import Pricer, Question, price_space
 from planner.search import NoLayoutFits, search
 from planner.space import enumerate_space
-from planner.stage_problem import StageProblem, evaluate
+from planner.stage_problem import StageProblem, evaluate, stage_problem
 
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
 
@@ -37,9 +37,7 @@ def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int
     best: int | None = None
     for row in range(len(space.grid)):
         for variant in space.variants(row):
-            problem = stage_problem(
-                coefficients, space.grid, row, variant, space.model, space.legality
-            )
+            problem = stage_problem(space, coefficients, row, variant)
             for stages in every_plan(problem):
                 plan = evaluate(problem, stages)
                 if plan is not None and (best is None or plan.objective < best):
