@@ -2,7 +2,9 @@
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
@@ -23,11 +25,13 @@ class Training:
                        balance)
     """
 
-    seq_len: int
-    global_batch_size: int
+    __pydantic_config__ = ConfigDict(extra="forbid")  # as `Layout`, it is read from plan files
+
+    seq_len: Annotated[int, Field(gt=0)]
+    global_batch_size: Annotated[int, Field(gt=0)]
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
-    expert_imbalance: float = 1.0
+    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
     adapters_only: bool = False
 
     @property

@@ -8,7 +8,7 @@ from costmodels.units import format_bytes
 from executor.probe import Found
 from hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster
 from hardware_profiles.schema import Cluster
-from planner.plan import Plan, layout_of
+from planner.plan import Plan
 
 MEMORY_TOLERANCE = 0.05
 
@@ -32,7 +32,7 @@ def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
 
     Raises `CannotRun` when the ranks do not divide, or a host has too few GPUs.
     """
-    ranks = layout_of(plan.layout).world_size
+    ranks = plan.layout.world_size
     per_node, left = divmod(ranks, nodes)
     if left:
         raise CannotRun(f"{ranks} ranks ({label(plan)}) do not divide by {nodes} nodes")
@@ -46,7 +46,7 @@ def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
 
 def label(plan: Plan) -> str:
     """The layout's short name."""
-    return layout_of(plan.layout).label
+    return plan.layout.label
 
 
 def notices(

@@ -24,7 +24,7 @@ from executor.engine.coordinates import Coordinates
 from executor.engine.record import StepRecord
 from executor.profile.statistics import summarise
 from hardware_profiles.schema import Frozen
-from planner.plan import Plan, layout_of, training_of
+from planner.plan import Plan
 
 
 class Part(Frozen):
@@ -129,8 +129,8 @@ def measured_fields(
 def timing_fields(plan: Plan, step_times_s: Sequence[float]) -> dict[str, object]:
     """The fields of `RunResult` that come from the step times alone."""
     summary = summarise(step_times_s)
-    tokens = training_of(plan.training).global_batch_tokens
-    gpus = layout_of(plan.layout).world_size
+    tokens = plan.training.global_batch_tokens
+    gpus = plan.layout.world_size
     return {
         "step_time_s": summary.median_s,
         "step_time_spread": summary.spread,
@@ -143,7 +143,7 @@ def _rank(plan: Plan, rank: int, steps: Sequence[StepRecord], timed: Sequence[in
     chosen = [steps[i] for i in timed]
     return RankResult(
         rank=rank,
-        pipeline_rank=Coordinates(layout_of(plan.layout), rank).pp_rank,
+        pipeline_rank=Coordinates(plan.layout, rank).pp_rank,
         step_time_s=median(step.step_time_s for step in chosen),
         forward_s=median(step.forward_s for step in chosen),
         backward_s=median(step.backward_s for step in chosen),

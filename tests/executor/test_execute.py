@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,13 @@ from tiny_runs import (
     tiny_step,
 )
 
+from costmodels.layout import Stage
 from executor.execute_report import print_result
 from executor.preflight import CannotRun, Placement, notices, place
 from executor.results import RunResult, measured_fields, read_records
 from executor.run import contenders, tournament
 from executor.run_row import row_of
-from planner.plan import (
-    Plan,
-    PlanStage,
-    layout_of,
-)
+from planner.plan import Plan
 from planner.runs import run_of
 
 
@@ -177,9 +174,9 @@ def test_a_run_reads_back_as_a_row_of_measured_runs() -> None:
     row = row_of(plan, _result(plan, **{**fields, "device": "cuda"}), "cpu")
     assert row is not None
     run = run_of(row)
-    assert run.layout == layout_of(plan.layout)
+    assert run.layout == plan.layout
     assert run.engine.name == "native"
     assert run.measured.step_time_s == 1.25
     assert run.measured.reserved_gib == 0.5
-    uneven = PP2.model_copy(update={"stages": (PlanStage(layers=2), PlanStage(layers=0))})
+    uneven = replace(PP2, stages=(Stage(2), Stage(0)))
     assert row_of(tiny_plan(uneven), _result(tiny_plan(uneven)), "cpu") is None
