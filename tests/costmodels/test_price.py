@@ -284,9 +284,10 @@ def test_distinct_rows(rows: list[tuple[int, int]]):
 
 def test_the_ends_hide_under_what_the_layers_leave():
     """Four layers of 1 s send 0.5 s each beside it, slowed by a quarter: 2 / 1.25 = 1.6 of 4 s are
-    used up, two ranks share the other 2.4, and of an end's 1.5 s 1.5 - 1.2 are seen.
+    used up, two ranks share the other 2.4, and of an end's 2 s 2 - 1.2 are seen, more than the
+    2 x 0.25 / 1.25 that it is slowed by.
     """
     room = Room(np.ones((1, 1, 1)), np.zeros((1, 2)), np.array([4.0]), np.array([2.0]), 0.25)
-    seen = room.exposed(np.array([[0.5]]), np.array([[1.5, 0.0]]), np.zeros(1), 1.0)
-    assert seen.ends_s[0] == pytest.approx([0.3, 0.0])
+    seen = room.exposed(np.array([[0.5]]), np.array([[2.0, 0.0]]), np.zeros(1), 1.0)
+    assert seen.ends_s[0] == pytest.approx([0.8, 0.0])
     assert seen.layers_s[0, 0, 0] == pytest.approx(0.5 - 0.5 / 1.25)
