@@ -23,7 +23,8 @@ class Grid:
     """Layouts as columns, each of length N. Names are those of `Layout`; stages are decided later.
 
     virtual_stages  1, or 2 for any larger number, where that changes a price; 0 where it does not
-    schedule        index into `costmodels.layout.Schedule`'s names (SCHEDULES)
+    schedule        index of a schedule, a V shape standing for all of them and 1F1B for the others,
+                    where that changes a price; -1 where it does not
     shard_group     resolved: ranks over which ZeRO shards, never 0
     """
 

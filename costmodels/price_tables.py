@@ -75,7 +75,7 @@ def weight_table(setting: Setting, grid: Grid) -> Table:
         grid.tensor_parallel, grid.data_parallel * grid.context_parallel,
         grid.expert_parallel, grid.expert_tensor_parallel,
         grid.zero_stage, grid.shard_group, (grid.pipeline_parallel > 1).astype(np.int64),
-        thousandths(grid.optimizer_offload), grid.schedule * int(one_table),
+        thousandths(grid.optimizer_offload), (grid.schedule + 1) * int(one_table),
         (grid.virtual_stages > 1).astype(np.int64) * int(setting.model.tied),
         *_inner_degrees(setting, grid, ("dp",), but=("tp", "cp")),
     )  # fmt: skip

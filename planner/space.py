@@ -3,8 +3,8 @@
     tp cp pp ep etp zero shard_group mbs   one row each of `Space.grid`, with dp and m that follow:
         dp = gpus / (tp cp pp)             m = global_batch_size / (dp mbs), exactly
     schedule, vpp                          the variants of a row (`Space.variants`), opened lazily.
-                                           Where one chunk per rank is priced apart from several, a
-                                           row has either
+                                           What changes a price is in the row: one chunk per rank or
+                                           several, both ends on one rank (V shapes) or not
 
 Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (`Engine.legality`),
 the pins, and five default ranges that keep out what never pays and that a pin opens:
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from costmodels.elementwise import Condition
 from costmodels.grid import Grid, Ints, thousandths
+from costmodels.in_flight import V_SHAPED
 from costmodels.layout import VIRTUAL_STAGES, Schedule
 from costmodels.model import Model
 from costmodels.placement import hides_with_chunks
@@ -40,6 +41,7 @@ SCHEDULES: tuple[Schedule, ...] = (
     "zb_v",
     "dualpipe_v",
 )
+ANY = -1  # of a row: no price depends on its schedule
 MOST_MICRO_BATCH = 64
 NO_RECOMPUTE = RECOMPUTE.index("none")
 
@@ -62,7 +64,7 @@ class Space:
     legality: Legality
     pins: Pins
     dropped: dict[str, int]
-    _variants: dict[tuple[int, int, int, bool], tuple[Variant, ...]] = field(default_factory=dict)
+    _variants: dict[tuple[int, ...], tuple[Variant, ...]] = field(default_factory=dict)
 
     @property
     def mode_classes(self) -> tuple[tuple[int, ...], ...]:
@@ -73,25 +75,27 @@ class Space:
         """The schedules, chunks per rank and recompute modes that `row` may have."""
         pp = int(self.grid.pipeline_parallel[row])
         m = int(self.grid.num_micro_batches[row])
-        chunks = int(self.grid.virtual_stages[row])
+        chunks, shape = int(self.grid.virtual_stages[row]), int(self.grid.schedule[row])
         plain = bool(self.grid.activation_offload[row]) and self._offloads_plainly
-        known = self._variants.get((pp, m, chunks, plain))
+        known = self._variants.get((pp, m, chunks, shape, plain))
         if known is None:
-            known = self._variants[pp, m, chunks, plain] = tuple(
+            known = self._variants[pp, m, chunks, shape, plain] = tuple(
                 Variant(schedule, vpp, modes)
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
                 if chunks in (0, min(vpp, 2))
+                if shape in (ANY, _shape(schedule))
                 for modes in (((NO_RECOMPUTE,),) if plain else self.mode_classes)
             )
         return known
 
     def shapes(self, rows: Ints) -> list[Ints]:
-        """`rows` by pipeline ranks, micro-batches and whether ranks have several chunks: each group
-        has the same schedules.
+        """`rows` by pipeline ranks, micro-batches and the ways to run them: each group has the same
+        schedules.
         """
         grid = self.grid
         shape = grid.pipeline_parallel[rows] * 2**32 + grid.num_micro_batches[rows]
-        _, which = np.unique(3 * shape + grid.virtual_stages[rows], return_inverse=True)
+        way = 3 * (grid.schedule[rows] - ANY) + grid.virtual_stages[rows]
+        _, which = np.unique(shape * 64 + way, return_inverse=True)
         order = np.argsort(which, kind="stable")
         return np.split(rows[order], np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
 
@@ -120,22 +124,41 @@ def enumerate_space(
     grid = Grid(
         **columns,
         virtual_stages=np.zeros(len(funnel), np.int64),
-        schedule=np.full(len(funnel), SCHEDULES.index("1f1b"), np.int64),
+        schedule=np.full(len(funnel), ANY, np.int64),
     )
     space = Space(
         grid=grid, model=model, legality=engine.legality, pins=pins, dropped=funnel.dropped
     )
-    return _chunks_apart(space, hides_with_chunks(grid, engine.overlap, gpus_per_node))
+    chunks = hides_with_chunks(grid, engine.overlap, gpus_per_node)
+    return _priced_apart(space, chunks, model.tied and engine.state.one_table_per_rank)
 
 
-def _chunks_apart(space: Space, apart: Condition) -> Space:
-    """Rows that are priced `apart` with several chunks per rank, once for each way to run them."""
-    chunks = np.where(np.broadcast_to(apart, len(space.grid))[:, None], (1, 2, -1), (0, -1, -1))
-    for rows in space.shapes(np.arange(len(space.grid))):
-        able = {0, *(min(variant.virtual_stages, 2) for variant in space.variants(int(rows[0])))}
-        chunks[rows] = np.where(np.isin(chunks[rows], list(able)), chunks[rows], -1)
-    rows, which = np.nonzero(chunks >= 0)
-    return replace(space, grid=replace(space.grid.take(rows), virtual_stages=chunks[rows, which]))
+def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
+    """Each row once for each way to run it that has its own price: `by_chunks` with one chunk per
+    rank or several, `by_table` with both ends on one rank or not.
+    """
+    apart = np.broadcast_to(by_chunks, len(space.grid))
+    found = [np.zeros((0, 3), np.int64)]
+    for alike in space.shapes(np.arange(len(space.grid))):
+        variants = space.variants(int(alike[0]))
+        for chunks, rows in ((0, alike[~apart[alike]]), (1, alike[apart[alike]])):
+            ways = sorted(
+                {
+                    (min(v.virtual_stages, 2) * chunks, _shape(v.schedule) if by_table else ANY)
+                    for v in variants
+                }
+            )
+            each = np.tile(np.array(ways, np.int64), (len(rows), 1))
+            found.append(np.column_stack([np.repeat(rows, len(ways)), each]))
+    columns = np.concatenate(found)
+    rows, virtual_stages, schedule = columns[np.argsort(columns[:, 0], kind="stable")].T
+    grid = replace(space.grid.take(rows), virtual_stages=virtual_stages, schedule=schedule)
+    return replace(space, grid=grid)
+
+
+def _shape(schedule: Schedule) -> int:
+    """What stands for `schedule` in a row: a V shape or none."""
+    return SCHEDULES.index("zb_v" if schedule in V_SHAPED else "1f1b")
 
 
 def legal_schedules(

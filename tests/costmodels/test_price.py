@@ -214,6 +214,7 @@ def neighbours(grid: Grid) -> Grid:
     changed = {f.name: 2 * getattr(grid, f.name) for f in fields(Grid)}
     changed["sequence_parallel"] = 1 - grid.sequence_parallel
     changed["zero_stage"] = (grid.zero_stage + 1) % 4
+    changed["schedule"] = 5 - grid.schedule
     changed["virtual_stages"] = 2 - grid.virtual_stages
     changed["optimizer_offload"] = 0.5 - grid.optimizer_offload / 4
     changed["activation_offload"] = 0.5 - grid.activation_offload / 4
