@@ -27,16 +27,11 @@ from costmodels.elementwise import Number
 from costmodels.grid import Floats, Grid
 from costmodels.host import copies_of_gradients
 from costmodels.layer import NOTHING, Cost
-from costmodels.model import Model
 from costmodels.params import RankParameters
 from costmodels.price_memory import memory_columns, parts_of
 from costmodels.price_once import Once, Room
 from costmodels.price_tables import weight_table, work_table
 from costmodels.ranks import MODES, Sent, Setting, beside
-from costmodels.training import Training
-from hardware_profiles.engine_schema import Engine
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import Tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +95,9 @@ class Prices:
     capacity_bytes: float
 
 
-def price(
-    grid: Grid, model: Model, training: Training, cluster: Cluster, engine: Engine, tuning: Tuning
-) -> Prices:
-    """The coefficients of every row of `grid`; `tuning` is `load_fit(engine, gpu).tuning`."""
-    return _Pricing(Setting(model, training, cluster, engine, tuning), grid).prices()
+def price(grid: Grid, setting: Setting) -> Prices:
+    """The coefficients of every row of `grid`."""
+    return _Pricing(setting, grid).prices()
 
 
 class _Part(NamedTuple):
@@ -181,32 +174,24 @@ class _Pricing:
 
     def _once_per_step(self, layers: list[list[_Part]], ends: list[_Part]) -> Once:
         """Gradients reduced, weights updated, and gathered again."""
-        setting, weights, model = self.setting, self.weights, self.setting.model
-        counts = np.array([model.pattern.count(kind) for kind in weights.kinds], np.float64)
+        setting, weights = self.setting, self.weights
+        counts = np.array([setting.model.pattern.count(kind) for kind in weights.kinds], np.float64)
+        slowed = setting.tuning.interference
         ranks = self.grid.pipeline_parallel.astype(np.float64)
-        interference = setting.tuning.interference
-        late = np.broadcast_to(
-            weights.rows(weights.rank.traffic.reduces_late * 1.0), len(self.grid)
-        )
         backward = Room(
-            _by_mode(layers, "backward_room_s") * (1 - late)[:, None, None],
-            np.stack([end.backward_room_s for end in ends], axis=1) * (1 - late)[:, None],
-            counts,
-            ranks,
-            interference,
-        )
+            _by_mode(layers, "backward_room_s"),
+            np.stack([end.backward_room_s for end in ends], axis=1),
+            weights.rows(weights.rank.reduce_overlap), counts, ranks, slowed,
+        )  # fmt: skip
         forward = Room(
             np.stack([modes[0].forward_room_s for modes in layers], axis=1)[:, :, None],
             np.stack([end.forward_room_s for end in ends], axis=1),
-            counts,
-            ranks,
-            interference,
-        )
+            np.full(len(self.grid), setting.engine.overlap.weight_gather), counts, ranks, slowed,
+        )  # fmt: skip
         updated = self._by_part([weights.rank.optimizer_s(part) for part in self.parts])
         update = Once(updated[0][:, :, None], updated[1], np.zeros(len(self.grid)))
-        reduce = backward.exposed(*self._wire("once_s"), setting.engine.overlap.data_reduce)
-        gather = forward.exposed(*self._wire("refresh_s"), setting.engine.overlap.weight_gather)
-        return update + reduce + gather
+        reduce = backward.exposed(*self._wire("once_s"))
+        return update + reduce + forward.exposed(*self._wire("refresh_s"))
 
     def _wire(self, name: Literal["once_s", "refresh_s"]) -> tuple[Floats, Floats, Floats]:
         """(N, K), (N, 2), (N,) of layers, ends and latencies: a rank communicates all its parts at

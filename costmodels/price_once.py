@@ -44,25 +44,27 @@ class Once:
 class Room:
     """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
 
-    counts  layers of each kind in the model
+    overlap  (N,) fraction of the communication that may
+    counts   layers of each kind in the model
     """
 
     layers_s: Floats
     ends_s: Floats
+    overlap: Floats
     counts: Floats
     ranks: Floats
     interference: float
 
-    def exposed(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> Once:
+    def exposed(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
         """What is seen of the communication of each layer, of the ends and of the latencies."""
-        alone = self._on_one_rank(layers, ends, latency, overlap)
-        return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency, overlap))
+        alone = self._on_one_rank(layers, ends, latency)
+        return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency))
 
-    def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> Once:
+    def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
         """All communication hides under all computing; each part is seen in proportion."""
         whole = layers @ self.counts + ends.sum(axis=1) + latency
         room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
-        seen = self._seen(whole[:, None], room, overlap)
+        seen = self._seen(whole[:, None], room)
         fraction = _ratio(seen[:, 0], whole)
         replayed = (seen - seen[:, :1]) / self.counts.sum()
         return Once(
@@ -71,16 +73,16 @@ class Room:
             latency * fraction,
         )
 
-    def _on_mean_rank(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> Once:
+    def _on_mean_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
         """Layers hide together, and the rest under what the layers of the mean rank leave."""
         whole, room = layers @ self.counts, self._all_layers_s
         together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
-        under = overlap * whole / (1 + self.interference)
+        under = self.overlap * whole / (1 + self.interference)
         spare = np.maximum(room[:, 0] - under, 0.0) / self.ranks
         return Once(
-            self._seen(layers[:, :, None], np.maximum(self.layers_s, together), overlap),
-            self._seen(ends, self.ends_s + spare[:, None], overlap),
-            self._seen(latency, spare, overlap),
+            self._seen(layers[:, :, None], np.maximum(self.layers_s, together)),
+            self._seen(ends, self.ends_s + spare[:, None]),
+            self._seen(latency, spare),
         )
 
     @property
@@ -89,7 +91,8 @@ class Room:
         total: Floats = np.einsum("nkr,k->nr", self.layers_s, self.counts)
         return total
 
-    def _seen(self, whole: Floats, room: Floats, overlap: float) -> Floats:
+    def _seen(self, whole: Floats, room: Floats) -> Floats:
+        overlap = self.overlap.reshape(-1, *(1,) * (whole.ndim - 1))
         return np.asarray(exposed_s(whole, room, overlap, self.interference))
 
 

@@ -9,7 +9,7 @@ passes of a micro-batch and once per step. `StageModel` adds it up for the stage
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, get_args
+from typing import NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from costmodels.training import Training
 from costmodels.weight_traffic import WeightTraffic, weight_traffic
 from hardware_profiles.engine_schema import Engine, KernelHabits, State
 from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import Tuning
+from hardware_profiles.tunings import Tuning, load_fit
 
 MODES = ("none", "selective", "full")
 ZERO_2 = 2
@@ -65,6 +65,12 @@ class Setting:
     cluster: Cluster
     engine: Engine
     tuning: Tuning
+
+    @classmethod
+    def fitted(cls, model: Model, training: Training, cluster: Cluster, engine: Engine) -> Self:
+        """With what was fitted for this engine and GPU."""
+        tuning = load_fit(engine.name, cluster.gpu.name).tuning
+        return cls(model, training, cluster, engine, tuning)
 
 
 class Sent(NamedTuple):
@@ -261,6 +267,13 @@ class Rank:
             self.traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy"),
             gradients_s,
         )
+
+    @property
+    def reduce_overlap(self) -> Number:
+        """Fraction of the gradients' traffic once per step that may run beside the last backward.
+        """
+        overlap = self.setting.engine.overlap.data_reduce
+        return where(self.traffic.reduces_late, 0.0, overlap)
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
         """The update of this rank's share of `parameters`, where it runs."""

@@ -106,11 +106,9 @@ def _busy(model: StageModel, rank: int) -> Pass:
 
 def reduce_s(model: StageModel, rank: int) -> float:
     """Exposed gradient communication after the rank's last backward."""
-    engine, tuning = model.setting.engine, model.setting.tuning
-    whole = model.traffic.once_s(model.rank_parameters[rank])
-    late = model.traffic.reduces_late
-    room = 0.0 if late else float(model.rank_costs[rank].backward_room_s)
-    return float(exposed_s(whole, room, engine.overlap.data_reduce, tuning.interference))
+    whole, room = model.traffic.once_s(model.rank_parameters[rank]), model.rank_costs[rank]
+    interference = model.setting.tuning.interference
+    return float(exposed_s(whole, room.backward_room_s, model.reduce_overlap, interference))
 
 
 def update_s(model: StageModel, rank: int) -> float:

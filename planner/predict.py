@@ -15,8 +15,7 @@ def predicted(case: Case) -> Prediction:
 
 def step_model_of(case: Case) -> StepModel:
     """The layout of a case, to be asked for its memory (`stage_memory`) and its time."""
-    tuning = load_fit(case.engine.name, case.cluster.gpu.name).tuning
-    setting = Setting(case.model, case.training, case.cluster, case.engine, tuning)
+    setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
     return StepModel(setting, case.layout)
 
 

@@ -31,8 +31,7 @@ COMMON = settings(max_examples=40)
 
 
 def priced(case) -> Prices:
-    s = case.setting
-    return price(case.grid, s.model, s.training, s.cluster, s.engine, s.tuning)
+    return price(case.grid, case.setting)
 
 
 def chunk_times_s(prices: Prices, case) -> list[float]:
@@ -201,12 +200,10 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
 def test_rows_do_not_see_each_other(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """The price of a row is the same alone and among others."""
     some = [data.draw(cases()) for _ in range(4)]
-    s = some[0].setting
-    grid = joined([case.grid for case in some])
-    setting = (s.model, s.training, s.cluster, s.engine, s.tuning)
-    together = price(grid, *setting)
+    setting, grid = some[0].setting, joined([case.grid for case in some])
+    together = price(grid, setting)
     for row in range(len(grid)):
-        alone = price(grid.take(np.array([row])), *setting)
+        alone = price(grid.take(np.array([row])), setting)
         for f in fields(Prices):
             if f.name != "capacity_bytes":
                 np.testing.assert_allclose(
@@ -263,11 +260,10 @@ def test_no_column_is_missing_from_a_key(engine: str, name: str, models, case_of
     training = Training(seq_len=4096, global_batch_size=8 * layout.data_parallel * 2)
     here = load_engine(engine), load_cluster("dgx-h100")
     case = case_of(Setting(models[name], training, here[1], here[0], SLACK), layout)
-    s, grid = case.setting, neighbours(case.grid)
-    setting = (s.model, s.training, s.cluster, s.engine, s.tuning)
-    together = price(grid, *setting)
+    setting, grid = case.setting, neighbours(case.grid)
+    together = price(grid, setting)
     for row in range(len(grid)):
-        alone = price(grid.take(np.array([row])), *setting)
+        alone = price(grid.take(np.array([row])), setting)
         for f in fields(Prices):
             if f.name != "capacity_bytes":
                 np.testing.assert_allclose(
@@ -290,7 +286,7 @@ def test_rows_differ_where_weights_leave_the_node(models, case_of):
     ]  # fmt: skip
     some = [case_of(setting, layout) for layout in layouts]
     grid = joined([case.grid for case in some])
-    together = price(grid, setting.model, training, cluster, engine, Tuning())
+    together = price(grid, setting)
     for row, case in enumerate(some):
         alone_s = float(case.step.layer_cost(0, "none").total_s)
         assert together.layer_s[row, 0, 0] == pytest.approx(alone_s, rel=RELATIVE)
@@ -313,7 +309,8 @@ def test_the_ends_hide_under_what_the_layers_leave():
     used up, two ranks share the other 2.4, and of an end's 2 s 2 - 1.2 are seen, more than the
     2 x 0.25 / 1.25 that it is slowed by.
     """
-    room = Room(np.ones((1, 1, 1)), np.zeros((1, 2)), np.array([4.0]), np.array([2.0]), 0.25)
-    seen = room.exposed(np.array([[0.5]]), np.array([[2.0, 0.0]]), np.zeros(1), 1.0)
+    one, two = np.ones(1), np.array([2.0])
+    room = Room(np.ones((1, 1, 1)), np.zeros((1, 2)), one, np.array([4.0]), two, 0.25)
+    seen = room.exposed(np.array([[0.5]]), np.array([[2.0, 0.0]]), np.zeros(1))
     assert seen.ends_s[0] == pytest.approx([0.8, 0.0])
     assert seen.layers_s[0, 0, 0] == pytest.approx(0.5 - 0.5 / 1.25)
