@@ -6,7 +6,7 @@ ep * etp          divides dp * cp * tp
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -14,6 +14,7 @@ from costmodels.model import Model
 from costmodels.training import Training
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RecomputeModule = Literal[
     "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "linear_half"
 ]

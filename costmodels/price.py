@@ -31,7 +31,8 @@ from costmodels.params import RankParameters
 from costmodels.price_memory import memory_columns, parts_of
 from costmodels.price_once import Once, Room
 from costmodels.price_tables import weight_table, work_table
-from costmodels.ranks import MODES, Sent, Setting, beside
+from costmodels.ranks import MODES, Sent, beside
+from costmodels.setting import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ import numpy as np
 from costmodels.elementwise import Number
 from costmodels.grid import Floats, Grid, Ints, distinct, thousandths
 from costmodels.placement import shard_group
-from costmodels.ranks import MODES, Rank, Setting
+from costmodels.ranks import MODES, Rank
+from costmodels.setting import Setting
 from hardware_profiles.engine_schema import Axis
 
 

@@ -7,9 +7,9 @@ passes of a micro-batch and once per step. `StageModel` adds it up for the stage
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple, Self, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,8 @@ from costmodels.host import HostTraffic, host_of, offloads, seen_s
 from costmodels.in_flight import V_SHAPED
 from costmodels.kept_buffers import head_buffer_bytes, stand_in_bytes
 from costmodels.layer import Cost, Pass, Pricer, exposed_s
-from costmodels.layout import Layout, Schedule
+from costmodels.layout import SCHEDULES, Layout
 from costmodels.memory import gathered_bytes, kept_state
-from costmodels.model import Model
 from costmodels.operations import Operation
 from costmodels.params import (
     RankParameters,
@@ -38,12 +37,10 @@ from costmodels.params import (
 )
 from costmodels.placement import axis_group, axis_stride, hides_with_chunks, place, shard_group
 from costmodels.precision import RECIPES
+from costmodels.setting import Setting, gradient_bytes, kernels_of
 from costmodels.shard import shard_of
-from costmodels.training import Training
 from costmodels.weight_traffic import WeightTraffic, weight_traffic
-from hardware_profiles.engine_schema import Engine, KernelHabits, State
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import Tuning, load_fit
+from hardware_profiles.engine_schema import State
 
 MODES = ("none", "selective", "full")
 ZERO_2 = 2
@@ -54,23 +51,6 @@ CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
 """The gradient read for its norm, read and written to scale it; the master weight rounded to the
 16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters, 46 bytes at 2.7e12 per s.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a layout is priced against."""
-
-    model: Model
-    training: Training
-    cluster: Cluster
-    engine: Engine
-    tuning: Tuning
-
-    @classmethod
-    def fitted(cls, model: Model, training: Training, cluster: Cluster, engine: Engine) -> Self:
-        """With what was fitted for this engine and GPU."""
-        tuning = load_fit(engine.name, cluster.gpu.name).tuning
-        return cls(model, training, cluster, engine, tuning)
 
 
 class Sent(NamedTuple):
@@ -241,9 +221,9 @@ class Rank:
         V-shaped pipeline if the engine keeps one table per rank.
         """
         la, one = self.layout, self.setting.engine.state.one_table_per_rank
-        alone, names = la.pipeline_parallel == 1, get_args(Schedule)
+        alone = la.pipeline_parallel == 1
         v_shaped = (
-            np.isin(la.schedule, [names.index(name) for name in V_SHAPED])
+            np.isin(la.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
             if isinstance(la, Grid)
             else la.schedule in V_SHAPED
         )
@@ -355,27 +335,6 @@ class Rank:
         """Buffers of layers of `kinds`, and of the head, that outlive their use."""
         layers = stand_in_bytes(self.site, kinds, with_modules=head)
         return layers + head_buffer_bytes(self.site) if head else layers
-
-
-def kernels_of(setting: Setting) -> KernelHabits:
-    """The engine's kernels under this training."""
-    kernels, training = setting.engine.kernels, setting.training
-    if not RECIPES[training.precision].cast_bytes:
-        kernels = kernels.model_copy(update={"gathers_cast": False})
-    if training.adapters_only:  # no gradients of the weights for anything to stand for
-        kernels = kernels.model_copy(update={"keeps_buffers": False})
-    return kernels
-
-
-def gradient_bytes(engine: Engine, itemsize: float) -> float:
-    """Read and written for each number of a weight's gradient when its product is there."""
-    state = engine.state
-    moved = {
-        "fused": 0.0,
-        "added": itemsize + 2 * state.gradient_bytes,
-        "copied": itemsize + state.reduce_bytes,
-    }
-    return moved[engine.kernels.gradient_add]
 
 
 def beside(

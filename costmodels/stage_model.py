@@ -13,7 +13,8 @@ from costmodels.in_flight import rank_of_chunk
 from costmodels.layer import NOTHING, Cost
 from costmodels.layout import Layout
 from costmodels.params import RankParameters
-from costmodels.ranks import MODES, Rank, Setting, beside
+from costmodels.ranks import MODES, Rank, beside
+from costmodels.setting import Setting
 
 
 class StageModel(Rank):

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from costmodels.actions import Work
 from costmodels.memory import Memory
-from costmodels.ranks import Setting
+from costmodels.setting import Setting
 from costmodels.stage_model import StageModel
 from costmodels.step_memory import (
     is_pressed,

@@ -9,7 +9,7 @@ from costmodels.grid import Grid
 from costmodels.model import Model
 from costmodels.price import Prices
 from costmodels.price import price as closed_form_price
-from costmodels.ranks import Setting
+from costmodels.setting import Setting
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from costmodels.elementwise import Condition
 from costmodels.grid import Grid, Ints, thousandths
 from costmodels.in_flight import V_SHAPED
-from costmodels.layout import VIRTUAL_STAGES, Schedule
+from costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Schedule
 from costmodels.model import Model
 from costmodels.placement import hides_with_chunks
 from costmodels.training import Training
@@ -33,14 +33,6 @@ from planner.engine_rules import ON_CPU
 from planner.pins import FRACTION_AXES, RECOMPUTE, Pins
 from planner.splits import can_split
 
-SCHEDULES: tuple[Schedule, ...] = (
-    "gpipe",
-    "1f1b",
-    "interleaved_1f1b",
-    "zb_h1",
-    "zb_v",
-    "dualpipe_v",
-)
 ANY = -1  # of a row: no price depends on its schedule
 MOST_MICRO_BATCH = 64
 NO_RECOMPUTE = RECOMPUTE.index("none")
@@ -126,9 +118,8 @@ def enumerate_space(
         virtual_stages=np.zeros(len(funnel), np.int64),
         schedule=np.full(len(funnel), ANY, np.int64),
     )
-    space = Space(
-        grid=grid, model=model, legality=engine.legality, pins=pins, dropped=funnel.dropped
-    )
+    rules = engine.legality
+    space = Space(grid=grid, model=model, legality=rules, pins=pins, dropped=funnel.dropped)
     chunks = hides_with_chunks(grid, engine.overlap, gpus_per_node)
     return _priced_apart(space, chunks, model.tied and engine.state.one_table_per_rank)
 
@@ -142,12 +133,8 @@ def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
     for alike in space.shapes(np.arange(len(space.grid))):
         variants = space.variants(int(alike[0]))
         for chunks, rows in ((0, alike[~apart[alike]]), (1, alike[apart[alike]])):
-            ways = sorted(
-                {
-                    (min(v.virtual_stages, 2) * chunks, _shape(v.schedule) if by_table else ANY)
-                    for v in variants
-                }
-            )
+            of_each = [(chunks * min(v.virtual_stages, 2), _shape(v.schedule)) for v in variants]
+            ways = sorted({(several, shape if by_table else ANY) for several, shape in of_each})
             each = np.tile(np.array(ways, np.int64), (len(rows), 1))
             found.append(np.column_stack([np.repeat(rows, len(ways)), each]))
     columns = np.concatenate(found)

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from costmodels.grid import Grid
-from costmodels.layout import VIRTUAL_STAGES, Layout, Schedule, Stage
+from costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedule, Stage
 from costmodels.model import Attention, Experts, Layer, Model
 from costmodels.step import Setting, StepModel
 from costmodels.training import Training
@@ -88,7 +87,7 @@ def grid_of(layout: Layout, training: Training) -> Grid:
         "zero_stage": layout.zero_stage,
         "shard_group": layout.shard_group or replicas if layout.zero_stage else 1,
         "micro_batch_size": layout.micro_batch_size,
-        "schedule": get_args(Schedule).index(layout.schedule),
+        "schedule": SCHEDULES.index(layout.schedule),
         "num_micro_batches": layout.num_micro_batches(training),
     }
     fractions = {

@@ -14,7 +14,8 @@ from costmodels.layout import Layout, even_stages
 from costmodels.operations import Communication, Matmul
 from costmodels.placement import Group
 from costmodels.precision import RECIPES
-from costmodels.ranks import MODES, gradient_bytes
+from costmodels.ranks import MODES
+from costmodels.setting import gradient_bytes
 from costmodels.step import Setting, StepModel
 from costmodels.training import Precision, Training
 from hardware_profiles.engines import load_engine

@@ -15,7 +15,8 @@ from costmodels.in_flight import in_flight
 from costmodels.layout import Layout, Stage
 from costmodels.price import Prices, price
 from costmodels.price_once import Room
-from costmodels.ranks import MODES, Setting
+from costmodels.ranks import MODES
+from costmodels.setting import Setting
 from costmodels.training import Training
 from hardware_profiles.engines import engine_names, load_engine
 from hardware_profiles.load import load_cluster
