@@ -55,7 +55,9 @@ def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
     indices = model.stages_of_rank[rank]
     chunks = [_Chunk(model, i, sharding) for i in indices]
     found = moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
-    return max((_at(chunks, moment) for moment in found), key=lambda peak: peak.total)
+    # Of equally full moments the one with most saved: a set has no order of its own.
+    peaks = (_at(chunks, moment) for moment in found)
+    return max(peaks, key=lambda peak: (peak.total, peak.activations))
 
 
 def _at(chunks: list["_Chunk"], moment: Moment) -> Peak:
