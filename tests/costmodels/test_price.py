@@ -273,6 +273,21 @@ def test_no_column_is_missing_from_a_key(engine: str, name: str, models, case_of
                 )  # fmt: skip
 
 
+def test_adapters_beside_experts_in_a_batch(models, case_of):
+    """LoRA on every matrix but the experts': rows with one expert each and with all of them."""
+    training = Training(seq_len=512, global_batch_size=64, adapters_only=True)
+    engine, cluster = load_engine("automodel"), load_cluster("dgx-h100")
+    setting = Setting(models["moe"], training, cluster, engine, Tuning())
+    layouts = [
+        Layout(data_parallel=16, expert_parallel=ranks, stages=(Stage(8),)) for ranks in (1, 16)
+    ]
+    some = [case_of(setting, layout) for layout in layouts]
+    together = price(joined([case.grid for case in some]), setting)
+    for row, case in enumerate(some):
+        alone_s = float(case.step.layer_cost(1, "none").total_s)
+        assert together.layer_s[row, 1, 0] == pytest.approx(alone_s, rel=RELATIVE)
+
+
 def test_rows_differ_where_weights_leave_the_node(models, case_of):
     """Data parallel alone decides under what gathers hide: the same, together and alone."""
     engine, cluster = load_engine("torchtitan"), load_cluster("dgx-h100")
