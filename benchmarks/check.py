@@ -24,11 +24,10 @@ from costmodels.layout import InvalidLayout, Layout, even_stages
 from costmodels.training import Training
 from executor.frameworks import FRAMEWORKS
 from hardware_profiles.load_models import load_model_config
-from planner.answer import plan_layout
 from planner.check import check_paths
 from planner.check_cli import quoted, tools
 from planner.fixes import peak_bytes
-from planner.plan import Plan, PlanCluster, PlanModel, PlanTraining, write_plan
+from planner.plan import Plan, PlanCluster, PlanModel, write_plan
 from planner.resolve import Case, check_case, cluster_named, engine_named, model_named
 
 CLUSTER, ROUNDS, FILES, SEQ_LEN = "dgx-h100", 3, 100, 4096
@@ -88,9 +87,9 @@ def written(case: Case, format_name: str, folder: Path) -> Path:
     plan = Plan(
         model=PlanModel.of(case.model.name, load_model_config(case.model.name)),
         cluster=PlanCluster(name=CLUSTER, gpus=layout.world_size, sha256="0" * 16),
-        training=PlanTraining(seq_len=SEQ_LEN, global_batch_size=training.global_batch_size),
+        training=Training(seq_len=SEQ_LEN, global_batch_size=training.global_batch_size),
         engine=case.engine.name,
-        layout=plan_layout(layout),
+        layout=layout,
     )
     settings = {"cluster": CLUSTER, "gpus": layout.world_size, "model": case.model.name,
                 "seq_len": SEQ_LEN, "global_batch_size": training.global_batch_size,

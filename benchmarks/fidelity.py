@@ -25,13 +25,12 @@ from costmodels.step import Setting, StepModel
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
-from hardware_profiles.tunings import load_fit
-from planner.coefficients import NS_PER_S, Coefficients, stage_problem
+from planner.coefficients import NS_PER_S, Coefficients
 from planner.models import read_model
 from planner.pins import Pins
 from planner.search import layout_of_row
 from planner.space import Space, enumerate_space
-from planner.stage_problem import StagePlan, StageProblem, evaluate
+from planner.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from planner.stages import Solver
 
 QUESTIONS = (  # model, GPUs, sequence length, global batch, cluster
@@ -72,24 +71,22 @@ def draw(question: tuple[str, int, int, int, str], engine: str, count: int, seed
     """`count` random rows."""
     name, gpus, seq_len, batch, cluster_name = question
     cluster = load_cluster(cluster_name).model_copy(update={"usable_memory_bytes": PLENTY_BYTES})
-    tuning = load_fit(engine, cluster.gpu.name).tuning
     training = Training(seq_len=seq_len, global_batch_size=batch)
     model = read_model(name)[1]
-    setting = Setting(model, training, cluster, load_engine(engine), tuning)
+    setting = Setting.fitted(model, training, cluster, load_engine(engine))
     space = enumerate_space(model, training, gpus, setting.engine, Pins(), cluster.gpus_per_node)
     rows = np.random.default_rng(seed).integers(0, len(space.grid), count)
     grid = space.grid.take(rows)
-    prices = price(grid, model, training, cluster, setting.engine, tuning)
+    prices = price(grid, setting)
     return Drawn(setting, replace(space, grid=grid), grid, prices, Coefficients.of(prices))
 
 
 def distances(drawn: Drawn, rng: random.Random) -> Iterator[Distance]:
     """Each row under one random schedule and recompute mode, cut in two ways."""
-    model, legality = drawn.setting.model, drawn.setting.engine.legality
     for row in range(len(drawn.grid)):
         variant = rng.choice(drawn.space.variants(row))
         variant = replace(variant, modes=(rng.choice(variant.modes),))
-        problem = stage_problem(drawn.coefficients, drawn.grid, row, variant, model, legality)
+        problem = stage_problem(drawn.space, drawn.coefficients, row, variant)
         if problem.chunks > MOST_STAGES or problem.m > MOST_MICRO_BATCHES:
             continue
         searched = Solver().first_plan(problem)[1]

@@ -28,7 +28,7 @@ from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from planner.answer import case_at
 from planner.bounds import row_fits
-from planner.coefficients import NS_PER_S, stage_problem
+from planner.coefficients import NS_PER_S
 from planner.explain import PART_NAMES, lost_by, time_parts
 from planner.models import read_model
 from planner.pins import Pins, parse_pins
@@ -36,6 +36,7 @@ from planner.predict import predicted, step_model_of
 from planner.priced_space import Question, closed_form, price_space
 from planner.search import Solution, search
 from planner.space import enumerate_space
+from planner.stage_problem import stage_problem
 from planner.stages import Solver
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "lab_layouts.md"
@@ -196,7 +197,7 @@ def sampled_times_s(question: Question, count: int) -> Iterator[float]:
     draw, solver = random.Random(SEED), Solver()
     for row in draw.choices(rows, weights, k=count):
         variant = draw.choice(space.variants(row))
-        problem = stage_problem(coefficients, space.grid, row, variant, space.model, space.legality)
+        problem = stage_problem(space, coefficients, row, variant)
         _, plan = solver.first_plan(problem)
         if plan is not None:
             yield plan.objective / NS_PER_S

@@ -18,14 +18,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from benchmarks.accuracy import ROOT, put
 from costmodels.hf_config import model_from_config
+from costmodels.layout import Layout
+from costmodels.training import Training
 from costmodels.units import format_bytes, format_seconds
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
 from hardware_profiles.schema import Cluster
 from hardware_profiles.tunings import load_fit
-from planner.plan import PlanLayout, PlanTraining, Prediction, layout_of, training_of
+from planner.plan import Prediction
 from planner.predict import predicted
 from planner.resolve import Case
 
@@ -46,8 +50,8 @@ def prediction(run: dict[str, Any], cluster: Cluster) -> Prediction:
     case = Case(
         model=model_from_config(run["config"], run["model"]),
         cluster=cluster,
-        training=training_of(PlanTraining.model_validate(run["training"])),
-        layout=layout_of(PlanLayout.model_validate(run["layout"])),
+        training=TypeAdapter(Training).validate_python(run["training"]),
+        layout=TypeAdapter(Layout).validate_python(run["layout"]),
         engine=engine.model_copy(update={"kernels": habits}),
     )
     return predicted(case)

@@ -6,9 +6,12 @@ formula is written once and prices one layout or a million.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodels.layout import SELECTIVE, RecomputeModule
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -19,9 +22,13 @@ LARGEST_TABLE = 2**22  # above this a look-up table is slower than sorting
 class Grid:
     """Layouts as columns, each of length N. Names are those of `Layout`; stages are decided later.
 
-    schedule        index into `costmodels.layout.Schedule`'s names (SCHEDULES)
+    virtual_stages  1, or 2 for any larger number, where that changes a price; 0 where it does not
+    schedule        index of a schedule, a V shape standing for all of them and 1F1B for the others,
+                    where that changes a price; -1 where it does not
     shard_group     resolved: ranks over which ZeRO shards, never 0
     """
+
+    selective_modules: ClassVar[tuple[RecomputeModule, ...]] = SELECTIVE
 
     data_parallel: Ints
     tensor_parallel: Ints

@@ -18,12 +18,12 @@ Leaves out: hiding communication under operations other than the ones named by `
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Self
 
 from costmodels.collectives import collective_s
 from costmodels.compute import Device, attention_s, matmul_s, pointwise_s
-from costmodels.elementwise import Number, maximum
+from costmodels.elementwise import Number, maximum, where
 from costmodels.layout import RecomputeModule
 from costmodels.operations import AttentionCore, Communication, Matmul, Operation, Pointwise
 from costmodels.placement import Group
@@ -157,8 +157,8 @@ class Pricer:
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Cost:
         """The cost of `operations`; those of `replayed` modules run again in the backward."""
-        again = _replayed(operations, replayed)
-        return self._cost(operations, again, self.saved_bytes(operations, replayed))
+        saved_bytes = self.saved_bytes(operations, replayed)
+        return self.replaying(self._cost(operations), operations, replayed, saved_bytes)
 
     def saved_bytes(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -168,24 +168,36 @@ class Pricer:
         kept = [op for op in operations if all(op is not other for other in again)]
         return sum(self._saved(op) for op in kept)
 
-    def full_cost(self, operations: Sequence[Operation], input_bytes: Number) -> Cost:
-        """The cost when the whole forward runs again and only the input is kept."""
-        return self._cost(operations, operations, input_bytes)
-
-    def _cost(
-        self, operations: Sequence[Operation], again: Sequence[Operation], saved_bytes: Number
+    def replaying(
+        self,
+        plain: Cost,
+        operations: Sequence[Operation],
+        modules: Iterable[RecomputeModule] | None,
+        saved_bytes: Number,
     ) -> Cost:
+        """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
+        and `saved_bytes` are kept.
+        """
+        again = operations if modules is None else _replayed(operations, modules)
+        return replace(
+            plain,
+            replay=plain.forward if modules is None else self._pass(again, "forward"),
+            replay_flops=sum(_forward_flops(op) for op in again),
+            saved_bytes=saved_bytes + 0.0 * plain.model_flops,
+        )
+
+    def _cost(self, operations: Sequence[Operation]) -> Cost:
         forward_flops = sum(_forward_flops(op) for op in operations)
         directions = 2 if self.adapters_only else 3
         return Cost(
             forward=self._pass(operations, "forward"),
             input_grad=self._pass(operations, "input_grad"),
             weight_grad=Pass() if self.adapters_only else self._pass(operations, "weight_grad"),
-            replay=self._pass(again, "forward"),
+            replay=Pass(),
             model_flops=directions * forward_flops,
             full_model_flops=directions * sum(_forward_flops(op, full=True) for op in operations),
-            replay_flops=sum(_forward_flops(op) for op in again),
-            saved_bytes=saved_bytes + 0.0 * forward_flops,
+            replay_flops=0.0,
+            saved_bytes=0.0,
         )
 
     def _saved(self, op: Operation) -> Number:
@@ -345,7 +357,8 @@ def _adapter_s(device: Device, op: Operation, direction: Direction) -> Number:
     for each row); backward its two inputs are read for the two narrow weights, and the gradient
     that it passes on is written and added (5 k + 2 n).
     """
-    if not (isinstance(op, Matmul) and op.recipe and op.groups == 1):
+    if not (isinstance(op, Matmul) and op.recipe):
         return 0.0
     wide = op.k + 4 * op.n if direction == "forward" else 5 * op.k + 2 * op.n
-    return pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
+    seconds = pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
+    return where(op.groups == 1, seconds, 0.0)

@@ -6,12 +6,15 @@ ep * etp          divides dp * cp * tp
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, get_args
+
+from pydantic import ConfigDict, Field
 
 from costmodels.model import Model
 from costmodels.training import Training
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RecomputeModule = Literal[
     "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "linear_half"
 ]
@@ -29,9 +32,18 @@ class InvalidLayout(ValueError):
     """A layout that breaks a rule; the text gives the value, the rule and a fix."""
 
 
+FROM_FILE = ConfigDict(extra="forbid")  # read from a plan file, an unknown key is an error
+Degree = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)
+"""What a selectively recomputed layer replays unless the layout says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """The layers of one (virtual) pipeline stage, and how many of them recompute what."""
+
+    __pydantic_config__ = FROM_FILE
 
     layers: int
     selective_layers: int = 0
@@ -60,22 +72,24 @@ class Layout:
                       what layers save that waits there
     """
 
-    data_parallel: int = 1
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    virtual_stages: int = 1
-    context_parallel: int = 1
-    expert_parallel: int = 1
-    expert_tensor_parallel: int = 1
+    __pydantic_config__ = FROM_FILE
+
+    data_parallel: Degree = 1
+    tensor_parallel: Degree = 1
+    pipeline_parallel: Degree = 1
+    virtual_stages: Degree = 1
+    context_parallel: Degree = 1
+    expert_parallel: Degree = 1
+    expert_tensor_parallel: Degree = 1
     sequence_parallel: bool = False
-    zero_stage: int = 0
-    shard_group: int = 0
-    micro_batch_size: int = 1
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    shard_group: Annotated[int, Field(ge=0)] = 0
+    micro_batch_size: Degree = 1
     schedule: Schedule = "1f1b"
     stages: tuple[Stage, ...]
-    selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
-    optimizer_offload: float = 0.0
-    activation_offload: float = 0.0
+    selective_modules: tuple[RecomputeModule, ...] = SELECTIVE
+    optimizer_offload: Fraction = 0.0
+    activation_offload: Fraction = 0.0
     modules_apart: bool = False
 
     @property

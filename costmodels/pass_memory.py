@@ -27,7 +27,8 @@ from costmodels.passes import (
     loss_bytes,
     peak_bytes,
 )
-from costmodels.stage_model import MODES, StageModel
+from costmodels.ranks import MODES
+from costmodels.stage_model import StageModel
 
 WIDE = 4.0  # bytes of an fp32 number
 
@@ -54,7 +55,9 @@ def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
     indices = model.stages_of_rank[rank]
     chunks = [_Chunk(model, i, sharding) for i in indices]
     found = moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
-    return max((_at(chunks, moment) for moment in found), key=lambda peak: peak.total)
+    # Of equally full moments the one with most saved: a set has no order of its own.
+    peaks = (_at(chunks, moment) for moment in found)
+    return max(peaks, key=lambda peak: (peak.total, peak.activations))
 
 
 def _at(chunks: list["_Chunk"], moment: Moment) -> Peak:

@@ -7,10 +7,10 @@ them on each node of g accelerators, and the g / r groups of a node share its ne
 
 from dataclasses import dataclass
 
-from costmodels.elementwise import Number, ceil, floor, maximum, minimum
+from costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum
 from costmodels.grid import Grid
 from costmodels.layout import Layout
-from hardware_profiles.engine_schema import Axis
+from hardware_profiles.engine_schema import Axis, Overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,35 @@ def axis_group(
     layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...], gpus_per_node: int
 ) -> Group:
     """The group of `axis`. Experts and their data parallel run through the dp, cp and tp ranks."""
-    degrees: dict[Axis, Number] = {
-        "tp": layout.tensor_parallel * 1.0,
-        "cp": layout.context_parallel * 1.0,
-        "dp": layout.data_parallel * 1.0,
-        "pp": layout.pipeline_parallel * 1.0,
-        "ep": layout.expert_parallel * 1.0,
-    }
     if axis == "ep":
-        return place(degrees["ep"], layout.expert_tensor_parallel * 1.0, gpus_per_node)
+        stride = layout.expert_tensor_parallel * 1.0
+        return place(layout.expert_parallel * 1.0, stride, gpus_per_node)
+    return place(_degree(layout, axis), axis_stride(layout, axis, order), gpus_per_node)
+
+
+def axis_stride(layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...]) -> Number:
+    """Ranks between two neighbours of `axis`: the product of the degrees inside it."""
     stride: Number = 1.0
-    for inner in order:
-        if inner == axis:
-            break
+    for inner in order[: order.index(axis)]:
         if inner != "ep":
-            stride = stride * degrees[inner]
-    return place(degrees[axis], stride, gpus_per_node)
+            stride = stride * _degree(layout, inner)
+    return stride
+
+
+def _degree(layout: Layout | Grid, axis: Axis) -> Number:
+    degrees = {
+        "tp": layout.tensor_parallel, "cp": layout.context_parallel,
+        "dp": layout.data_parallel, "pp": layout.pipeline_parallel,
+    }  # fmt: skip
+    return degrees[axis] * 1.0
+
+
+def hides_with_chunks(layout: Layout | Grid, overlap: Overlap, gpus_per_node: int) -> Condition:
+    """Whether several chunks per rank hide more of the exchange between experts, behind another
+    micro-batch's pass: where it goes between nodes, if the engine does so.
+    """
+    away = axis_group(layout, "ep", (), gpus_per_node).nodes > 1
+    return away & (overlap.expert_interleaved > overlap.expert)
 
 
 def shard_group(layout: Layout | Grid, order: tuple[Axis, ...], gpus_per_node: int) -> Group:

@@ -19,26 +19,20 @@ rank holds it or not.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.grid import Grid
-from costmodels.host import copies_of_gradients, host_share_bytes, offloads, seen_s
-from costmodels.layer import exposed_s
-from costmodels.model import Model
-from costmodels.price_tables import WeightTable, WorkTable
-from costmodels.stage_model import ZERO_2
-from costmodels.step import Setting
-from costmodels.step_memory import constant_slack_bytes
-from costmodels.training import Training
-from hardware_profiles.engine_schema import Engine
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import Tuning
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from costmodels.elementwise import Number
+from costmodels.grid import Floats, Grid
+from costmodels.host import copies_of_gradients
+from costmodels.layer import NOTHING, Cost
+from costmodels.params import RankParameters
+from costmodels.price_memory import memory_columns, parts_of
+from costmodels.price_once import Once, Room
+from costmodels.price_tables import weight_table, work_table
+from costmodels.ranks import MODES, Sent, beside
+from costmodels.setting import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,202 +96,130 @@ class Prices:
     capacity_bytes: float
 
 
-def price(
-    grid: Grid, model: Model, training: Training, cluster: Cluster, engine: Engine, tuning: Tuning
-) -> Prices:
-    """The coefficients of every row of `grid`; `tuning` is `load_fit(engine, gpu).tuning`."""
-    setting = Setting(model, training, cluster, engine, tuning)
-    work, weights = WorkTable(setting, grid), WeightTable(setting, grid)
-    once = _once_per_step(setting, grid, work, weights)
-    update_layers, update_ends = weights.update_bytes()
-    gathered, m = weights.gathered_bytes, grid.num_micro_batches
-    held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
-    layers_s, ends_s = _each_micro_batch(setting, grid, work, weights)
-    beside = np.zeros(len(grid))
-    if offloads(grid):
-        layers_copied_s, ends_copied_s = _copies(grid, work, weights)
-        layers_s, ends_s = layers_s + layers_copied_s, ends_s + ends_copied_s
-        beside = work.buffer_bytes + _beyond_host_bytes(setting, grid, work, weights)
-    fixed_s = tuning.step_s + m * tuning.micro_batch_s + once.latency_s
-    gathers = work.rows(work.ranks.step.site.gathered_bytes)
-    outside = work.ranks.step.context_bytes + constant_slack_bytes(tuning, grid, gathers)
-    forward_s, input_grad_s, weight_grad_s = work.passes_s()
-    return Prices(
-        layer_s=work.layer_s + layers_s + held_s,
-        layer_saved_bytes=work.layer_saved_bytes,
-        layer_state_bytes=weights.layer_state_bytes,
-        layer_update_bytes=update_layers,
-        layer_deferred_bytes=work.layer_deferred_bytes,
-        layer_waiting_bytes=weights.layer_waiting_bytes,
-        put_off_bytes=work.put_off_bytes,
-        layer_step_s=once.layers_s[:, :, 0],
-        transient_bytes=work.replay_bytes + gathered[:, None],
-        embedding_s=work.rows(work.embedding.total_s) + ends_s[:, 0],
-        embedding_saved_bytes=work.end_saved_bytes(work.embedding),
-        embedding_state_bytes=weights.embedding_state_bytes,
-        embedding_update_bytes=update_ends[:, 0],
-        embedding_step_s=once.ends_s[:, 0],
-        head_s=work.rows(work.head.total_s) + ends_s[:, 1],
-        head_saved_bytes=work.end_saved_bytes(work.head),
-        head_state_bytes=weights.head_state_bytes + work.head_buffer_bytes,
-        head_update_bytes=update_ends[:, 1],
-        head_step_s=once.ends_s[:, 1],
-        head_transient_bytes=work.logits_bytes + gathered,
-        send_s=work.send_s,
-        forward_s=forward_s,
-        input_grad_s=input_grad_s,
-        weight_grad_s=weight_grad_s,
-        fixed_bytes=outside + beside + work.stand_in_bytes,
-        fixed_step_s=fixed_s,
-        capacity_bytes=cluster.capacity_bytes,
-    )
+def price(grid: Grid, setting: Setting) -> Prices:
+    """The coefficients of every row of `grid`."""
+    return _Pricing(setting, grid).prices()
 
 
-def _each_micro_batch(
-    setting: Setting, grid: Grid, work: WorkTable, weights: WeightTable
-) -> tuple[Floats, Floats]:
-    """(N, K, R) of a layer, (N, 2) of the ends: what is seen of the traffic of their weights."""
-    overlap, interference = setting.engine.overlap, setting.tuning.interference
-    hides = np.where(grid.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)[:, None]
-    (forward, ends_f), (backward, ends_b) = weights.forward_s(), weights.backward_s()
-    seen_f = exposed_s(forward, work.forward_room_s, hides, interference)
-    seen_b = exposed_s(backward[:, :, None], work.backward_room_s, hides[:, :, None], interference)
-    ends = exposed_s(ends_f, work.ends_forward_room_s, hides, interference) + exposed_s(
-        ends_b, work.ends_backward_room_s, hides, interference
-    )
-    unpacked, unpacked_ends = weights.unpacked_s()
-    layers = np.asarray(seen_f) + 2 * unpacked
-    return layers[:, :, None] + seen_b, np.asarray(ends) + unpacked_ends
-
-
-def _copies(grid: Grid, work: WorkTable, weights: WeightTable) -> tuple[Floats, Floats]:
-    """(N, K, R) of a layer, (N, 2) of the ends: what is seen of copies to and from the host."""
-    times = np.asarray(copies_of_gradients(grid.num_micro_batches.astype(np.float64)))[:, None]
-    one_of_layers, one_of_ends = weights.gradient_copies_s()
-    layers, ends = times * one_of_layers, times * one_of_ends
-    forward = seen_s(work.copies_s, work.forward_room_s[:, :, None])
-    backward = seen_s(work.copies_s + layers[:, :, None], work.backward_room_s)
-    seen = seen_s(ends, work.ends_backward_room_s)
-    return np.asarray(forward + backward), np.asarray(seen)
-
-
-def _beyond_host_bytes(
-    setting: Setting, grid: Grid, work: WorkTable, weights: WeightTable
-) -> Floats:
-    """(N,) more than any device holds where the host cannot take what even the mean rank sends it
-    (one micro-batch of activations), 0 elsewhere and where its size is not known.
-    """
-    room = host_share_bytes(setting.cluster, grid.world_size * 1.0)
-    if room is None:
-        return np.zeros(len(grid))
-    pattern = setting.model.pattern
-    counts = np.array([pattern.count(kind) for kind in work.kinds], np.float64)
-    layers, ends = weights.host_bytes()
-    sent = ((layers + work.host_bytes) @ counts + ends.sum(axis=1)) / grid.pipeline_parallel
-    return np.where(sent > room, setting.cluster.capacity_bytes + sent - room, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Once:
-    """Seconds once per step: (N, K, R) of a layer, (N, 2) of the ends, (N,) of any rank."""
-
-    layers_s: Floats
-    ends_s: Floats
-    latency_s: Floats
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(
-            self.layers_s + other.layers_s,
-            self.ends_s + other.ends_s,
-            self.latency_s + other.latency_s,
-        )
-
-    def where(self, rows: Bools, other: Self) -> Self:
-        """These seconds in `rows`, those of `other` in the rest."""
-        return type(self)(
-            np.where(rows[:, None, None], self.layers_s, other.layers_s),
-            np.where(rows[:, None], self.ends_s, other.ends_s),
-            np.where(rows, self.latency_s, other.latency_s),
-        )
-
-
-def _once_per_step(setting: Setting, grid: Grid, work: WorkTable, weights: WeightTable) -> _Once:
-    """Gradients reduced, weights updated, and gathered again."""
-    overlap = setting.engine.overlap
-    update_layers, update_ends = weights.update_s()
-    update = _Once(update_layers[:, :, None], update_ends, np.zeros(len(grid)))
-    pattern = setting.model.pattern
-    counts = np.array([pattern.count(kind) for kind in work.kinds], np.float64)
-    ranks, interference = grid.pipeline_parallel.astype(np.float64), setting.tuning.interference
-    beside = weights.reduces_beside
-    backward = Room(
-        work.backward_room_s * beside[:, None, None], work.ends_backward_room_s * beside[:, None],
-        counts, ranks, interference,
-    )  # fmt: skip
-    forward = Room(
-        work.forward_room_s[:, :, None], work.ends_forward_room_s, counts, ranks,
-        interference,
-    )  # fmt: skip
-    reduce = backward.exposed(*weights.reduce_s(), overlap.data_reduce)
-    gather = forward.exposed(*weights.refresh_s(), overlap.weight_gather)
-    return update + reduce + gather
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
-
-    counts  layers of each kind in the model
+class _Part(NamedTuple):
+    """One micro-batch of a layer or an end in every row: its seconds, and of them what traffic of
+    weights may hide under.
     """
 
-    layers_s: Floats
-    ends_s: Floats
-    counts: Floats
-    ranks: Floats
-    interference: float
+    seconds: Floats
+    forward_room_s: Floats
+    backward_room_s: Floats
 
-    def exposed(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> _Once:
-        """What is seen of the communication of each layer, of the ends and of the latencies."""
-        alone = self._on_one_rank(layers, ends, latency, overlap)
-        return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency, overlap))
 
-    def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> _Once:
-        """All communication hides under all computing; each part is seen in proportion."""
-        whole = layers @ self.counts + ends.sum(axis=1) + latency
-        room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
-        seen = self._seen(whole[:, None], room, overlap)
-        fraction = _ratio(seen[:, 0], whole)
-        replayed = (seen - seen[:, :1]) / self.counts.sum()
-        return _Once(
-            (layers * fraction[:, None])[:, :, None] + replayed[:, None, :],
-            ends * fraction[:, None],
-            latency * fraction,
+class _Pricing:
+    """The rows of a grid, put together from the two tables."""
+
+    def __init__(self, setting: Setting, grid: Grid) -> None:
+        self.setting, self.grid = setting, grid
+        self.work, self.weights = work_table(setting, grid), weight_table(setting, grid)
+        self.embedding, *head = self.work.rank.ends
+        self.head = sum(head, start=NOTHING)
+        self.parts = parts_of(self.weights)
+
+    def prices(self) -> Prices:
+        """All columns."""
+        work, m = self.work, self.grid.num_micro_batches
+        layers = [self._layer(kind) for kind in work.kinds]
+        ends = [
+            self._part(cost, self._sent(parameters, again=False))
+            for cost, parameters in zip((self.embedding, self.head), self.parts[-2:], strict=True)
+        ]
+        once, tuning = self._once_per_step(layers, ends), self.setting.tuning
+        held_s = (once.layers_s - once.layers_s[:, :, :1]) / m[:, None, None]
+        forward_s, input_grad_s, weight_grad_s = self._passes_s()
+        return Prices(
+            layer_s=_by_mode(layers, "seconds") + held_s,
+            layer_step_s=once.layers_s[:, :, 0],
+            embedding_s=ends[0].seconds,
+            embedding_step_s=once.ends_s[:, 0],
+            head_s=ends[1].seconds,
+            head_step_s=once.ends_s[:, 1],
+            send_s=work.rows(2 * work.rank.blocking_s),
+            forward_s=forward_s,
+            input_grad_s=input_grad_s,
+            weight_grad_s=weight_grad_s,
+            fixed_step_s=tuning.step_s + m * tuning.micro_batch_s + once.latency_s,
+            capacity_bytes=self.setting.cluster.capacity_bytes,
+            **memory_columns(self.grid, work, self.weights, (self.embedding, self.head)),
         )
 
-    def _on_mean_rank(self, layers: Floats, ends: Floats, latency: Floats, overlap: float) -> _Once:
-        """Layers hide together, and the rest under what the layers of the mean rank leave."""
-        whole, room = layers @ self.counts, self._all_layers_s
-        together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
-        under = overlap * whole / (1 + self.interference)
-        spare = np.maximum(room[:, 0] - under, 0.0) / self.ranks
-        return _Once(
-            self._seen(layers[:, :, None], np.maximum(self.layers_s, together), overlap),
-            self._seen(ends, self.ends_s + spare[:, None], overlap),
-            self._seen(latency, spare, overlap),
-        )
+    def _layer(self, kind: int) -> list[_Part]:
+        """One layer of `kind` by recompute mode."""
+        work, host = self.work.rank, self.work.rank.host
+        sent, parts = self._sent(self.parts[kind], again=True), []
+        for mode in MODES:
+            cost = work.plain_cost(kind, mode)
+            saved_s = self.work.rows(host.activations_s(cost.saved_bytes)) if host else 0.0
+            parts.append(self._part(cost, sent, saved_s=saved_s, again=True))
+        return parts
 
-    @property
-    def _all_layers_s(self) -> Floats:
-        """(N, R) of all layers of the model, recomputing alike."""
-        total: Floats = np.einsum("nkr,k->nr", self.layers_s, self.counts)
-        return total
+    def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0, again: bool = False) -> _Part:
+        rows = self.work.rows
+        forward_room_s, backward_room_s = rows(cost.forward.room_s), rows(cost.backward_room_s)
+        copies = copies_of_gradients(self.grid.num_micro_batches * 1.0)
+        forward, backward = beside(
+            self.setting, self.grid, sent, forward_room_s, backward_room_s,
+            saved_s=saved_s, again=again, copies=copies,
+        )  # fmt: skip
+        seconds = rows(cost.total_s) + (forward.total_s + backward.total_s)
+        return _Part(seconds, forward_room_s, backward_room_s)
 
-    def _seen(self, whole: Floats, room: Floats, overlap: float) -> Floats:
-        return np.asarray(exposed_s(whole, room, overlap, self.interference))
+    def _sent(self, parameters: RankParameters, *, again: bool) -> Sent:
+        sent = self.weights.rank.sent(parameters, again=again)
+        return Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
+
+    def _once_per_step(self, layers: list[list[_Part]], ends: list[_Part]) -> Once:
+        """Gradients reduced, weights updated, and gathered again."""
+        setting, weights = self.setting, self.weights
+        counts = np.array([setting.model.pattern.count(kind) for kind in weights.kinds], np.float64)
+        slowed = setting.tuning.interference
+        ranks = self.grid.pipeline_parallel.astype(np.float64)
+        backward = Room(
+            _by_mode(layers, "backward_room_s"),
+            np.stack([end.backward_room_s for end in ends], axis=1),
+            weights.rows(weights.rank.reduce_overlap), counts, ranks, slowed,
+        )  # fmt: skip
+        forward = Room(
+            np.stack([modes[0].forward_room_s for modes in layers], axis=1)[:, :, None],
+            np.stack([end.forward_room_s for end in ends], axis=1),
+            np.full(len(self.grid), setting.engine.overlap.weight_gather), counts, ranks, slowed,
+        )  # fmt: skip
+        updated = self._by_part([weights.rank.optimizer_s(part) for part in self.parts])
+        update = Once(updated[0][:, :, None], updated[1], np.zeros(len(self.grid)))
+        reduce = backward.exposed(*self._wire("once_s"))
+        return update + reduce + forward.exposed(*self._wire("refresh_s"))
+
+    def _wire(self, name: Literal["once_s", "refresh_s"]) -> tuple[Floats, Floats, Floats]:
+        """(N, K), (N, 2), (N,) of layers, ends and latencies: a rank communicates all its parts at
+        once, so bytes add up, and the latency counts once.
+        """
+        traffic = self.weights.rank.traffic
+        bare = [getattr(traffic.latencies, name)(part) for part in self.parts]
+        whole = [getattr(traffic, name)(part) for part in self.parts]
+        layers, ends = self._by_part([all - empty for all, empty in zip(whole, bare, strict=True)])
+        return layers, ends, self.weights.most(bare)
+
+    def _by_part(self, values: list[Number]) -> tuple[Floats, Floats]:
+        columns = self.weights.stacked(values)
+        return columns[:, :-2], columns[:, -2:]
+
+    def _passes_s(self) -> tuple[Floats, Floats, Floats]:
+        """(N,) of one micro-batch in all layers and ends: F, I and W of the zero-bubble papers."""
+        pattern, whole = self.setting.model.pattern, self.embedding + self.head
+        for kind in self.work.kinds:
+            whole = whole + self.work.rank.plain_cost(kind, "none") * pattern.count(kind)
+        passes = (whole.forward, whole.input_grad, whole.weight_grad)
+        forward, input_grad, weight_grad = (self.work.rows(each.total_s) for each in passes)
+        return forward, input_grad, weight_grad
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    """part / whole, 0 where there is no whole."""
-    whole = np.broadcast_to(whole, part.shape)
-    ratio: Floats = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
-    return ratio
+def _by_mode(layers: list[list[_Part]], name: str) -> Floats:
+    """(N, K, R)."""
+    return np.stack(
+        [np.stack([getattr(part, name) for part in modes], axis=1) for modes in layers], axis=1
+    )

@@ -3,30 +3,28 @@
 from dataclasses import replace
 from functools import cached_property
 
-from costmodels.actions import Work
 from costmodels.memory import Memory
-from costmodels.stage_model import Setting, StageModel
-from costmodels.step_memory import (
-    context_bytes,
-    is_pressed,
-    reserved_bytes,
-    slack_bytes,
-    step_memory,
-)
-from costmodels.step_time import (
-    StepTime,
-    optimizer_s,
-    reduce_s,
-    schedule_work,
-    step_time,
-    update_s,
-)
+from costmodels.setting import Setting
+from costmodels.stage_model import StageModel
+from costmodels.step_memory import is_pressed, reserved_bytes, slack_bytes, step_memory
+from costmodels.step_time import StepTime, reduce_s, schedule_work, step_time, update_s
 
-__all__ = ["Setting", "StepModel", "StepTime", "optimizer_s"]
+__all__ = ["Setting", "StepModel", "StepTime"]
 
 
 class StepModel(StageModel):
     """The stages of one layout in one setting, asked for a whole step."""
+
+    work = cached_property(schedule_work)
+    reduce_s = reduce_s
+    update_s = update_s
+    slack_bytes = slack_bytes
+    reserved_bytes = reserved_bytes
+    _memory = cached_property(step_memory)
+
+    def memory(self) -> tuple[Memory, ...]:
+        """Peak of each pipeline rank, by category."""
+        return self._memory
 
     def time(self) -> StepTime:
         """Seconds of one step, by cause. An allocator that must give blocks back to the device
@@ -37,37 +35,3 @@ class StepModel(StageModel):
         if not (slowdown and is_pressed(self)):
             return time
         return replace(time, fixed_s=time.fixed_s + slowdown * time.step_time_s)
-
-    def reduce_s(self, rank: int) -> float:
-        """Exposed gradient communication after a pipeline rank's last backward."""
-        return reduce_s(self, rank)
-
-    def update_s(self, rank: int) -> float:
-        """The optimizer step of a pipeline rank, and the gathering of what it updated."""
-        return update_s(self, rank)
-
-    def memory(self) -> tuple[Memory, ...]:
-        """Peak of each pipeline rank, by category."""
-        return self._memory
-
-    @cached_property
-    def _memory(self) -> tuple[Memory, ...]:
-        return step_memory(self)
-
-    @cached_property
-    def work(self) -> Work:
-        """The schedule's actions in seconds."""
-        return schedule_work(self)
-
-    @property
-    def context_bytes(self) -> float:
-        """Device memory outside the framework's allocator: CUDA context, libraries."""
-        return context_bytes(self)
-
-    def slack_bytes(self, memory: Memory) -> float:
-        """What the caching allocator reserves beyond `memory` [fitted]."""
-        return slack_bytes(self, memory)
-
-    def reserved_bytes(self, memory: Memory) -> float:
-        """The allocator's peak with `memory`."""
-        return reserved_bytes(self, memory)

@@ -6,32 +6,11 @@ is what runs out. The categories and their formulas are those of `memory`.
 
 from collections.abc import Sequence
 
-from costmodels.elementwise import Number, where
 from costmodels.ends import logits_bytes
-from costmodels.grid import Grid
 from costmodels.in_flight import Vector, in_flight
-from costmodels.kept_buffers import head_buffer_bytes, stand_in_bytes
-from costmodels.layout import Layout
-from costmodels.memory import (
-    Memory,
-    activation_peak,
-    gathered_bytes,
-    kept_state,
-    state_memory,
-    update_bytes,
-)
+from costmodels.memory import Memory, activation_peak, state_memory, update_bytes
 from costmodels.pass_memory import rank_peak
 from costmodels.stage_model import StageModel
-from hardware_profiles.tunings import Tuning
-
-CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
-
-
-def context_bytes(model: StageModel) -> float:
-    """Device memory outside the framework's allocator: CUDA context, libraries, communicators."""
-    kernels = model.setting.cluster.kernels
-    assert kernels is not None
-    return CONTEXT_BYTES if kernels.context_bytes is None else kernels.context_bytes
 
 
 def slack_bytes(model: StageModel, memory: Memory) -> float:
@@ -41,17 +20,8 @@ def slack_bytes(model: StageModel, memory: Memory) -> float:
     return float(
         memory.states * tuning.state_slack_fraction
         + working * tuning.activation_slack_fraction
-        + constant_slack_bytes(tuning, model.layout, model.site.gathered_bytes)
+        + model.constant_slack_bytes
     )
-
-
-def constant_slack_bytes(tuning: Tuning, layout: Layout | Grid, gathered_bytes: Number) -> Number:
-    """The part of the slack that no category scales: beside a pipeline, gathered inputs that wait
-    for the communication stream are never given back.
-    """
-    waits = (layout.tensor_parallel > 1) & (layout.pipeline_parallel > 1)
-    pairs = where(waits, tuning.held_gathers_pipelined, 0.0)
-    return tuning.memory_bytes + 2 * gathered_bytes * pairs
 
 
 def held_bytes(model: StageModel) -> float:
@@ -65,7 +35,7 @@ def held_bytes(model: StageModel) -> float:
 def reserved_bytes(model: StageModel, memory: Memory) -> float:
     """The allocator's peak with `memory`: never more than the device has but for what is in use."""
     needed = float(memory.allocated) + slack_bytes(model, memory)
-    capacity = model.setting.cluster.capacity_bytes - context_bytes(model)
+    capacity = model.setting.cluster.capacity_bytes - model.context_bytes
     return max(needed, min(needed + held_bytes(model), capacity))
 
 
@@ -73,7 +43,7 @@ def is_pressed(model: StageModel) -> bool:
     """Whether the layout does not fit, or what the allocator would hold back does not beside it,
     with the device's whole memory and no margin: then it has to give blocks back all the time.
     """
-    cluster, outside = model.setting.cluster, context_bytes(model)
+    cluster, outside = model.setting.cluster, model.context_bytes
     needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
     whole = cluster.gpu.memory_bytes - outside
     return needed > cluster.capacity_bytes - outside or needed + held_bytes(model) > whole
@@ -85,13 +55,12 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
 
 
 def _rank_memory(model: StageModel, rank: int) -> Memory:
-    la, state = model.layout, model.setting.engine.state
-    state = kept_state(state, model.setting.training)
+    la, state, sharding = model.layout, model.state, model.traffic.sharding
     chunks = model.stages_of_rank[rank]
-    states = state_memory(state, model.rank_parameters[rank], model.sharding)
+    states = state_memory(state, model.rank_parameters[rank], sharding)
     states += Memory(transient=_kept(model, chunks))
     if model.setting.engine.kernels.counts_passes and not la.activation_offload:
-        peak = rank_peak(model, rank, model.sharding)
+        peak = rank_peak(model, rank, sharding)
         return states + Memory(activations=peak.activations, transient=peak.transient)
     vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
     saved = [model.stage_saved_bytes[i] for i in chunks]
@@ -101,7 +70,7 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
         states += Memory(host=activation_peak(vectors, layers))
         held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
     working = _transient(model, chunks)
-    update = float(update_bytes(state, model.rank_parameters[rank].dense, model.sharding))
+    update = float(update_bytes(state, model.rank_parameters[rank].dense, sharding))
     if update > held + working:
         return states + Memory(transient=update)
     return states + Memory(activations=held, transient=working)
@@ -110,10 +79,7 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
 def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:
     """Buffers of these chunks that outlive their use."""
     kinds = sorted({kind for i in chunks for kind, _ in model.stage_counts[i]})
-    if len(model.layout.stages) - 1 not in chunks:
-        return float(stand_in_bytes(model.site, kinds, with_modules=False))
-    head = float(head_buffer_bytes(model.site))
-    return head + float(stand_in_bytes(model.site, kinds, with_modules=True))
+    return float(model.outliving_bytes(kinds, head=len(model.layout.stages) - 1 in chunks))
 
 
 def _saved_by_layers(model: StageModel, chunk: int) -> float:
@@ -144,31 +110,19 @@ def _held_beside_host(
 
 def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     """Logits on the last rank, a replayed layer's activations, ZeRO-3's gathered layers."""
-    state, last = model.setting.engine.state, len(model.layout.stages) - 1
+    last = len(model.layout.stages) - 1
     kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}
     replayed = {key for i in chunks for key in model.stage_counts[i] if key[1] != "none"}
-    working = max((_replay_bytes(model, *key) for key in replayed), default=0.0)
-    gathered = max((_gathered(model, kind) for kind in kinds), default=0.0)
+    working = max((float(model.replay_bytes(*key)) for key in replayed), default=0.0)
+    layers = [model.layer_parameters(kind) for kind in kinds]
+    whole = (float(model.gathered_bytes(layer.dense + layer.expert)) for layer in layers)
+    gathered = max(whole, default=0.0)
     if last not in chunks:
         return working + 2 * gathered
-    alone = model.setting.model.tied and last == 0
-    ends = float(
-        gathered_bytes(state, 0.0 if alone else model.stage_parameters[last].dense
-                       - sum(model.layer_parameters(k).dense * n
-                             for (k, _), n in model.stage_counts[last].items()), model.sharding)
-    )  # fmt: skip
-    return max(float(logits_bytes(model.site)), working) + 2 * gathered + ends
-
-
-def _replay_bytes(model: StageModel, kind: int, mode: str) -> float:
-    """What a replayed layer holds beyond what it kept."""
-    return float(model.layer_saved_bytes(kind, "none") - model.layer_saved_bytes(kind, mode))
-
-
-def _gathered(model: StageModel, kind: int) -> float:
-    parameters = model.layer_parameters(kind)
-    return float(
-        gathered_bytes(
-            model.setting.engine.state, parameters.dense + parameters.expert, model.sharding
-        )
+    held = zip(model.end_parameters, (*model.stage_of_end, last), strict=False)
+    ends = sum(part.dense for part, stage in held if stage == last)
+    return (
+        max(float(logits_bytes(model.site)), working)
+        + 2 * gathered
+        + float(model.ends_gathered_bytes(ends))
     )

@@ -14,18 +14,9 @@ evaluation.
 from dataclasses import dataclass, fields
 
 from costmodels.actions import Work
-from costmodels.elementwise import Number
 from costmodels.layer import Pass, exposed_s
-from costmodels.params import RankParameters
 from costmodels.schedule import end_s
 from costmodels.stage_model import StageModel
-
-UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
-"""Read and written per parameter: gradient, master weight and moments."""
-CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
-"""The gradient read for its norm, read and written to scale it; the master weight rounded to the
-16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters, 46 bytes at 2.7e12 per s.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +56,12 @@ class StepTime:
 def schedule_work(model: StageModel) -> Work:
     """The schedule's actions in seconds."""
     tuning, shown = model.setting.tuning, 1.0 - model.setting.engine.overlap.pipeline
-    pipelined = model.layout.pipeline_parallel > 1
-    blocking = (shown * model.hop_s + float(model.boundary_s)) if pipelined else 0.0
-    extra = blocking + tuning.micro_batch_s / 2 / model.layout.virtual_stages
+    extra = float(model.blocking_s) + tuning.micro_batch_s / 2 / model.layout.virtual_stages
     return Work(
         tuple(float(c.forward.total_s) + extra for c in model.stage_costs),
         tuple(float(c.replay.total_s + c.input_grad.total_s) + extra for c in model.stage_costs),
         tuple(float(c.weight_grad.total_s) for c in model.stage_costs),
-        model.hop_s - shown * model.hop_s,
+        float(model.hop_s - shown * model.hop_s),
     )
 
 
@@ -87,7 +76,9 @@ def step_time(model: StageModel) -> StepTime:
     worst = max(range(len(busy)), key=lambda rank: busy[rank].total_s)
     makespan, work = max(reduced), busy[worst]
     crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
-    send = 2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
+    send = float(
+        2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
+    )
     overhead = model.m * model.setting.tuning.micro_batch_s
     overhead = overhead + float(2 * crossings * model.m * model.boundary_s)
     data = model.m * work.data_s + reduce_s(model, worst)
@@ -115,33 +106,16 @@ def _busy(model: StageModel, rank: int) -> Pass:
 
 def reduce_s(model: StageModel, rank: int) -> float:
     """Exposed gradient communication after the rank's last backward."""
-    engine, tuning = model.setting.engine, model.setting.tuning
-    whole = model.traffic.once_s(model.rank_parameters[rank])
-    late = model.traffic.reduces_late
-    room = 0.0 if late else float(model.rank_costs[rank].backward_room_s)
-    return float(exposed_s(whole, room, engine.overlap.data_reduce, tuning.interference))
+    whole, room = model.traffic.once_s(model.rank_parameters[rank]), model.rank_costs[rank]
+    interference = model.setting.tuning.interference
+    return float(exposed_s(whole, room.backward_room_s, model.reduce_overlap, interference))
 
 
 def update_s(model: StageModel, rank: int) -> float:
     """The optimizer step of a rank, and the gathering of what it updated."""
     parameters = model.rank_parameters[rank]
-    update = optimizer_s(model, parameters)
+    update = model.optimizer_s(parameters)
     gather = model.traffic.refresh_s(parameters)
     forward = float(model.rank_costs[rank].forward.room_s)
     overlap, tuning = model.setting.engine.overlap.weight_gather, model.setting.tuning
     return float(update + exposed_s(gather, forward, overlap, tuning.interference))
-
-
-def optimizer_s(model: StageModel, parameters: RankParameters) -> Number:
-    """The update of a rank's share of `parameters`, where it runs; or of each row of a grid."""
-    moved_bytes = UPDATE_BYTES[model.setting.training.optimizer]
-    device = model.pricer.device
-    around_bytes = CLIP_BYTES + (ROUND_BYTES if device.recipe.itemsize == 2.0 else 0.0)
-    each_s = moved_bytes / device.moved_bytes_per_s("adamw")
-    each_s = each_s + around_bytes / device.moved_bytes_per_s("copy")
-    on_device = model.traffic.updated(parameters) * each_s
-    if model.host is None:
-        return on_device
-    on_host = model.host.update_s(parameters, moved_bytes, model.setting.engine.overlap)
-    fraction = model.layout.optimizer_offload
-    return fraction * on_host + (1 - fraction) * on_device

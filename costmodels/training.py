@@ -1,7 +1,9 @@
 """What the user wants trained, layout apart: sequence, batch, number formats, optimizer."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
@@ -22,11 +24,13 @@ class Training:
                        balance)
     """
 
-    seq_len: int
-    global_batch_size: int
+    __pydantic_config__ = ConfigDict(extra="forbid")  # as `Layout`, it is read from plan files
+
+    seq_len: Annotated[int, Field(gt=0)]
+    global_batch_size: Annotated[int, Field(gt=0)]
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
-    expert_imbalance: float = 1.0
+    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
     adapters_only: bool = False
 
     @property

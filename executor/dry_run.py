@@ -32,7 +32,7 @@ from executor.dryrun.tracker import Tracker
 from executor.dryrun.work import Work
 from executor.engine.engine import Engine, Job
 from executor.engine.pipeline import Batch
-from planner.plan import Plan, UnreadablePlan, layout_of, read_plan, training_of
+from planner.plan import Plan, UnreadablePlan, read_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,8 @@ def job_of(plan: Plan) -> Job:
     """What a plan asks the engine to train."""
     return Job(
         model=model_from_config(plan.model.config, plan.model.name),
-        layout=layout_of(plan.layout),
-        training=training_of(plan.training),
+        layout=plan.layout,
+        training=plan.training,
     )
 
 
@@ -202,7 +202,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         plan = read_plan(options.plan)
-        layout = layout_of(plan.layout)
+        layout = plan.layout
         step = layout.world_size // layout.pipeline_parallel
         ranks = range(0, layout.world_size, step) if options.all_stages else [options.rank]
         if not 0 <= options.rank < layout.world_size:

@@ -25,7 +25,7 @@ from executor.results import Part, RunResult, timing_fields, write_result
 from executor.run import PLAN_FILE, RESULT_FILE, Settings
 from executor.run_row import write_row
 from executor.training_logs import READERS, TrainingLog
-from planner.plan import Plan, layout_of, training_of, write_plan
+from planner.plan import Plan, write_plan
 from planner.reading import Exported
 
 
@@ -149,9 +149,9 @@ def run_elsewhere(name: str, plan: Plan, settings: Settings, out: Path) -> RunRe
 
 def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
     """What the framework has printed by now."""
-    tokens = training_of(plan.training).global_batch_tokens
+    tokens = plan.training.global_batch_tokens
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return READERS[name](text, tokens / layout_of(plan.layout).world_size)
+    return READERS[name](text, tokens / plan.layout.world_size)
 
 
 def result_of(name: str, plan: Plan, settings: Settings, log: TrainingLog) -> RunResult:

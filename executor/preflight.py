@@ -11,7 +11,7 @@ from executor.probe import Found
 from hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster
 from hardware_profiles.local_cpu import free_memory_bytes
 from hardware_profiles.schema import Cluster
-from planner.plan import Plan, StageMemory, layout_of
+from planner.plan import Plan, StageMemory
 
 MEMORY_TOLERANCE = 0.05
 RANKS_PER_CORE = 8
@@ -39,7 +39,7 @@ def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
 
     Raises `CannotRun` when the ranks do not divide, or a host has too few GPUs.
     """
-    ranks = layout_of(plan.layout).world_size
+    ranks = plan.layout.world_size
     per_node, left = divmod(ranks, nodes)
     if left:
         raise CannotRun(f"{ranks} ranks ({label(plan)}) do not divide by {nodes} nodes")
@@ -90,7 +90,7 @@ def _check_made_for_cpus(plan: Plan, priced_by: Cluster | None) -> None:
         priced_by.gpu.title if priced_by
         else f"the profile {plan.cluster.name!r} (--cluster gives its file if it is of CPUs)"
     )  # fmt: skip
-    ranks = layout_of(plan.layout).world_size
+    ranks = plan.layout.world_size
     raise CannotRun(
         f"the plan is for {ranks} x {made_for}, and this host has no GPU: look at it with "
         "--dry-run, print its command with --print, or submit it with --launcher slurm"
@@ -123,7 +123,7 @@ def _resident(stage: StageMemory) -> float:
 
 def label(plan: Plan) -> str:
     """The layout's short name."""
-    return layout_of(plan.layout).label
+    return plan.layout.label
 
 
 def notices(

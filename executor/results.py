@@ -26,7 +26,7 @@ from executor.engine.coordinates import Coordinates
 from executor.engine.record import StepRecord, read_record
 from executor.profile.statistics import summarise
 from hardware_profiles.schema import Frozen
-from planner.plan import Plan, layout_of, training_of
+from planner.plan import Plan
 
 
 class Part(Frozen):
@@ -141,8 +141,8 @@ def measured_fields(
 def timing_fields(plan: Plan, step_times_s: Sequence[float]) -> dict[str, object]:
     """The fields of `RunResult` that come from the step times alone."""
     summary = summarise(step_times_s)
-    tokens = training_of(plan.training).global_batch_tokens
-    gpus = layout_of(plan.layout).world_size
+    tokens = plan.training.global_batch_tokens
+    gpus = plan.layout.world_size
     return {
         "step_time_s": summary.median_s,
         "step_time_spread": summary.spread,
@@ -162,7 +162,7 @@ def _rank(plan: Plan, rank: int, steps: Sequence[StepRecord], typical: int) -> R
     step = steps[typical]
     return RankResult(
         rank=rank,
-        pipeline_rank=Coordinates(layout_of(plan.layout), rank).pp_rank,
+        pipeline_rank=Coordinates(plan.layout, rank).pp_rank,
         step_time_s=step.step_time_s,
         forward_s=step.forward_s,
         backward_s=step.backward_s,

@@ -17,7 +17,7 @@ from executor.run_row import write_row
 from executor.slurm import SlurmFailed
 from executor.start import Launcher, Starter
 from hardware_profiles.local_cpu import num_cores
-from planner.plan import Plan, layout_of, write_plan
+from planner.plan import Plan, write_plan
 
 ENGINE = "executor.engine.train"
 TIMEOUT_S = 600.0
@@ -189,7 +189,7 @@ class Tracker:
     def write(self, status: str, problem: str | None = None) -> RunResult:
         """The result by now, written to its file."""
         plan, settings = self._plan, self._settings
-        world_size = layout_of(plan.layout).world_size
+        world_size = plan.layout.world_size
         band = settings.band
         if band is None and plan.prediction:
             band = plan.prediction.error_fraction

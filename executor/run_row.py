@@ -12,7 +12,7 @@ from costmodels.hf_config import model_from_config
 from costmodels.model import Model
 from costmodels.units import GIB
 from executor.results import RunResult
-from planner.plan import Plan, layout_of
+from planner.plan import Plan
 from planner.run_rows import SkippedRow
 from planner.runs import run_of
 
@@ -47,9 +47,7 @@ def row_of(plan: Plan, result: RunResult, gpu: str) -> dict[str, str] | None:
         run = run_of(row)
     except SkippedRow:
         return None
-    same = run.layout == layout_of(plan.layout) and replace(run.model, name="") == replace(
-        model, name=""
-    )
+    same = run.layout == plan.layout and replace(run.model, name="") == replace(model, name="")
     return row if same else None
 
 
@@ -73,7 +71,7 @@ def _shape(model: Model) -> dict[str, str]:
 
 
 def _layout(plan: Plan) -> dict[str, str]:
-    la, training = layout_of(plan.layout), plan.training
+    la, training = plan.layout, plan.training
     said: dict[str, object] = {
         "seq_len": training.seq_len, "global_batch": training.global_batch_size,
         "precision": training.precision, "gpus": la.world_size, "dp": la.data_parallel,

@@ -11,34 +11,48 @@ import numpy as np
 from costmodels.grid import Floats, Ints
 from costmodels.layout import Schedule
 from planner.closed_form import ClosedForm
-from planner.coefficients import ABSENT, Coefficients, row_of
+from planner.coefficients import ABSENT, Coefficients
 from planner.pipeline_shape import PipelineShape, pipeline_shape
 from planner.space import Space, Variant
 from planner.splits import splits
-from planner.stage_problem import StageProblem
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alike:
-    """Layouts of one schedule, ranks, chunks, recompute modes and splits; `m` and prices differ."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pipelines:
+    """What one layout or many run alike, and what they cost.
+
+    prices      a row for each, held in memory as the schedule holds them
+    modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
+    pattern     the kind of each layer in model order
+    splits      the layers per stage to choose from, None for any
+    empty_ends  the first and the last of several stages may hold no layer
+    """
 
     prices: Coefficients
-    m: Ints
     schedule: Schedule
     pp: int
     vpp: int
     modes: tuple[int, ...]
     pattern: tuple[int, ...]
-    splits: tuple[tuple[int, ...], ...] | None
+    splits: tuple[tuple[int, ...], ...] | None = None
+    empty_ends: bool = False
 
-    @classmethod
-    def only(cls, problem: StageProblem) -> "Alike":
-        """One layout."""
-        p = problem
-        return cls(
-            prices=row_of(p), m=np.array([p.m]), schedule=p.schedule, pp=p.pp, vpp=p.vpp,
-            modes=p.modes, pattern=p.pattern, splits=p.splits,
-        )  # fmt: skip
+    @property
+    def chunks(self) -> int:
+        """Virtual stages in all."""
+        return self.pp * self.vpp
+
+    @cached_property
+    def kind_counts(self) -> tuple[int, ...]:
+        """Layers of each kind."""
+        return tuple(self.pattern.count(kind) for kind in range(self.prices.layer_ns.shape[1]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alike(Pipelines):
+    """Layouts of one schedule, ranks, chunks, recompute modes and splits; `m` and prices differ."""
+
+    m: Ints
 
     def take(self, rows: "Ints | slice") -> "Alike":
         """Some of them."""
@@ -46,11 +60,6 @@ class Alike:
 
     def __len__(self) -> int:
         return len(self.m)
-
-    @cached_property
-    def kind_counts(self) -> tuple[int, ...]:
-        """Layers of each kind."""
-        return tuple(self.pattern.count(kind) for kind in range(self.prices.layer_ns.shape[1]))
 
     @cached_property
     def vectors(self) -> Ints:
@@ -98,7 +107,7 @@ class Alike:
         """T, by layout."""
         c = self.prices
         layers = c.layer_ns[:, :, list(self.modes)].min(2) @ np.array(self.kind_counts)
-        total: Ints = layers + c.embedding_ns + c.head_ns + self.pp * self.vpp * c.send_ns
+        total: Ints = layers + c.embedding_ns + c.head_ns + self.chunks * c.send_ns
         return total
 
     @cached_property
@@ -118,6 +127,7 @@ def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Varian
         m=space.grid.num_micro_batches[rows],
         schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
         pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
+        empty_ends=space.legality.layers_count_ends,
     )  # fmt: skip
 
 

@@ -19,16 +19,7 @@ from planner.explain import (
     priced,
 )
 from planner.host_memory import host_use
-from planner.plan import (
-    Plan,
-    PlanCluster,
-    PlanLayout,
-    PlanModel,
-    PlanStage,
-    PlanTraining,
-    RunnerUp,
-    SearchReport,
-)
+from planner.plan import Plan, PlanCluster, PlanModel, RunnerUp, SearchReport
 from planner.predict import stage_memory, step_model_of
 from planner.priced_space import Question
 from planner.question import Asked
@@ -84,15 +75,9 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
     return Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=cluster_hash(q.cluster)),
-        training=PlanTraining(
-            seq_len=q.training.seq_len,
-            global_batch_size=q.training.global_batch_size,
-            precision=q.training.precision,
-            optimizer=q.training.optimizer,
-            expert_imbalance=q.training.expert_imbalance,
-        ),
+        training=q.training,
         engine=q.engine.name,
-        layout=plan_layout(best.layout),
+        layout=best.layout,
         prediction=chosen.prediction,
         search=report_of(result),
         runners_up=tuple(_runner_up(chosen.parts, other) for other in others),
@@ -114,24 +99,10 @@ def report_of(result: SearchResult) -> SearchReport:
     )
 
 
-def plan_layout(layout: Layout) -> PlanLayout:
-    """`layout` as the plan file states it."""
-    names = [name for name in PlanLayout.model_fields if name != "stages"]
-    stages = tuple(
-        PlanStage(
-            layers=stage.layers,
-            selective_layers=stage.selective_layers,
-            full_layers=stage.full_layers,
-        )
-        for stage in layout.stages
-    )
-    return PlanLayout(stages=stages, **{name: getattr(layout, name) for name in names})
-
-
 def _runner_up(chosen: TimeParts, case: Case) -> RunnerUp:
     other = priced(case)
     return RunnerUp(
-        layout=plan_layout(case.layout),
+        layout=case.layout,
         step_time_s=other.prediction.step_time_s,
         reserved_bytes=fullest(other.prediction)[1].reserved,
         lost_by=lost_by(chosen, other.parts),

@@ -80,15 +80,11 @@ def _modes(space: Space) -> list[int]:
 
 
 def _shapes(space: Space) -> list[tuple[int, int, Ints]]:
-    """The rows of each (pipeline ranks, micro-batches)."""
+    """The rows of each shape, with its pipeline ranks and micro-batches."""
     grid = space.grid
-    keys = grid.pipeline_parallel * 2**32 + grid.num_micro_batches
-    order = np.argsort(keys, kind="stable")
-    cuts = np.flatnonzero(np.diff(keys[order])) + 1
-    groups = np.split(order, cuts) if len(order) else []
     return [
         (int(grid.pipeline_parallel[rows[0]]), int(grid.num_micro_batches[rows[0]]), rows)
-        for rows in groups
+        for rows in space.shapes(np.arange(len(grid)))
     ]
 
 

@@ -28,11 +28,11 @@ import numpy as np
 from costmodels.grid import Ints
 from planner.alike import run_as
 from planner.bounds import row_bounds, row_fits
-from planner.coefficients import NS_PER_S, Coefficients, stage_problem
+from planner.coefficients import NS_PER_S, Coefficients
 from planner.packing import CELLS, packing_bound, packing_bounds
 from planner.space import Space, Variant
 from planner.split_bound import split_bounds
-from planner.stage_problem import StagePlan, StageProblem
+from planner.stage_problem import StagePlan, StageProblem, stage_problem
 from planner.stages import Solver
 
 WINDOWS = (0.03, 0.25)
@@ -108,11 +108,9 @@ class BranchAndBound:
         self._refuted: dict[Family, list[tuple[tuple[int, ...], int]]] = {}
 
     def _variants_in(self, rows: Ints) -> int:
-        pp, m = self.space.grid.pipeline_parallel[rows], self.space.grid.num_micro_batches[rows]
-        _, first, counts = np.unique(pp * 2**32 + m, return_index=True, return_counts=True)
         return sum(
-            int(times) * len(self.space.variants(int(rows[i])))
-            for i, times in zip(first, counts, strict=True)
+            len(alike) * len(self.space.variants(int(alike[0])))
+            for alike in self.space.shapes(rows)
         )
 
     @property
@@ -139,13 +137,13 @@ class BranchAndBound:
         tried: set[Kind] = set()
         for row in self.rows.tolist():
             kind = self._kind(row)
-            if kind in tried:
+            plain = [each for each in self.space.variants(row) if each.virtual_stages == 1]
+            if kind in tried or not plain:
                 continue
             tried.add(kind)
-            for variant in self.space.variants(row):
-                if variant.virtual_stages == 1:
-                    _, plan = self.solver.first_plan(self._problem(row, variant))
-                    self._offer(row, variant, plan)
+            for variant in plain:
+                _, plan = self.solver.first_plan(self._problem(row, variant))
+                self._offer(row, variant, plan)
             if len(tried) == FIRST_KINDS:
                 return
 
@@ -369,10 +367,7 @@ class BranchAndBound:
         )
 
     def _problem(self, row: int, variant: Variant) -> StageProblem:
-        space = self.space
-        return stage_problem(
-            self.coefficients, space.grid, row, variant, space.model, space.legality
-        )
+        return stage_problem(self.space, self.coefficients, row, variant)
 
     def _kind(self, row: int) -> Kind:
         grid = self.space.grid

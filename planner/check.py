@@ -17,7 +17,7 @@ from hardware_profiles.load import UnknownProfile, cluster_hash
 from hardware_profiles.load_models import UnknownModel
 from planner.config_files import Candidate, candidates, text_of
 from planner.fixes import Price
-from planner.plan import Plan, UnreadablePlan, layout_of, training_of
+from planner.plan import Plan, UnreadablePlan
 from planner.reading import IllegalConfig, NothingToRead, Reading, UnreadableConfig
 from planner.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
 from planner.settings import Settings, UnreadableSettings, one_line, settings_near
@@ -143,7 +143,7 @@ def _check_plan(text: str, path: str, tools: Tools, limits: Limits) -> Finding:
 def case_of(plan: Plan) -> Case:
     """A plan file as a case; raises the loaders' errors for names that are unknown here."""
     cluster = cluster_named(plan.cluster.name)
-    layout = layout_of(plan.layout)
+    layout = plan.layout
     if layout.world_size != plan.cluster.gpus:
         raise InvalidLayout(
             f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {layout.world_size}"
@@ -153,7 +153,7 @@ def case_of(plan: Plan) -> Case:
     return Case(
         model=model_from_config(plan.model.config, plan.model.name),
         layout=layout,
-        training=training_of(plan.training),
+        training=plan.training,
         cluster=cluster,
         engine=engine_named(plan.engine),
         notes=(note,) if changed else (),

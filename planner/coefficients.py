@@ -1,4 +1,4 @@
-"""`costmodels.price.Prices` in whole numbers, and the inner problem of one of its rows.
+"""`costmodels.price.Prices` in whole numbers.
 
 Seconds become nanoseconds, bytes become KiB rounded up and the accelerator's capacity KiB rounded
 down: what fits here fits there. Coarser units move the optimum (ms and MiB by 0.3 to 1.5 %), finer
@@ -12,16 +12,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.grid import Grid, Ints
+from costmodels.grid import Ints
 from costmodels.in_flight import ZERO_BUBBLE
 from costmodels.layout import Schedule
-from costmodels.model import Model
 from costmodels.price import Prices
-from hardware_profiles.engine_schema import Legality
 from planner.closed_form import ClosedForm, Passes, closed_form
-from planner.space import Variant
-from planner.splits import splits
-from planner.stage_problem import End, StageProblem
 
 KIB = 1024
 NS_PER_S = 1e9
@@ -120,82 +115,3 @@ class Coefficients:
 
 def _rounded(values: NDArray[np.float64]) -> Ints:
     return np.where(np.isfinite(values), values, ABSENT).astype(np.int64)
-
-
-def stage_problem(
-    coefficients: Coefficients,
-    grid: Grid,
-    row: int,
-    variant: Variant,
-    model: Model,
-    legality: Legality,
-) -> StageProblem:
-    """The inner problem of `row` run as `variant`."""
-    pp = int(grid.pipeline_parallel[row])
-    c = coefficients.take(slice(row, row + 1)).held_as(variant.schedule)
-    return StageProblem(
-        pattern=model.pattern,
-        schedule=variant.schedule,
-        pp=pp,
-        vpp=variant.virtual_stages,
-        m=int(grid.num_micro_batches[row]),
-        modes=variant.modes,
-        layer_ns=tuple(map(tuple, c.layer_ns[0].tolist())),
-        saved_kib=tuple(map(tuple, c.layer_saved_kib[0].tolist())),
-        state_kib=tuple(c.layer_state_kib[0].tolist()),
-        update_kib=tuple(c.layer_update_kib[0].tolist()),
-        step_ns=tuple(c.layer_step_ns[0].tolist()),
-        transient_kib=tuple(c.transient_kib[0].tolist()),
-        embedding=End(
-            int(c.embedding_ns[0]),
-            int(c.embedding_saved_kib[0]),
-            int(c.embedding_state_kib[0]),
-            int(c.embedding_step_ns[0]),
-            update_kib=int(c.embedding_update_kib[0]),
-        ),
-        head=End(
-            int(c.head_ns[0]),
-            int(c.head_saved_kib[0]),
-            int(c.head_state_kib[0]),
-            int(c.head_step_ns[0]),
-            int(c.head_transient_kib[0]),
-            int(c.head_update_kib[0]),
-        ),
-        send_ns=int(c.send_ns[0]),
-        fixed_kib=int(c.fixed_kib[0]),
-        cap_kib=c.cap_kib,
-        fixed_step_ns=int(c.fixed_step_ns[0]),
-        passes_ns=Passes(int(c.forward_ns[0]), int(c.input_grad_ns[0]), int(c.weight_grad_ns[0])),
-        splits=splits(model, legality, pp, variant.virtual_stages),
-        empty_ends=legality.layers_count_ends,
-    )
-
-
-def row_of(problem: StageProblem) -> Coefficients:
-    """The one row that `problem` was made of, but for what no bound reads."""
-    p = problem
-    ends = {
-        f"{name}_{field.name}": np.array([getattr(end, field.name)])
-        for name, end in (("embedding", p.embedding), ("head", p.head))
-        for field in fields(end)
-    }
-    del ends["embedding_transient_kib"]  # an embedding has none
-    return Coefficients(
-        layer_ns=np.array([p.layer_ns]),
-        layer_saved_kib=np.array([p.saved_kib]),
-        layer_state_kib=np.array([p.state_kib]),
-        layer_update_kib=np.array([p.update_kib]),
-        layer_deferred_kib=np.zeros((1, len(p.state_kib)), np.int64),
-        layer_waiting_kib=np.zeros((1, len(p.state_kib)), np.int64),
-        put_off_kib=np.zeros(1, np.int64),
-        layer_step_ns=np.array([p.step_ns]),
-        transient_kib=np.array([p.transient_kib]),
-        send_ns=np.array([p.send_ns]),
-        fixed_kib=np.array([p.fixed_kib]),
-        fixed_step_ns=np.array([p.fixed_step_ns]),
-        forward_ns=np.array([p.passes_ns.forward_ns]),
-        input_grad_ns=np.array([p.passes_ns.input_grad_ns]),
-        weight_grad_ns=np.array([p.passes_ns.weight_grad_ns]),
-        cap_kib=p.cap_kib,
-        **ends,
-    )

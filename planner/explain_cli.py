@@ -14,7 +14,7 @@ from planner.answer import reasons
 from planner.check import case_of
 from planner.explain import Priced, TimeParts, lacking_bytes, priced
 from planner.output import console, print_json
-from planner.plan import Plan, layout_of, read_plan
+from planner.plan import Plan, read_plan
 from planner.predict import step_model_of
 from planner.report import (
     bullets,
@@ -63,7 +63,7 @@ def explain(
         print(f"wrote {html}", file=sys.stderr)
     if trace:
         timeline = step_timeline(step_model_of(case))
-        title = f"{current.model.name} {layout_of(current.layout).label}"
+        title = f"{current.model.name} {current.layout.label}"
         write_text(trace, json.dumps(chrome_trace(timeline, title)))
         print(f"wrote {trace}; open it at ui.perfetto.dev", file=sys.stderr)
 
@@ -92,7 +92,7 @@ def document(plan: Plan, parts: TimeParts) -> dict[str, Any]:
 
 def print_explanation(plan: Plan, parts: TimeParts) -> None:
     """The explanation on stdout."""
-    out, layout = console(), layout_of(plan.layout)
+    out, layout = console(), plan.layout
     prediction = plan.prediction
     assert prediction is not None
     out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")

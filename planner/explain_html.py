@@ -8,7 +8,7 @@ from string import Template
 
 from costmodels.units import format_bytes, format_count, format_seconds
 from planner.explain import PART_NAMES, TimeParts, needed_bytes, time_parts
-from planner.plan import Plan, Prediction, layout_of
+from planner.plan import Plan, Prediction
 from planner.predict import step_model_of
 from planner.report import CATEGORIES, host_line, lost_text, proof_lines, range_of, stages_line
 from planner.resolve import Case
@@ -129,7 +129,7 @@ def _runners(plan: Plan) -> str:
     for other in plan.runners_up:
         slower = other.step_time_s / plan.prediction.step_time_s - 1
         rows.append(
-            f"<tr><td><code>{escape(layout_of(other.layout).label)}</code></td>"
+            f"<tr><td><code>{escape(other.layout.label)}</code></td>"
             f"<td class='number'>{format_seconds(other.step_time_s)}</td>"
             f"<td class='number'>{slower:+.1%}</td>"
             f"<td class='number'>{format_bytes(other.reserved_bytes)}</td>"

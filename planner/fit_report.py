@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from costmodels.units import GIB, format_bytes
-from planner.answer import case_at, plan_layout
+from planner.answer import case_at
 from planner.explain import needed_bytes, runs
 from planner.fixes import changes
 from planner.footprint import Explanation, Fit, NearestMiss, minimum_gpus
-from planner.plan import Prediction
+from planner.plan import Prediction, said
 from planner.predict import predicted, stage_memory, step_model_of
 from planner.priced_space import Question
 from planner.report import indented, memory_bars, memory_legend, step_heading
@@ -132,7 +132,7 @@ def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
         "nearest": None
         if why.nearest is None
         else {
-            "layout": plan_layout(why.nearest.layout).model_dump(mode="json"),
+            "layout": said(why.nearest.layout),
             "lacking_bytes": why.nearest.lacking_bytes,
             "capacity_bytes": why.nearest.capacity_bytes,
         },
@@ -145,4 +145,4 @@ def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
 
 
 def _fit(fit: Fit) -> dict[str, Any]:
-    return {"gpus": fit.gpus, "layout": plan_layout(fit.layout).model_dump(mode="json")}
+    return {"gpus": fit.gpus, "layout": said(fit.layout)}

@@ -20,12 +20,12 @@ import numpy as np
 
 from costmodels.layout import Layout
 from planner.bounds import row_bounds, row_fits
-from planner.coefficients import Coefficients, stage_problem
+from planner.coefficients import Coefficients
 from planner.pins import Pin, Pins, parse_pin
 from planner.priced_space import Pricer, Question, closed_form, price_space
 from planner.search import layout_of_row
-from planner.space import Space, enumerate_space
-from planner.stage_problem import StagePlan, StageProblem
+from planner.space import Space, enumerate_space, legal_schedules
+from planner.stage_problem import StagePlan, StageProblem, stage_problem
 from planner.stages import Solver
 
 MOST_TIMES_CAPACITY = 4096
@@ -150,8 +150,8 @@ class _Memory:
     def __init__(self, question: Question, price: Pricer) -> None:
         q = replace(question, pins=_smallest_batches(question.pins))
         self.question = q
-        self.space: Space = enumerate_space(
-            q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node
+        self.space: Space = _plain_where_it_can_be(
+            enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
         )
         self.solver = Solver()
         self.coefficients: Coefficients | None = None
@@ -175,9 +175,7 @@ class _Memory:
         variants = self.space.variants(row)
         plain = [variant for variant in variants if variant.virtual_stages == 1]
         for variant in plain or variants:
-            problem = stage_problem(
-                coefficients, self.space.grid, row, variant, self.space.model, self.space.legality
-            )
+            problem = stage_problem(self.space, coefficients, row, variant)
             plan = self._plan(problem)
             if plan is not None:
                 layout = layout_of_row(self.space.grid, row, variant, plan)
@@ -212,6 +210,16 @@ class _Memory:
         return NearestMiss(
             found.layout, lacking, self.coefficients.reserved_bytes(self.capacity_kib)
         )
+
+
+def _plain_where_it_can_be(space: Space) -> Space:
+    """`space` without the rows of several chunks per rank that may have one as well."""
+    grid, kept = space.grid, np.ones(len(space.grid), dtype=bool)
+    for rows in space.shapes(np.flatnonzero(grid.virtual_stages == 2)):
+        pp, m = grid.pipeline_parallel[rows[0]], grid.num_micro_batches[rows[0]]
+        legal = legal_schedules(space.model, space.legality, space.pins, int(pp), int(m))
+        kept[rows] = all(chunks > 1 for _, chunks in legal)
+    return replace(space, grid=grid.take(np.flatnonzero(kept)))
 
 
 def _on_host(pins: Pins) -> Pins:

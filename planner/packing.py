@@ -61,7 +61,7 @@ def stacks(kind_counts: tuple[int, ...]) -> list[list[int]]:
 def packing_bound(problem: StageProblem, below: int | None) -> int | None:
     """A lower bound of the objective, `below` if nothing is below that; None: no fit."""
     limit = None if below is None else np.array([below])
-    bound = packing_bounds(Alike.only(problem), limit)[0]
+    bound = packing_bounds(problem.alone, limit)[0]
     return int(bound) if np.isfinite(bound) else below
 
 

@@ -6,19 +6,21 @@ configuration is inside, so a plan needs no other file; the cluster is named and
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
-from costmodels.layout import Layout, RecomputeModule, Schedule, Stage
-from costmodels.training import Optimizer, Precision, Training
+from costmodels.layout import Layout
+from costmodels.training import Training
 from hardware_profiles.load import first_fault
 from hardware_profiles.schema import Frozen
 from planner.text_files import write_text
 
 VERSION = 1
+UNSAID = ("adapters_only", "modules_apart")  # known of other engines' configurations only
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one: 8 x as fast
 _SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
@@ -55,45 +57,6 @@ class PlanCluster(Frozen):
     name: str
     gpus: int = Field(gt=0)
     sha256: str
-
-
-class PlanTraining(Frozen):
-    """`costmodels.training.Training`, as people write it."""
-
-    seq_len: int = Field(gt=0)
-    global_batch_size: int = Field(gt=0)
-    precision: Precision = "bf16"
-    optimizer: Optimizer = "adamw"
-    expert_imbalance: float = Field(default=1.0, ge=1)
-
-
-class PlanStage(Frozen):
-    """`costmodels.layout.Stage`, as people write it."""
-
-    layers: int = Field(ge=0)
-    selective_layers: int = Field(default=0, ge=0)
-    full_layers: int = Field(default=0, ge=0)
-
-
-class PlanLayout(Frozen):
-    """`costmodels.layout.Layout`, as people write it."""
-
-    data_parallel: int = Field(default=1, gt=0)
-    tensor_parallel: int = Field(default=1, gt=0)
-    pipeline_parallel: int = Field(default=1, gt=0)
-    virtual_stages: int = Field(default=1, gt=0)
-    context_parallel: int = Field(default=1, gt=0)
-    expert_parallel: int = Field(default=1, gt=0)
-    expert_tensor_parallel: int = Field(default=1, gt=0)
-    sequence_parallel: bool = False
-    zero_stage: int = Field(default=0, ge=0, le=3)
-    shard_group: int = Field(default=0, ge=0)
-    micro_batch_size: int = Field(default=1, gt=0)
-    schedule: Schedule = "1f1b"
-    stages: tuple[PlanStage, ...]
-    selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
-    optimizer_offload: float = Field(default=0.0, ge=0, le=1)
-    activation_offload: float = Field(default=0.0, ge=0, le=1)
 
 
 class StageMemory(Frozen):
@@ -144,10 +107,14 @@ class Prediction(Frozen):
 class RunnerUp(Frozen):
     """Another layout, and what it loses to the chosen one."""
 
-    layout: PlanLayout
+    layout: Layout
     step_time_s: float
     reserved_bytes: float
     lost_by: dict[str, float]
+
+    @field_serializer("layout")
+    def _said(self, value: Layout) -> dict[str, Any]:
+        return said(value)
 
 
 class SearchReport(Frozen):
@@ -169,13 +136,25 @@ class Plan(Frozen):
     meshplan: Literal[1] = 1
     model: PlanModel
     cluster: PlanCluster
-    training: PlanTraining
+    training: Training
     engine: str
-    layout: PlanLayout
+    layout: Layout
     prediction: Prediction | None = None
     search: SearchReport | None = None
     runners_up: tuple[RunnerUp, ...] = ()
     reasons: tuple[str, ...] = ()
+
+    @field_validator("layout", "training")
+    @classmethod
+    def _says_no_more(cls, value: Layout | Training) -> Layout | Training:
+        for name in UNSAID:
+            if getattr(value, name, False):
+                raise ValueError(f"{name}: no such field in a plan, which nothing could execute")
+        return value
+
+    @field_serializer("layout", "training")
+    def _said(self, value: Layout | Training) -> dict[str, Any]:
+        return said(value)
 
     def to_yaml(self) -> str:
         """The file's text; `Plan.from_yaml` reads it back to an equal plan."""
@@ -203,22 +182,15 @@ class Plan(Frozen):
             raise UnreadablePlan(f"{place}: {first_fault(error, 'plan')}") from None
 
 
+def said(value: Layout | Training) -> dict[str, Any]:
+    """What a plan file says of it: all fields but those of jobs that a plan does not launch."""
+    return {name: each for name, each in asdict(value).items() if name not in UNSAID}
+
+
 def content_hash(content: object) -> str:
     """sha256 of `content` as canonical JSON, so that reordering keys does not change it."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def layout_of(plan: PlanLayout) -> Layout:
-    """The layout as the cost model takes it."""
-    fields = dict(plan)
-    fields["stages"] = tuple(Stage(**dict(stage)) for stage in plan.stages)
-    return Layout(**fields)
-
-
-def training_of(plan: PlanTraining) -> Training:
-    """The training as the cost model takes it."""
-    return Training(**dict(plan))
 
 
 def read_plan(path: Path) -> Plan:

@@ -17,7 +17,7 @@ from planner.compare import Comparison, Row, compare, cost_per_trillion_tokens
 from planner.config_files import text_of
 from planner.fit_report import print_fit
 from planner.output import console, listing
-from planner.plan import Plan, layout_of
+from planner.plan import Plan
 from planner.predict import predicted
 from planner.priced_space import Question
 from planner.question import Asked, BadQuestion
@@ -89,7 +89,7 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     assert plan.prediction is not None
     assert plan.search is not None
     out.print(step_heading(3, "Maximise throughput"))
-    out.print(indented(Text(layout_of(plan.layout).label, style="bold green")))
+    out.print(indented(Text(plan.layout.label, style="bold green")))
     out.print(indented(time_line(plan.prediction)))
     out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
     out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))

@@ -3,7 +3,6 @@
 from costmodels.memory import Memory
 from costmodels.step import Setting, StepModel, StepTime
 from hardware_profiles.intervals import reserved_interval, step_time_interval
-from hardware_profiles.tunings import load_fit
 from planner.plan import Prediction, StageMemory
 from planner.resolve import Case
 
@@ -16,8 +15,7 @@ def predicted(case: Case) -> Prediction:
 
 def step_model_of(case: Case) -> StepModel:
     """The layout of a case, to be asked for its memory (`stage_memory`) and its time."""
-    tuning = load_fit(case.engine.name, case.cluster.gpu.name).tuning
-    setting = Setting(case.model, case.training, case.cluster, case.engine, tuning)
+    setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
     return StepModel(setting, case.layout)
 
 

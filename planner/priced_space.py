@@ -9,10 +9,10 @@ from costmodels.grid import Grid
 from costmodels.model import Model
 from costmodels.price import Prices
 from costmodels.price import price as closed_form_price
+from costmodels.setting import Setting
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import load_fit
 from planner.coefficients import Coefficients
 from planner.pins import Pins
 from planner.space import Space
@@ -36,8 +36,7 @@ class Question:
 def closed_form(grid: Grid, question: Question) -> Prices:
     """The cost model's own prices, with what was fitted for this engine and GPU."""
     q = question
-    tuning = load_fit(q.engine.name, q.cluster.gpu.name).tuning
-    return closed_form_price(grid, q.model, q.training, q.cluster, q.engine, tuning)
+    return closed_form_price(grid, Setting.fitted(q.model, q.training, q.cluster, q.engine))
 
 
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.grid import Floats, Ints
-from planner.alike import Alike
 from planner.coefficients import ABSENT
 from planner.mixes import mixed, mixes, prefix
 from planner.packing import at_least
@@ -45,7 +44,7 @@ class Ranks:
     def __init__(self, problem: StageProblem, below: int | None) -> None:
         limit = None if below is None else np.array([below])
         self.problem, self.below = problem, below
-        self.pairs, self._least = least_of_splits(Alike.only(problem), limit)
+        self.pairs, self._least = least_of_splits(problem.alone, limit)
         self.splits = [(problem.splits or ())[split] for split in self.pairs.split]
         self.share = int(problem.form.over) / problem.form.under
         rounded = int(problem.form.share_ns(problem.least_work_ns))

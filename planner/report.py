@@ -17,7 +17,7 @@ from costmodels.units import GIB, format_bytes, format_seconds
 from planner.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from planner.host_memory import host_use
 from planner.output import listing
-from planner.plan import Plan, Prediction, RunnerUp, SearchReport, StageMemory, layout_of
+from planner.plan import Plan, Prediction, RunnerUp, SearchReport, StageMemory
 from planner.resolve import cluster_named
 
 BAR = 50
@@ -187,7 +187,7 @@ def runners_table(plan: Plan) -> Table:
     for other in plan.runners_up:
         slower = other.step_time_s / plan.prediction.step_time_s - 1
         table.add_row(
-            layout_of(other.layout).label,
+            other.layout.label,
             format_seconds(other.step_time_s),
             f"{slower:+.1%}",
             format_bytes(other.reserved_bytes),

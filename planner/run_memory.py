@@ -9,7 +9,6 @@ from costmodels.step import Setting, StepModel
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine
 from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import load_fit
 
 
 def holds(model: StepModel) -> bool:
@@ -33,6 +32,5 @@ def as_it_held(
     """
     if "selective" in engine.legality.recompute:
         return layout
-    tuning = load_fit(engine.name, cluster.gpu.name).tuning
-    fits = holds(StepModel(Setting(model, training, cluster, engine, tuning), layout))
+    fits = holds(StepModel(Setting.fitted(model, training, cluster, engine), layout))
     return layout if fits else recomputing(layout)

@@ -2,8 +2,9 @@
 
     tp cp pp ep etp zero shard_group mbs   one row each of `Space.grid`, with dp and m that follow:
         dp = gpus / (tp cp pp)             m = global_batch_size / (dp mbs), exactly
-    schedule, vpp                          the variants of a row (`Space.variants`), opened lazily:
-                                           what a layer costs does not depend on them
+    schedule, vpp                          the variants of a row (`Space.variants`), opened lazily.
+                                           What changes a price is in the row: one chunk per rank or
+                                           several, both ends on one rank (V shapes) or not
 
 Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (`Engine.legality`),
 the pins, and five default ranges that keep out what never pays and that a pin opens:
@@ -14,29 +15,25 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.elementwise import Condition
 from costmodels.grid import Grid, Ints, thousandths
-from costmodels.layout import VIRTUAL_STAGES, Schedule
+from costmodels.in_flight import V_SHAPED
+from costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Schedule
 from costmodels.model import Model
+from costmodels.placement import hides_with_chunks
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine, Legality
 from planner.engine_rules import ON_CPU
 from planner.pins import FRACTION_AXES, RECOMPUTE, Pins
 from planner.splits import can_split
 
-SCHEDULES: tuple[Schedule, ...] = (
-    "gpipe",
-    "1f1b",
-    "interleaved_1f1b",
-    "zb_h1",
-    "zb_v",
-    "dualpipe_v",
-)
+ANY = -1  # of a row: no price depends on its schedule
 MOST_MICRO_BATCH = 64
 NO_RECOMPUTE = RECOMPUTE.index("none")
 
@@ -59,7 +56,7 @@ class Space:
     legality: Legality
     pins: Pins
     dropped: dict[str, int]
-    _variants: dict[tuple[int, int, bool], tuple[Variant, ...]] = field(default_factory=dict)
+    _variants: dict[tuple[int, ...], tuple[Variant, ...]] = field(default_factory=dict)
 
     @property
     def mode_classes(self) -> tuple[tuple[int, ...], ...]:
@@ -70,15 +67,29 @@ class Space:
         """The schedules, chunks per rank and recompute modes that `row` may have."""
         pp = int(self.grid.pipeline_parallel[row])
         m = int(self.grid.num_micro_batches[row])
+        chunks, shape = int(self.grid.virtual_stages[row]), int(self.grid.schedule[row])
         plain = bool(self.grid.activation_offload[row]) and self._offloads_plainly
-        known = self._variants.get((pp, m, plain))
+        known = self._variants.get((pp, m, chunks, shape, plain))
         if known is None:
-            known = self._variants[pp, m, plain] = tuple(
+            known = self._variants[pp, m, chunks, shape, plain] = tuple(
                 Variant(schedule, vpp, modes)
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
+                if chunks in (0, min(vpp, 2))
+                if shape in (ANY, _shape(schedule))
                 for modes in (((NO_RECOMPUTE,),) if plain else self.mode_classes)
             )
         return known
+
+    def shapes(self, rows: Ints) -> list[Ints]:
+        """`rows` by pipeline ranks, micro-batches and the ways to run them: each group has the same
+        schedules.
+        """
+        grid = self.grid
+        shape = grid.pipeline_parallel[rows] * 2**32 + grid.num_micro_batches[rows]
+        way = 3 * (grid.schedule[rows] - ANY) + grid.virtual_stages[rows]
+        _, which = np.unique(shape * 64 + way, return_inverse=True)
+        order = np.argsort(which, kind="stable")
+        return np.split(rows[order], np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
 
     @property
     def _offloads_plainly(self) -> bool:
@@ -104,12 +115,37 @@ def enumerate_space(
     columns |= {axis: funnel[axis] / 1000 for axis in FRACTION_AXES}
     grid = Grid(
         **columns,
-        virtual_stages=np.ones(len(funnel), np.int64),
-        schedule=np.full(len(funnel), SCHEDULES.index("1f1b"), np.int64),
+        virtual_stages=np.zeros(len(funnel), np.int64),
+        schedule=np.full(len(funnel), ANY, np.int64),
     )
-    return Space(
-        grid=grid, model=model, legality=engine.legality, pins=pins, dropped=funnel.dropped
-    )
+    rules = engine.legality
+    space = Space(grid=grid, model=model, legality=rules, pins=pins, dropped=funnel.dropped)
+    chunks = hides_with_chunks(grid, engine.overlap, gpus_per_node)
+    return _priced_apart(space, chunks, model.tied and engine.state.one_table_per_rank)
+
+
+def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
+    """Each row once for each way to run it that has its own price: `by_chunks` with one chunk per
+    rank or several, `by_table` with both ends on one rank or not.
+    """
+    apart = np.broadcast_to(by_chunks, len(space.grid))
+    found = [np.zeros((0, 3), np.int64)]
+    for alike in space.shapes(np.arange(len(space.grid))):
+        variants = space.variants(int(alike[0]))
+        for chunks, rows in ((0, alike[~apart[alike]]), (1, alike[apart[alike]])):
+            of_each = [(chunks * min(v.virtual_stages, 2), _shape(v.schedule)) for v in variants]
+            ways = sorted({(several, shape if by_table else ANY) for several, shape in of_each})
+            each = np.tile(np.array(ways, np.int64), (len(rows), 1))
+            found.append(np.column_stack([np.repeat(rows, len(ways)), each]))
+    columns = np.concatenate(found)
+    rows, virtual_stages, schedule = columns[np.argsort(columns[:, 0], kind="stable")].T
+    grid = replace(space.grid.take(rows), virtual_stages=virtual_stages, schedule=schedule)
+    return replace(space, grid=grid)
+
+
+def _shape(schedule: Schedule) -> int:
+    """What stands for `schedule` in a row: a V shape or none."""
+    return SCHEDULES.index("zb_v" if schedule in V_SHAPED else "1f1b")
 
 
 def legal_schedules(

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.layout import Stage
-from planner.alike import Alike
 from planner.cpsat import Outcome, solve_model
 from planner.mixes import mixed, mixes, prefix
 from planner.split_bound import least_of_splits
@@ -180,7 +179,7 @@ def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, in
 def best_split(intervals: Intervals) -> StagePlan | None:
     """The best of the engine's own splits, None if none fits."""
     problem, best = intervals.problem, None
-    pairs, least = least_of_splits(Alike.only(problem), None)
+    pairs, least = least_of_splits(problem.alone, None)
     for row in np.argsort(least, kind="stable"):
         if best is not None and least[row] >= best[0]:
             break

@@ -10,16 +10,26 @@ In a chunk the first `full` layers recompute in full, the next `selective` ones 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate, chain
+from typing import Any, Self
 
 import numpy as np
 
+from costmodels.grid import Ints
 from costmodels.in_flight import V_SHAPED, Vector
-from costmodels.layout import Schedule, Stage
-from planner.closed_form import ClosedForm, Passes, closed_form
+from costmodels.layout import Stage
+from planner.alike import Alike, Pipelines, run_as
+from planner.closed_form import ClosedForm
+from planner.coefficients import Coefficients
 from planner.pipeline_shape import PipelineShape, pipeline_shape
+from planner.space import Space, Variant
+
+UNPRICED = {"layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "forward_ns", "input_grad_ns",
+            "weight_grad_ns", "fixed_step_ns", "cap_kib"}  # fmt: skip
+"""What the constant holds, or what is in the other columns once a schedule holds them."""
+PRICED = tuple(field.name for field in fields(Coefficients) if field.name not in UNPRICED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,11 @@ class End:
     step_ns: int = 0
     transient_kib: int = 0
     update_kib: int = 0
+
+    @classmethod
+    def of(cls, *columns: Ints | None) -> Self:
+        """The end in the one row of `columns`, which are in order of the fields."""
+        return cls(*(0 if column is None else _only(column) for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +62,92 @@ class StagePlan:
     peak_kib: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageProblem:
-    """Everything that the inner problem of one layout depends on.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageProblem(Pipelines):
+    """Everything that the inner problem of one layout depends on; `prices` has one row.
 
-    pattern      the kind of each layer in model order
-    modes        the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
     layer_ns, saved_kib   by kind and mode       state_kib, update_kib, step_ns  by kind
     transient_kib         by mode; a rank pays the largest one present, or its head's if larger
-    passes_ns    of the whole model, transfers apart
-    splits       the layers per stage to choose from, None for any
-    empty_ends   the first and the last of several stages may hold no layer
     """
 
-    pattern: tuple[int, ...]
-    schedule: Schedule
-    pp: int
-    vpp: int
     m: int
-    modes: tuple[int, ...]
-    layer_ns: tuple[tuple[int, ...], ...]
-    saved_kib: tuple[tuple[int, ...], ...]
-    state_kib: tuple[int, ...]
-    update_kib: tuple[int, ...]
-    step_ns: tuple[int, ...]
-    transient_kib: tuple[int, ...]
-    embedding: End
-    head: End
-    send_ns: int
-    fixed_kib: int
-    cap_kib: int
-    fixed_step_ns: int
-    passes_ns: Passes[int]
-    splits: tuple[tuple[int, ...], ...] | None = None
-    empty_ends: bool = False
+
+    @cached_property
+    def alone(self) -> Alike:
+        """The same as layouts of which there is one."""
+        shared = {field.name: getattr(self, field.name) for field in fields(Pipelines)}
+        return Alike(**shared, m=np.array([self.m]))
+
+    @cached_property
+    def layer_ns(self) -> tuple[tuple[int, ...], ...]:
+        """Of one layer and micro-batch."""
+        return tuple(map(tuple, self.prices.layer_ns[0].tolist()))
+
+    @cached_property
+    def saved_kib(self) -> tuple[tuple[int, ...], ...]:
+        """Kept by one layer of one micro-batch."""
+        return tuple(map(tuple, self.prices.layer_saved_kib[0].tolist()))
+
+    @cached_property
+    def state_kib(self) -> tuple[int, ...]:
+        """Weights, gradients and optimizer state of one layer."""
+        return tuple(self.prices.layer_state_kib[0].tolist())
+
+    @cached_property
+    def update_kib(self) -> tuple[int, ...]:
+        """Held for one layer in the optimizer step."""
+        return tuple(self.prices.layer_update_kib[0].tolist())
+
+    @cached_property
+    def step_ns(self) -> tuple[int, ...]:
+        """Of one layer once per step."""
+        return tuple(self.prices.layer_step_ns[0].tolist())
+
+    @cached_property
+    def transient_kib(self) -> tuple[int, ...]:
+        """Held while some layer of a mode runs."""
+        return tuple(self.prices.transient_kib[0].tolist())
+
+    @cached_property
+    def embedding(self) -> End:
+        """The first stage's end."""
+        c = self.prices
+        return End.of(c.embedding_ns, c.embedding_saved_kib, c.embedding_state_kib,
+                      c.embedding_step_ns, None, c.embedding_update_kib)  # fmt: skip
+
+    @cached_property
+    def head(self) -> End:
+        """The last stage's end."""
+        c = self.prices
+        return End.of(c.head_ns, c.head_saved_kib, c.head_state_kib,
+                      c.head_step_ns, c.head_transient_kib, c.head_update_kib)  # fmt: skip
+
+    @cached_property
+    def send_ns(self) -> int:
+        """Of one chunk and micro-batch."""
+        return int(self.prices.send_ns[0])
+
+    @cached_property
+    def fixed_kib(self) -> int:
+        """Held by every rank."""
+        return int(self.prices.fixed_kib[0])
 
     @property
-    def chunks(self) -> int:
-        """Virtual stages in all."""
-        return self.pp * self.vpp
+    def cap_kib(self) -> int:
+        """What a rank may hold."""
+        return self.prices.cap_kib
 
     @cached_property
     def form(self) -> ClosedForm[int]:
         """The coefficients of the objective."""
-        half = self.chunks * self.send_ns // 2
-        forward, backward, weight = self.passes_ns
-        passes = Passes(forward + half, backward + half, weight)
-        form = closed_form(self.schedule, self.pp, self.vpp, self.m, passes)
-        return ClosedForm(int(form.weight), int(form.over), form.under, int(form.constant_ns))
+        form = self.alone.form
+        weight, over, constant_ns = map(_only, (form.weight, form.over, form.constant_ns))
+        return ClosedForm(weight, over, form.under, constant_ns)
 
-    @property
+    @cached_property
     def constant_ns(self) -> int:
         """What the objective holds whatever the plan."""
-        return self.form.constant_ns + self.fixed_step_ns
+        return self.form.constant_ns + _only(self.prices.fixed_step_ns)
 
     @cached_property
     def shape(self) -> PipelineShape:
@@ -122,35 +170,26 @@ class StageProblem:
         return len(set(self.pattern)) == 1
 
     @cached_property
-    def kind_counts(self) -> tuple[int, ...]:
-        """Layers of each kind."""
-        return tuple(self.pattern.count(kind) for kind in range(len(self.state_kib)))
-
-    @cached_property
     def least_work_ns(self) -> int:
         """The sum of all c_j when every layer has its fastest mode."""
-        layers = sum(
-            count * min(times[mode] for mode in self.modes)
-            for count, times in zip(self.kind_counts, self.layer_ns, strict=True)
-        )
-        return layers + self.embedding.ns + self.head.ns + self.chunks * self.send_ns
+        return _only(self.alone.least_work_ns)
 
     @cached_property
     def least_end_ns(self) -> int:
         """The mean over ranks of the once-per-step costs, and what the objective always holds."""
-        layers = sum(n * d for n, d in zip(self.kind_counts, self.step_ns, strict=True))
-        mean = -(-(layers + self.embedding.step_ns + self.head.step_ns) // self.pp)
-        return mean + self.constant_ns
+        return _only(self.alone.least_end_ns)
 
     @cached_property
     def costs(self) -> tuple[int, ...]:
         """Every price: where none is larger, every plan fits and none is slower."""
-        tables = (*self.layer_ns, *self.saved_kib, self.state_kib, self.update_kib, self.step_ns,
-                  self.transient_kib)  # fmt: skip
-        ends = ((e.ns, e.saved_kib, e.state_kib, e.step_ns, e.transient_kib, e.update_kib)
-                for e in (self.embedding, self.head))  # fmt: skip
-        alone = (self.send_ns, self.fixed_kib, self.constant_ns, self.form.over)
-        return (*chain.from_iterable(tables), *chain.from_iterable(ends), *alone)
+        columns = (getattr(self.prices, name)[0].ravel().tolist() for name in PRICED)
+        return (*chain.from_iterable(columns), self.constant_ns, self.form.over)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells problems apart."""
+        shape = (self.schedule, self.pp, self.vpp, self.m, self.modes, self.pattern, self.splits)
+        return (*shape, self.empty_ends, self.cap_kib, self.costs)
 
     @cached_property
     def least_chunk_ns(self) -> int:
@@ -162,6 +201,20 @@ class StageProblem:
         """The layers that virtual stage `chunk` holds at least."""
         end = chunk in (0, self.chunks - 1) and self.chunks > 1
         return 0 if end and self.empty_ends else 1
+
+
+def stage_problem(
+    space: Space, coefficients: Coefficients, row: int, variant: Variant
+) -> StageProblem:
+    """The inner problem of `row` run as `variant`."""
+    alone = run_as(space, coefficients, np.array([row]), variant)
+    shared = {field.name: getattr(alone, field.name) for field in fields(Pipelines)}
+    return StageProblem(**shared, m=_only(alone.m))
+
+
+def _only(column: Any) -> int:
+    """The one number of a column, or of what stands for all of them."""
+    return int(np.broadcast_to(column, 1)[0])
 
 
 def evaluate(problem: StageProblem, stages: tuple[Stage, ...]) -> StagePlan | None:

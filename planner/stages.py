@@ -95,6 +95,6 @@ class Solver:
 
     def _intervals(self, problem: StageProblem) -> Intervals:
         """The interval prices of `problem`, kept while the same layout is asked again."""
-        if self._last is None or self._last.problem != problem:
+        if self._last is None or self._last.problem.key != problem.key:
             self._last = Intervals(problem)
         return self._last

@@ -24,7 +24,7 @@ from executor.engine.engine import Engine, Job
 from executor.engine.heap import keep_freed_memory
 from executor.engine.heartbeat import Heartbeat
 from executor.parent_death import die_with_parent
-from planner.plan import UnreadablePlan, layout_of, read_plan, training_of
+from planner.plan import UnreadablePlan, read_plan
 
 
 def main() -> None:
@@ -57,8 +57,8 @@ def _train(options: argparse.Namespace) -> None:
     device = _init_process_group(options.device)
     job = Job(
         model=model,
-        layout=layout_of(plan.layout),
-        training=training_of(plan.training),
+        layout=plan.layout,
+        training=plan.training,
         seed=options.seed,
         learning_rate=options.learning_rate,
     )

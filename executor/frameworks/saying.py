@@ -8,7 +8,7 @@ from costmodels.hf_config import model_from_config
 from costmodels.layout import Layout, Stage
 from costmodels.model import Model
 from costmodels.training import Training
-from planner.plan import Plan, layout_of, training_of
+from planner.plan import Plan
 from planner.reading import CannotSay, Recompute
 
 GPUS_PER_NODE = 8  # of the machines that all six frameworks document; the caller may know better
@@ -36,14 +36,14 @@ class Answer:
 
 def answer_of(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Answer:
     """Unpack `plan`; raises `UnsupportedModel` for a model configuration that is not priced."""
-    layout = layout_of(plan.layout)
+    layout = plan.layout
     world = layout.world_size
     per_node = max(n for n in range(1, min(gpus_per_node, world) + 1) if world % n == 0)
     return Answer(
         model=model_from_config(plan.model.config, plan.model.name),
         config=plan.model.config,
         layout=layout,
-        training=training_of(plan.training),
+        training=plan.training,
         nodes=world // per_node,
         gpus_per_node=per_node,
     )

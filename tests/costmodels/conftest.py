@@ -9,11 +9,12 @@ import pytest
 from hypothesis import strategies as st
 
 from costmodels.grid import Grid
-from costmodels.layout import Layout, Stage
+from costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedule, Stage
 from costmodels.model import Attention, Experts, Layer, Model
 from costmodels.step import Setting, StepModel
 from costmodels.training import Training
-from hardware_profiles.engines import load_engine
+from hardware_profiles.engine_schema import Legality
+from hardware_profiles.engines import engine_names, load_engine
 from hardware_profiles.load import load_cluster
 from hardware_profiles.tunings import Tuning
 
@@ -23,6 +24,7 @@ LATENT = Attention(
     rope_head_dim=32,
 )  # fmt: skip
 EXPERTS = Experts(experts=16, top_k=2, ffn=512, shared_ffn=512)
+NEAR = replace(HEADS, window=1000, sinks=True)
 DENSE, MOE = Layer(attention=HEADS, ffn=2816), Layer(attention=HEADS, experts=EXPERTS)
 MODELS = {
     "dense": Model(name="dense", hidden=1024, vocab=32000, kinds=(DENSE,), pattern=(0,) * 8),
@@ -33,12 +35,17 @@ MODELS = {
     "moe": Model(
         name="moe", hidden=1024, vocab=32000, kinds=(DENSE, MOE), pattern=(0, *(1,) * 7)
     ),
+    "windowed": Model(
+        name="windowed", hidden=1024, vocab=32000, pattern=(0, 1) * 4,
+        kinds=(DENSE, Layer(attention=NEAR, experts=replace(EXPERTS, shared_ffn=0))),
+    ),
     "latent": Model(
         name="latent", hidden=1024, vocab=32000, mtp_layers=1, pattern=(0, 1) * 4,
         kinds=(Layer(attention=LATENT, ffn=2816), Layer(attention=LATENT, experts=EXPERTS)),
     ),
 }  # fmt: skip
-ENGINES = ("megatron", "native", "nanotron-2024", "deepspeed", "torchtitan", "generic")
+CHUNKED: tuple[Schedule, ...] = ("interleaved_1f1b", "zb_v", "dualpipe_v")
+PIPELINED = tuple(n for n in engine_names() if load_engine(n).legality.zero_with_pipeline)
 CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "workstation-4x4090")}
 TUNING = Tuning(
     launch_s=4e-6,
@@ -66,13 +73,13 @@ class Case:
 
 
 def grid_of(layout: Layout, training: Training) -> Grid:
-    """A grid with the one row of `layout`, a 1F1B schedule standing for all."""
+    """A grid with the one row of `layout`."""
     replicas = layout.data_parallel * layout.context_parallel
     columns = {
         "data_parallel": layout.data_parallel,
         "tensor_parallel": layout.tensor_parallel,
         "pipeline_parallel": layout.pipeline_parallel,
-        "virtual_stages": 1,
+        "virtual_stages": layout.virtual_stages,
         "context_parallel": layout.context_parallel,
         "expert_parallel": layout.expert_parallel,
         "expert_tensor_parallel": layout.expert_tensor_parallel,
@@ -80,7 +87,7 @@ def grid_of(layout: Layout, training: Training) -> Grid:
         "zero_stage": layout.zero_stage,
         "shard_group": layout.shard_group or replicas if layout.zero_stage else 1,
         "micro_batch_size": layout.micro_batch_size,
-        "schedule": 1,
+        "schedule": SCHEDULES.index(layout.schedule),
         "num_micro_batches": layout.num_micro_batches(training),
     }
     fractions = {
@@ -102,14 +109,36 @@ def cut(layers: int, parts: int, draw: st.DrawFn) -> tuple[int, ...]:
 
 
 @st.composite
-def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool = False) -> Case:
-    """A layout of one of `MODELS` under one of `ENGINES`; `uniform`: all layers recompute alike."""
+def pipelines(draw: st.DrawFn, rules: Legality, *, plain: bool) -> tuple[Schedule, int, int]:
+    """A schedule that `rules` have, chunks per rank and micro-batches; `plain`: only 1F1B."""
+    names = [name for name in rules.schedules if name == "1f1b" or not plain]
+    schedule = draw(st.sampled_from(names))
+    vpp = VIRTUAL_STAGES.get(schedule) or draw(st.sampled_from((2, 2, 3)))
+    return (
+        schedule,
+        vpp,
+        draw(st.sampled_from((8, 16) if schedule in CHUNKED else (1, 2, 7, 8, 40))),
+    )
+
+
+@st.composite
+def random_case(
+    draw: st.DrawFn,
+    *,
+    pipelined: bool | None = None,
+    uniform: bool = False,
+    plain: bool = False,
+    engine: str | None = None,
+) -> Case:
+    """A layout of one of `MODELS` under `engine` or any; `uniform`: all layers recompute alike;
+    `plain`: one chunk per rank.
+    """
     model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
-    engine, cluster = load_engine(draw(st.sampled_from(ENGINES))), draw(
-        st.sampled_from(list(CLUSTERS.values()))
-    )  # fmt: skip
-    rules = engine.legality
+    named = load_engine(engine or draw(st.sampled_from(PIPELINED if pipelined else engine_names())))
+    cluster = draw(st.sampled_from(list(CLUSTERS.values())))
+    rules = named.legality
     ranks = {None: (1, 2, 4), True: (2, 4), False: (1,)}[pipelined]
+    ranks = ranks if rules.zero_with_pipeline else (1,)
     pp = draw(st.sampled_from(ranks))
     tp = draw(st.sampled_from((1, 2, 4)))
     cp = draw(st.sampled_from((1, 2))) if rules.context_parallel else 1
@@ -121,12 +150,19 @@ def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool
         split = rules.expert_tensor_parallel and dp * cp * tp % (2 * ep) == 0 and tp > 1
         etp = draw(st.sampled_from((1, 2))) if split else 1
     zero = draw(st.sampled_from(rules.zero_with_pipeline if pp > 1 else rules.zero_stages))
-    mbs, m = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 2, 7, 8, 40)))
-    counts = cut(model.num_layers, pp, draw)
-    modes = [draw(st.integers(0, 2))] * pp if uniform else [draw(st.integers(0, 2)) for _ in counts]
+    mbs = draw(st.sampled_from((1, 2)))
+    schedule, vpp, m = draw(pipelines(rules, plain=plain or pp == 1))
+    vpp = vpp if pp * vpp <= model.num_layers else 2
+    counts = cut(model.num_layers, pp * vpp, draw)
+    modes = (
+        [draw(st.integers(0, 2))] * (pp * vpp)
+        if uniform
+        else [draw(st.integers(0, 2)) for _ in counts]
+    )
     layout = Layout(
         data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
         expert_parallel=ep, expert_tensor_parallel=etp, zero_stage=zero, micro_batch_size=mbs,
+        virtual_stages=vpp, schedule=schedule,
         sequence_parallel=tp > 1 and rules.sequence_parallel != "never",
         shard_group=dp * cp // 2 if zero and rules.hybrid_shard and dp > 1 else 0,
         stages=tuple(Stage(n, n if mode == 1 else 0, n if mode == 2 else 0)
@@ -144,15 +180,16 @@ def random_case(draw: st.DrawFn, *, pipelined: bool | None = None, uniform: bool
         seq_len=draw(st.sampled_from((512, 4096))),
         global_batch_size=dp * mbs * m,
         precision=draw(st.sampled_from(("bf16", "fp8"))),
+        expert_imbalance=draw(st.sampled_from((1.0, 1.3))) if model.is_moe else 1.0,
         adapters_only=draw(st.sampled_from((False, False, True))),
     )
-    setting = Setting(model, training, cluster, engine, TUNING)
+    setting = Setting(model, training, cluster, named, TUNING)
     return Case(setting, layout, grid_of(layout, training))
 
 
 @pytest.fixture(scope="session")
 def cases() -> Callable[..., st.SearchStrategy[Case]]:
-    """`random_case(pipelined=None | True | False, uniform=False)`."""
+    """`random_case(pipelined=None | True | False, uniform, plain, engine)`."""
     return random_case
 
 

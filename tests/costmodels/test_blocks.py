@@ -13,7 +13,7 @@ from costmodels.ends import chunk_rows, embedding_operations, head_operations, l
 from costmodels.feed_forward import Site
 from costmodels.hf_config import model_from_config
 from costmodels.layout import Layout, even_stages
-from costmodels.model import Attention, Layer, Model
+from costmodels.model import Attention, Experts, Layer, Model
 from costmodels.operations import AttentionCore, Communication, Matmul, Pointwise
 from costmodels.params import model_parameters
 from costmodels.shard import shard_of
@@ -65,6 +65,44 @@ def letters(name: str) -> tuple[Model, int, int, int]:
     """Model, b, h, a."""
     model, b = PAPER[name]
     return model, b, model.hidden, model.kinds[0].attention.heads
+
+
+@pytest.mark.parametrize("window", [None, 1, 512, 2048, 4096])
+def test_queries_see_the_keys_of_their_window(window: int | None) -> None:
+    """Counted query by query: each sees what is before it, half of itself, and no more than its
+    window.
+    """
+    model = gpt(8, 512, 1)
+    layer = replace(model.kinds[0], attention=replace(model.kinds[0].attention, window=window))
+    model = replace(model, kinds=(layer,))
+    operations = layer_operations(site(model, 2, 1, sequence_parallel=False), layer)
+    (core,) = (op for op in operations if isinstance(op, AttentionCore))
+    counted = [min(query + 0.5, window or S) for query in range(S)]
+    assert core.keys == pytest.approx(sum(counted) / S, rel=1e-3)
+    assert core.forward_flops == pytest.approx(4 * 2 * S * core.keys * 512)
+
+
+@pytest.mark.parametrize(("ep", "etp", "imbalance"), [(1, 1, 1.0), (4, 1, 1.3), (2, 2, 1.5)])
+def test_the_busiest_expert_rank_computes_its_share(ep: int, etp: int, imbalance: float) -> None:
+    """Two tokens' copies of each go over 8 experts: 8192 x 2 / 8 rows for each, and those of the
+    busiest rank so much more, in both products and in what is kept of them.
+    """
+    experts = Experts(experts=8, top_k=2, ffn=256)
+    layer = Layer(attention=gpt(8, 512, 1).kinds[0].attention, experts=experts)
+    model = Model(name="moe", hidden=512, vocab=V, kinds=(layer,), pattern=(0,))
+    training = Training(seq_len=S, global_batch_size=16, expert_imbalance=imbalance)
+    layout = Layout(
+        data_parallel=4, expert_parallel=ep, expert_tensor_parallel=etp, micro_batch_size=4,
+        stages=even_stages(1, 1),
+    )  # fmt: skip
+    where = Site(model, shard_of(layout, training), PAPER_KERNELS)
+    found = {op.name: op for op in layer_operations(where, layer)}
+    rows = imbalance * 4 * S * 2 / 8
+    for name, kept in (("experts_up", 2 * 2 * 256), ("experts_down", 0)):
+        product = found[name]
+        assert isinstance(product, Matmul)
+        assert (product.m * product.groups) == pytest.approx(rows * etp * ep * 8 / ep)
+        assert product.saved_bytes == pytest.approx(rows * 8 * kept)
 
 
 @pytest.mark.parametrize("name", PAPER)

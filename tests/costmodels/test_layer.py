@@ -14,7 +14,8 @@ from costmodels.layout import Layout, even_stages
 from costmodels.operations import Communication, Matmul
 from costmodels.placement import Group
 from costmodels.precision import RECIPES
-from costmodels.stage_model import MODES, gradient_bytes
+from costmodels.ranks import MODES
+from costmodels.setting import gradient_bytes
 from costmodels.step import Setting, StepModel
 from costmodels.training import Precision, Training
 from hardware_profiles.engines import load_engine
@@ -61,7 +62,7 @@ def test_more_communication_is_never_seen_less(whole, more, room, overlap, inter
 
 
 def costs(step: StepModel, kind: int) -> list[Cost]:
-    return [step._plain_cost(kind, mode) for mode in MODES]
+    return [step.plain_cost(kind, mode) for mode in MODES]
 
 
 @settings(max_examples=30)
@@ -141,7 +142,7 @@ def test_interleaved_pipelines_hide_the_exchange(
     for engine in (bridge, bridge.model_copy(update={"overlap": plain})):
         setting = Setting(models["moe"], training, cluster, engine, Tuning(interference=0.0))
         seen[engine.overlap] = float(
-            StepModel(setting, layout)._plain_cost(1, "none").forward.expert_s
+            StepModel(setting, layout).plain_cost(1, "none").forward.expert_s
         )
     fraction = seen[bridge.overlap] / seen[plain]
     assert fraction == pytest.approx(1 - 0.6 if hides else 1.0)
@@ -159,7 +160,7 @@ def test_adapters_on_every_linear_layer_by_hand(models) -> None:
     for each in (engine, engine.model_copy(update={"kernels": some})):
         setting = Setting(models["dense"], training, load_cluster("dgx-h100"), each, Tuning())
         step = StepModel(setting, layout)
-        found.append(step._plain_cost(0, "none"))
+        found.append(step.plain_cost(0, "none"))
     sides = ((1024, 1536), (1024, 1024), (1024, 2 * 2816), (2816, 1024))
     rate = step.pricer.device.bandwidth_bytes_per_s
     for direction, numbers in (
@@ -184,7 +185,7 @@ def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:
         habits = engine.overlap.model_copy(update={"expert": overlap})
         here = engine.model_copy(update={"overlap": habits})
         setting = Setting(models["moe"], training, cluster, here, Tuning(interference=0.0))
-        seen[overlap] = StepModel(setting, layout)._plain_cost(1, "none").forward
+        seen[overlap] = StepModel(setting, layout).plain_cost(1, "none").forward
     whole, left = float(seen[0.0].expert_s), float(seen[1.0].expert_s)
     device_s = float(seen[0.0].matmul_s + seen[0.0].attention_s + seen[0.0].pointwise_s)
     assert 0 < left == pytest.approx(whole - device_s)
@@ -202,12 +203,12 @@ def test_casts_to_fp8_by_hand(casts: int) -> None:
     op = Matmul(name="linear", casts=casts, m=1000.0, n=512.0, k=4096.0, groups=2)
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
     pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
-    cost = pricer.full_cost([op], 0.0)
+    cost = pricer.cost([op])
     for found, elements in ((cost.forward, 2 * 1000 * 4096), (cost.input_grad, 2 * 1000 * 512)):
         moving_s = 4 * elements / device.bandwidth_bytes_per_s
         assert found.pointwise_s == pytest.approx(casts * (moving_s + kernels.launch_s))
     assert cost.weight_grad.pointwise_s == 0
-    plain = replace(pricer, device=replace(device, recipe=RECIPES["bf16"])).full_cost([op], 0.0)
+    plain = replace(pricer, device=replace(device, recipe=RECIPES["bf16"])).cost([op])
     assert plain.forward.matmul_s > 0
     assert plain.forward.pointwise_s == 0
 
@@ -232,7 +233,7 @@ def test_tensor_parallel_gathers_what_was_cast(
     training = Training(seq_len=512, global_batch_size=1, precision=precision)
     setting = Setting(models["dense"], training, load_cluster("dgx-h100"), engine, Tuning())
     layout = Layout(tensor_parallel=4, sequence_parallel=True, stages=even_stages(8, 1))
-    operations = {op.name: op for op in StepModel(setting, layout)._operations(0)}
+    operations = {op.name: op for op in StepModel(setting, layout).operations(0)}
     for name in ("attention_input", "feed_forward_input"):
         entering = operations[name]
         assert isinstance(entering, Communication)
@@ -257,7 +258,7 @@ def test_a_rank_casts_its_share() -> None:
     op = Matmul(name="linear", m=1000.0, n=512.0, k=4096.0, cast_shares=(0.25, 0.5))
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
     pricer = Pricer(device, cluster, load_engine("megatron").overlap, alone)
-    cost, launch_s = pricer.full_cost([op], 0.0), cluster.kernels.launch_s
+    cost, launch_s = pricer.cost([op]), cluster.kernels.launch_s
     each_s = 4 / device.bandwidth_bytes_per_s
     assert cost.forward.pointwise_s - launch_s == pytest.approx(250 * 4096 * each_s)
     assert cost.input_grad.pointwise_s - launch_s == pytest.approx(500 * 512 * each_s)
@@ -287,11 +288,11 @@ def test_gradients_reach_their_buffer_by_hand(
     op = Matmul(name="linear", m=1000.0, n=512.0, k=4096.0, groups=2)
     alone = dict.fromkeys(("tp", "cp", "ep", "etp"), Group(1.0, 1.0))
     pricer = Pricer(device, cluster, load_engine(engine).overlap, alone, gradient_bytes=moved_bytes)
-    cost = pricer.full_cost([op], 0.0)
+    cost = pricer.cost([op])
     adding_s = moved_bytes * 2 * 4096 * 512 / device.bandwidth_bytes_per_s + kernels.launch_s
     assert cost.weight_grad.pointwise_s == pytest.approx(adding_s if moved_bytes else 0.0)
     assert cost.forward.pointwise_s == cost.input_grad.pointwise_s == 0
-    thrice = pricer.full_cost([replace(op, parts=3)], 0.0).weight_grad.pointwise_s
+    thrice = pricer.cost([replace(op, parts=3)]).weight_grad.pointwise_s
     moving_s = adding_s - kernels.launch_s
     assert thrice - cost.weight_grad.pointwise_s == pytest.approx(2 * moving_s)
     issued_s = 2.0 if moved_bytes else 1.0

@@ -12,7 +12,6 @@ from costmodels.layout import Layout, Stage, even_stages
 from costmodels.params import model_parameters
 from costmodels.schedule import play
 from costmodels.step import Setting, StepModel, StepTime
-from costmodels.step_memory import constant_slack_bytes
 from costmodels.training import Training
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster
@@ -155,20 +154,23 @@ def test_arrays_and_numbers_agree_on_places(setting: Setting):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "pipeline", "expected"),
+    ("tensor", "pipeline", "pairs"),
     [
-        pytest.param(2, 2, 52, id="10 + 2 x 7 x 3 pairs: a pipeline keeps them"),
-        pytest.param(2, 1, 10, id="10: without a pipeline they come back"),
-        pytest.param(1, 2, 10, id="10: nothing is gathered"),
+        pytest.param(2, 2, 3, id="10 + 2 x 3 x 2 4096 1024: a pipeline keeps them"),
+        pytest.param(2, 1, 0, id="10: without a pipeline they come back"),
+        pytest.param(1, 2, 0, id="10: nothing is gathered"),
     ],
 )
-def test_gathers_kept_beside_a_pipeline(tensor: int, pipeline: int, expected: float) -> None:
-    """The slack that no category scales."""
+def test_gathers_kept_beside_a_pipeline(
+    setting: Setting, tensor: int, pipeline: int, pairs: int
+) -> None:
+    """The slack that no category scales: pairs of one micro-batch's gathered inputs."""
     layout = Layout(
         tensor_parallel=tensor, pipeline_parallel=pipeline, stages=even_stages(8, pipeline)
     )
     tuning = Tuning(memory_bytes=10, held_gathers_pipelined=3)
-    assert constant_slack_bytes(tuning, layout, 7.0) == expected
+    step = StepModel(replace(setting, tuning=tuning), layout)
+    assert step.constant_slack_bytes == 10 + 2 * pairs * (2 * 4096 * 1024)
 
 
 def test_a_pressed_allocator_slows_the_step(setting: Setting) -> None:

@@ -255,7 +255,7 @@ def test_copies_of_gathered_weights_take_the_device(models, cluster: Cluster):
     layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(8, 1))
     step = StepModel(setting, layout)
     unpacked_s = 4 * step.layer_parameters(0).dense / step.pricer.device.bandwidth_bytes_per_s
-    plain = step.pricer.cost(step._operations(0))
+    plain = step.pricer.cost(step.operations(0))
     cost = step.layer_cost(0, "none")
     assert cost.forward.pointwise_s - plain.forward.pointwise_s == pytest.approx(unpacked_s)
     assert cost.input_grad.pointwise_s - plain.input_grad.pointwise_s == pytest.approx(unpacked_s)

@@ -22,7 +22,7 @@ from executor.dryrun.saved import saved_bytes_per_layer
 from executor.dryrun.tracker import Tracker
 from executor.engine.data import Sequences
 from executor.engine.engine import Engine, Job
-from planner.plan import Plan, PlanCluster, PlanLayout, PlanModel, PlanTraining
+from planner.plan import Plan, PlanCluster, PlanModel
 
 GIB = 2**30
 LLAMA_8B = Model(
@@ -265,9 +265,9 @@ def large_plan(tmp_path_factory):
     plan = Plan(
         model=PlanModel.of("llama-3.1-405b", config),
         cluster=PlanCluster(name="h100-sxm-ib", gpus=16384, sha256="0"),
-        training=PlanTraining(seq_len=8192, global_batch_size=2048),
+        training=Training(seq_len=8192, global_batch_size=2048),
         engine="native",
-        layout=PlanLayout(
+        layout=Layout(
             data_parallel=128, tensor_parallel=8, sequence_parallel=True, pipeline_parallel=16,
             zero_stage=1, stages=stages,
         ),

@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from costmodels.layout import Layout
 from costmodels.training import Training
 from executor.engine.data import Sequences, UnreadableData
-from planner.plan import Plan, PlanCluster, PlanLayout, PlanModel, PlanTraining
+from planner.plan import Plan, PlanCluster, PlanModel
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -28,7 +29,7 @@ def run(tmp_path, layout, processes, *options):
     plan = Plan(
         model=PlanModel.of("tiny", CONFIG),
         cluster=PlanCluster(name="local-cpu", gpus=processes, sha256="0"),
-        training=PlanTraining(seq_len=32, global_batch_size=4),
+        training=Training(seq_len=32, global_batch_size=4),
         engine="native",
         layout=layout,
     )
@@ -47,9 +48,7 @@ def test_two_ranks_write_records(tmp_path):
     """Each rank writes one line per step; both know the global loss and gradient norm, in bf16."""
     tokens = tmp_path / "tokens.bin"
     (np.arange(4096) % 128).astype(np.uint16).tofile(tokens)
-    layout = PlanLayout(
-        pipeline_parallel=2, stages=({"layers": 1, "full_layers": 1}, {"layers": 1})
-    )
+    layout = Layout(pipeline_parallel=2, stages=({"layers": 1, "full_layers": 1}, {"layers": 1}))
     done = run(tmp_path, layout, 2, "--data", str(tokens))
     assert done.returncode == 0, done.stderr
     texts = [(tmp_path / "out" / f"rank{r}.jsonl").read_text() for r in (0, 1)]

@@ -21,6 +21,7 @@ from tiny_runs import (
     tiny_step,
 )
 
+from costmodels.layout import Stage
 from executor.execute_report import print_result
 from executor.preflight import (
     CannotRun,
@@ -34,11 +35,7 @@ from executor.results import RunResult, measured_fields, read_records
 from executor.run import contenders, tournament
 from executor.run_row import row_of
 from hardware_profiles.load import load_cluster
-from planner.plan import (
-    Plan,
-    PlanStage,
-    layout_of,
-)
+from planner.plan import Plan
 from planner.run_rows import SkippedRow
 from planner.runs import run_of
 
@@ -190,23 +187,23 @@ def test_a_run_reads_back_as_a_row_of_measured_runs() -> None:
     row = row_of(plan, _result(plan, **{**fields, "device": "cuda"}), "cpu")
     assert row is not None
     run = run_of(row)
-    assert run.layout == layout_of(plan.layout)
+    assert run.layout == plan.layout
     assert run.engine.name == "native"
     assert run.measured.step_time_s == 1.25
     assert run.measured.reserved_gib == 0.5
-    uneven = PP2.model_copy(update={"stages": (PlanStage(layers=2), PlanStage(layers=0))})
+    uneven = replace(PP2, stages=(Stage(layers=2), Stage(layers=0)))
     said = row_of(tiny_plan(uneven), _result(tiny_plan(uneven)), "cpu")
     assert said is not None
-    assert run_of(said).layout == layout_of(uneven)
+    assert run_of(said).layout == uneven
 
 
 def test_mixed_recompute_is_a_row_too() -> None:
     """One of two layers recomputed: the stages are stated, and read back."""
-    mixed = DP2.model_copy(update={"stages": (PlanStage(layers=2, full_layers=1),)})
+    mixed = replace(DP2, stages=(Stage(layers=2, full_layers=1),))
     row = row_of(tiny_plan(mixed), _result(tiny_plan(mixed)), "cpu")
     assert row is not None
     assert row["stages"] == "2/0/1"
-    assert run_of(row).layout == layout_of(mixed)
+    assert run_of(row).layout == mixed
 
 
 @pytest.mark.parametrize("stages", ["1/0", "3/0/0", "1/0/0 1/0/0"])

@@ -18,7 +18,6 @@ from costmodels.layout import Layout, Stage
 from costmodels.training import Training
 from executor.frameworks import FRAMEWORKS, exporter_named, read_config
 from hardware_profiles.load_models import model_names
-from planner.plan import layout_of, training_of
 from planner.resolve import resolve
 from planner.settings import Settings
 
@@ -72,8 +71,8 @@ def test_round_trip(name: str) -> None:
         reading = read_config(exported.files[file], file)
         assert reading.framework == framework
         back = resolve(reading, missing_facts(plan, exported), Settings())
-        found = differences(layout_of(plan.layout), training_of(plan.training), back, exported)
-        wrong += [f"{layout_of(plan.layout).label}: {each}" for each in found]
+        found = differences(plan.layout, plan.training, back, exported)
+        wrong += [f"{plan.layout.label}: {each}" for each in found]
         names = {each.name for each in exported.cannot_say}
         unsaid.update(names)
         whole += names <= ELSEWHERE.get(framework, set())

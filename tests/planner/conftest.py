@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stage_problems import problem_of
 
 from costmodels.grid import Grid
 from costmodels.layout import Stage
@@ -35,6 +36,7 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
         ep, zero, pp = grid.expert_parallel, grid.zero_stage, grid.pipeline_parallel
         noise = 1 + 0.3 * np.sin(rng.uniform(1, 9) * (tp + 3 * cp + 7 * mbs + 5 * ep + 11 * zero))
         share = noise * mbs / (tp * cp) * (1 + 0.1 * grid.activation_offload)
+        share = share * (1 - 0.25 * (grid.virtual_stages > 1))
         away = 1 - 0.4 * grid.optimizer_offload  # of the states stays on the device
         base_s = rng.uniform(1e-3, 5e-3, kinds)
         extra = np.stack([np.zeros(kinds), rng.uniform(0.02, 0.2, kinds),
@@ -80,16 +82,24 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
     return price
 
 
-def small_question(pattern: tuple[int, ...], gpus: int, batch: int, **legality: object) -> Question:
+def small_question(
+    pattern: tuple[int, ...],
+    gpus: int,
+    batch: int,
+    *,
+    named: str = "native",
+    gpus_per_node: int = 8,
+    **legality: object,
+) -> Question:
     """A question about a model of tiny layers: kind 0 dense, kind 1 mixture of experts."""
     kinds = (DENSE, MOE)[: max(pattern) + 1]
-    engine = load_engine("native")
+    engine = load_engine(named)
     rules = engine.legality.model_copy(update=dict(legality))
     return Question(
         model=Model(name="small", hidden=128, vocab=512, kinds=kinds, pattern=pattern),
         training=Training(seq_len=64, global_batch_size=batch),
         gpus=gpus,
-        cluster=load_cluster("dgx-h100"),
+        cluster=load_cluster("dgx-h100").model_copy(update={"gpus_per_node": gpus_per_node}),
         engine=engine.model_copy(update={"legality": rules}),
     )
 
@@ -151,7 +161,7 @@ def random_problem(seed: int, vpp: int, **fixed: object) -> StageProblem:
         "passes_ns": Passes(*(draw.randint(300, 900) * layers for _ in range(3))),
         "empty_ends": draw.random() < 0.5,
     }
-    return StageProblem(**{**settings, **fixed})
+    return problem_of(**{**settings, **fixed})
 
 
 @pytest.fixture

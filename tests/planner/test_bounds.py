@@ -10,16 +10,14 @@ import pytest
 
 from costmodels.in_flight import in_flight
 from costmodels.layout import Stage
-from planner.alike import Alike
 from planner.bounds import row_bounds, row_fits
-from planner.coefficients import stage_problem
 from planner.packing import packing_bound
 from planner.priced_space import Pricer, Question, price_space
 from planner.recompute_bound import WANTED, Ranks, _best, _grains
 from planner.row_levels import answer_rows
 from planner.space import enumerate_space
 from planner.split_bound import split_bounds, weighed
-from planner.stage_problem import StageProblem, evaluate
+from planner.stage_problem import StageProblem, evaluate, stage_problem
 from planner.stages import FEW, Solver
 
 Problems = Callable[..., StageProblem]
@@ -116,7 +114,7 @@ def test_knapsack_by_hand(saved_kib: tuple[int, ...], expected_ns: float) -> Non
 
 def _split_bound(case: StageProblem, below: int | None) -> float:
     limit = None if below is None else np.array([below])
-    return float(split_bounds(Alike.only(case), limit)[0])
+    return float(split_bounds(case.alone, limit)[0])
 
 
 def test_row_bounds_are_below_every_variant(
@@ -132,9 +130,7 @@ def test_row_bounds_are_below_every_variant(
     assert 0 < np.count_nonzero(fits) < len(fits)
     for row in range(0, len(space.grid), 3):
         for variant in space.variants(row):
-            case = stage_problem(
-                coefficients, space.grid, row, variant, space.model, space.legality
-            )
+            case = stage_problem(space, coefficients, row, variant)
             best = Solver().solve(case, None).plan
             assert fits[row] or best is None
             assert best is None or bounds[row] <= best.objective

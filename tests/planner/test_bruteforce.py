@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from costmodels.layout import Stage
-from planner.coefficients import NS_PER_S, stage_problem
+from hardware_profiles.engines import engine_names, load_engine
+from planner.coefficients import NS_PER_S
 from planner.pins import parse_pins
 from planner.priced_space import Pricer, Question, price_space
 from planner.search import NoLayoutFits, search
 from planner.space import enumerate_space
-from planner.stage_problem import StageProblem, evaluate
+from planner.stage_problem import StageProblem, evaluate, stage_problem
 
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
 
@@ -22,6 +23,11 @@ SCHEDULES = (
     ("gpipe", "zb_h1", "zb_v"),
     ("interleaved_1f1b", "dualpipe_v"),
 )
+PINS = (
+    ("tensor_parallel", "1"), ("context_parallel", "1"), ("expert_parallel", "2.."),
+    ("micro_batch_size", "1,2"), ("recompute", "none,full"), ("zero_stage", "..1"),
+    ("num_micro_batches", "4.."), ("sequence_parallel", "on"),
+)  # fmt: skip
 CAPACITIES = (2e7, 4e7, 6e7, 1e9)
 BLOCKS = 11
 PER_BLOCK = 20
@@ -37,9 +43,7 @@ def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int
     best: int | None = None
     for row in range(len(space.grid)):
         for variant in space.variants(row):
-            problem = stage_problem(
-                coefficients, space.grid, row, variant, space.model, space.legality
-            )
+            problem = stage_problem(space, coefficients, row, variant)
             for stages in every_plan(problem):
                 plan = evaluate(problem, stages)
                 if plan is not None and (best is None or plan.objective < best):
@@ -62,34 +66,65 @@ def opened(asked: Question, activations: str) -> Question:
 def random_case(
     seed: int, question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
 ) -> tuple[Question, Pricer]:
-    """A small question: dense or mixed layers, loose or tight memory, each kind of engine."""
+    """A small question: dense or mixed layers, loose or tight memory, any engine or a made-up one,
+    nodes of one or many GPUs, pins.
+    """
     draw = random.Random(seed)
     layers = draw.randint(2, 5)
     pattern = [draw.choice([0, 1]) for _ in range(layers)] if draw.random() < 0.4 else [0] * layers
     if 1 in pattern and draw.random() < 0.5:
         pattern.sort()
     pattern[0] = 0
+    own = draw.random() < 0.4
+    named = draw.choice(engine_names()) if own else draw.choice(("native", "megatron-bridge"))
     asked = question(
         tuple(pattern),
         draw.choice([2, 4]),
         draw.choice([4, 8, 12]),
-        micro_batches_at_least_pp=True,
-        uneven_stages=draw.choice(["free", "free", "ends", "even"]),
-        layers_count_ends=draw.random() < 0.5,
-        recompute_per_layer=draw.random() < 0.7,
-        zero_stages=draw.choice([(0,), (0, 1)]),
-        schedules=draw.choice(SCHEDULES),
-        hybrid_shard=False,
-        context_parallel=False,
+        named=named,
+        gpus_per_node=draw.choice((1, 8)),
+        **own_rules(named) if own else made_up_rules(draw),
     )
-    if draw.random() < 0.7:
-        pins = {"pipeline_parallel": "2.."}
-        if draw.random() < 0.5:
-            pins["virtual_stages"] = "2.."
-        asked = replace(asked, pins=parse_pins(pins))
-    if draw.random() < 0.3:
+    pins = random_pins(draw)
+    asked = replace(asked, pins=parse_pins(pins))
+    if not own and draw.random() < 0.3:
         asked = opened(asked, draw.choice(["plain", "any"]))
     return asked, pricer(seed, draw.choice(CAPACITIES), len(set(pattern)))
+
+
+def own_rules(named: str) -> dict[str, object]:
+    """What keeps the space of an engine small; all else is its own."""
+    rules = load_engine(named).legality
+    return {"zero_stages": rules.zero_stages[:2], "hybrid_shard": False}
+
+
+def made_up_rules(draw: random.Random) -> dict[str, object]:
+    """Rules that no engine may have together."""
+    return {
+        "micro_batches_at_least_pp": True,
+        "uneven_stages": draw.choice(["free", "free", "ends", "even"]),
+        "layers_count_ends": draw.random() < 0.5,
+        "recompute_per_layer": draw.random() < 0.7,
+        "recompute": ("none", "selective", "full"),
+        "zero_stages": draw.choice([(0,), (0, 1)]),
+        "zero_with_pipeline": (0, 1),
+        "schedules": draw.choice(SCHEDULES),
+        "hybrid_shard": False,
+        "context_parallel": False,
+    }
+
+
+def random_pins(draw: random.Random) -> dict[str, str]:
+    """Mostly a pipeline, often with several chunks, now and then another axis."""
+    pins = {}
+    if draw.random() < 0.7:
+        pins["pipeline_parallel"] = "2.."
+        if draw.random() < 0.5:
+            pins["virtual_stages"] = "2.."
+    if draw.random() < 0.3:
+        axis, text = draw.choice(PINS)
+        pins[axis] = text
+    return pins
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -115,11 +150,11 @@ def test_search_equals_brute_force(
 def test_random_cases_cover_what_they_claim(
     question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
 ) -> None:
-    """The random questions hold answers, refusals, recomputation, mixed layers and CP-SAT
-    solves.
+    """The random questions hold answers, refusals, recomputation, mixed layers, chunks, rows that
+    are priced apart for their chunks, and CP-SAT solves.
     """
-    fits = refused = recomputed = mixed = solves = 0
-    for seed in range(60):
+    fits = refused = recomputed = mixed = solves = chunked = apart = 0
+    for seed in range(120):
         asked, price = random_case(seed, question, pricer)
         mixed += len(asked.model.kinds) > 1
         try:
@@ -128,7 +163,12 @@ def test_random_cases_cover_what_they_claim(
             refused += 1
             continue
         fits += 1
-        recomputed += result.solutions[0].layout.recompute != "none"
+        layout = result.solutions[0].layout
+        recomputed += layout.recompute != "none"
+        chunked += layout.virtual_stages > 1
+        apart += layout.virtual_stages > 1 and layout.expert_parallel > 1
         solves += result.cpsat_solves
-    assert min(fits, refused, recomputed, mixed) >= 5
+    print(fits, refused, recomputed, mixed, chunked, apart, solves)
+    assert min(fits, refused, recomputed, mixed, chunked) >= 5
+    assert apart >= 1
     assert solves >= 8

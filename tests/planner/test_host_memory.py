@@ -17,7 +17,7 @@ from planner.engine_rules import check_engine
 from planner.footprint import explain
 from planner.host_memory import HostUse, check_host
 from planner.pins import PinError, parse_pins
-from planner.plan import layout_of, read_plan
+from planner.plan import read_plan
 from planner.priced_space import Question
 from planner.search import NoLayoutFits, search
 from planner.space import Space, enumerate_space
@@ -149,7 +149,7 @@ def test_offload_from_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "on the host:" in done.stdout
     plan = read_plan(path)
-    assert layout_of(plan.layout).optimizer_offload
+    assert plan.layout.optimizer_offload
     assert plan.prediction is not None
     assert plan.prediction.memory[0].optimizer == 0
     assert plan.prediction.memory[0].host == pytest.approx(14 * 8.03e9, rel=0.01)

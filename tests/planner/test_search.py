@@ -6,10 +6,15 @@ from itertools import pairwise
 
 import pytest
 
+from costmodels.in_flight import V_SHAPED
 from costmodels.layout import check_layout
+from costmodels.training import Training
+from hardware_profiles.engines import load_engine
+from hardware_profiles.load import load_cluster
 from planner.frontier import gpus_front, time_memory_front
+from planner.models import read_model
 from planner.pins import parse_pins
-from planner.priced_space import Pricer, Question
+from planner.priced_space import Pricer, Question, closed_form, price_space
 from planner.search import NoLayoutFits, Progress, search
 from planner.space import enumerate_space
 from planner.stages import Solver
@@ -101,6 +106,56 @@ def test_pins_never_make_it_faster(asked: Question, price: Pricer) -> None:
     for axis, text in (("tensor_parallel", "2"), ("recompute", "full"), ("zero_stage", "0,1")):
         pinned = search(replace(asked, pins=parse_pins({axis: text})), price=price)
         assert pinned.solutions[0].step_time_s >= free
+
+
+def test_chunks_are_priced_as_chunks() -> None:
+    """Exchanges between experts hide behind another micro-batch's pass where ranks have several
+    chunks: what a pin to them finds is not below what is proved for all layouts.
+    """
+    asked = Question(
+        model=read_model("deepseek-v3")[1],
+        training=Training(seq_len=4096, global_batch_size=4096),
+        gpus=512,
+        cluster=load_cluster("dgx-h100"),
+        engine=load_engine("megatron-bridge"),
+    )
+    free = search(asked).solutions[0]
+    pins = parse_pins({"expert_parallel": "16", "virtual_stages": "2.."})
+    pinned = search(replace(asked, pins=pins)).solutions[0]
+    assert free.step_time_s == pytest.approx(pinned.step_time_s, rel=1e-9)
+    assert (free.layout.expert_parallel, free.layout.virtual_stages) == (16, 2)
+    space = enumerate_space(
+        asked.model, asked.training, 512, asked.engine, parse_pins({"pipeline_parallel": "8"}), 8
+    )
+    for row, chunks in enumerate(space.grid.virtual_stages.tolist()):
+        variants = space.variants(row)
+        assert variants
+        assert all(chunks in (0, min(v.virtual_stages, 2)) for v in variants)
+        away = space.grid.expert_parallel[row] * space.grid.expert_tensor_parallel[row] > 8
+        assert bool(away) == (chunks > 0)
+
+
+def test_a_tied_table_is_held_once_where_both_ends_meet() -> None:
+    """A V-shaped pipeline has both ends on one rank, so rows say whether they are run as one: the
+    head's second table is what they differ by.
+    """
+    asked = Question(
+        model=read_model("llama-3.2-1b")[1],
+        training=Training(seq_len=4096, global_batch_size=64),
+        gpus=8,
+        cluster=load_cluster("dgx-h100"),
+        engine=load_engine("native"),
+        pins=parse_pins({"pipeline_parallel": "2", "zero_stage": "..2"}),
+    )
+    q = asked
+    space = enumerate_space(q.model, q.training, 8, q.engine, q.pins, 8)
+    prices = price_space(q, space, closed_form)
+    for row, variants in enumerate(map(space.variants, range(len(space.grid)))):
+        assert len({variant.schedule in V_SHAPED for variant in variants}) == 1
+        if variants[0].schedule in V_SHAPED:
+            assert space.grid.tensor_parallel[row] == space.grid.tensor_parallel[row - 1]
+            second_kib = prices.head_state_kib[row - 1] - prices.head_state_kib[row]
+            assert second_kib == pytest.approx(prices.embedding_state_kib[row], abs=2)
 
 
 def test_more_memory_is_never_slower(question: Questions, pricer: Pricers) -> None:

@@ -1,9 +1,10 @@
 """The inner problem: solver against enumeration and against an independent dynamic programme."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from typing import Any
 
 import pytest
+from stage_problems import problem_of
 
 from costmodels.layout import Stage
 from planner.closed_form import Passes
@@ -16,13 +17,20 @@ from planner.stages import Solver
 Problems = Callable[..., StageProblem]
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
 
-HAND = StageProblem(
-    pattern=(0,) * 4, schedule="1f1b", pp=2, vpp=1, m=4, modes=(0, 2),
-    layer_ns=((100, 110, 130),), saved_kib=((50, 40, 10),), state_kib=(20,), update_kib=(0,),
-    step_ns=(7,), transient_kib=(0, 0, 5), embedding=End(ns=10), head=End(ns=30), send_ns=1,
-    fixed_kib=10, cap_kib=10**6, fixed_step_ns=5,
-    passes_ns=Passes(150, 150, 100),
-)  # fmt: skip
+
+def by_hand(**changed: object) -> StageProblem:
+    """Two ranks, four layers; all else as `changed`."""
+    numbers: dict[str, Any] = {
+        "pattern": (0,) * 4, "schedule": "1f1b", "pp": 2, "vpp": 1, "m": 4, "modes": (0, 2),
+        "layer_ns": ((100, 110, 130),), "saved_kib": ((50, 40, 10),), "state_kib": (20,),
+        "update_kib": (0,), "step_ns": (7,), "transient_kib": (0, 0, 5), "embedding": End(ns=10),
+        "head": End(ns=30), "send_ns": 1, "fixed_kib": 10, "cap_kib": 10**6, "fixed_step_ns": 5,
+        "passes_ns": Passes(150, 150, 100),
+    }  # fmt: skip
+    return problem_of(**numbers | changed)
+
+
+HAND = by_hand()
 
 
 def best_by_enumeration(problem: StageProblem, every_plan: Plans) -> StagePlan | None:
@@ -66,12 +74,12 @@ def test_memory_by_hand() -> None:
     plan = evaluate(HAND, (Stage(2, 0, 1), Stage(2)))
     assert plan is not None
     assert plan.peak_kib == (10 + 40 + 2 * 60 + 5, 10 + 40 + 100)
-    assert evaluate(replace(HAND, cap_kib=174), (Stage(2, 0, 1), Stage(2))) is None
+    assert evaluate(by_hand(cap_kib=174), (Stage(2, 0, 1), Stage(2))) is None
 
 
 def test_interleaved_objective_by_hand() -> None:
     """V = 2: rows of 101 and 131 four times, a quarter of 3 x 101 + 131, rounded up, and D."""
-    problem = replace(HAND, schedule="interleaved_1f1b", vpp=2, embedding=End())
+    problem = by_hand(schedule="interleaved_1f1b", vpp=2, embedding=End())
     plan = evaluate(problem, (Stage(1),) * 4)
     assert plan is not None
     assert plan.objective == 4 * (101 + 131) + 109 + 14 + 5
@@ -157,9 +165,7 @@ def test_engine_splits_are_kept(problem: Problems) -> None:
 
 def test_no_needless_recomputation() -> None:
     """With memory to spare nothing is recomputed, also where recomputing would cost no time."""
-    problem = replace(
-        HAND, schedule="interleaved_1f1b", vpp=2, pattern=(0,) * 5, head=End(ns=900), m=4
-    )
+    problem = by_hand(schedule="interleaved_1f1b", vpp=2, pattern=(0,) * 5, head=End(ns=900), m=4)
     plan = solve_counts(problem, None, 10.0).plan
     assert plan is not None
     assert sum(stage.full_layers + stage.selective_layers for stage in plan.stages) == 0

@@ -9,8 +9,7 @@ from costmodels.layout import Layout, RecomputeModule, Schedule, Stage, check_la
 from costmodels.model import Model
 from costmodels.training import Optimizer, Precision, Training
 from hardware_profiles.load_models import load_model_config
-from planner.answer import plan_layout
-from planner.plan import Plan, PlanCluster, PlanModel, PlanTraining
+from planner.plan import Plan, PlanCluster, PlanModel
 from planner.reading import Exported
 from planner.resolve import Case
 from planner.settings import Settings
@@ -141,11 +140,9 @@ def plan_of(name: str, layout: Layout, training: Training) -> Plan:
     return Plan(
         model=PlanModel.of(name, load_model_config(name)),
         cluster=PlanCluster(name=CLUSTER, gpus=layout.world_size, sha256="0" * 16),
-        training=PlanTraining(
-            **{name: getattr(training, name) for name in PlanTraining.model_fields}
-        ),
+        training=training,
         engine="megatron",
-        layout=plan_layout(layout),
+        layout=layout,
     )
 
 

@@ -1,20 +1,12 @@
 """A tiny plan and records of its ranks, as `meshplan execute` meets them."""
 
+from costmodels.layout import Layout, Stage
+from costmodels.training import Training
 from executor.engine.record import StepRecord
 from executor.preflight import pinned_torch
 from executor.probe import Found
 from hardware_profiles.load import cluster_hash, load_cluster
-from planner.plan import (
-    Plan,
-    PlanCluster,
-    PlanLayout,
-    PlanModel,
-    PlanStage,
-    PlanTraining,
-    Prediction,
-    RunnerUp,
-    StageMemory,
-)
+from planner.plan import Plan, PlanCluster, PlanModel, Prediction, RunnerUp, StageMemory
 
 GIB = 2**30
 CONFIG = {
@@ -23,8 +15,8 @@ CONFIG = {
     "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
 }  # fmt: skip
-DP2 = PlanLayout(data_parallel=2, zero_stage=1, stages=(PlanStage(layers=2),))
-PP2 = PlanLayout(pipeline_parallel=2, stages=(PlanStage(layers=1), PlanStage(layers=1)))
+DP2 = Layout(data_parallel=2, zero_stage=1, stages=(Stage(layers=2),))
+PP2 = Layout(pipeline_parallel=2, stages=(Stage(layers=1), Stage(layers=1)))
 MEMORY = StageMemory(
     weights=1, gradients=1, optimizer=1, activations=1, transient=1, context=GIB / 4, slack=1,
     allocated=GIB / 4, reserved=GIB / 2,
@@ -47,12 +39,12 @@ def tiny_prediction(step_time_s: float, stages: int = 1) -> Prediction:
     )  # fmt: skip
 
 
-def tiny_plan(layout: PlanLayout = DP2, prediction: Prediction | None = None) -> Plan:
+def tiny_plan(layout: Layout = DP2, prediction: Prediction | None = None) -> Plan:
     """Two ranks of a Llama of two layers, with one runner-up."""
     return Plan(
         model=PlanModel.of("tiny", CONFIG),
         cluster=PlanCluster(name="local-cpu:2", gpus=2, sha256=cluster_hash(CLUSTER)),
-        training=PlanTraining(seq_len=64, global_batch_size=4, precision="fp32"),
+        training=Training(seq_len=64, global_batch_size=4, precision="fp32"),
         engine="native",
         layout=layout,
         prediction=prediction,
