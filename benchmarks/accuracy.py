@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks import ablation
-from hardware_profiles.intervals import ratios
+from hardware_profiles.intervals import ratios, step_time_interval
 from hardware_profiles.tunings import SHIPPED, Fit
 from planner.accuracy import fitting, memory_errors, spread, step_errors, summary
 from planner.runs import read_runs
@@ -170,9 +170,16 @@ def short() -> str:
 
 
 def _held(rows: list[Predicted]) -> str:
-    """Error of some runs, and the share that their intervals hold."""
-    share = sum(bool(row.covered) for row in rows) / len(rows)
+    """Error of some runs, and the share in the intervals that their own source did not teach."""
+    share = sum(map(_inside, rows)) / len(rows)
     return f"{_spread_of([row.step_error or 0.0 for row in rows])} | {share:.0%}"
+
+
+def _inside(row: Predicted) -> bool:
+    run, measured = row.run, row.run.measured.step_time_s
+    assert measured is not None
+    held = step_time_interval(run.engine.name, run.cluster.gpu.name, but=run.suite)
+    return held.low <= measured / row.time.step_time_s <= held.high
 
 
 def _spread_of(errors: list[float]) -> str:

@@ -47,14 +47,6 @@ class Predicted:
         return reserved_interval(self.run.engine.name, self.run.cluster.gpu.name)
 
     @property
-    def covered(self) -> bool | None:
-        """Whether the measured step time is inside its interval."""
-        measured, interval = self.run.measured.step_time_s, self.step_time_interval
-        if not measured:
-            return None
-        return interval.low <= measured / self.time.step_time_s <= interval.high
-
-    @property
     def step_error(self) -> float | None:
         """Predicted over measured step time, minus one."""
         measured = self.run.measured.step_time_s
