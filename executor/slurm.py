@@ -15,6 +15,7 @@ from pathlib import Path
 
 from executor.failures import TORCHRUN_LOG, first_failure
 from executor.launch import Interrupted, Job, torchrun_command
+from hardware_profiles.whole_file import write_whole
 
 POLL_S = 5.0
 FIRST_PORT, NUM_PORTS = 20000, 10000  # one by job number: jobs may share a host
@@ -73,7 +74,7 @@ def run_slurm(
         raise SlurmFailed("there is no sbatch here: run this on a login node, or use --print")
     out.mkdir(parents=True, exist_ok=True)
     script = out / "job.sbatch"
-    script.write_text(batch_script(job, extra, out), encoding="utf-8")
+    write_whole(script, batch_script(job, extra, out))
     number = _said(["sbatch", "--parsable", str(script)]).split(";")[0]
     try:
         state = _wait(number, watch, poll_s)

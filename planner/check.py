@@ -4,6 +4,7 @@ The reader of framework configs and the price are given by the caller: this modu
 accelerator library, and runs in milliseconds per file.
 """
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ Reader = Callable[[str, str, str | None], Reading | None]
 """Text, path and the framework the user named (or None) to a reading; None when none claims it."""
 
 UNKNOWN = (UnknownProfile, UnknownEngine, UnknownModel, UnsupportedModel, UnreadableSettings)
+LOG = logging.getLogger("meshplan.check")
 _PLAN = re.compile(r'^\{?\s*"?meshplan"?\s*:', re.M)
 
 
@@ -76,7 +78,42 @@ def check_file(
     *,
     framework: str | None = None,
 ) -> Finding:
-    """The finding for one file; every user error becomes one line, none is raised."""
+    """The finding for one file, whatever it holds: a file never takes the others' report along.
+
+    Every user error becomes one line. What else is raised is a defect of ours: its finding says so
+    with the place, and its traceback goes to the log `meshplan.check`.
+    """
+    path = str(candidate.path)
+    try:
+        return _checked(candidate, tools, given, limits, framework=framework)
+    except Exception as error:
+        LOG.debug("check of %s", path, exc_info=error)
+        return Finding(path=path, verdict="unreadable", text=_defect(error))
+
+
+DEFECT = (
+    "meshplan failed on this file, which is a defect of meshplan; please report it with the file"
+)
+
+
+def _defect(error: Exception) -> str:
+    """A defect in one line: what was raised, and where."""
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    code = frame.tb_frame.f_code if frame else None
+    place = f" in {Path(code.co_filename).name}:{frame.tb_lineno}" if frame and code else ""
+    return one_line(ValueError(f"{DEFECT}: {type(error).__name__}{place}: {str(error)[:200]}"))
+
+
+def _checked(
+    candidate: Candidate,
+    tools: Tools,
+    given: Settings,
+    limits: Limits,
+    *,
+    framework: str | None,
+) -> Finding:
     path = str(candidate.path)
     try:
         text = text_of(candidate.path)

@@ -34,7 +34,8 @@ _HOME = "https://github.com/meshplan/meshplan"
 
 def noted(finding: Finding) -> list[tuple[int, str]]:
     """The notes with the line that each is about: its own where it names one."""
-    found = [(_LINE.match(note), note) for note in finding.notes]
+    plain = [one_line(ValueError(note)) for note in finding.notes]
+    found = [(_LINE.match(note), note) for note in plain]
     return [
         (int(match[1]), note[match.end() :]) if match else (finding.line, note)
         for match, note in found

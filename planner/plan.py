@@ -12,14 +12,18 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from costmodels.config_fields import MAX_LAYERS
 from costmodels.layout import Layout, RecomputeModule, Schedule, Stage
 from costmodels.training import Optimizer, Precision, Training
 from hardware_profiles.load import first_fault
+from hardware_profiles.names import Name
 from hardware_profiles.schema import Frozen
+from planner.config_files import text_of
+from planner.limits import CYAML, MAX_COUNT, MOST, check_yaml
+from planner.reading import UnreadableConfig
 from planner.text_files import write_text
 
 VERSION = 1
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one: 8 x as fast
 _SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
@@ -31,7 +35,7 @@ class UnreadablePlan(ValueError):
 class PlanModel(Frozen):
     """The model: the Hugging Face configuration it was read from, and a hash of it."""
 
-    name: str
+    name: Name
     config: dict[str, Any]
     sha256: str
 
@@ -52,43 +56,43 @@ class PlanCluster(Frozen):
     plan.
     """
 
-    name: str
-    gpus: int = Field(gt=0)
+    name: Name
+    gpus: int = Field(gt=0, le=MOST["gpus"])
     sha256: str
 
 
 class PlanTraining(Frozen):
     """`costmodels.training.Training`, as people write it."""
 
-    seq_len: int = Field(gt=0)
-    global_batch_size: int = Field(gt=0)
+    seq_len: int = Field(gt=0, le=MOST["seq_len"])
+    global_batch_size: int = Field(gt=0, le=MOST["global_batch_size"])
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
-    expert_imbalance: float = Field(default=1.0, ge=1)
+    expert_imbalance: float = Field(default=1.0, ge=1, le=MOST["expert_imbalance"])
 
 
 class PlanStage(Frozen):
     """`costmodels.layout.Stage`, as people write it."""
 
-    layers: int = Field(ge=0)
-    selective_layers: int = Field(default=0, ge=0)
-    full_layers: int = Field(default=0, ge=0)
+    layers: int = Field(ge=0, le=MAX_LAYERS)
+    selective_layers: int = Field(default=0, ge=0, le=MAX_LAYERS)
+    full_layers: int = Field(default=0, ge=0, le=MAX_LAYERS)
 
 
 class PlanLayout(Frozen):
     """`costmodels.layout.Layout`, as people write it."""
 
-    data_parallel: int = Field(default=1, gt=0)
-    tensor_parallel: int = Field(default=1, gt=0)
-    pipeline_parallel: int = Field(default=1, gt=0)
-    virtual_stages: int = Field(default=1, gt=0)
-    context_parallel: int = Field(default=1, gt=0)
-    expert_parallel: int = Field(default=1, gt=0)
-    expert_tensor_parallel: int = Field(default=1, gt=0)
+    data_parallel: int = Field(default=1, gt=0, le=MAX_COUNT)
+    tensor_parallel: int = Field(default=1, gt=0, le=MAX_COUNT)
+    pipeline_parallel: int = Field(default=1, gt=0, le=MAX_COUNT)
+    virtual_stages: int = Field(default=1, gt=0, le=MAX_COUNT)
+    context_parallel: int = Field(default=1, gt=0, le=MAX_COUNT)
+    expert_parallel: int = Field(default=1, gt=0, le=MAX_COUNT)
+    expert_tensor_parallel: int = Field(default=1, gt=0, le=MAX_COUNT)
     sequence_parallel: bool = False
     zero_stage: int = Field(default=0, ge=0, le=3)
-    shard_group: int = Field(default=0, ge=0)
-    micro_batch_size: int = Field(default=1, gt=0)
+    shard_group: int = Field(default=0, ge=0, le=MAX_COUNT)
+    micro_batch_size: int = Field(default=1, gt=0, le=MAX_COUNT)
     schedule: Schedule = "1f1b"
     stages: tuple[PlanStage, ...]
     selective_modules: tuple[RecomputeModule, ...] = ("core_attention",)
@@ -158,7 +162,7 @@ class Plan(Frozen):
     model: PlanModel
     cluster: PlanCluster
     training: PlanTraining
-    engine: str
+    engine: Name
     layout: PlanLayout
     prediction: Prediction | None = None
     search: SearchReport | None = None
@@ -173,7 +177,10 @@ class Plan(Frozen):
     def from_yaml(cls, text: str, place: str = "plan") -> Self:
         """Read a plan; raises `UnreadablePlan` with one line that names `place`."""
         try:
-            data = yaml.load(text, Loader=LOADER)
+            check_yaml(text)
+            data = yaml.load(text, Loader=CYAML)
+        except UnreadableConfig as error:
+            raise UnreadablePlan(f"{place}: {error}") from None
         except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
             raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict) or "meshplan" not in data:
@@ -212,9 +219,9 @@ def training_of(plan: PlanTraining) -> Training:
 def read_plan(path: Path) -> Plan:
     """The plan in the file `path`; raises `UnreadablePlan`."""
     try:
-        return Plan.from_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadablePlan(f"{path}: cannot be read: {error}") from None
+        return Plan.from_yaml(text_of(path), str(path))
+    except UnreadableConfig as error:
+        raise UnreadablePlan(f"{path}: {error}") from None
 
 
 def write_plan(plan: Plan, path: Path) -> None:
