@@ -1,2 +1,1 @@
-"""Touches hardware: measurements, the training engine, the dry run, launchers, framework configs.
-"""
+"""Touches hardware: measurements, the training engine, the dry run, launchers, framework configs."""

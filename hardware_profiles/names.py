@@ -12,10 +12,10 @@ from pydantic import AfterValidator
 
 MAX_NAME = 255  # characters; file systems allow no longer name either
 RULE = (
-    f"a name has 1 to {MAX_NAME} characters: letters, digits, blanks and . _ + : / @ = , ( ) ~ -, "
-    "and neither starts with - nor starts or ends with a blank"
+    f"a name has 1 to {MAX_NAME} characters: letters, digits, blanks and . _ + : / @ = , ( ) ~ -; "
+    "it starts with neither - nor :, and neither starts nor ends with a blank"
 )
-_NAME = re.compile(rf"(?![-\s])[\w .+:/@=,()~-]{{1,{MAX_NAME}}}(?<!\s)")
+_NAME = re.compile(rf"(?![-:\s])[\w .+:/@=,()~-]{{1,{MAX_NAME}}}(?<!\s)")
 
 
 def checked_name(text: str) -> str:

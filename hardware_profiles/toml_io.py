@@ -58,7 +58,10 @@ def _expand(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(text: str) -> list[dict[str, Any]]:
-    header, *lines = csv.reader(line.strip() for line in text.strip().splitlines())
+    try:
+        header, *lines = csv.reader(line.strip() for line in text.strip().splitlines())
+    except csv.Error as error:
+        raise ValueError(f"not a CSV table: {error}") from None
     return [
         {
             name: tuple(cell.split()) if name in TUPLES else cell

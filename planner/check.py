@@ -91,9 +91,7 @@ def check_file(
         return Finding(path=path, verdict="unreadable", text=_defect(error))
 
 
-DEFECT = (
-    "meshplan failed on this file, which is a defect of meshplan; please report it with the file"
-)
+DEFECT = "meshplan failed on this file: a defect of meshplan; please report it with the file"
 
 
 def _defect(error: Exception) -> str:

@@ -67,11 +67,11 @@ def check_yaml(text: str) -> None:
     total, anchors = 0, dict[str, int]()
     opened: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, Loader=CYAML):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in (name for name, _ in opened):
                 raise UnreadableConfig(f"the alias *{event.anchor} contains itself", line)
-            total += anchors.get(event.anchor, 1)
+            total += anchors.get(event.anchor or "", 1)
         elif isinstance(event, yaml.CollectionEndEvent):
             name, before = opened.pop()
             if name:
@@ -98,11 +98,10 @@ def _check_counts(entries: int, depth: int, line: int = 1) -> None:
 
 def check_braces(text: str) -> None:
     """Refuse JSON that nests too deep, before its keys are walked; raises `UnreadableConfig`."""
-    depth, entries = 0, 0
-    for match in _BRACES.finditer(text):
+    depth = 0
+    for entries, match in enumerate(_BRACES.finditer(text), start=1):
         depth += (match[0] in "{[") - (match[0] in "}]")
-        entries += 1
-        _check_counts(entries, depth, 1)
+        _check_counts(entries, depth)
 
 
 def check_toml(text: str) -> None:

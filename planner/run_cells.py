@@ -2,6 +2,8 @@
 
 import math
 
+from planner.limits import MAX_COUNT
+
 
 class SkippedRow(ValueError):
     """A row that says too little, or nothing that can be priced; the text is the reason."""
@@ -26,6 +28,6 @@ def count(row: dict[str, str], key: str, default: int | None = None, *, least: i
         if default is None:
             raise SkippedRow(f"{key} is not stated")
         return default
-    if value != int(value) or value < least:
-        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least}")
+    if value != int(value) or not least <= value <= MAX_COUNT:
+        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least} to {MAX_COUNT}")
     return int(value)

@@ -181,7 +181,7 @@ def mtp_modules(row: dict[str, str], engine: Engine) -> int:
 
 def _year(row: dict[str, str]) -> float:
     text = row.get("year") or ""
-    return float(text) if text.isdigit() else math.inf
+    return float(text) if text.isdecimal() else math.inf
 
 
 def _slow_sinks(framework: str) -> bool:

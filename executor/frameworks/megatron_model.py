@@ -17,7 +17,6 @@ from typing import Any
 from costmodels.model import Experts, Model
 from executor.frameworks.saying import Answer
 from executor.frameworks.values import Values
-from planner.limits import MAX_ENTRIES
 from planner.reading import CannotSay, Fact, UnreadableConfig
 
 ROTARY_BASE = (
@@ -276,11 +275,12 @@ def layer_pattern(frequency: Fact | None, num_layers: int) -> list[int]:
                 "moe_layer_freq must be a number or a sum of lists such as [0]*3+[1]*58",
                 frequency.line,
             )
-        pattern += ([int(each) for each in term[1].split(",")] * int(term[2] or 1))[:MAX_ENTRIES]
-        if len(pattern) > MAX_ENTRIES:
+        part_layers, times = term[1].split(","), int(term[2] or 1)
+        if len(pattern) + len(part_layers) * times > num_layers:
             raise UnreadableConfig(
-                f"moe_layer_freq names over {MAX_ENTRIES} layers", frequency.line
+                f"moe_layer_freq names more than {num_layers} layers", frequency.line
             )
+        pattern += [int(each) for each in part_layers] * times
     if len(pattern) != num_layers:
         raise UnreadableConfig(
             f"moe_layer_freq names {len(pattern)} layers of {num_layers}", frequency.line

@@ -48,7 +48,8 @@ class Values:
             )
         if not least <= value <= MOST:
             raise IllegalConfig(
-                f"{names[0]} is {value}; it must be at least {least} and at most {MOST}", fact.line
+                f"{names[0]} is {shown(value)}; it must be at least {least} and at most {MOST}",
+                fact.line,
             )
         return Fact(value, fact.line)
 
