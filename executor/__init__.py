@@ -1,1 +1,2 @@
-"""Touches hardware: measurements, the training engine, the dry run, launchers, framework configs."""
+"""Touches hardware: measurements, the training engine, the dry run, launchers, framework configs.
+"""

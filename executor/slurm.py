@@ -29,12 +29,15 @@ class SlurmFailed(RuntimeError):
 def batch_script(job: Job, extra: Sequence[str], out: Path) -> str:
     """The sbatch script, with `extra` options such as "--partition=gpu".
 
-    `$HEAD`, `$PORT` and the node's number are filled in by the shell on the cluster.
+    `$HEAD`, `$PORT` and the node's number are filled in by the shell on the cluster. Raises
+    `SlurmFailed` for an option or a folder that would be more than one line of the script.
     """
     directives = [
         "--job-name=meshplan", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--exclusive",
         f"--output={out}/slurm.log", *extra,
     ]  # fmt: skip
+    if broken := next((text for text in directives if not text.isprintable()), None):
+        raise SlurmFailed(f"{broken!r} is no #SBATCH option: it must be one printable line")
     command = shlex.join(torchrun_command(replace(job, rendezvous="@head@"), "@logs@"))
     command = command.replace("@head@", '"$HEAD:$PORT"').replace("@logs@", '"$LOGS"')
     on_node = "; ".join(

@@ -19,7 +19,7 @@ from costmodels.layout import Layout, even_stages
 from costmodels.training import Training
 from executor.frameworks import FRAMEWORKS, VARIANTS, exporter_named
 from executor.launch import Job
-from executor.slurm import batch_script
+from executor.slurm import SlurmFailed, batch_script
 from hardware_profiles.names import MAX_NAME, RULE, checked_name
 from hardware_profiles.whole_file import write_whole
 from planner.check import DEFECT, check_paths, exit_code
@@ -111,6 +111,13 @@ def test_a_slurm_script_quotes_what_it_is_given(tmp_path: Path) -> None:
     stub = "srun() { :; }\nscontrol() { echo h; }\nSLURM_JOB_ID=1 SLURM_JOB_NODELIST=h\n"
     subprocess.run(["bash", "-c", stub + body], cwd=tmp_path, check=True)
     assert not (tmp_path / "P").exists()
+
+
+def test_a_slurm_option_is_one_line(tmp_path: Path) -> None:
+    """A newline in a folder's name would end the directive and start a command."""
+    job = Job(module="m", nodes=1, processes_per_node=1)
+    with pytest.raises(SlurmFailed, match="one printable line"):
+        batch_script(job, (), tmp_path / "a\ntouch P")
 
 
 def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
