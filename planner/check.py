@@ -18,6 +18,7 @@ from hardware_profiles.load import UnknownProfile, cluster_hash
 from hardware_profiles.load_models import UnknownModel
 from planner.config_files import Candidate, candidates, text_of
 from planner.fixes import Price
+from planner.limits import MAX_STAGES
 from planner.plan import Plan, UnreadablePlan, layout_of, training_of
 from planner.reading import IllegalConfig, NothingToRead, Reading, UnreadableConfig
 from planner.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
@@ -139,6 +140,15 @@ def _checked(
         return Finding(path=path, verdict="unreadable", text=one_line(error))
 
 
+def _check_stages(case: Case, line: int) -> None:
+    if (stages := len(case.layout.stages)) > MAX_STAGES:
+        raise UnreadableConfig(
+            f"{stages} pipeline stages; at most {MAX_STAGES} are priced: lower pipeline_parallel "
+            "or virtual_stages",
+            line,
+        )
+
+
 def _skipped(candidate: Candidate, why: str) -> Finding:
     return Finding(path=str(candidate.path), verdict="skipped", text=why)
 
@@ -147,6 +157,7 @@ def _check_reading(
     reading: Reading, path: Path, tools: Tools, given: Settings, limits: Limits
 ) -> Finding:
     case = resolve(reading, given, settings_near(path))
+    _check_stages(case, reading.line("pipeline_parallel", "virtual_stages"))
 
     def line_of(text: str) -> int:
         words = re.findall(r"[a-z_]+", text)
@@ -163,6 +174,7 @@ _LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch
 def _check_plan(text: str, path: str, tools: Tools, limits: Limits) -> Finding:
     plan = Plan.from_yaml(text, path)
     case = case_of(plan)
+    _check_stages(case, 1)
 
     def line_of(text_of_finding: str) -> int:
         for word in re.findall(r"[a-z_]+", text_of_finding):
