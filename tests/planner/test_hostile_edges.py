@@ -173,6 +173,9 @@ HUGE = {
     "an append loop": (".sh", "A=()\n" + "A+=(--num-layers 1)\n" * 12_000 + 'B="${A[@]}"\n',
                        "megatron"),
     "a key of 100,000 parts": (".toml", "[parallelism]\n" + ".".join("a" * 100_000) + "=1\n", None),
+    "10,000 stages": (".sh", ARGS.replace("16", "10000") + "--pipeline-model-parallel-size 10000 "
+        "--hidden-size 64 --num-attention-heads 8 --nproc-per-node 10000 --vocab-size 32000 "
+        "--seq-length 2048 --global-batch-size 10000", None),
     "a layer pattern without end": (".sh", ARGS + "--hidden-size 64 --num-attention-heads 8 "
         "--num-experts 8 --moe-layer-freq '[1,1,1,1]*99999'", None),
 }  # fmt: skip
@@ -184,7 +187,8 @@ def test_an_input_without_end_is_one_line(tmp_path: Path, case: str) -> None:
     suffix, text, framework = HUGE[case]
     path = tmp_path / f"config{suffix}"
     path.write_text(text)
-    (finding,) = check_paths([path], tools(), GIVEN, framework=framework)
+    facts = Settings(cluster=CLUSTER) if "stages" in case else GIVEN
+    (finding,) = check_paths([path], tools(), facts, framework=framework)
     assert finding.verdict == "unreadable"
     assert re.search(r"more than|at most|or more|parts", finding.text), finding.text
     assert DEFECT not in finding.text
