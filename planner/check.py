@@ -30,7 +30,7 @@ Reader = Callable[[str, str, str | None], Reading | None]
 
 UNKNOWN = (UnknownProfile, UnknownEngine, UnknownModel, UnsupportedModel, UnreadableSettings)
 LOG = logging.getLogger("meshplan.check")
-_PLAN = re.compile(r'^\{?\s*"?meshplan"?\s*:', re.M)
+_PLAN = re.compile(r'^(?:\{\s*)?[ \t]*"?meshplan"?[ \t]*:', re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ def _check_plan(text: str, path: str, tools: Tools, limits: Limits) -> Finding:
 
     def line_of(text_of_finding: str) -> int:
         for word in re.findall(r"[a-z_]+", text_of_finding):
-            if match := re.search(rf"^\s*{word}:", text, re.M):
+            if match := re.search(rf"^[ \t-]*{word}:", text, re.M):
                 return text[: match.end()].count("\n") + 1
         return 1
 
