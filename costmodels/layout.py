@@ -10,6 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
+from costmodels.config_fields import MAX_LAYERS
 from costmodels.model import Model
 from costmodels.training import Training
 
@@ -33,7 +34,9 @@ class InvalidLayout(ValueError):
 
 
 FROM_FILE = ConfigDict(extra="forbid")  # read from a plan file, an unknown key is an error
-Degree = Annotated[int, Field(gt=0)]
+MAX_COUNT = 10**9  # no degree is larger; a bound keeps a typo from filling memory
+Degree = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+Count = Annotated[int, Field(le=MAX_LAYERS)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 SELECTIVE: tuple[RecomputeModule, ...] = ("core_attention",)
 """What a selectively recomputed layer replays unless the layout says otherwise."""
@@ -45,9 +48,9 @@ class Stage:
 
     __pydantic_config__ = FROM_FILE
 
-    layers: int
-    selective_layers: int = 0
-    full_layers: int = 0
+    layers: Count
+    selective_layers: Count = 0
+    full_layers: Count = 0
 
     def __post_init__(self) -> None:
         if min(self.layers, self.selective_layers, self.full_layers) < 0:
@@ -83,7 +86,7 @@ class Layout:
     expert_tensor_parallel: Degree = 1
     sequence_parallel: bool = False
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
-    shard_group: Annotated[int, Field(ge=0)] = 0
+    shard_group: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     micro_batch_size: Degree = 1
     schedule: Schedule = "1f1b"
     stages: tuple[Stage, ...]

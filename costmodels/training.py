@@ -9,6 +9,10 @@ Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
 
 
+MOST_SEQ_LEN, MOST_SEQUENCES = 2**27, 2**30
+MOST_IMBALANCE = 1024  # the busiest experts cannot hold more than all tokens
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """One training job.
@@ -26,11 +30,11 @@ class Training:
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # as `Layout`, it is read from plan files
 
-    seq_len: Annotated[int, Field(gt=0)]
-    global_batch_size: Annotated[int, Field(gt=0)]
+    seq_len: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)]
+    global_batch_size: Annotated[int, Field(gt=0, le=MOST_SEQUENCES)]
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
-    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
+    expert_imbalance: Annotated[float, Field(ge=1, le=MOST_IMBALANCE)] = 1.0
     adapters_only: bool = False
 
     @property

@@ -25,6 +25,7 @@ from executor.results import Part, RunResult, timing_fields, write_result
 from executor.run import PLAN_FILE, RESULT_FILE, Settings
 from executor.run_row import write_row
 from executor.training_logs import READERS, TrainingLog
+from hardware_profiles.whole_file import write_whole
 from planner.plan import Plan, write_plan
 from planner.reading import Exported
 
@@ -115,7 +116,7 @@ def run_elsewhere(name: str, plan: Plan, settings: Settings, out: Path) -> RunRe
     write_plan(plan, out / PLAN_FILE)
     exported = export_for(name, plan, settings)
     for file, text in exported.files.items():
-        (out / file).write_text(text, encoding="utf-8")
+        write_whole(out / file, text)
     logs = out / "logs"
     log = logs / TORCHRUN_LOG
     bar = Bar(settings.warmup + settings.steps)

@@ -26,6 +26,7 @@ from executor.engine.coordinates import Coordinates
 from executor.engine.record import StepRecord, read_record
 from executor.profile.statistics import summarise
 from hardware_profiles.schema import Frozen
+from hardware_profiles.whole_file import write_whole
 from planner.plan import Plan
 
 
@@ -226,6 +227,4 @@ def write_result(result: RunResult, path: Path) -> None:
     for part, written in zip(result.parts, document["parts"], strict=True):
         written["error"] = part.error
     document["inside_band"] = result.inside_band
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    write_whole(path, json.dumps(document, indent=1, allow_nan=False) + "\n")

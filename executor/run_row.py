@@ -5,6 +5,7 @@ of several kinds) gives no row rather than a wrong one.
 """
 
 import csv
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from costmodels.hf_config import model_from_config
 from costmodels.model import Model
 from costmodels.units import GIB
 from executor.results import RunResult
+from hardware_profiles.whole_file import write_whole
 from planner.plan import Plan
 from planner.run_rows import SkippedRow
 from planner.runs import run_of
@@ -27,10 +29,11 @@ def write_row(plan: Plan, result: RunResult, gpu: str, folder: Path) -> Path | N
     if row is None:
         return None
     path = folder / FILE
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(row))
-        writer.writeheader()
-        writer.writerow(row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(row), lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(row)
+    write_whole(path, text.getvalue())
     return path
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from executor.failures import TORCHRUN_LOG, first_failure
 from executor.launch import Interrupted, Job, torchrun_command
+from hardware_profiles.whole_file import write_whole
 
 POLL_S = 5.0
 FIRST_PORT, NUM_PORTS = 20000, 10000  # one by job number: jobs may share a host
@@ -28,12 +29,15 @@ class SlurmFailed(RuntimeError):
 def batch_script(job: Job, extra: Sequence[str], out: Path) -> str:
     """The sbatch script, with `extra` options such as "--partition=gpu".
 
-    `$HEAD`, `$PORT` and the node's number are filled in by the shell on the cluster.
+    `$HEAD`, `$PORT` and the node's number are filled in by the shell on the cluster. Raises
+    `SlurmFailed` for an option or a folder that would be more than one line of the script.
     """
     directives = [
         "--job-name=meshplan", f"--nodes={job.nodes}", "--ntasks-per-node=1", "--exclusive",
         f"--output={out}/slurm.log", *extra,
     ]  # fmt: skip
+    if broken := next((text for text in directives if not text.isprintable()), None):
+        raise SlurmFailed(f"{broken!r} is no #SBATCH option: it must be one printable line")
     command = shlex.join(torchrun_command(replace(job, rendezvous="@head@"), "@logs@"))
     command = command.replace("@head@", '"$HEAD:$PORT"').replace("@logs@", '"$LOGS"')
     on_node = "; ".join(
@@ -73,7 +77,7 @@ def run_slurm(
         raise SlurmFailed("there is no sbatch here: run this on a login node, or use --print")
     out.mkdir(parents=True, exist_ok=True)
     script = out / "job.sbatch"
-    script.write_text(batch_script(job, extra, out), encoding="utf-8")
+    write_whole(script, batch_script(job, extra, out))
     number = _said(["sbatch", "--parsable", str(script)]).split(";")[0]
     try:
         state = _wait(number, watch, poll_s)

@@ -22,23 +22,29 @@ from dataclasses import dataclass
 from costmodels.units import GIB, MIB
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+COUNT = r"\d{1,12}"
+PLAIN = r"\d{1,30}(?:\.\d{0,30})?"
+NUMBER = rf"[-+]?(?:{PLAIN}(?:[eE][-+]?\d{{1,4}})?|nan|inf)"
+BETWEEN = ".{0,400}?"  # of one line; a bound, as a line may be very long
 TITAN = re.compile(
-    r"step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>[-\d.enaif]+).*?"
-    r"memory:\s*(?P<gib>-?[\d.]+)GiB.*?tps:\s*(?P<tps>[\d,]+)"
+    rf"step:\s{{0,9}}(?P<step>{COUNT})\s{{1,9}}loss:\s{{0,9}}(?P<loss>{NUMBER}){BETWEEN}"
+    rf"memory:\s{{0,9}}(?P<gib>-?{PLAIN})GiB{BETWEEN}tps:\s{{0,9}}(?P<tps>\d[\d,]{{0,30}})"
 )
 MEGATRON = re.compile(
-    r"iteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*(?P<ms>[\d.]+)"
+    rf"iteration\s{{1,9}}(?P<step>{COUNT})/\s{{0,9}}\d{{1,12}} \|{BETWEEN}"
+    rf"elapsed time per iteration \(ms\):\s{{0,9}}(?P<ms>{PLAIN})"
 )
-MEGATRON_LOSS = re.compile(r"\| lm loss:\s*(?P<loss>[-+\d.Enaif]+)")
+MEGATRON_LOSS = re.compile(rf"\| lm loss:\s{{0,9}}(?P<loss>{NUMBER})", re.I)
 MEGATRON_MEMORY = re.compile(
-    r"max allocated: (?P<allocated>[\d.]+).*?max reserved: (?P<reserved>[\d.]+)"
+    rf"max allocated: (?P<allocated>{PLAIN}){BETWEEN}max reserved: (?P<reserved>{PLAIN})"
 )
 NANOTRON = re.compile(
-    r"iteration: (?P<step>\d+) / \d+ \|.*?elapsed_time_per_iteration_ms: (?P<ms>[\d.]+)"
-    r"(?P<scale>[KMBGT]?).*?lm_loss: (?P<loss>[-\d.enaif]+)"
+    rf"iteration: (?P<step>{COUNT}) / \d{{1,12}} \|{BETWEEN}"
+    rf"elapsed_time_per_iteration_ms: (?P<ms>{PLAIN})(?P<scale>[KMBGT]?){BETWEEN}"
+    rf"lm_loss: (?P<loss>{NUMBER})"
 )
 NANOTRON_MEMORY = re.compile(
-    r"Peak allocated (?P<allocated>[\d.]+)MiB\. Peak reserved: (?P<reserved>[\d.]+)MiB"
+    rf"Peak allocated (?P<allocated>{PLAIN})MiB\. Peak reserved: (?P<reserved>{PLAIN})MiB"
 )
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
@@ -63,7 +69,8 @@ class TrainingLog:
 
 def read_torchtitan(text: str, tokens_per_gpu: float) -> TrainingLog:
     """`tokens_per_gpu`: global batch tokens over GPUs; with it, tps becomes seconds."""
-    found = list(TITAN.finditer(COLOUR.sub("", text)))
+    lines = TITAN.finditer(COLOUR.sub("", text))
+    found = [m for m in lines if float(m["tps"].replace(",", ""))]  # 0 is no step's rate
     steps = (
         LoggedStep(
             int(m["step"]), tokens_per_gpu / float(m["tps"].replace(",", "")), float(m["loss"])

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from hardware_profiles.names import Name
 from hardware_profiles.schema import AttentionKernel, Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
@@ -188,7 +189,7 @@ class Engine(Frozen):
     fitted_as  the engine whose measured runs it shares its fitted constants with, "" for its own
     """
 
-    name: str
+    name: Name
     title: str
     fitted_as: str = ""
     aliases: tuple[str, ...] = ()

@@ -9,6 +9,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hardware_profiles.names import Name
+
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
@@ -37,7 +39,7 @@ class Gpu(Frozen):
                          by
     """
 
-    name: str
+    name: Name
     title: str
     vendor: Literal["nvidia", "amd", "cpu"]
     memory_bytes: float = Field(gt=0)
@@ -233,7 +235,7 @@ class Cluster(Frozen):
                         between one GPU and its host, each way
     """
 
-    name: str
+    name: Name
     title: str
     gpu: Gpu
     gpus_per_node: int = Field(gt=0)

@@ -14,13 +14,17 @@ import csv
 import io
 import json
 import math
-import os
-import tempfile
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hardware_profiles.whole_file import write_whole
+
+MAX_PROFILE_BYTES = 2**20  # the largest built-in file has 60 KiB
+DOTTED = re.compile(r"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){20}")
+"""A key of very many parts: reading it costs the square of them."""
 TABLES = frozenset({"matmul_points", "attention_points", "collective_points", "collective_fits"})
 PROSE = frozenset({"sources", "conditions"})  # text about fields, under the fields' own names
 TUPLES = frozenset({"latency_s", "bandwidth_bytes_per_s"})
@@ -31,8 +35,17 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises `OSError` when it cannot be read and `ValueError` when it is not TOML or not UTF-8.
     """
-    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    return _expand(document)
+    with path.open("rb") as file:
+        data = file.read(MAX_PROFILE_BYTES + 1)
+    if len(data) > MAX_PROFILE_BYTES:
+        raise ValueError(f"larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile is far smaller")
+    text = data.decode("utf-8")
+    if DOTTED.search(text):
+        raise ValueError("a key of 20 parts or more; no profile has one")
+    try:
+        return _expand(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError("it nests too deep; no profile does") from None
 
 
 def _expand(document: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +58,10 @@ def _expand(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(text: str) -> list[dict[str, Any]]:
-    header, *lines = csv.reader(line.strip() for line in text.strip().splitlines())
+    try:
+        header, *lines = csv.reader(line.strip() for line in text.strip().splitlines())
+    except csv.Error as error:
+        raise ValueError(f"not a CSV table: {error}") from None
     return [
         {
             name: tuple(cell.split()) if name in TUPLES else cell
@@ -62,13 +78,7 @@ def write_toml(document: Mapping[str, Any], path: Path) -> None:
 
     `None` is left out: TOML has no null, and every optional field of a profile defaults to it.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write("\n".join(_lines(document, ())) + "\n")
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    write_whole(path, "\n".join(_lines(document, ())) + "\n")
 
 
 def _lines(document: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterable[str]:

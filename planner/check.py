@@ -4,6 +4,7 @@ The reader of framework configs and the price are given by the caller: this modu
 accelerator library, and runs in milliseconds per file.
 """
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from hardware_profiles.load import UnknownProfile, cluster_hash
 from hardware_profiles.load_models import UnknownModel
 from planner.config_files import Candidate, candidates, text_of
 from planner.fixes import Price
+from planner.limits import MAX_STAGES
 from planner.plan import Plan, UnreadablePlan
 from planner.reading import IllegalConfig, NothingToRead, Reading, UnreadableConfig
 from planner.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
@@ -27,7 +29,8 @@ Reader = Callable[[str, str, str | None], Reading | None]
 """Text, path and the framework the user named (or None) to a reading; None when none claims it."""
 
 UNKNOWN = (UnknownProfile, UnknownEngine, UnknownModel, UnsupportedModel, UnreadableSettings)
-_PLAN = re.compile(r'^\{?\s*"?meshplan"?\s*:', re.M)
+LOG = logging.getLogger("meshplan.check")
+_PLAN = re.compile(r'^(?:\{\s*)?[ \t]*"?meshplan"?[ \t]*:', re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,40 @@ def check_file(
     *,
     framework: str | None = None,
 ) -> Finding:
-    """The finding for one file; every user error becomes one line, none is raised."""
+    """The finding for one file, whatever it holds: a file never takes the others' report along.
+
+    Every user error becomes one line. What else is raised is a defect of ours: its finding says so
+    with the place, and its traceback goes to the log `meshplan.check`.
+    """
+    path = str(candidate.path)
+    try:
+        return _checked(candidate, tools, given, limits, framework=framework)
+    except Exception as error:
+        LOG.debug("check of %s", path, exc_info=error)
+        return Finding(path=path, verdict="unreadable", text=_defect(error))
+
+
+DEFECT = "meshplan failed on this file: a defect of meshplan; please report it with the file"
+
+
+def _defect(error: Exception) -> str:
+    """A defect in one line: what was raised, and where."""
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    code = frame.tb_frame.f_code if frame else None
+    place = f" in {Path(code.co_filename).name}:{frame.tb_lineno}" if frame and code else ""
+    return one_line(ValueError(f"{DEFECT}: {type(error).__name__}{place}: {str(error)[:200]}"))
+
+
+def _checked(
+    candidate: Candidate,
+    tools: Tools,
+    given: Settings,
+    limits: Limits,
+    *,
+    framework: str | None,
+) -> Finding:
     path = str(candidate.path)
     try:
         text = text_of(candidate.path)
@@ -104,6 +140,15 @@ def check_file(
         return Finding(path=path, verdict="unreadable", text=one_line(error))
 
 
+def _check_stages(case: Case, line: int) -> None:
+    if (stages := len(case.layout.stages)) > MAX_STAGES:
+        raise UnreadableConfig(
+            f"{stages} pipeline stages; at most {MAX_STAGES} are priced: lower pipeline_parallel "
+            "or virtual_stages",
+            line,
+        )
+
+
 def _skipped(candidate: Candidate, why: str) -> Finding:
     return Finding(path=str(candidate.path), verdict="skipped", text=why)
 
@@ -112,6 +157,7 @@ def _check_reading(
     reading: Reading, path: Path, tools: Tools, given: Settings, limits: Limits
 ) -> Finding:
     case = resolve(reading, given, settings_near(path))
+    _check_stages(case, reading.line("pipeline_parallel", "virtual_stages"))
 
     def line_of(text: str) -> int:
         words = re.findall(r"[a-z_]+", text)
@@ -128,10 +174,11 @@ _LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch
 def _check_plan(text: str, path: str, tools: Tools, limits: Limits) -> Finding:
     plan = Plan.from_yaml(text, path)
     case = case_of(plan)
+    _check_stages(case, 1)
 
     def line_of(text_of_finding: str) -> int:
         for word in re.findall(r"[a-z_]+", text_of_finding):
-            if match := re.search(rf"^\s*{word}:", text, re.M):
+            if match := re.search(rf"^[ \t-]*{word}:", text, re.M):
                 return text[: match.end()].count("\n") + 1
         return 1
 

@@ -15,6 +15,7 @@ from costmodels.layout import InvalidLayout
 from planner.check import Tools, check_paths, exit_code
 from planner.check_output import MACHINE, Format, as_table
 from planner.fixes import Quote
+from planner.limits import too_large
 from planner.plan import UnreadablePlan, read_plan
 from planner.reading import Reading, UnreadableConfig
 from planner.resolve import Case
@@ -76,6 +77,8 @@ def check(
     """
     if output_format not in FORMATS:
         _fail(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
+    _check_limits(gpus=gpus, seq_len=seq_len, global_batch_size=global_batch_size,
+                  micro_batch_size=micro_batch_size, vocab_size=vocab_size)  # fmt: skip
     given = Settings(
         cluster=cluster,
         gpus=gpus,
@@ -147,6 +150,12 @@ def _written(folder: Path, name: str, text: str) -> Path:
     except (CannotWrite, OSError) as error:
         _fail(f"{folder}: {one_line(error)}")
     return folder / name
+
+
+def _check_limits(**given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None and (refusal := too_large(name, value)):
+            _fail(refusal)
 
 
 def _fail(text: str) -> NoReturn:

@@ -34,7 +34,8 @@ _HOME = "https://github.com/meshplan/meshplan"
 
 def noted(finding: Finding) -> list[tuple[int, str]]:
     """The notes with the line that each is about: its own where it names one."""
-    found = [(_LINE.match(note), note) for note in finding.notes]
+    plain = [one_line(ValueError(note)) for note in finding.notes]
+    found = [(_LINE.match(note), note) for note in plain]
     return [
         (int(match[1]), note[match.end() :]) if match else (finding.line, note)
         for match, note in found
@@ -43,7 +44,8 @@ def noted(finding: Finding) -> list[tuple[int, str]]:
 
 def full_text(finding: Finding) -> str:
     """The text with its fix, as one line."""
-    return finding.text + (f". Smallest fix: {finding.fix}" if finding.fix else "")
+    text = finding.text + (f". Smallest fix: {finding.fix}" if finding.fix else "")
+    return one_line(ValueError(text))
 
 
 def summary(findings: list[Finding]) -> str:
@@ -207,7 +209,7 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
 def _print_details(finding: Finding, show: Callable[[str], object]) -> None:
     place = f"{one_line_path(finding)}:{finding.line}"
     if finding.verdict not in PASSED:
-        show(f"{place}: {finding.verdict}: {finding.text}")
+        show(f"{place}: {finding.verdict}: {one_line(ValueError(finding.text))}")
         if finding.fix:
             show(f"    smallest fix: {finding.fix}")
     for line, text in noted(finding):

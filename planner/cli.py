@@ -92,7 +92,9 @@ class Commands(TyperGroup):
             code = exit_code(error)
             if code is None:
                 raise
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            from planner.settings import one_line
+
+            print(f"error: {one_line(error)}", file=sys.stderr)
             raise typer.Exit(code) from None
 
 

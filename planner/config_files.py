@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.limits import MAX_BYTES
 from planner.reading import NothingToRead, UnreadableConfig
 from planner.settings import FILE, PROJECT, one_line
 
-MAX_BYTES = 2 * 2**20  # the largest published configs are a few KiB; plans of 1000 stages 100 KiB
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".sbatch", ".slurm", ".py", ".txt", ".bash")
 SKIPPED_FOLDERS = frozenset(("node_modules", "__pycache__", "site-packages"))
 SKIPPED_FILES = frozenset((FILE, PROJECT, "package.json", "package-lock.json"))

@@ -16,12 +16,15 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 from costmodels.layout import Layout
 from costmodels.training import Training
 from hardware_profiles.load import first_fault
+from hardware_profiles.names import Name
 from hardware_profiles.schema import Frozen
+from planner.config_files import text_of
+from planner.limits import CYAML, MOST, check_yaml
+from planner.reading import UnreadableConfig
 from planner.text_files import write_text
 
 VERSION = 1
 UNSAID = ("adapters_only", "modules_apart")  # known of other engines' configurations only
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one: 8 x as fast
 _SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
@@ -33,7 +36,7 @@ class UnreadablePlan(ValueError):
 class PlanModel(Frozen):
     """The model: the Hugging Face configuration it was read from, and a hash of it."""
 
-    name: str
+    name: Name
     config: dict[str, Any]
     sha256: str
 
@@ -54,8 +57,8 @@ class PlanCluster(Frozen):
     plan.
     """
 
-    name: str
-    gpus: int = Field(gt=0)
+    name: Name
+    gpus: int = Field(gt=0, le=MOST["gpus"])
     sha256: str
 
 
@@ -137,7 +140,7 @@ class Plan(Frozen):
     model: PlanModel
     cluster: PlanCluster
     training: Training
-    engine: str
+    engine: Name
     layout: Layout
     prediction: Prediction | None = None
     search: SearchReport | None = None
@@ -164,7 +167,10 @@ class Plan(Frozen):
     def from_yaml(cls, text: str, place: str = "plan") -> Self:
         """Read a plan; raises `UnreadablePlan` with one line that names `place`."""
         try:
-            data = yaml.load(text, Loader=LOADER)
+            check_yaml(text)
+            data = yaml.load(text, Loader=CYAML)
+        except UnreadableConfig as error:
+            raise UnreadablePlan(f"{place}: {error}") from None
         except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
             raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict) or "meshplan" not in data:
@@ -196,9 +202,9 @@ def content_hash(content: object) -> str:
 def read_plan(path: Path) -> Plan:
     """The plan in the file `path`; raises `UnreadablePlan`."""
     try:
-        return Plan.from_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadablePlan(f"{path}: cannot be read: {error}") from None
+        return Plan.from_yaml(text_of(path), str(path))
+    except UnreadableConfig as error:
+        raise UnreadablePlan(f"{path}: {error}") from None
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -22,7 +22,9 @@ from costmodels.units import GB, parse_bandwidth
 from hardware_profiles.engines import load_engine
 from hardware_profiles.load import load_cluster, usual_cluster
 from hardware_profiles.local_cpu import LOCAL_CPU
+from hardware_profiles.names import checked_name
 from hardware_profiles.schema import Cluster
+from planner.limits import too_large
 from planner.models import read_model
 from planner.pins import parse_pins
 from planner.priced_space import Question
@@ -72,7 +74,12 @@ class Asked:
 def ask(arguments: Arguments) -> Asked:
     """Look everything up; raises `BadQuestion` and the loaders' errors for unknown names."""
     a = arguments
+    _check_limits(a)
     config, model = read_model(a.model)
+    try:
+        checked_name(model.name)
+    except ValueError as error:
+        raise BadQuestion(f"the model {error}") from None
     notes = [f"{a.model}: the {tower} is not priced" for tower in left_out(config)]
     cluster_name, cluster = _cluster(a)
     if a.network:
@@ -96,6 +103,19 @@ def ask(arguments: Arguments) -> Asked:
         cluster_name=cluster_name,
         notes=(*notes, *more),
     )
+
+
+def _check_limits(a: Arguments) -> None:
+    """Refuse at once what no search could answer (`planner.limits` has the numbers)."""
+    asked: dict[str, float | None] = {
+        "gpus": a.gpus,
+        "gpus_per_node": a.gpus_per_node,
+        "seq_len": parse_length(a.seq_len) if a.seq_len else None,
+        "expert_imbalance": a.expert_imbalance,
+    }
+    for name, value in asked.items():
+        if value is not None and (refusal := too_large(name, value)):
+            raise BadQuestion(refusal)
 
 
 def _cluster(a: Arguments) -> tuple[str, Cluster]:
@@ -147,15 +167,19 @@ def _network_said(text: str, cluster: Cluster) -> str:
 
 def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:
     notes = []
-    shape = re.fullmatch(r"(\d+)x(\d+)", a.global_batch_tokens or "")
+    shape = re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", a.global_batch_tokens or "")
     seq_len = parse_length(a.seq_len) if a.seq_len else int(shape[2]) if shape else None
     if seq_len is None:
         longest = next((config[key] for key in LONGEST if isinstance(config.get(key), int)), None)
         seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
         notes.append(f"sequences of {seq_len} tokens (--seq-len chooses another length)")
+    sequences = _sequences(a, seq_len)
+    for name, value in (("seq_len", seq_len), ("global_batch_size", sequences)):
+        if refusal := too_large(name, value):
+            raise BadQuestion(refusal)
     training = Training(
         seq_len=seq_len,
-        global_batch_size=_sequences(a, seq_len),
+        global_batch_size=sequences,
         precision=_one_of("--precision", a.precision, get_args(Precision)),
         optimizer=_one_of("--optimizer", a.optimizer, get_args(Optimizer)),
         expert_imbalance=a.expert_imbalance,
@@ -199,9 +223,9 @@ def _sequences(a: Arguments, seq_len: int) -> int:
 
 def parse_tokens(text: str) -> int:
     """Tokens of "4M" (2**20 each), "1024x4096" or "4194304"; raises `BadQuestion`."""
-    if shape := re.fullmatch(r"(\d+)x(\d+)", text):
+    if shape := re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", text):
         tokens = int(shape[1]) * int(shape[2])
-    elif found := re.fullmatch(r"(\d+(?:\.\d+)?)([KMGB]?)", text.strip().upper()):
+    elif found := re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGB]?)", text.strip().upper()):
         exact = float(found[1]) * SUFFIX[found[2]]
         tokens = int(exact) if exact == int(exact) else 0
     else:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.shape import SHAPE_FIELDS
+from planner.limits import MAX_COUNT
 from planner.run_notes import with_facts
 
 Cells = Mapping[str, str]
@@ -182,8 +183,8 @@ def _whole(text: Cells, key: str, *, least: int = 1) -> int | None:
     value = _number(text, key)
     if value is None:
         return None
-    if value != int(value) or value < least:
-        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least}")
+    if value != int(value) or not least <= value <= MAX_COUNT:
+        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least} to {MAX_COUNT}")
     return int(value)
 
 

@@ -72,12 +72,18 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
-    """The file's rows as they are; raises `OSError`, or `ValueError` without a column `id`."""
+    """The rows of the file as they are.
+
+    Raises `OSError`, or `ValueError` without an `id` column and where it is no CSV.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        if "id" not in (reader.fieldnames or ()):
-            raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
-        yield from reader
+        try:
+            if "id" not in (reader.fieldnames or ()):
+                raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
+            yield from reader
+        except csv.Error as error:
+            raise ValueError(f"{path}: not CSV: {error}") from None
 
 
 def run_of(cells: Mapping[str, str]) -> Run:

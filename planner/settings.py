@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 
 from costmodels.training import Precision
 from hardware_profiles.schema import Frozen
+from planner.limits import MAX_PROGRAM_BYTES, MOST, check_toml
 
 FILE, PROJECT = "meshplan.toml", "pyproject.toml"
 
@@ -31,12 +32,12 @@ class Settings(Frozen):
     """What flags and settings files may state; None where they do not."""
 
     cluster: str | None = None
-    gpus: int | None = Field(default=None, gt=0)
+    gpus: int | None = Field(default=None, gt=0, le=MOST["gpus"])
     model: str | None = None
-    seq_len: int | None = Field(default=None, gt=0)
-    global_batch_size: int | None = Field(default=None, gt=0)
-    micro_batch_size: int | None = Field(default=None, gt=0)
-    vocab_size: int | None = Field(default=None, gt=0)
+    seq_len: int | None = Field(default=None, gt=0, le=MOST["seq_len"])
+    global_batch_size: int | None = Field(default=None, gt=0, le=MOST["global_batch_size"])
+    micro_batch_size: int | None = Field(default=None, gt=0, le=MOST["micro_batch_size"])
+    vocab_size: int | None = Field(default=None, gt=0, le=MOST["vocab_size"])
     precision: Precision | None = None
     engine: str | None = None
     gpu_hour_price: float | None = Field(default=None, gt=0)
@@ -71,7 +72,11 @@ def _settings_of(folder: Path) -> Settings:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MAX_PROGRAM_BYTES + 1)
+        text = data.decode("utf-8")
+        check_toml(text)
+        return tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise UnreadableSettings(f"{path}: cannot be read: {one_line(error)}") from None
 

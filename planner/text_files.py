@@ -1,6 +1,8 @@
-"""Writing a file as a whole: a killed run leaves the old file or the new one, never half."""
+"""Writing a file for the user: as a whole, and what goes wrong is one line."""
 
 from pathlib import Path
+
+from hardware_profiles.whole_file import write_whole
 
 
 class CannotWrite(ValueError):
@@ -8,10 +10,8 @@ class CannotWrite(ValueError):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`; raises `CannotWrite`."""
-    partial = path.with_name(path.name + ".partial")
+    """Write `text` to `path` (`hardware_profiles.whole_file`); raises `CannotWrite`."""
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise CannotWrite(f"cannot write {path}: {error.strerror}") from None

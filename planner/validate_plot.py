@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.text_files import write_text
 from planner.validate import Predicted
 
 
@@ -34,7 +35,7 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
     if path.suffix == ".html":
         figure.savefig(path.with_suffix(".svg"))
         svg = path.with_suffix(".svg").read_text(encoding="utf-8")
-        path.write_text(f"<!doctype html><title>meshplan validate</title>{svg}", encoding="utf-8")
+        write_text(path, f"<!doctype html><title>meshplan validate</title>{svg}")
         path.with_suffix(".svg").unlink()
     else:
         figure.savefig(path, dpi=150)

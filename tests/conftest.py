@@ -1,6 +1,7 @@
 """Hypothesis draws the same examples in every run: main cannot fail by luck.
 
-`HYPOTHESIS_PROFILE=nightly pytest` draws new ones, ten times as many where a test sets no number.
+`HYPOTHESIS_PROFILE=nightly pytest` draws new ones: a thousand where a test sets no number, and ten
+thousand for every reader of files (`tests/planner/test_fuzz_readers.py`).
 """
 
 import os

@@ -14,22 +14,27 @@ from typing import Any
 
 import yaml
 
+from planner.limits import (
+    CYAML,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_ENTRIES,
+    MAX_PATH,
+    check_braces,
+    check_toml,
+    check_yaml,
+)
 from planner.reading import Fact, UnreadableConfig
 
-MAX_ENTRIES = (
-    100_000  # a training config has hundreds; YAML aliases can multiply a few lines beyond this
-)
-MAX_DEPTH = 50
 _QUOTED = ("'", '"', "|", ">")
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TRUE, _FALSE = frozenset(("true", "yes", "on")), frozenset(("false", "no", "off"))
 
 
 def read_yaml(text: str) -> dict[str, Fact]:
     """The facts of a YAML mapping; raises `UnreadableConfig`."""
     try:
-        _check_depth(text)
-        node = yaml.compose(text, Loader=_YAML_LOADER)
+        check_yaml(text)
+        node = yaml.compose(text, Loader=CYAML)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UnreadableConfig(f"not YAML: {error.problem or error.context}", line) from None
@@ -38,31 +43,18 @@ def read_yaml(text: str) -> dict[str, Fact]:
     if not isinstance(node, yaml.MappingNode):
         raise UnreadableConfig("not a mapping of keys to values; a config starts with `key: value`")
     found: dict[str, Fact] = {}
-    try:
-        _flatten_yaml(node, "", found)
-    except RecursionError:
-        raise UnreadableConfig("an alias contains itself, or nests too deep") from None
+    _flatten_yaml(node, "", found, [0])
     return found
 
 
-def _check_depth(text: str) -> None:
-    """Refuse deep nesting before composing: libyaml's composer recurses on the C stack."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_YAML_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise UnreadableConfig(f"it nests more than {MAX_DEPTH} deep; no config does")
-
-
-def _flatten_yaml(node: yaml.MappingNode, prefix: str, found: dict[str, Fact]) -> None:
+def _flatten_yaml(
+    node: yaml.MappingNode, prefix: str, found: dict[str, Fact], seen: list[int]
+) -> None:
     for key, value in node.value:
-        name = prefix + str(key.value)
-        if len(found) > MAX_ENTRIES:
-            raise UnreadableConfig(f"more than {MAX_ENTRIES} entries; not a training config")
-        found[name] = Fact(_yaml_value(value, [0]), key.start_mark.line + 1)
+        name = _named(prefix + str(key.value), key.start_mark.line + 1)
+        found[name] = Fact(_yaml_value(value, seen), key.start_mark.line + 1)
         if isinstance(value, yaml.MappingNode):
-            _flatten_yaml(value, name + ".", found)
+            _flatten_yaml(value, name + ".", found, seen)
 
 
 def _yaml_value(node: yaml.Node, seen: list[int]) -> Any:
@@ -90,11 +82,18 @@ def _scalar(text: str) -> Any:
 
 def number(text: str) -> Any:
     """`text` as int or float if it is one (underscores allowed), else itself."""
-    if re.fullmatch(r"[-+]?[0-9][0-9_]{0,300}", text):
+    if re.fullmatch(rf"[-+]?[0-9][0-9_]{{0,{MAX_DIGITS}}}", text):
         return int(text.replace("_", ""))
     if re.fullmatch(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", text):
         return float(text.replace("_", ""))
     return text
+
+
+def _named(path: str, line: int) -> str:
+    """The dotted path of a key; raises `UnreadableConfig` when no config has one as long."""
+    if len(path) > MAX_PATH:
+        raise UnreadableConfig(f"a key's path of {len(path)} characters; no config has one", line)
+    return path
 
 
 def read_json(text: str) -> dict[str, Fact]:
@@ -107,6 +106,7 @@ def read_json(text: str) -> dict[str, Fact]:
         raise UnreadableConfig(f"not JSON that a config needs: {error}") from None
     if not isinstance(data, dict):
         raise UnreadableConfig("not a JSON object; a config starts with `{`")
+    check_braces(text)
     return _flatten(data, _json_lines(text))
 
 
@@ -127,13 +127,14 @@ def _json_lines(text: str) -> dict[str, int]:
             key = ""
         elif match.group(2):
             key = match.group(1)
-            lines.setdefault(".".join(part for part in (*stack, key) if part), line)
+            lines.setdefault(_named(".".join(part for part in (*stack, key) if part), line), line)
             line += token.count("\n")
     return lines
 
 
 def read_toml(text: str) -> dict[str, Fact]:
     """The facts of a TOML document; raises `UnreadableConfig`."""
+    check_toml(text)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -148,8 +149,8 @@ def _toml_lines(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
     table = ""
     for at, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line):
-            table = header[1].replace('"', "") + "."
+        if header := re.match(r"\s*\[\[?([^\]]+)\]", line):
+            table = header[1].strip().replace('"', "") + "."
             lines.setdefault(table[:-1], at)
         elif entry := re.match(r"\s*([A-Za-z0-9_.\"-]+)\s*=", line):
             lines.setdefault(table + entry[1].replace('"', ""), at)
@@ -163,9 +164,13 @@ def _flatten(data: Mapping[str, Any], lines: Mapping[str, int]) -> dict[str, Fac
     while stack:
         prefix, parent_line, mapping = stack.pop()
         for key, value in mapping.items():
-            line = lines.get(prefix + key, parent_line)
+            line = lines.get(_named(prefix + key, parent_line), parent_line)
             nested = isinstance(value, dict)
             found[prefix + key] = Fact(None if nested else value, line)
             if nested:
                 stack.append((f"{prefix}{key}.", line, value))
+                if prefix.count(".") > MAX_DEPTH:
+                    raise UnreadableConfig(
+                        f"it nests more than {MAX_DEPTH} deep; no config does", line
+                    )
     return found

@@ -18,6 +18,7 @@ Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 
 from executor.frameworks.megatron_model import model_config_of, model_settings
@@ -34,7 +35,7 @@ from executor.frameworks.saying import GPUS_PER_NODE, Answer, answer_of
 from executor.frameworks.shell import flags_of, read_script
 from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
-from planner.reading import Exported, Fact, Reading, UnreadableConfig
+from planner.reading import Exported, Fact, IllegalConfig, Reading, UnreadableConfig
 
 FILE = "train.sh"
 _RENAMED = {
@@ -88,7 +89,7 @@ def _script(
     steps = {"train_iters": 20, "lr": 1e-5, "log_interval": 1, "log_throughput": True}
     lines = [
         "#!/usr/bin/env bash",
-        f"# {name}: {answer.layout.label} on {answer.layout.world_size} GPUs.",
+        f"# {_comment(name)}: {answer.layout.label} on {answer.layout.world_size} GPUs.",
         "set -euo pipefail",
         "unset CUDA_DEVICE_MAX_CONNECTIONS"  # Megatron-FSDP refuses 1, the others want it
         if "use_megatron_fsdp" in run
@@ -115,14 +116,15 @@ def _array(name: str, settings: Mapping[str, object]) -> list[str]:
         if value is True:
             flags.append(f"    --{flag}")
         elif isinstance(value, list):
-            flags.append(f"    --{flag} {' '.join(value)}")
+            flags.append(f"    --{flag} {shlex.join(value)}")
         else:
-            flags.append(f"    --{flag} {_quoted(str(value))}")
+            flags.append(f"    --{flag} {shlex.quote(str(value))}")
     return [f"{name}=(", *flags, ")"]
 
 
-def _quoted(text: str) -> str:
-    return text if re.fullmatch(r"[\w.+-]+", text) else f'"{text}"'
+def _comment(text: str) -> str:
+    """`text` as a comment holds it: a newline would end the comment."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def read(text: str, path: str) -> Reading:
@@ -194,11 +196,17 @@ def _gpus(values: Values, text: str) -> Fact | None:
             return Fact(each.value * (nodes.value if nodes else 1), each.line)
     header = dict(re.findall(r"^#SBATCH\s+--([a-z-]+)[= ]\s*(\S+)", text, re.M))
     each_text = header.get("gpus-per-node") or header.get("gres", "")
-    sizes = re.search(r"(\d{1,6})$", each_text), re.fullmatch(r"\d{1,6}", header.get("nodes", "1"))
+    sizes = (
+        re.search(r"(?:^|:)([0-9]{1,6})$", each_text),
+        re.fullmatch(r"[0-9]{1,6}", header.get("nodes", "1")),
+    )
     if sizes[0] is None or sizes[1] is None:
         return None
     line = text[: text.index("#SBATCH")].count("\n") + 1
-    return Fact(int(sizes[0][1]) * int(sizes[1][0]), line)
+    gpus = int(sizes[0][1]) * int(sizes[1][0])
+    if not gpus:
+        raise IllegalConfig("#SBATCH asks for 0 GPUs; it must be at least 1", line)
+    return Fact(gpus, line)
 
 
 def _unset(values: Values) -> bool:

@@ -176,16 +176,23 @@ def _dense_config(values: Values, *, gated: bool) -> dict[str, Any]:
         return {"model_type": "gpt_neox", "use_parallel_residual": False, "attention_bias": True}
     positions, ffn = values.count("max_position_embeddings"), values.count("ffn_hidden_size")
     hidden, heads, layers = (
-        values.found[name].value for name in ("hidden_size", "num_attention_heads", "num_layers")
+        _whole(values, name) for name in ("hidden_size", "num_attention_heads", "num_layers")
     )
     return {
         "model_type": "gpt2",
-        "n_embd": int(hidden),
-        "n_head": int(heads),
-        "n_layer": int(layers),
-        "n_inner": ffn.value if ffn else 4 * int(hidden),
+        "n_embd": hidden,
+        "n_head": heads,
+        "n_layer": layers,
+        "n_inner": ffn.value if ffn else 4 * hidden,
         "n_positions": positions.value if positions else 1024,
     }
+
+
+def _whole(values: Values, name: str) -> int:
+    """A number that `model_config_of` has found stated."""
+    fact = values.count(name)
+    assert fact is not None
+    return int(fact.value)
 
 
 def _routed(values: Values, names: Mapping[str, str]) -> dict[str, Any]:
@@ -202,7 +209,7 @@ def _expert_config(values: Values) -> dict[str, Any] | None:
         values, {"num_experts_per_tok": "moe_router_topk"}
     )
     shared = values.count("moe_shared_expert_intermediate_size")
-    routed = layer_pattern(values.get("moe_layer_freq"), int(values.found["num_layers"].value))
+    routed = layer_pattern(values.get("moe_layer_freq"), _whole(values, "num_layers"))
     if shared is None and not values.on("qk_layernorm") and all(routed):
         config = {"model_type": "mixtral", "num_local_experts": experts.value, **common}
         return config | ({"intermediate_size": width.value} if width else {})
@@ -240,9 +247,9 @@ def _latent_config(values: Values) -> dict[str, Any]:
     if "n_routed_experts" not in config:
         return config
     shared = values.count("moe_shared_expert_intermediate_size")
-    width = config.setdefault("moe_intermediate_size", int(values.found["hidden_size"].value) * 4)
+    width = config.setdefault("moe_intermediate_size", _whole(values, "hidden_size") * 4)
     config["n_shared_experts"] = shared.value // width if shared else 0
-    routed = layer_pattern(values.get("moe_layer_freq"), int(values.found["num_layers"].value))
+    routed = layer_pattern(values.get("moe_layer_freq"), _whole(values, "num_layers"))
     config["first_k_dense_replace"] = routed.index(1) if 1 in routed else len(routed)
     if values.on("moe_router_enable_expert_bias"):
         return config | {"topk_method": "noaux_tc"}
@@ -257,8 +264,8 @@ def layer_pattern(frequency: Fact | None, num_layers: int) -> list[int]:
     if frequency is None:
         return [1] * min(num_layers, 100_000)
     text = str(frequency.value).replace(" ", "").strip("\"'")
-    if text.isdigit():
-        every = max(1, int(text))
+    if text.isdecimal():
+        every = max(1, int(text[:9]))
         return [int(layer % every == 0) for layer in range(min(num_layers, 100_000))]
     pattern: list[int] = []
     for part in re.split(r"\+(?=[\[(])", text.strip("()")):
@@ -268,7 +275,12 @@ def layer_pattern(frequency: Fact | None, num_layers: int) -> list[int]:
                 "moe_layer_freq must be a number or a sum of lists such as [0]*3+[1]*58",
                 frequency.line,
             )
-        pattern += [int(each) for each in term[1].split(",")] * int(term[2] or 1)
+        part_layers, times = term[1].split(","), int(term[2] or 1)
+        if len(pattern) + len(part_layers) * times > num_layers:
+            raise UnreadableConfig(
+                f"moe_layer_freq names more than {num_layers} layers", frequency.line
+            )
+        pattern += [int(each) for each in part_layers] * times
     if len(pattern) != num_layers:
         raise UnreadableConfig(
             f"moe_layer_freq names {len(pattern)} layers of {num_layers}", frequency.line

@@ -22,6 +22,7 @@ from executor.frameworks.saying import (
     unless,
 )
 from executor.frameworks.values import Values, put, shown
+from planner.limits import MAX_EXPRESSION
 from planner.reading import (
     CannotSay,
     Fact,
@@ -244,6 +245,12 @@ def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
 
 def _unrolled(layout: Fact) -> str:
     text = str(layout.value).replace(",", "")
+    if len(text) > MAX_EXPRESSION:
+        raise IllegalConfig(
+            f"the pipeline layout has {len(text)} characters; at most {MAX_EXPRESSION} are read: "
+            "write repeats as t*4",
+            layout.line,
+        )
     for pattern in (r"\(([^()]+)\)\*(\d{1,4})", r"([A-Za-z|])\*(\d{1,4})"):
         text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
         if len(text) > 100_000:

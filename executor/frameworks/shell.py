@@ -13,7 +13,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from executor.frameworks.effort import Effort
 from executor.frameworks.shell_words import Piece, Word, split_words
+from planner.limits import MAX_EXPRESSION
 from planner.reading import Fact
 
 MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
@@ -37,6 +39,7 @@ class Script:
 
     variables: dict[str, list[Fact]] = field(default_factory=dict)
     commands: list[list[Fact]] = field(default_factory=list)
+    effort: Effort = field(default_factory=Effort)
 
 
 def read_script(text: str) -> Script:
@@ -109,6 +112,7 @@ def _holds(script: Script, test: list[Word]) -> bool:
 def _follow(script: Script, words: list[Word]) -> None:
     """Apply leading assignments; what is left is a command."""
     rest = list(words)
+    line = words[0].line if words else 1
     while rest and rest[0].raw in (
         "export",
         "local",
@@ -119,8 +123,10 @@ def _follow(script: Script, words: list[Word]) -> None:
         "then",
         "else",
     ):
+        script.effort.spend(len(rest), line)
         rest.pop(0)
     while rest and (match := _ASSIGN.match(rest[0].raw)):
+        script.effort.spend(len(rest), line)
         name, append = match[1], bool(match[2])
         if len(rest) > 1 and rest[1].operator:
             closed = next((i for i, w in enumerate(rest) if w.operator and w.raw == ")"), len(rest))
@@ -129,8 +135,10 @@ def _follow(script: Script, words: list[Word]) -> None:
         else:
             values = _facts(script, _after_equals(rest.pop(0), match.end()))
         old = script.variables.get(name, []) if append else []
+        script.effort.spend(len(old) + len(values), line)
         script.variables[name] = (old + values)[:MAX_TOKENS]
     command = [fact for word in rest if not word.operator for fact in _facts(script, word)]
+    script.effort.spend(len(command), line)
     if command:
         script.commands.append(command[:MAX_TOKENS])
 
@@ -161,6 +169,7 @@ def _texts(script: Script, word: Word) -> list[str]:
 
 def _expand(script: Script, text: str, depth: int = 0) -> str:
     """`text` with its variables and arithmetic replaced; `$(command)` becomes nothing."""
+    script.effort.spend(len(text) * (1 + text.count("$")))  # what the patterns look at, at most
     if depth > 10 or "$" not in text:
         return text
     text = re.sub(r"\$\(\((.*?)\)\)", lambda match: _arithmetic(script, match[1]), text)
@@ -169,7 +178,9 @@ def _expand(script: Script, text: str, depth: int = 0) -> str:
     def value(match: re.Match[str]) -> str:
         known = script.variables.get(match[1] or match[4])
         if known:
-            return " ".join(str(fact.value) for fact in known)
+            words = [str(fact.value) for fact in known]
+            script.effort.spend(sum(map(len, words)) + len(words))
+            return " ".join(words)
         if match[3] is not None:
             return _expand(script, match[3].strip("\"'"), depth + 1)
         return "" if (match[1] or match[4]) in "0123456789@*#" else match[0]
@@ -179,6 +190,8 @@ def _expand(script: Script, text: str, depth: int = 0) -> str:
 
 def _arithmetic(script: Script, expression: str) -> str:
     text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: _first(script, match[1]), expression)
+    if len(text) > MAX_EXPRESSION:
+        return ""
     try:
         return str(_value(ast.parse(text.strip(), mode="eval").body))
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
@@ -207,9 +220,8 @@ def flags_of(script: Script, known: Callable[[str], bool]) -> list[Fact]:
     best = max(script.commands, key=lambda words: _count(words, known), default=[])
     if _count(best, known):
         return best
-    return [
-        fact for values in script.variables.values() for fact in values if _count(values, known)
-    ]
+    flagged = [values for values in script.variables.values() if _count(values, known)]
+    return [fact for values in flagged for fact in values]
 
 
 def _count(words: list[Fact], known: Callable[[str], bool]) -> int:

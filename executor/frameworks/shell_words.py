@@ -8,6 +8,7 @@ expanded here.
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.limits import check_size
 from planner.reading import UnreadableConfig
 
 OPERATORS = (
@@ -182,4 +183,5 @@ class _Lexer:
 
 def split_words(text: str) -> list[Word]:
     """The words and operators of a shell script; raises `UnreadableConfig`."""
+    check_size(text, "a script")
     return _Lexer(text).split()

@@ -20,6 +20,7 @@ from executor.frameworks.torchtitan_names import (
     model_named,
     model_of_function,
 )
+from planner.limits import MAX_COUNT, check_size
 from planner.reading import Fact, UnreadableConfig
 
 _SECTION = {
@@ -41,7 +42,7 @@ def write_python(model: str, answer: Answer, sections: Mapping[str, Mapping[str,
     if answer.layout.pipeline_parallel > 1 or answer.layout.expert_parallel > 1:
         training["disable_cuda_graphs"] = True
     lines = [
-        f'"""{model}: {answer.layout.label} on {answer.layout.world_size} GPUs."""',
+        repr(f"{model}: {answer.layout.label} on {answer.layout.world_size} GPUs."),
         "",
         "from torchtitan.config import ParallelismConfig",
         *(
@@ -94,6 +95,7 @@ def _model_lines(answer: Answer, flavor: Flavor) -> list[str]:
 
 def read_python(text: str) -> dict[str, Fact]:
     """Facts by TOML's names (`parallelism.tensor_parallel_degree`); raises `UnreadableConfig`."""
+    check_size(text, "a Python file")
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -151,7 +153,8 @@ def _literal(node: ast.expr) -> object:
     try:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             left, right = _literal(node.left), _literal(node.right)
-            return left * right if isinstance(left, int) and isinstance(right, int) else None
+            product = left * right if isinstance(left, int) and isinstance(right, int) else None
+            return product if product is not None and abs(product) <= MAX_COUNT**2 else None
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None

@@ -187,7 +187,7 @@ def _recompute(values: Values, *, python: bool) -> Recompute:
     assert isinstance(rule, Recompute)
     if rule.mode == "selective" and not python:
         every = str(option.value if option else "2")
-        if every.isdecimal() and 0 < int(every[:9]) == int(every):
+        if every.isdecimal() and len(every) < 10 and int(every):
             return Recompute("full", every=int(every))
     return rule
 

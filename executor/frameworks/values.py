@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from executor.frameworks.documents import number
+from planner.limits import MAX_COUNT as MOST
 from planner.reading import Fact, IllegalConfig, UnreadableConfig
 
-MOST = 10**9  # no degree, batch or length is larger; a bound keeps a typo from filling memory
 T = TypeVar("T")
 
 
@@ -48,7 +48,8 @@ class Values:
             )
         if not least <= value <= MOST:
             raise IllegalConfig(
-                f"{names[0]} is {value}; it must be at least {least} and at most {MOST}", fact.line
+                f"{names[0]} is {shown(value)}; it must be at least {least} and at most {MOST}",
+                fact.line,
             )
         return Fact(value, fact.line)
 

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
+from hardware_profiles.whole_file import write_whole
+
 
 class Bar:
     """A bar on stderr: title, measurements done, time elapsed, time left. Silent if not a terminal,
@@ -59,9 +61,7 @@ class Progress:
             self._bar.show(title, done=done, left_s=left_s)
         if self._path:
             state = {"title": title, "done": done, "total": self._total, "left_s": left_s}
-            fresh = self._path.with_name(self._path.name + ".new")
-            fresh.write_text(json.dumps(state), encoding="utf-8")
-            fresh.replace(self._path)
+            write_whole(self._path, json.dumps(state))
 
     def close(self) -> None:
         """Nothing more will be measured."""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from executor.profile.statistics import Timing
 from hardware_profiles.schema import AttentionPoint, CurvePoint, Frozen, MatmulPoint
+from hardware_profiles.whole_file import write_whole
 
 
 class ForeignPartial(ValueError):
@@ -103,9 +104,7 @@ def read_partial(path: Path, header: Header) -> dict[str, Record]:
 def start_partial(path: Path, header: Header, done: dict[str, Record]) -> None:
     """Write the header and the measurements kept so far, atomically."""
     text = "\n".join([header.model_dump_json(), *(r.model_dump_json() for r in done.values())])
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text + "\n", encoding="utf-8")
-    fresh.replace(path)
+    write_whole(path, text + "\n")
 
 
 def append_partial(path: Path, record: Record) -> None:

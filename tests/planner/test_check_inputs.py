@@ -79,7 +79,7 @@ def test_a_folder_is_walked_once_through_every_loop(tmp_path: Path) -> None:
         pytest.param(b"meshplan: 9\n", "plan version 9", id="a plan of the future"),
         pytest.param(b"meshplan: 1\nlayout: 3\n", "model", id="a plan without its parts"),
         pytest.param(b"meshplan: 1\nx: 2001-99-99\n", "not YAML", id="a date that is none"),
-        pytest.param(b"meshplan: 1\nx: " + b"[" * 5000, "not YAML", id="a plan 5000 deep"),
+        pytest.param(b"meshplan: 1\nx: " + b"[" * 5000, "more than 50 deep", id="a plan 5000 deep"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:

@@ -1,0 +1,30 @@
+"""Which text may be a name: one rule for every name that a file gives and another file repeats.
+
+The names of models, clusters, GPUs and engines come from files that anybody may have written, and
+go into shell scripts, Python, YAML, HTML and messages. Each writer quotes what it writes; this rule
+makes sure that a name is one line of text that no language reads as anything else.
+"""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+MAX_NAME = 255  # characters; file systems allow no longer name either
+RULE = (
+    f"a name has 1 to {MAX_NAME} characters: letters, digits, blanks and . _ + : / @ = , ( ) ~ -; "
+    "it starts with neither - nor :, and neither starts nor ends with a blank"
+)
+_NAME = re.compile(rf"(?![-:\s])[\w .+:/@=,()~-]{{1,{MAX_NAME}}}(?<!\s)")
+
+
+def checked_name(text: str) -> str:
+    """`text` if it may be a name; raises ValueError with the rule and the fix."""
+    if _NAME.fullmatch(text) is None:
+        shown = ascii(text if len(text) <= 40 else text[:37] + "...")
+        raise ValueError(f"{shown} is no name: {RULE}; rename it")
+    return text
+
+
+Name = Annotated[str, AfterValidator(checked_name)]
+"""The type of a field that holds a name."""

@@ -1,0 +1,215 @@
+"""Every reader of files against hostile text: one line, at most two seconds and 500 MB each.
+
+`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 50 unless said (some 500 in all),
+10,000 under `HYPOTHESIS_PROFILE=nightly`.
+"""
+
+import os
+import resource
+import string
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from planner.run_cells import SkippedRow
+from random_plans import CLUSTER, plan_of
+
+from costmodels.config_fields import UnsupportedModel
+from costmodels.hf_config import model_from_config
+from costmodels.layout import Layout, even_stages
+from costmodels.training import Training
+from executor.training_logs import READERS
+from hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
+from hardware_profiles.load_models import MODELS, UnknownModel, load_model_config
+from planner.check import DEFECT, check_paths
+from planner.check_cli import tools
+from planner.runs import read_runs, run_of
+from planner.settings import FILE, Settings, UnreadableSettings, settings_near
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+INPUTS = int(os.environ.get("MESHPLAN_FUZZ_INPUTS") or (10_000 if NIGHTLY else 50))
+MOST_S, MOST_BYTES = 2.0, 500e6
+CONFIGS = Path(__file__).parents[1] / "data" / "framework_configs"
+GIVEN = Settings(
+    cluster=CLUSTER, gpus=8, model="llama-3.2-1b", seq_len=2048, global_batch_size=64,
+    micro_batch_size=1,
+)  # fmt: skip
+FUZZ = settings(
+    max_examples=INPUTS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+PIECES = (
+    *("[", "]", "{", "}", "(", ")", '"', "'", '"""', "$((", "))", "${", "${A:-", "$(", "*a", "&a ",
+      "- ", ": ", "\n", "\\", "#", "<<EOF\n", "if ", "fi", "done", "A+=(x)\n", 'A="$A$A"\n', "A=1 ",
+      "--num-layers ", "a.", ".a", "=", ",", "9" * 40, "9" * 4300, "1e400", "nan", "24.0", "1_0",
+      "-1", "0", "²", "٣", "\x1b[31m", "\u202e", "é", "true", "null", "lambda: ", "-", "!!int x",
+      "2001-99-99", "\t", "'''", "\ufeff", "<<: *a", "[[", "]]", "\r\n"),
+)  # fmt: skip
+
+
+def _seeds(*patterns: str) -> list[str]:
+    return [path.read_text() for each in patterns for path in sorted(CONFIGS.glob(each))]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, seeds: list[str]) -> str:
+    """A real file with pieces that languages care about put in, some of them thousands of times."""
+    text = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(1, 3))):
+        at, cut = draw(st.integers(0, len(text))), draw(st.integers(0, 30))
+        piece = draw(st.one_of(st.sampled_from(PIECES), st.text(string.printable, max_size=8)))
+        times = draw(st.sampled_from((1, 1, 1, 2, 60, 3000, 30_000)))
+        text = text[:at] + (piece * times)[:300_000] + text[at + cut :]
+    return text
+
+
+def timed(read: Callable[[], None]) -> None:
+    """`read` takes at most two seconds of processor time and grows memory by at most 500 MB."""
+    start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    read()
+    assert time.process_time() - start < MOST_S
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES
+
+
+def _plans() -> list[str]:
+    plan = plan_of(
+        "llama-3.2-1b",
+        Layout(data_parallel=8, stages=even_stages(16, 1)),
+        Training(seq_len=2048, global_batch_size=64),
+    )
+    return [plan.to_yaml()]
+
+
+FORMATS = {
+    "megatron": (".sh", _seeds("megatron/*.sh")),
+    "bridge": (".yaml", _seeds("bridge/*.yaml", "bridge/*.yml")),
+    "torchtitan": (".toml", _seeds("torchtitan/*.toml")),
+    "torchtitan-0.3": (".py", _seeds("torchtitan/*.py")),
+    "nanotron": (".yaml", _seeds("nanotron/*.yaml")),
+    "deepspeed": (".json", _seeds("deepspeed/*.json")),
+    "accelerate": (".yaml", _seeds("accelerate/*.yaml")),
+    None: (".yaml", _plans()),
+}
+
+
+@pytest.mark.parametrize("framework", FORMATS, ids=lambda name: name or "plan")
+@FUZZ
+@given(data=st.data())
+def test_a_damaged_config_is_one_line(
+    tmp_path: Path, framework: str | None, data: st.DataObject
+) -> None:
+    """Whatever a config or a plan holds, its finding is one printable line, and no defect."""
+    suffix, seeds = FORMATS[framework]
+    path = tmp_path / f"config{suffix}"
+    path.write_text(data.draw(damaged(seeds)), encoding="utf-8")
+
+    def read() -> None:
+        (finding,) = check_paths([path], tools(), GIVEN, framework=framework)
+        assert finding.text.isprintable()
+        assert DEFECT not in finding.text, finding.text
+
+    timed(read)
+
+
+@FUZZ
+@given(text=damaged(['[tool.meshplan]\ngpus = 8\ncluster = "dgx-h100"\n', "gpus = 8\n"]))
+def test_damaged_settings(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """meshplan.toml is read, or refused in one line."""
+    folder = tmp_path_factory.mktemp("settings")
+    (folder / FILE).write_text(text, encoding="utf-8")
+
+    def read() -> None:
+        try:
+            settings_near(folder / "config.sh")
+        except UnreadableSettings:
+            return
+
+    timed(read)
+
+
+@FUZZ
+@given(text=damaged([(MODELS / f"{n}.json").read_text() for n in ("deepseek-v3", "gemma-2-9b")]))
+def test_a_damaged_config_json(tmp_path: Path, text: str) -> None:
+    """A model's config.json is read, or refused by name."""
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+
+    def read() -> None:
+        try:
+            model_from_config(load_model_config(path), "model")
+        except (UnknownModel, UnsupportedModel):
+            return
+
+    timed(read)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text of a whole profile file."""
+    path = tmp_path_factory.mktemp("profile") / "cluster.toml"
+    save_cluster(load_cluster(CLUSTER), path)
+    return path.read_text()
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_damaged_profile(tmp_path: Path, profile: str, data: st.DataObject) -> None:
+    """A cluster profile is read, or refused by name."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(data.draw(damaged([profile])), encoding="utf-8")
+
+    def read() -> None:
+        try:
+            load_cluster(path)
+        except UnknownProfile:
+            return
+
+    timed(read)
+
+
+LOGS = (
+    "step:  4  loss:  7.6  memory: 66.91GiB(37.51%)  tps: 10,050  tflops: 5\n",
+    " iteration  2/ 100 | elapsed time per iteration (ms): 5630.1 | lm loss: 1.0E+00 |\n",
+    "[Rank 1] (after 1 iterations) memory (MB) | max allocated: 1.0 | max reserved: 2.0\n",
+    "iteration: 1 / 15 | elapsed_time_per_iteration_ms: 4.71K | lm_loss: 1.5 |\n",
+)
+
+
+@pytest.mark.parametrize("engine", READERS)
+@FUZZ
+@given(text=damaged(["".join(LOGS * 3)]))
+def test_a_damaged_log(engine: str, text: str) -> None:
+    """A training log gives the steps that it says, never an error."""
+    timed(lambda: void(READERS[engine](text, 1024.0)))
+
+
+def void(_: object) -> None:
+    """Drop a value."""
+
+
+@FUZZ
+@given(text=damaged([
+    "id,suite,grade,framework,model,gpu,gpus,seq,gbs,mbs,tp,pp,dp,step_s\n"
+    "a,own,A,megatron,llama-3.1-8b,h100-sxm,8,2048,64,1,1,1,8,1.0\n"
+]))  # fmt: skip
+def test_damaged_runs(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """A row of a CSV of runs is a run, or skipped with a reason."""
+    path = tmp_path_factory.mktemp("runs") / "runs.csv"
+    path.write_text(text, encoding="utf-8")
+
+    def read() -> None:
+        try:
+            rows = list(read_runs(path))
+        except ValueError:
+            return
+        for row in rows[:200]:
+            try:
+                run_of(row)
+            except SkippedRow:
+                continue
+
+    timed(read)
