@@ -12,6 +12,8 @@ and the letters of `planner.closed_form`:
 rung for V = 1: the least X itself.
 """
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +39,7 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     time = np.zeros(len(grid))
     for degree, count, rows in _shapes(space):
         forms = [
-            c.take(rows).form(schedule, degree, vpp, np.full(len(rows), count))
+            c.form(schedule, degree, vpp, np.full(len(rows), count), rows)
             for schedule, vpp in _most_chunks(space, int(rows[0]))
         ]
         whole = work[rows]
@@ -104,6 +106,12 @@ def _least_held(space: Space, pp: int, m: int, row: int) -> tuple[Ints, bool]:
         v_shaped |= schedule in V_SHAPED
         # Interleaved ranks hold some vector with at least what 1f1b holds in every chunk.
         plain = schedule == "interleaved_1f1b"
-        vectors = in_flight("1f1b", pp, 1, m) if plain else in_flight(schedule, pp, vpp, m)
-        least = np.minimum(least, [max(min(q) for q in rank) for rank in vectors])
+        least = np.minimum(least, _held("1f1b", pp, 1, m) if plain else _held(schedule, pp, vpp, m))
     return least, v_shaped
+
+
+@cache
+def _held(schedule: Schedule, pp: int, vpp: int, m: int) -> Ints:
+    """By rank, the most of what any in-flight vector holds in each chunk at least."""
+    vectors = in_flight(schedule, pp, vpp, m)
+    return np.array([max(min(vector) for vector in rank) for rank in vectors], np.int64)

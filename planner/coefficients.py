@@ -19,6 +19,7 @@ from costmodels.price import Prices
 from planner.closed_form import ClosedForm, Passes, closed_form
 
 KIB = 1024
+EVERY = slice(None)
 NS_PER_S = 1e9
 ABSENT = 2**50  # a price that is not finite: the mode or layout cannot be run
 
@@ -102,11 +103,15 @@ class Coefficients:
             transient_kib=self.transient_kib + self.put_off_kib[:, None],
         )
 
-    def form(self, schedule: Schedule, pp: int, vpp: int, m: Ints) -> ClosedForm[Ints]:
-        """The closed form of each row run as one schedule."""
-        half = pp * vpp * self.send_ns // 2
-        passes = Passes(self.forward_ns + half, self.input_grad_ns + half, self.weight_grad_ns)
-        return closed_form(schedule, pp, vpp, m, passes)
+    def form(
+        self, schedule: Schedule, pp: int, vpp: int, m: Ints, rows: Ints | slice = EVERY
+    ) -> ClosedForm[Ints]:
+        """The closed form of each of `rows` run as one schedule."""
+        half = pp * vpp * self.send_ns[rows] // 2
+        forward, backward = self.forward_ns[rows] + half, self.input_grad_ns[rows] + half
+        return closed_form(
+            schedule, pp, vpp, m, Passes(forward, backward, self.weight_grad_ns[rows])
+        )
 
     def reserved_bytes(self, peak_kib: int) -> float:
         """`peak_kib` in bytes: prices hold the allocator's slack and what lives outside it."""

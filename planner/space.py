@@ -81,13 +81,13 @@ class Space:
         return known
 
     def shapes(self, rows: Ints) -> list[Ints]:
-        """`rows` by pipeline ranks, micro-batches and the ways to run them: each group has the same
-        schedules.
+        """`rows` by pipeline ranks, micro-batches, ZeRO stage and the ways to run them: each group
+        has the same schedules.
         """
         grid = self.grid
         shape = grid.pipeline_parallel[rows] * 2**32 + grid.num_micro_batches[rows]
         way = 3 * (grid.schedule[rows] - ANY) + grid.virtual_stages[rows]
-        _, which = np.unique(shape * 64 + way, return_inverse=True)
+        _, which = np.unique(shape * 128 + way * 4 + grid.zero_stage[rows], return_inverse=True)
         order = np.argsort(which, kind="stable")
         return np.split(rows[order], np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
 
