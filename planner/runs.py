@@ -82,7 +82,8 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of the file as they are; raises `OSError`, or `ValueError` without an `id` column."""
+    """The rows of the file as they are; raises `OSError`, or `ValueError` without an `id` column.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if "id" not in (reader.fieldnames or ()):

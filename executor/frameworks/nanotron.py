@@ -133,7 +133,7 @@ def _parallelism(answer: Answer) -> dict[str, Any]:
         "pp_engine": engine,
         "tp_mode": "REDUCE_SCATTER" if la.sequence_parallel else "ALL_REDUCE",
         "tp_linear_async_communication": la.sequence_parallel,
-        "recompute_layer": la.recompute == "full",
+        "recompute_layer": la.recompute != "none",
         "context_parallel_size": la.context_parallel,
         "expert_parallel_size": la.expert_parallel,
     }
@@ -252,7 +252,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     elif la.virtual_stages > 1:
         unsaid.append(CannotSay("layout.stages", counts, "one chunk per rank"))
     if la.recompute not in ("none", "full"):
-        why = "all layers recompute in full, or none"
+        why = "all layers recompute in full, which is written, or none"
         unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
     unsaid += modules_unsaid(la, "it has no selective recompute")
     if training.precision not in DTYPES.values():

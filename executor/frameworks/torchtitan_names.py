@@ -47,17 +47,22 @@ CONVERTER_CLASSES: dict[str, Precision] = {
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """A model that torchtitan ships: its module, its flavor, and 0.3's function for it, if any."""
+    """A model that torchtitan ships: its module, its flavor, and 0.3's function for it, if any.
+
+    plain  where that function converts matrices to 8 bit (torchao): another one of the module, with
+           the same tokenizer and loss, to start from
+    """
 
     module: str
     flavor: str
     function: str = ""
+    plain: str = ""
 
 
 MODELS = {
     "llama-3.1-8b": Flavor("llama3", "8B", "llama3_8b"),
     "llama-3.1-70b": Flavor("llama3", "70B", "llama3_70b"),
-    "llama-3.1-405b": Flavor("llama3", "405B", "llama3_405b"),
+    "llama-3.1-405b": Flavor("llama3", "405B", "llama3_405b", "llama3_70b"),
     "llama-3.2-1b": Flavor("llama3", "1B"),
     "llama-3.2-3b": Flavor("llama3", "3B"),
     "llama-4-scout": Flavor("llama4", "17bx16e"),
