@@ -1,11 +1,14 @@
 """What single settings of a framework's config mean, beyond the published examples."""
 
+import re
+
 import pytest
-from random_plans import plan_of
+from random_plans import model_named, plan_of
 
 from costmodels.layout import InvalidLayout, Layout, Stage, even_stages
 from costmodels.training import Precision, Training
 from executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
+from executor.frameworks.torchtitan_names import MODELS, model_of_function
 from planner.reading import Reading, UnreadableConfig
 
 TITAN = """
@@ -195,6 +198,20 @@ def test_recompute_that_differs_becomes_the_nearest_that_is_safe(
     )
     recompute = read_config(script, "train.sh").recompute
     assert all(recompute.layers(n) >= full + selective for n, selective, full in counts)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"llama-4-scout", "llama-4-maverick"}))
+def test_torchtitan_starts_from_a_configuration_of_the_models_vocabulary(name: str) -> None:
+    """0.3's loss keeps the vocabulary of the configuration it starts from, so it is the model's."""
+    layers = model_named(name).num_layers
+    layout = Layout(data_parallel=16, zero_stage=3, stages=even_stages(layers, 1))
+    plan = plan_of(name, layout, Training(seq_len=2048, global_batch_size=16))
+    text = exporter_named("torchtitan-0.3")(plan, 8).files["meshplan_config.py"]
+    (base,) = re.findall(r"config = (\w+)\(\)", text)
+    start = model_of_function(base)
+    assert start is not None
+    assert model_named(start).vocab == model_named(name).vocab
+    assert read_config(text, "meshplan_config.py").facts["model"].value == name
 
 
 @pytest.mark.parametrize(("precision", "torchao"), [("bf16", False), ("fp8", True)])
