@@ -19,7 +19,7 @@ from costmodels.model import Model
 from costmodels.training import Training
 from executor.frameworks import FRAMEWORKS, exporter_named, read_config
 from hardware_profiles.load_models import model_names
-from planner.plan import layout_of, training_of
+from planner.plan import Plan, PlanModel, layout_of, training_of
 from planner.resolve import resolve
 from planner.settings import Settings
 
@@ -167,3 +167,19 @@ def test_fractions_on_the_host_come_back(framework: str) -> None:
     back = resolve(reading, missing_facts(plan, exported), Settings()).layout
     assert back.optimizer_offload == 0.5
     assert back.activation_offload == layout.activation_offload
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nanotron"])
+def test_a_plan_of_before_loads_and_says_what_it_lacks(framework: str) -> None:
+    """A plan file whose model states sizes only is exported without a guessed base or epsilon."""
+    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(32),))
+    plan = plan_of("llama-3.1-8b", layout, Training(seq_len=2048, global_batch_size=8))
+    lacking = ("rope_theta", "rope_scaling", "rms_norm_eps", "hidden_act", "initializer_range")
+    config = {key: value for key, value in plan.model.config.items() if key not in lacking}
+    old = plan.model_copy(update={"model": PlanModel.of("llama-3.1-8b", config)})
+    exported = FRAMEWORKS[framework].export(Plan.from_yaml(old.to_yaml()), 8)
+    (text,) = exported.files.values()
+    guessed = ("rotary-base", "norm-epsilon", "rope_theta", "rms_norm_eps")
+    assert not any(word in text for word in guessed)
+    unsaid = {each.name for each in exported.cannot_say if each.value == "not stated"}
+    assert len(unsaid) == 4, unsaid
