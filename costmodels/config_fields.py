@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 MAX_LAYERS = 10_000
 MAX_COUNT = 2**31 - 1
+MAX_NUMBER = 1e15
 
 
 class UnsupportedModel(ValueError):
@@ -55,6 +56,27 @@ class Fields:
             return default
         if not isinstance(found[1], bool):
             raise self.refuse(f"{key} is {_shown(found[1])}, not true or false")
+        return found[1]
+
+    def number(self, *keys: str) -> float | None:
+        """A number of at least 0, None when absent."""
+        found = self.present(*keys)
+        if found is None:
+            return None
+        key, value = found
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refuse(f"{key} is {_shown(value)}, not a number")
+        if not 0 <= value <= MAX_NUMBER:  # a NaN is not in between either
+            raise self.refuse(f"{key} is {_shown(value)}, not between 0 and {MAX_NUMBER:g}")
+        return float(value)
+
+    def word(self, *keys: str) -> str | None:
+        """A text, None when absent."""
+        found = self.present(*keys)
+        if found is None:
+            return None
+        if not isinstance(found[1], str):
+            raise self.refuse(f"{found[0]} is {_shown(found[1])}, not a word")
         return found[1]
 
     def texts(self, key: str) -> tuple[str, ...] | None:

@@ -4,8 +4,9 @@ The fields, their names and what an absent one means are those of the families' 
 classes in huggingface/transformers 5 (`models/<model_type>/configuration_<model_type>.py`); where
 the shapes of the weights do not follow from the configuration, those of the `modeling_` file.
 
-Leaves out: what changes neither the sizes nor the time of training noticeably (rotary frequencies,
-logit soft-capping, activation kinds), and the towers of multimodal models: see `left_out`.
+What changes neither the sizes nor the time of training noticeably (rotary frequencies, logit
+soft-capping, activation kinds) is in `numerics`. Leaves out: the towers of multimodal models, see
+`left_out`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from dataclasses import replace
 from costmodels.config_fields import Fields, UnsupportedModel
 from costmodels.config_parts import dense_model, gqa, mla, model_of, moe_model, per_layer
 from costmodels.model import Attention, Experts, Layer, Model
+from costmodels.numerics import numerics_of
 
 NOT_PRICED = {
     "an encoder-decoder": ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "whisper", "t5gemma"),
@@ -45,7 +47,7 @@ def model_from_config(config: object, name: str) -> Model:
         raise outer.refuse("the field 'model_type' is missing; it says which family this is")
     if model_type not in FAMILIES:
         raise outer.refuse(_why_not(model_type))
-    return FAMILIES[model_type](fields)
+    return replace(FAMILIES[model_type](fields), numerics=numerics_of(fields))
 
 
 def left_out(config: Mapping[str, object]) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ sliding-window attention), between an embedding and a head. It holds sizes only:
 said by `blocks`, how many parameters they have by `params`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import Literal
+
+from costmodels.numerics import Numerics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class Model:
     final_norm          a norm before the head
     tied                the head reuses the embedding's weights
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
+    numerics            what changes neither sizes nor time, and so no comparison of models
     """
 
     name: str
@@ -114,6 +117,7 @@ class Model:
     final_norm: bool = True
     tied: bool = False
     mtp_layers: int = 0
+    numerics: Numerics = field(default=Numerics(), compare=False)
 
     def __post_init__(self) -> None:
         assert self.kinds, f"{self.name}: a model needs layers"

@@ -24,6 +24,11 @@ class Legality(Frozen):
                        "even": all equal; "cost": the engine cuts by its own cost rule (nanotron)
     layers_count_ends  the embedding and the head may take the place of a layer in the even split
     zero_with_pipeline ZeRO stages that compose with pipeline parallelism
+    zero_with_split_backward
+                       those of them that compose with a schedule which computes the gradients of
+                       inputs and of weights apart (zero bubble, DualPipe), None: all of them
+    recompute_with_split_backward
+                       layers may recompute under such a schedule
     optimizer_offload  the optimizer may run on the host
     activation_offload what layers save may wait on the host: "plain": without pipeline or recompute
     rank_order         inner to outer
@@ -45,6 +50,8 @@ class Legality(Frozen):
     micro_batches_at_least_pp: bool
     interleaved_needs_multiple: bool
     rank_order: tuple[Axis, ...]
+    zero_with_split_backward: tuple[int, ...] | None = None
+    recompute_with_split_backward: bool = True
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
 

@@ -4,15 +4,27 @@
 what the engine itself would refuse, and names what the engine's profile does not price.
 """
 
-from costmodels.layout import InvalidLayout, Layout
+from costmodels.in_flight import ZERO_BUBBLE
+from costmodels.layout import InvalidLayout, Layout, Schedule
 from costmodels.model import Model
 from costmodels.precision import RECIPES
 from costmodels.training import Optimizer, Training
-from hardware_profiles.engine_schema import Engine
+from hardware_profiles.engine_schema import Engine, Legality
 from hardware_profiles.schema import Gpu
 
 ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")
 """Optimizers whose update is one pass over memory, as a host's processors can do it."""
+
+
+def shards_under(schedule: Schedule, legality: Legality, zero_stage: int) -> bool:
+    """Whether the engine's gradients are right in `zero_stage` under `schedule`."""
+    stages = legality.zero_with_split_backward
+    return stages is None or schedule not in ZERO_BUBBLE or zero_stage in stages
+
+
+def recomputes_under(schedule: Schedule, legality: Legality) -> bool:
+    """Whether the engine recomputes layers under `schedule`."""
+    return schedule not in ZERO_BUBBLE or legality.recompute_with_split_backward
 
 
 def check_engine(layout: Layout, model: Model, training: Training, engine: Engine) -> None:
@@ -45,6 +57,26 @@ def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
         raise InvalidLayout(f"{batch}, which interleaving needs as a multiple of {pp}")
     if la.schedule == "dualpipe_v" and count < 2 * pp:
         raise InvalidLayout(f"{batch}, fewer than the 2 x {pp} that dualpipe_v needs")
+    check_split_backward(la, engine)
+
+
+def check_split_backward(la: Layout, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` cannot run a schedule that computes the gradients of
+    inputs and of weights apart."""
+    rules = engine.legality
+    if la.pipeline_parallel == 1:
+        return
+    if not shards_under(la.schedule, rules, la.zero_stage):
+        stages = " or ".join(map(str, rules.zero_with_split_backward or ()))
+        raise InvalidLayout(
+            f"schedule {la.schedule} with zero_stage {la.zero_stage}: {engine.title} gives wrong "
+            f"gradients; use zero_stage {stages}, or a schedule that does not split the backward"
+        )
+    if la.recompute != "none" and not recomputes_under(la.schedule, rules):
+        raise InvalidLayout(
+            f"schedule {la.schedule} with recompute {la.recompute}: {engine.title} does not replay "
+            "layers for a split backward; use recompute none, or another schedule"
+        )
 
 
 def _check_offload(la: Layout, training: Training, engine: Engine) -> None:

@@ -29,7 +29,7 @@ from costmodels.model import Model
 from costmodels.placement import hides_with_chunks
 from costmodels.training import Training
 from hardware_profiles.engine_schema import Engine, Legality
-from planner.engine_rules import ON_CPU
+from planner.engine_rules import ON_CPU, recomputes_under, shards_under
 from planner.pins import FRACTION_AXES, RECOMPUTE, Pins
 from planner.splits import can_split
 
@@ -68,17 +68,26 @@ class Space:
         pp = int(self.grid.pipeline_parallel[row])
         m = int(self.grid.num_micro_batches[row])
         chunks, shape = int(self.grid.virtual_stages[row]), int(self.grid.schedule[row])
+        zero = int(self.grid.zero_stage[row])
         plain = bool(self.grid.activation_offload[row]) and self._offloads_plainly
-        known = self._variants.get((pp, m, chunks, shape, plain))
+        known = self._variants.get((pp, m, zero, chunks, shape, plain))
         if known is None:
-            known = self._variants[pp, m, chunks, shape, plain] = tuple(
+            known = self._variants[pp, m, zero, chunks, shape, plain] = tuple(
                 Variant(schedule, vpp, modes)
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
                 if chunks in (0, min(vpp, 2))
                 if shape in (ANY, _shape(schedule))
-                for modes in (((NO_RECOMPUTE,),) if plain else self.mode_classes)
+                if shards_under(schedule, self.legality, zero)
+                for modes in (((NO_RECOMPUTE,),) if plain else self._modes_under(schedule))
             )
         return known
+
+    def _modes_under(self, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+        """No layer recomputes where `schedule` splits the backward and the engine lacks both."""
+        if recomputes_under(schedule, self.legality):
+            return self.mode_classes
+        legal = any(NO_RECOMPUTE in modes for modes in self.mode_classes)
+        return ((NO_RECOMPUTE,),) if legal else ()
 
     def shapes(self, rows: Ints) -> list[Ints]:
         """`rows` by pipeline ranks, micro-batches, ZeRO stage and the ways to run them: each group
@@ -111,6 +120,7 @@ def enumerate_space(
     _experts(funnel, model, engine.legality)
     _sharding(funnel, engine.legality, gpus_per_node)
     _offloads(funnel, training, engine.legality)
+    _split_backwards(funnel, model, engine.legality)
     columns: dict[str, Any] = dict(funnel.columns)
     columns |= {axis: funnel[axis] / 1000 for axis in FRACTION_AXES}
     grid = Grid(
@@ -396,3 +406,25 @@ def _offloads(funnel: _Funnel, training: Training, legality: Legality) -> None:
     legal = ~waits | kinds[legality.activation_offload]
     legal &= ~on_cpu | can
     funnel.keep(legal, "the engine does not keep this on the host")
+
+
+def _split_backwards(funnel: _Funnel, model: Model, legality: Legality) -> None:
+    """Rows whose only schedules split the backward, which the engine does not do with their ZeRO
+    stage, or with the recompute that is pinned."""
+    modes = mode_classes(legality, funnel.pins)
+    kept = any(NO_RECOMPUTE in each for each in modes)
+    columns = [funnel[axis] for axis in ("pipeline_parallel", "num_micro_batches", "zero_stage")]
+    cases, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    legal = np.array(
+        [
+            any(
+                shards_under(schedule, legality, int(zero))
+                and (kept or recomputes_under(schedule, legality))
+                for schedule, _ in legal_schedules(model, legality, funnel.pins, int(pp), int(m))
+            )
+            for pp, m, zero in cases
+        ],
+        dtype=bool,
+    )
+    why = "the engine does not split the backward with this ZeRO stage, or with recompute"
+    funnel.keep(legal[which.reshape(-1)], why)

@@ -123,11 +123,11 @@ class HeadNorm:
     """A root-mean-square norm of each head of q or k."""
 
     def __init__(self, local: Local, name: str, width: int) -> None:
-        self.weight = local.vector(f"{name}.weight", width, 1.0)
+        self.weight, self.eps = local.vector(f"{name}.weight", width, 1.0), local.norm_epsilon
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed heads of (sequence, batch, heads, width)."""
-        y: Tensor = RmsNorm.apply(x, self.weight)
+        y: Tensor = RmsNorm.apply(x, self.weight, self.eps)
         return y
 
 

@@ -174,39 +174,41 @@ class RmsNorm(Differentiable):
     """Root-mean-square norm. Saves its input and one fp32 number per row."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Weight) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Weight, eps: float) -> Tensor:
         """y = x rstd w."""
-        y, rstd = kernels.rms_norm(x, weight.value)
+        y, rstd = kernels.rms_norm(x, weight.value, eps)
         ctx.weight = weight
         ctx.save_for_backward(x, rstd)
         out: Tensor = y
         return out
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
         """The weight's gradient is never put off: it comes with the input's."""
         x, rstd = ctx.saved_tensors
         dx, dw = kernels.rms_norm_backward(dy, x, ctx.weight.value, rstd)
         ctx.weight.gradient.add_(dw)
-        return dx, None
+        return dx, None, None
 
 
 class LayerNorm(Differentiable):
     """Layer norm with or without weights. Saves its input and two numbers per row."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Weight | None, bias: Weight | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Weight | None, bias: Weight | None, eps: float
+    ) -> Tensor:
         """y = (x - mean) rstd w + b."""
         ctx.weight, ctx.bias = weight, bias
         y, mean, rstd = torch.ops.aten.native_layer_norm(
-            x, [x.shape[-1]], *_values(weight, bias), kernels.EPS
+            x, [x.shape[-1]], *_values(weight, bias), eps
         )
         ctx.save_for_backward(x, mean, rstd)
         out: Tensor = y
         return out
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         """The weights' gradients come with the input's."""
         x, mean, rstd = ctx.saved_tensors
         learned = ctx.weight is not None
@@ -222,7 +224,7 @@ class LayerNorm(Differentiable):
         if learned:
             ctx.weight.gradient.add_(dw)
             ctx.bias.gradient.add_(db)
-        return dx, None, None
+        return dx, None, None, None
 
 
 def _values(*weights: Weight | None) -> list[Tensor | None]:

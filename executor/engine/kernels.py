@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, library
 
-EPS = 1e-6
+EPS = 1e-6  # of norms, where the model's file states none
 # oneDNN compiles a bf16 product anew for each number of rows (1 ms, and memory that stays), and
 # routing gives each expert another number at each step.
 PADDED_ROWS = 64
@@ -49,18 +49,18 @@ def _compiled(body: Kernel) -> Kernel:
     return lambda *arguments: compile_once()(*arguments)
 
 
-def _rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _rms_norm(x: Tensor, weight: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
     wide = x.float()
-    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * rstd).to(x.dtype) * weight, rstd
 
 
-def _rms_norm_cuda(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    y, rstd = torch.ops.aten._fused_rms_norm(x, [x.shape[-1]], weight, EPS)
+def _rms_norm_cuda(x: Tensor, weight: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
+    y, rstd = torch.ops.aten._fused_rms_norm(x, [x.shape[-1]], weight, eps)
     return y, rstd
 
 
-def _rms_norm_meta(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _rms_norm_meta(x: Tensor, weight: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
 
 
@@ -296,7 +296,7 @@ def _offsets(rows: Sequence[int], like: Tensor) -> Tensor:
 
 
 rms_norm = _define(
-    "rms_norm(Tensor x, Tensor weight) -> (Tensor, Tensor)",
+    f"rms_norm(Tensor x, Tensor weight, float eps={EPS}) -> (Tensor, Tensor)",
     _rms_norm,
     _rms_norm_cuda,
     _rms_norm_meta,

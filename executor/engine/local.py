@@ -13,9 +13,10 @@ from costmodels.training import Training
 from executor.engine.around import Recompute
 from executor.engine.functions import LayerNorm, Projection, RmsNorm
 from executor.engine.groups import Groups
+from executor.engine.kernels import EPS
 from executor.engine.weights import Ledger, Sharding, Source, Unit, Weight
 
-ROPE_BASE = 10000.0
+ROPE_BASE = 10000.0  # where the model's file states none
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -46,6 +47,12 @@ class Local:
         return self.groups.tp
 
     @property
+    def norm_epsilon(self) -> float:
+        """What the model's file states, or else the engine's own."""
+        stated = self.model.numerics.norm_epsilon
+        return EPS if stated is None else stated
+
+    @property
     def dtype(self) -> torch.dtype:
         """The computing precision."""
         return DTYPES[self.training.precision]
@@ -68,8 +75,9 @@ class Local:
         return torch.cat([torch.arange(start, start + chunk) for start in starts])
 
     def rope_tables(self, width: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of (local sequence, 1, 1, width / 2), fp32."""
-        frequencies = ROPE_BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        """cos and sin of (local sequence, 1, 1, width / 2), fp32; frequencies are not scaled."""
+        base = self.model.numerics.rotary.base or ROPE_BASE
+        frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
         angles = torch.outer(self.positions.double(), frequencies)[:, None, None, :]
         return angles.cos().float().to(self.device), angles.sin().float().to(self.device)
 
@@ -134,7 +142,7 @@ class Norm:
     """The model's norm over the last dimension, `width` wide."""
 
     def __init__(self, local: Local, name: str, width: int) -> None:
-        self.kind = local.model.norm
+        self.kind, self.eps = local.model.norm, local.norm_epsilon
         fill = {"rmsnorm": (1.0,), "layernorm": (1.0, 0.0), "none": ()}[self.kind]
         self.weights = [
             local.vector(f"{name}.{part}", width, value)
@@ -145,7 +153,7 @@ class Norm:
         """The normed rows of `x`."""
         y: Tensor
         if self.kind == "rmsnorm":
-            y = RmsNorm.apply(x, self.weights[0])
+            y = RmsNorm.apply(x, self.weights[0], self.eps)
         else:
-            y = LayerNorm.apply(x, *(self.weights or (None, None)))
+            y = LayerNorm.apply(x, *(self.weights or (None, None)), self.eps)
         return y

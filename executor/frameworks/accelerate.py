@@ -77,7 +77,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
             "fsdp_version": 2,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": la.zero_stage != 2,
-            "fsdp_activation_checkpointing": la.recompute == "full",
+            "fsdp_activation_checkpointing": la.recompute != "none",
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
         "parallelism_config": {f"parallelism_config_{k}_size": v for k, v in degrees.items()},
@@ -129,7 +129,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         counts = tuple(stage.layers for stage in la.stages)
         unsaid.append(CannotSay("layout.stages", counts, "there is no pipeline"))
     if la.recompute not in ("none", "full"):
-        why = "activation checkpointing is on for all layers, or off"
+        why = "activation checkpointing is on for all layers, which is written, or off"
         unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
     unsaid += modules_unsaid(la, "it has no selective recompute")
     why = "fsdp_offload_params moves weights and gradients too"

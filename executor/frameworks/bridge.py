@@ -10,6 +10,8 @@
     batch                train.micro_batch_size, train.global_batch_size
     seq_len              dataset.seq_length, model.seq_length
     precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...
+    gradients of 16 bit  mixed_precision, built from its class: grad_reduce_in_fp32: false (the
+                         engines whose recipes do so; a recipe's name means 32 bit)
 
 A recipe states the model and every default; the overrides state the layout. Written as YAML (for
 `--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a
@@ -76,6 +78,27 @@ MIXED: dict[str, Precision] = {
     "bf16": "bf16",
     "16": "fp16",
 }
+_CLASS = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
+_BFLOAT16 = {"_target_": "torch.bfloat16", "_call_": False}
+_OWN_FIELDS: dict[Precision, dict[str, object]] = {
+    "bf16": {},
+    "fp8": {
+        "fp8": "hybrid",
+        "fp8_recipe": "tensorwise",
+        "fp8_param_gather": True,
+        "first_last_layers_bf16": True,
+        "num_layers_at_start_in_bf16": 1,
+        "num_layers_at_end_in_bf16": 1,
+    },
+    "mxfp8": {
+        "fp8": "e4m3",
+        "fp8_recipe": "mxfp8",
+        "fp8_param_gather": True,
+        "reuse_grad_buf_for_mxfp8_param_ag": True,
+    },
+    "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param_gather": True},
+}
+"""What the recipe of each name sets, as the class takes it; with all of them in bf16."""
 _SECTIONS = {
     "micro_batch_size": "train",
     "global_batch_size": "train",
@@ -126,14 +149,13 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     layout, unsaid = layout_settings(answer)
     training, more = training_settings(answer.training)
     flat = _flat({**layout, **training})
-    mixed = next((name for name, ours in MIXED.items() if ours == answer.training.precision), None)
-    if mixed is not None and answer.training.precision != "fp32":
-        flat["mixed_precision"] = mixed
-    elif answer.training.precision == "fp32":
+    precision = answer.training.precision
+    if precision == "fp32":
         more.append(CannotSay("training.precision", "fp32", "a recipe's mixed_precision is 16 bit"))
-    if mixed is not None and mixed.startswith("bf16") and narrow_gradients(plan.engine):
-        why = "a named recipe reduces in fp32; set cfg.mixed_precision.grad_reduce_in_fp32 = False"
-        more.append(CannotSay("gradients", "bf16", why))
+    elif precision in _OWN_FIELDS and narrow_gradients(plan.engine):
+        flat["mixed_precision"] = _narrow(precision)
+    else:
+        flat["mixed_precision"] = next(name for name, ours in MIXED.items() if ours == precision)
     recipe = RECIPES.get(plan.model.name)
     if recipe is None:
         why = "no recipe of this name; replace RECIPE in the command by one that builds it"
@@ -150,6 +172,13 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         launch=command,
         cannot_say=(*unsaid, *more),
     )
+
+
+def _narrow(precision: Precision) -> dict[str, object]:
+    """A `MixedPrecisionConfig` whose gradients have 16 bit, as Bridge builds it from a mapping."""
+    dtypes = {name: dict(_BFLOAT16) for name in ("params_dtype", "pipeline_dtype")}
+    own = {"_target_": _CLASS, "bf16": True, **dtypes, **_OWN_FIELDS[precision]}
+    return {**own, "grad_reduce_in_fp32": False}
 
 
 def _flat(settings: Mapping[str, object]) -> dict[str, object]:
@@ -172,6 +201,8 @@ def _word(value: object) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return "[" + ",".join(map(str, value)) + "]"
+    if isinstance(value, dict):  # without a space: the shell splits words there
+        return "{" + ",".join(f"{key}:{_word(each)}" for key, each in value.items()) + "}"
     return f"'{value}'" if re.search(r"[^\w.-]", str(value)) else str(value)
 
 
@@ -225,9 +256,20 @@ def _words(text: str) -> dict[str, Fact]:
     for at, line in enumerate(text.splitlines(), start=1):
         for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
             match = _KEY.match(word.strip("\\"))
-            if match and not line.lstrip().startswith("#") and "." in match[1]:
+            if match is None or line.lstrip().startswith("#"):
+                continue
+            if match[2].startswith("{"):
+                found |= _mapping(match[1], match[2], at)
+            elif "." in match[1] or match[1] == "mixed_precision":
                 found[match[1]] = Fact(_value(match[2]), at)
     return found
+
+
+def _mapping(name: str, text: str, line: int) -> dict[str, Fact]:
+    """The entries of Hydra's `{a:b,c:{d:e}}` under `name`."""
+    spaced = re.sub(r":(?=\S)", ": ", text)
+    inner = read_yaml(f"{name}: {spaced}\n")
+    return {key: Fact(fact.value, line) for key, fact in inner.items()}
 
 
 def _value(text: str) -> object:

@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from costmodels.layout import InvalidLayout
 from costmodels.training import Optimizer
 from executor.frameworks.documents import read_json
 from executor.frameworks.saying import (
@@ -66,8 +67,12 @@ def claims(name: str, text: str) -> bool:
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
-    """`plan` as DeepSpeed's JSON and Accelerate's YAML around it."""
+    """`plan` as DeepSpeed's JSON and Accelerate's YAML around it.
+
+    Raises `InvalidLayout` where the file would train on another batch than the plan.
+    """
     answer = answer_of(plan, gpus_per_node)
+    _check_batch(answer)
     world = answer.layout.world_size
     launcher = {
         "compute_environment": "LOCAL_MACHINE",
@@ -91,6 +96,22 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         launch=f"accelerate launch --config_file {LAUNCHER_FILE} train.py",
         cannot_say=tuple(_unsaid(answer)),
     )
+
+
+def _check_batch(answer: Answer) -> None:
+    """Ranks that the file has no word for become replicas, each with micro-batches of its own; with
+    a pipeline DeepSpeed stops unless the code sets it, but not beside autotp (no train_batch_size).
+    """
+    la, batch = answer.layout, answer.training.global_batch_size
+    lost = {"context_parallel": la.context_parallel}
+    if la.tensor_parallel > 1:
+        lost["pipeline_parallel"] = la.pipeline_parallel
+    for name, ranks in lost.items():
+        if ranks > 1:
+            raise InvalidLayout(
+                f"DeepSpeed's file has no {name}: its {ranks} ranks would be replicas, and the "
+                f"global batch {batch * ranks} instead of {batch}; plan with --engine deepspeed"
+            )
 
 
 def _config(answer: Answer) -> dict[str, Any]:
@@ -128,7 +149,6 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         code,
         pipeline_parallel=1,
         virtual_stages=1,
-        context_parallel=1,
         expert_parallel=1,
         expert_tensor_parallel=1,
         sequence_parallel=False,

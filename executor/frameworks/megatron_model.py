@@ -7,7 +7,7 @@ gpt2.
 
 Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, moe, mla) and
 `megatron/core/transformer/transformer_config.py`.
-Leaves out: initialisation, dropout and rotary details beyond the base; they change no sizes.
+What changes no sizes is in `megatron_numerics`. Leaves out: dropout.
 """
 
 import re
@@ -15,13 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodels.model import Experts, Model
+from executor.frameworks.megatron_numerics import numeric_config, numeric_settings
 from executor.frameworks.saying import Answer
 from executor.frameworks.values import Values
 from planner.reading import CannotSay, Fact, UnreadableConfig
-
-ROTARY_BASE = (
-    10000  # Megatron's default, and that of the configurations when `rope_theta` is absent
-)
 
 _ALIBI = ("bloom", "mpt")
 
@@ -43,25 +40,25 @@ def model_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
         "untie_embeddings_and_output_weights": not model.tied,
         "add_bias_linear": model.bias,
         "add_qkv_bias": attention.qkv_bias and not model.bias,
-        "qk_layernorm": attention.qk_norm != "none",
+        # latent attention norms its latents, which Megatron does when told so only
+        "qk_layernorm": attention.qk_norm != "none" or attention.is_mla,
     }
-    settings |= _position_settings(answer)
+    position = _position(answer)
+    settings["position_embedding_type"] = position
     settings |= _latent_settings(model) if attention.is_mla else _grouped_settings(model)
     if experts:
         settings |= _expert_settings(model, experts)
     if model.mtp_layers:
         settings["mtp_num_layers"] = model.mtp_layers
-    return {name: value for name, value in settings.items() if value is not False}, _unsaid(answer)
+    numerics, unsaid = numeric_settings(model, rotates=position == "rope")
+    said = {name: value for name, value in (settings | numerics).items() if value is not False}
+    return said, [*_unsaid(answer), *unsaid]
 
 
-def _position_settings(answer: Answer) -> dict[str, object]:
+def _position(answer: Answer) -> str:
     if answer.model.learned_positions:
-        return {"position_embedding_type": "learned_absolute"}
-    if answer.config.get("model_type") in _ALIBI:
-        return {"position_embedding_type": "none"}
-    base = answer.config.get("rope_theta")
-    known = int(base) if isinstance(base, int | float) else ROTARY_BASE
-    return {"position_embedding_type": "rope", "rotary_base": known}
+        return "learned_absolute"
+    return "none" if answer.config.get("model_type") in _ALIBI else "rope"
 
 
 def _latent_settings(model: Model) -> dict[str, object]:
@@ -92,7 +89,6 @@ def _expert_settings(model: Model, experts: Experts) -> dict[str, object]:
         "moe_ffn_hidden_size": experts.ffn,
         "moe_shared_expert_intermediate_size": experts.shared_ffn or False,
         "moe_shared_expert_gate": experts.shared_gate,
-        "moe_router_enable_expert_bias": experts.router_bias and not experts.bias,
         "moe_layer_freq": False if all(routed) else _pattern(routed),
         "moe_grouped_gemm": True,
         "moe_token_dispatcher_type": "alltoall",
@@ -147,6 +143,7 @@ def model_config_of(values: Values) -> dict[str, Any] | None:
     for ours, theirs in (("vocab_size", "vocab_size"), ("rope_theta", "rotary_base")):
         if (fact := values.count(theirs)) is not None:
             config[ours] = fact.value
+    config |= numeric_config(values)
     if values.on("multi_latent_attention"):
         return config | _latent_config(values)
     head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")

@@ -18,6 +18,7 @@ from executor.frameworks.saying import (
     Answer,
     imbalance_unsaid,
     modules_unsaid,
+    nearest_recompute,
     uniform_recompute,
     unless,
 )
@@ -140,25 +141,24 @@ def _sharding_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSa
 
 
 def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]:
-    rule = uniform_recompute(la.stages)
-    if rule is None:
-        why = "Megatron recomputes all layers, or the first k of each stage"
-        return {}, [
-            CannotSay("layout.stages.recompute", la.recompute, why),
-            *modules_unsaid(la, why),
-        ]
+    rule, unsaid = nearest_recompute(la.stages), []
+    if uniform_recompute(la.stages) is None:
+        written = rule.mode if rule.first is None else f"the first {rule.first} of each stage"
+        why = f"one rule holds for all stages: {written} is written, which keeps no more on any"
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
+        unsaid += modules_unsaid(la, why) if rule.mode == "full" else []
     if rule.mode == "none":
-        return {}, []
+        return {}, unsaid
     if rule.mode == "selective":
         theirs = {ours: name for name, ours in MODULES.items()}
         modules = [theirs[module] for module in la.selective_modules]
-        return {"recompute_granularity": "selective", "recompute_modules": modules}, []
+        return {"recompute_granularity": "selective", "recompute_modules": modules}, unsaid
     method, count = ("uniform", 1) if rule.first is None else ("block", rule.first)
     return {
         "recompute_granularity": "full",
         "recompute_method": method,
         "recompute_num_layers": count,
-    }, []
+    }, unsaid
 
 
 def layout_facts(

@@ -61,6 +61,7 @@ TP_MODES = {
     "all_reduce": False,
 }
 DTYPES: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+INIT_STD = 0.02  # nanotron asks for one; it is listed where the model's file states none
 DUMMY_DATA = {
     "name": "dummy",
     "start_training_step": 1,
@@ -96,7 +97,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
             "dtype": next(
                 (d for d, ours in DTYPES.items() if ours == training.precision), "bfloat16"
             ),
-            "init_method": {"std": 0.02},
+            "init_method": {"std": answer.model.numerics.init_std or INIT_STD},
             "make_vocab_size_divisible_by": 1,
             "ddp_bucket_cap_mb": 25,
             "model_config": shape,
@@ -132,7 +133,7 @@ def _parallelism(answer: Answer) -> dict[str, Any]:
         "pp_engine": engine,
         "tp_mode": "REDUCE_SCATTER" if la.sequence_parallel else "ALL_REDUCE",
         "tp_linear_async_communication": la.sequence_parallel,
-        "recompute_layer": la.recompute == "full",
+        "recompute_layer": la.recompute != "none",
         "context_parallel_size": la.context_parallel,
         "expert_parallel_size": la.expert_parallel,
     }
@@ -162,7 +163,6 @@ def _model_config(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
     qwen = attention.qkv_bias or experts is not None
     shape: dict[str, Any] = {
         ("is_qwen2_config" if qwen else "is_llama_config"): True,
-        "hidden_act": "silu",
         "hidden_size": model.hidden,
         "num_hidden_layers": model.num_layers,
         "num_attention_heads": attention.heads,
@@ -184,8 +184,40 @@ def _model_config(answer: Answer) -> tuple[dict[str, Any], list[CannotSay]]:
             "enable_shared_expert": experts.shared_ffn > 0,
             "layers": [at for at, kind in enumerate(model.pattern) if model.kinds[kind].experts],
         }
+    numerics, unsaid = _numerics(model, qwen=qwen)
     why = "nanotron builds gated RMSNorm blocks, head_dim = hidden / heads, full attention"
-    return shape, [] if _plain(model) else [CannotSay("model", model.name, why)]
+    if not _plain(model):
+        unsaid.append(CannotSay("model", model.name, why))
+    return shape | numerics, unsaid
+
+
+def _numerics(model: Model, *, qwen: bool) -> tuple[dict[str, Any], list[CannotSay]]:
+    """What changes no sizes; what the model's file does not state is left to nanotron's default."""
+    n, rotary = model.numerics, model.numerics.rotary
+    stated = {
+        "hidden_act": n.activation,
+        "rms_norm_eps": n.norm_epsilon,
+        "rope_theta": rotary.base,
+        "initializer_range": n.init_std,
+    }
+    if model.learned_positions:
+        stated.pop("rope_theta")
+    why = "the model's file does not state it; nanotron's default stands"
+    unsaid = [CannotSay(f"numerics.{k}", "not stated", why) for k, v in stated.items() if v is None]
+    found = {
+        "rotary_scaling": rotary.scaling and rotary.scaling.kind,
+        "rotary_share": rotary.share if rotary.share != 1 else None,
+        "rotary_local_base": rotary.local_base,
+        "rotary_skips_every": 0 if qwen else rotary.skips_every,
+        "attention_softcap": n.attention_softcap,
+        "router": n.router.score if n.router and n.router.score != "softmax" else None,
+    }
+    why = "nanotron's models do not have it"
+    unsaid += [CannotSay(f"numerics.{name}", value, why) for name, value in found.items() if value]
+    said: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    if qwen and rotary.skips_every:
+        said["no_rope_layer"] = rotary.skips_every
+    return said | {"rope_interleaved": False}, unsaid
 
 
 def _plain(model: Model) -> bool:
@@ -220,7 +252,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     elif la.virtual_stages > 1:
         unsaid.append(CannotSay("layout.stages", counts, "one chunk per rank"))
     if la.recompute not in ("none", "full"):
-        why = "all layers recompute in full, or none"
+        why = "all layers recompute in full, which is written, or none"
         unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
     unsaid += modules_unsaid(la, "it has no selective recompute")
     if training.precision not in DTYPES.values():

@@ -19,6 +19,7 @@ _SIZES = (
     "intermediate_size",
     "vocab_size",
 )
+_NUMBERS = ("rms_norm_eps", "rope_theta", "initializer_range")
 
 
 def read(text: str, path: str) -> Reading:
@@ -66,6 +67,8 @@ def _shape_of(values: Values) -> dict[str, Any] | None:
         "model_type": "qwen2" if values.on(prefix + "attention_bias") else "llama",
         "tie_word_embeddings": values.on(prefix + "tie_word_embeddings"),
     }
+    numbers = {name: values.num(prefix + name) for name in _NUMBERS}
+    config |= {name: fact.value for name, fact in numbers.items() if fact is not None}
     return config | _experts_of(values, prefix + "moe_config.", sizes)
 
 

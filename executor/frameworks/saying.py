@@ -74,12 +74,27 @@ def uniform_recompute(stages: tuple[Stage, ...]) -> Recompute | None:
     return Recompute("full", first=first) if follows else None
 
 
+def nearest_recompute(stages: tuple[Stage, ...]) -> Recompute:
+    """The rule that all stages follow, or else the nearest one that keeps no more on any stage:
+    every layer as the selective ones, or the first k in full, k being what the neediest replays.
+    """
+    rule = uniform_recompute(stages)
+    if rule is not None:
+        return rule
+    if not any(stage.full_layers for stage in stages):
+        return Recompute("selective")
+    first = max(stage.selective_layers + stage.full_layers for stage in stages)
+    whole = first >= max(stage.layers for stage in stages)
+    return Recompute("full", first=None if whole else first)
+
+
 def recompute_unsaid(layout: Layout) -> list[CannotSay]:
     """For formats that recompute all layers alike."""
     rule = uniform_recompute(layout.stages)
     if rule is not None and rule.first is None:
         return []
-    return [CannotSay("layout.stages.recompute", layout.recompute, "all layers recompute alike")]
+    why = f"all layers recompute alike: {nearest_recompute(layout.stages).mode} is written"
+    return [CannotSay("layout.stages.recompute", layout.recompute, why)]
 
 
 def modules_unsaid(layout: Layout, why: str) -> list[CannotSay]:

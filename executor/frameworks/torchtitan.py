@@ -35,11 +35,13 @@ from executor.frameworks.torchtitan_names import (
 )
 from executor.frameworks.torchtitan_python import write_python
 from executor.frameworks.torchtitan_toml import write_toml
+from planner.engine_rules import check_split_backward
 from planner.plan import Plan
 from planner.reading import (
     CannotSay,
     Exported,
 )
+from planner.resolve import engine_named
 
 LATEST: Version = "0.3"
 
@@ -52,8 +54,9 @@ def claims(name: str, text: str) -> bool:
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE, version: Version = LATEST) -> Exported:
-    """`plan` for torchtitan `version`."""
+    """`plan` for torchtitan `version`; raises `InvalidLayout` for what it would train wrongly."""
     answer = answer_of(plan, gpus_per_node)
+    check_split_backward(answer.layout, engine_named("torchtitan"))
     sections, unsaid = sections_of(answer, version)
     flavor = MODELS.get(plan.model.name)
     if flavor is None or (version == "0.3" and flavor.module == "llama4"):

@@ -47,31 +47,36 @@ CONVERTER_CLASSES: dict[str, Precision] = {
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """A model that torchtitan ships: its module, its flavor, and 0.3's function for it, if any."""
+    """A model that torchtitan ships: its module, its flavor, and 0.3's function for it, if any.
+
+    plain  where there is none, or it converts matrices to 8 bit (torchao): another one of the
+           module, of the same vocabulary, to start from
+    """
 
     module: str
     flavor: str
     function: str = ""
+    plain: str = ""
 
 
 MODELS = {
     "llama-3.1-8b": Flavor("llama3", "8B", "llama3_8b"),
     "llama-3.1-70b": Flavor("llama3", "70B", "llama3_70b"),
-    "llama-3.1-405b": Flavor("llama3", "405B", "llama3_405b"),
-    "llama-3.2-1b": Flavor("llama3", "1B"),
-    "llama-3.2-3b": Flavor("llama3", "3B"),
+    "llama-3.1-405b": Flavor("llama3", "405B", "llama3_405b", "llama3_70b"),
+    "llama-3.2-1b": Flavor("llama3", "1B", plain="llama3_8b"),
+    "llama-3.2-3b": Flavor("llama3", "3B", plain="llama3_8b"),
     "llama-4-scout": Flavor("llama4", "17bx16e"),
     "llama-4-maverick": Flavor("llama4", "17bx128e"),
     "qwen3-0.6b": Flavor("qwen3", "0.6B", "qwen3_0_6b"),
     "qwen3-1.7b": Flavor("qwen3", "1.7B", "qwen3_1_7b"),
-    "qwen3-4b": Flavor("qwen3", "4B"),
-    "qwen3-8b": Flavor("qwen3", "8B"),
+    "qwen3-4b": Flavor("qwen3", "4B", plain="qwen3_14b"),
+    "qwen3-8b": Flavor("qwen3", "8B", plain="qwen3_14b"),
     "qwen3-14b": Flavor("qwen3", "14B", "qwen3_14b"),
     "qwen3-32b": Flavor("qwen3", "32B", "qwen3_32b"),
     "qwen3-30b-a3b": Flavor("qwen3", "30B-A3B", "qwen3_30b_a3b"),
-    "qwen3-235b-a22b": Flavor("qwen3", "235B-A22B"),
+    "qwen3-235b-a22b": Flavor("qwen3", "235B-A22B", plain="qwen3_30b_a3b"),
     "deepseek-v2-lite": Flavor("deepseek_v3", "16B", "deepseek_v3_16b"),
-    "deepseek-v2": Flavor("deepseek_v3", "236B"),
+    "deepseek-v2": Flavor("deepseek_v3", "236B", plain="deepseek_v3_16b"),
     "deepseek-v3": Flavor("deepseek_v3", "671B", "deepseek_v3_671b"),
     "gpt-oss-20b": Flavor("gpt_oss", "20b", "gpt_oss_20b"),
     "gpt-oss-120b": Flavor("gpt_oss", "120b", "gpt_oss_120b"),

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from executor.frameworks.saying import Answer, uniform_recompute
+from executor.frameworks.saying import Answer, nearest_recompute
 from executor.frameworks.torchtitan_names import (
     CONVERTER_CLASSES,
     MODELS,
@@ -34,9 +34,8 @@ _CHECKPOINT = {"FullAC": "full", "SelectiveAC": "selective"}
 def write_python(model: str, answer: Answer, sections: Mapping[str, Mapping[str, Any]]) -> str:
     """A module with one function, `meshplan`, that changes a shipped configuration."""
     flavor = MODELS.get(model, Flavor("llama3", "debugmodel", "llama3_debugmodel"))
-    base = flavor.function or f"{flavor.module}_debugmodel"
-    rule = uniform_recompute(answer.layout.stages)
-    mode = rule.mode if rule and rule.first is None else "none"
+    base = flavor.plain or flavor.function or f"{flavor.module}_debugmodel"
+    mode = nearest_recompute(answer.layout.stages).mode
     policy = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}.get(mode, "None")
     training = dict(sections["training"])
     if answer.layout.pipeline_parallel > 1 or answer.layout.expert_parallel > 1:

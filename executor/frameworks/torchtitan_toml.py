@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from executor.frameworks.saying import Answer, uniform_recompute
+from executor.frameworks.saying import Answer, nearest_recompute
 from executor.frameworks.torchtitan_names import CONVERTERS, MODELS, Flavor
 
 
@@ -17,8 +17,7 @@ def write_toml(model: str, answer: Answer, sections: Mapping[str, Mapping[str, A
     )
     if converter:
         named["converters"] = [converter]
-    rule = uniform_recompute(answer.layout.stages)
-    mode = rule.mode if rule and rule.first is None else "none"
+    mode = nearest_recompute(answer.layout.stages).mode
     checkpoint = {"mode": mode} | ({"selective_ac_option": "op"} if mode == "selective" else {})
     document = {
         "job": {"description": f"{model}: {answer.layout.label}"},

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from costmodels.layout import Layout, even_stages
 from costmodels.model import Attention, Experts, Layer, Model
+from costmodels.numerics import Numerics, Rotary
 from costmodels.training import Training
 from executor.engine.data import Sequences
 from executor.engine.engine import Engine, Job
@@ -45,6 +46,14 @@ MODELS = {
         name="deepseek", hidden=32, vocab=64, pattern=(0, 1),
         kinds=(Layer(attention=LATENT, ffn=48), Layer(attention=LATENT, experts=SHARED)),
     ),
+    "latent attention, stated numerics": Model(
+        name="stated", hidden=32, vocab=61, kinds=(Layer(attention=LATENT, ffn=48),),
+        pattern=(0, 0), numerics=Numerics(norm_epsilon=0.1, rotary=Rotary(base=100.0)),
+    ),
+    "layer norms, stated numerics": Model(
+        name="stated", hidden=32, vocab=64, kinds=(Layer(attention=MULTI, ffn=64),), pattern=(0, 0),
+        gated=False, norm="layernorm", bias=True, numerics=Numerics(norm_epsilon=0.1),
+    ),
 }  # fmt: skip
 
 
@@ -53,13 +62,19 @@ class Reference:
 
     def __init__(self, model, weights):
         self.model, self.weights = model, weights
+        self.eps = model.numerics.norm_epsilon or EPS
+        self.base = model.numerics.rotary.base or ROPE_BASE
 
     def norm(self, x, name):
         if self.model.norm == "layernorm":
             return F.layer_norm(
-                x, x.shape[-1:], self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], EPS
+                x,
+                x.shape[-1:],
+                self.weights[f"{name}.weight"],
+                self.weights[f"{name}.bias"],
+                self.eps,
             )
-        return F.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], EPS)
+        return F.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], self.eps)
 
     def linear(self, x, name):
         return F.linear(x, self.weights[name], self.weights.get(f"{name}.bias"))
@@ -69,7 +84,7 @@ class Reference:
         width = x.shape[-1]
         angle = torch.outer(
             torch.arange(x.shape[-2]).double(),
-            ROPE_BASE ** (-torch.arange(0, width, 2).double() / width),
+            self.base ** (-torch.arange(0, width, 2).double() / width),
         ).float()
         a, b = x.chunk(2, -1)
         cos, sin = angle.cos(), angle.sin()

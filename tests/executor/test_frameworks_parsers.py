@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from parse_with import MISSING
-from random_plans import plan_of
+from random_plans import model_named, plan_of
 
 from costmodels.layout import Layout, Stage, even_stages
 from costmodels.training import Training
@@ -109,6 +109,13 @@ CASES = [
          "recompute": "selective"},
         id="megatron-core: the model section of the overrides",
     ),
+    pytest.param(
+        "bridge", "megatron-bridge",
+        _layout("selective", **PIPELINED, zero_stage=1),
+        {"bf16": True, "params_dtype": "torch.bfloat16", "fp8": None, "grad_reduce_in_fp32": True,
+         "use_distributed_optimizer": True},
+        id="megatron-bridge: a named precision",
+    ),
 ]  # fmt: skip
 
 
@@ -136,4 +143,62 @@ def test_the_framework_reads_what_we_write(
     if done.returncode == MISSING:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    understood = json.loads(done.stdout.splitlines()[-1])
+    assert {name: understood.get(name) for name in expected} == expected
+
+
+ROUTED = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
+BUILT = [
+    pytest.param(
+        "llama-3.1-8b",
+        {"config": "TransformerConfig", "rotary_base": 500_000, "layernorm_epsilon": 1e-5},
+        id="llama-3.1-8b: base 500000",
+    ),
+    pytest.param(
+        "deepseek-v3",
+        {**ROUTED, "config": "MLATransformerConfig", "layernorm_epsilon": 1e-6,
+         "moe_router_num_groups": 8, "moe_router_group_topk": 4, "rope_type": "yarn",
+         "moe_router_topk_scaling_factor": 2.5, "rotary_scaling_factor": 40.0},
+        id="deepseek-v3: a sigmoid router, 4 of 8 groups, times 2.5",
+    ),
+    pytest.param(
+        "tiny-mla", {**ROUTED, "rope_type": "rope", "moe_router_num_groups": None},
+        id="tiny-mla: no scaling, no groups",
+    ),
+    pytest.param(
+        "nemotron-4-15b", {"init_method_std": 0.0134, "rotary_base": 10_000}, id="squared ReLU"
+    ),
+    pytest.param("gpt-oss-20b", {"rotary_base": 150_000, "num_experts": 32}, id="YaRN"),
+    pytest.param("qwen2-57b-a14b", {"moe_router_score_function": "softmax"}, id="pre-softmax"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "expected"), BUILT)
+def test_megatron_builds_the_model(model: str, expected: dict[str, object], tmp_path: Path) -> None:
+    """`core_transformer_config_from_args` builds the model's configuration from the script."""
+    layers = model_named(model).num_layers
+    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(layers),))
+    plan = plan_of(model, layout, Training(seq_len=2048, global_batch_size=8))
+    script = tmp_path / "train.sh"
+    script.write_text(exporter_named("megatron")(plan, 8).files["train.sh"])
+    done = _parsed("megatron-lm", script, 8)
+    if done.returncode == MISSING:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-2000:]
+    understood = json.loads(done.stdout.splitlines()[-1])
+    assert {name: understood.get(name) for name in expected} == expected
+
+
+def test_bridge_builds_16_bit_gradients(tmp_path: Path) -> None:
+    """Bridge builds a MixedPrecisionConfig from the mapping, in the YAML and in Hydra's words."""
+    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(32),))
+    plan = plan_of("llama-3.1-8b", layout, Training(seq_len=2048, global_batch_size=8))
+    exported = exporter_named("bridge")(plan.model_copy(update={"engine": "megatron-bridge"}), 8)
+    for name, text in exported.files.items():
+        (tmp_path / name).write_text(text)
+    done = _parsed("megatron-bridge", tmp_path / "overrides.yaml", 8)
+    if done.returncode == MISSING:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-2000:]
+    understood = json.loads(done.stdout.splitlines()[-1])
+    assert (understood["bf16"], understood["grad_reduce_in_fp32"]) == (True, False)

@@ -1,11 +1,14 @@
 """What single settings of a framework's config mean, beyond the published examples."""
 
-import pytest
-from random_plans import plan_of
+import re
 
-from costmodels.layout import Layout, even_stages
-from costmodels.training import Training
+import pytest
+from random_plans import model_named, plan_of
+
+from costmodels.layout import InvalidLayout, Layout, Stage, even_stages
+from costmodels.training import Precision, Training
 from executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
+from executor.frameworks.torchtitan_names import MODELS, model_of_function
 from planner.reading import Reading, UnreadableConfig
 
 TITAN = """
@@ -138,8 +141,8 @@ def test_accelerate_points_to_a_json() -> None:
     ("engine", "words"), [("megatron", 0), ("megatron-bridge", 1)], ids=["32 bit", "16 bit"]
 )
 def test_gradients_are_as_wide_as_they_were_priced(engine: str, words: int) -> None:
-    """A script says the width of the gradients that the plan was priced with, and reads back so;
-    an override cannot say 16 bit, which is listed.
+    """A script and overrides say the width of the gradients that the plan was priced with, and read
+    back so: the YAML as well as the KEY=VALUE words.
     """
     layout = Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1))
     training = Training(seq_len=2048, global_batch_size=8)
@@ -147,8 +150,79 @@ def test_gradients_are_as_wide_as_they_were_priced(engine: str, words: int) -> N
     script = FRAMEWORKS["megatron"].export(plan, 8).files["train.sh"]
     assert script.count("--grad-reduce-in-bf16") == words
     assert read_config(script, "train.sh").engine == engine
-    unsaid = {each.name for each in FRAMEWORKS["bridge"].export(plan, 8).cannot_say}
-    assert ("gradients" in unsaid) == bool(words)
+    for name, text in FRAMEWORKS["bridge"].export(plan, 8).files.items():
+        reading = read_config(text, name)
+        assert reading.engine == engine
+        assert reading.facts["precision"].value == "bf16"
+
+
+def test_deepspeed_keeps_the_batch_or_refuses() -> None:
+    """Context-parallel ranks would become replicas: 2 x 512 sequences. Replicas alone keep 512."""
+    training = Training(seq_len=2048, global_batch_size=512)
+    split = Layout(data_parallel=8, context_parallel=2, zero_stage=3, stages=even_stages(32, 1))
+    with pytest.raises(InvalidLayout, match="global batch 1024 instead of 512"):
+        FRAMEWORKS["deepspeed"].export(plan_of("llama-3.1-8b", split, training), 8)
+    whole = Layout(data_parallel=16, zero_stage=3, stages=even_stages(32, 1))
+    exported = FRAMEWORKS["deepspeed"].export(plan_of("llama-3.1-8b", whole, training), 8)
+    facts = read_config(exported.files["ds_config.json"], "ds_config.json").facts
+    assert facts["global_batch_size"].value == 512
+
+
+@pytest.mark.parametrize(
+    ("counts", "written"),
+    [
+        pytest.param([(8, 0, 0)] * 4, "none", id="none recompute"),
+        pytest.param([(8, 0, 1), (8, 0, 3), (8, 0, 0), (8, 0, 0)], "block 3", id="the neediest: 3"),
+        pytest.param([(8, 2, 1), (8, 0, 0), (8, 0, 2), (8, 0, 0)], "block 3", id="2 + 1 in full"),
+        pytest.param([(8, 0, 8), (8, 0, 0), (8, 0, 2), (8, 0, 0)], "uniform", id="8 of 8: all"),
+        pytest.param([(8, 2, 0), (8, 0, 0), (8, 0, 0), (8, 0, 0)], "selective", id="no full layer"),
+    ],
+)
+def test_recompute_that_differs_becomes_the_nearest_that_is_safe(
+    counts: list[tuple[int, int, int]], written: str
+) -> None:
+    """Each stage replays at least what the plan does there, and never nothing."""
+    stages = tuple(Stage(n, selective, full) for n, selective, full in counts)
+    layout = Layout(data_parallel=2, pipeline_parallel=4, zero_stage=1, stages=stages)
+    plan = plan_of("llama-3.1-8b", layout, Training(seq_len=2048, global_batch_size=16))
+    exported = FRAMEWORKS["megatron"].export(plan, 8)
+    script = exported.files["train.sh"]
+    words = {
+        "none": "", "uniform": "--recompute-method uniform", "selective": "selective",
+        "block 3": "--recompute-method block\n    --recompute-num-layers 3",
+    }  # fmt: skip
+    assert words[written] in script
+    assert ("--recompute" in script) == (written != "none")
+    assert ("layout.stages.recompute" in {x.name for x in exported.cannot_say}) == bool(
+        written != "none"
+    )
+    recompute = read_config(script, "train.sh").recompute
+    assert all(recompute.layers(n) >= full + selective for n, selective, full in counts)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"llama-4-scout", "llama-4-maverick"}))
+def test_torchtitan_starts_from_a_configuration_of_the_models_vocabulary(name: str) -> None:
+    """0.3's loss keeps the vocabulary of the configuration it starts from, so it is the model's."""
+    layers = model_named(name).num_layers
+    layout = Layout(data_parallel=16, zero_stage=3, stages=even_stages(layers, 1))
+    plan = plan_of(name, layout, Training(seq_len=2048, global_batch_size=16))
+    text = exporter_named("torchtitan-0.3")(plan, 8).files["meshplan_config.py"]
+    (base,) = re.findall(r"config = (\w+)\(\)", text)
+    start = model_of_function(base)
+    assert start is not None
+    assert model_named(start).vocab == model_named(name).vocab
+    assert read_config(text, "meshplan_config.py").facts["model"].value == name
+
+
+@pytest.mark.parametrize(("precision", "torchao"), [("bf16", False), ("fp8", True)])
+def test_torchtitan_asks_for_torchao_in_8_bit_only(precision: Precision, torchao: bool) -> None:
+    """0.3's own 405B configuration converts to Float8: a plan in bf16 starts from another one."""
+    layout = Layout(data_parallel=16, zero_stage=3, stages=even_stages(126, 1))
+    training = Training(seq_len=2048, global_batch_size=16, precision=precision)
+    exported = exporter_named("torchtitan-0.3")(plan_of("llama-3.1-405b", layout, training), 8)
+    text = exported.files["meshplan_config.py"]
+    assert ("llama3_405b" in text or "Float8" in text) == torchao
+    assert read_config(text, "meshplan_config.py").facts["model"].value == "llama-3.1-405b"
 
 
 @pytest.mark.parametrize(

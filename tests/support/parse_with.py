@@ -6,9 +6,11 @@ A script, not a module: it runs in the interpreter that has the framework (docs/
 it imports nothing of ours. A missing framework is exit code 77 with the reason.
 """
 
+import dataclasses
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
@@ -112,6 +114,51 @@ def megatron_core(path: Path, world: int) -> dict[str, object]:
     }
 
 
+def megatron_bridge(path: Path, world: int) -> dict[str, object]:
+    """Bridge's own merge of the overrides (YAML and Hydra's words) into its mixed precision, which
+    it then sets up on optimizer and data parallelism; its recipes need GPU modules to import.
+    """
+    typing.__dict__.setdefault("override", lambda method: method)  # Python 3.12's
+    found = importlib.util.find_spec("megatron.bridge")
+    if found is None:
+        raise ImportError("no megatron.bridge on PYTHONPATH")
+    for name in ("megatron.bridge", "megatron.bridge.training"):  # without what they import
+        package = types.ModuleType(name)
+        package.__path__ = list(found.submodule_search_locations or ())
+        if name.endswith("training"):
+            package.__path__ = [f"{each}/training" for each in package.__path__]
+        sys.modules[name] = package
+    models = types.ModuleType("megatron.bridge.models")
+    models.GPTModelProvider = models.T5ModelProvider = object  # type: ignore[attr-defined]
+    sys.modules["megatron.bridge.models"] = models
+    utils = importlib.import_module("megatron.bridge.training.utils.omegaconf_utils")
+    precision = importlib.import_module("megatron.bridge.training.mixed_precision")
+    ddp = importlib.import_module("megatron.core.distributed")
+    sections = [("model", dict), ("train", dict), ("dataset", dict), ("optimizer", dict)]
+    fields = [(name, kind, dataclasses.field(default_factory=kind)) for name, kind in sections]
+    container = dataclasses.make_dataclass(
+        "Container",
+        [*fields, ("mixed_precision", object, "bf16_mixed"),
+         ("ddp", object, dataclasses.field(default_factory=ddp.DistributedDataParallelConfig))],
+    )  # fmt: skip
+    words = path.with_name("overrides.txt").read_text().split()
+    words = [word for word in words if word.startswith(("mixed_precision", "ddp."))]
+    told = {}
+    for kind, arguments in (("yaml", {"config_filepath": str(path)}),
+                            ("words", {"cli_overrides": words})):  # fmt: skip
+        config = utils.process_config_with_overrides(container(), **arguments)
+        mixed = precision.get_mixed_precision_config(config.mixed_precision)
+        mixed.finalize()
+        mixed.setup(types.SimpleNamespace(), None, config.ddp)
+        told[kind] = {
+            "bf16": mixed.bf16, "params_dtype": str(mixed.params_dtype), "fp8": mixed.fp8,
+            "grad_reduce_in_fp32": config.ddp.grad_reduce_in_fp32,
+            "use_distributed_optimizer": config.ddp.use_distributed_optimizer,
+        }  # fmt: skip
+    assert told["yaml"] == told["words"], told
+    return told["yaml"]
+
+
 def megatron_lm(path: Path, world: int) -> dict[str, object]:
     """Megatron-LM's argparse and its `validate_args`, on what bash passes to torchrun."""
     words, connections = _launched(path)
@@ -129,7 +176,20 @@ def megatron_lm(path: Path, world: int) -> dict[str, object]:
     names = ["data_parallel_size", "virtual_pipeline_model_parallel_size", "global_batch_size",
              "sequence_parallel", "recompute_granularity", "pipeline_model_parallel_layout",
              "num_experts", "fp8"]  # fmt: skip
-    return {name: getattr(parsed, name) for name in names}
+    return {name: getattr(parsed, name) for name in names} | _built(arguments, parsed)
+
+
+def _built(arguments: types.ModuleType, parsed: object) -> dict[str, object]:
+    """The model's own configuration, which refuses what cannot be built, and its numerics."""
+    rope = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
+    for kernel in ("fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"):
+        setattr(rope, kernel, getattr(rope, kernel, None) or kernel)  # Transformer Engine's
+    config = arguments.core_transformer_config_from_args(parsed)
+    names = ["layernorm_epsilon", "init_method_std", "moe_router_score_function",
+             "moe_router_enable_expert_bias", "moe_router_num_groups", "moe_router_group_topk",
+             "moe_router_topk_scaling_factor", "rotary_scaling_factor", "rope_type"]  # fmt: skip
+    built = {name: getattr(config, name, None) for name in names}
+    return {"config": type(config).__name__, "rotary_base": parsed.rotary_base, **built}
 
 
 def _launched(path: Path) -> tuple[list[str], str]:
@@ -202,6 +262,7 @@ PARSERS = {
     "torchtitan-0.2": torchtitan_02,
     "torchtitan-0.3": torchtitan_03,
     "megatron-core": megatron_core,
+    "megatron-bridge": megatron_bridge,
 }
 
 if __name__ == "__main__":

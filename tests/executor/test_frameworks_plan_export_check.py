@@ -1,0 +1,100 @@
+"""README's plan, written for the frameworks that run it, read back and checked: it fits, with the
+memory of the plan."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from random_plans import missing_facts
+
+from executor.frameworks import exporter_named, read_config
+from planner.answer import plan_of, solve
+from planner.check import check_paths
+from planner.check_cli import tools
+from planner.plan import Plan
+from planner.predict import stage_memory, step_model_of
+from planner.question import Arguments, ask
+from planner.resolve import Case, check_case, engine_named, resolve
+from planner.settings import Settings
+
+
+@cache
+def planned(engine: str) -> Plan:
+    """README's question for one engine: 256 H100, sequences of 8192, 4M tokens a step."""
+    asked = ask(
+        Arguments(
+            model="llama-3.1-70b", gpus=256, cluster="dgx-h100", seq_len=8192,
+            global_batch_tokens="4M", engine=engine,
+        )
+    )  # fmt: skip
+    return plan_of(asked, solve(asked.question, 1))
+
+
+def _peaks(case: Case) -> list[float]:
+    return [rank.reserved for rank in stage_memory(step_model_of(case))]
+
+
+WHOLE = [
+    ("megatron-bridge", "megatron"),
+    ("megatron-bridge", "bridge"),
+    ("torchtitan", "torchtitan"),
+    ("torchtitan", "torchtitan-0.2"),
+    ("nanotron", "nanotron"),
+]
+
+
+@pytest.mark.parametrize(("engine", "to"), WHOLE)
+def test_a_plan_exported_to_its_own_engine_fits_as_planned(
+    engine: str, to: str, tmp_path: Path
+) -> None:
+    """`check` of each file that `export` wrote says `fits`; every rank needs what the plan says."""
+    plan = planned(engine)
+    exported = exporter_named(to)(plan, 8)
+    assert not [each for each in exported.cannot_say if each.name.startswith("layout")]
+    given = missing_facts(plan, exported)
+    assert plan.prediction is not None
+    for name, text in exported.files.items():
+        (tmp_path / name).write_text(text)
+        case = resolve(read_config(text, name), given, Settings())
+        assert case.engine.name == engine
+        assert _peaks(case) == pytest.approx([rank.reserved for rank in plan.prediction.memory])
+        (found,) = check_paths([tmp_path / name], tools(), given)
+        assert found.verdict == "fits", found.text
+
+
+@pytest.mark.parametrize("to", ["megatron", "bridge"])
+def test_recompute_of_single_layers_becomes_the_nearest_that_fits(to: str) -> None:
+    """Megatron-LM's plan replays two of 80 layers; both formats have one rule for all stages: it is
+    listed, keeps no more on any rank, and fits."""
+    plan = planned("megatron")
+    exported = exporter_named(to)(plan, 8)
+    unsaid = {each.name for each in exported.cannot_say}
+    assert {name for name in unsaid if name.startswith("layout")} == {"layout.stages.recompute"}
+    name, text = next(iter(exported.files.items()))
+    case = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
+    check_case(case)
+    assert plan.prediction is not None
+    ranks = zip(_peaks(case), plan.prediction.memory, strict=True)
+    assert all(here <= there.reserved for here, there in ranks)
+
+
+@pytest.mark.parametrize(
+    ("engine", "to", "listed"),
+    [
+        pytest.param("deepspeed", "deepspeed", "layout.stages.recompute", id="DeepSpeed's is code"),
+        pytest.param("nemo", "bridge", None, id="NeMo: the engine is said apart"),
+    ],
+)
+def test_what_is_listed_is_all_that_differs(engine: str, to: str, listed: str | None) -> None:
+    """With what the format cannot say put back, the file needs the memory of the plan."""
+    plan = planned(engine)
+    exported = exporter_named(to)(plan, 8)
+    assert listed is None or listed in {each.name for each in exported.cannot_say}
+    name, text = next(iter(exported.files.items()))
+    case = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
+    stages = plan.layout.stages if listed else case.layout.stages
+    case = replace(case, engine=engine_named(engine), layout=replace(case.layout, stages=stages))
+    check_case(case)
+    assert plan.prediction is not None
+    assert _peaks(case) == pytest.approx([rank.reserved for rank in plan.prediction.memory])

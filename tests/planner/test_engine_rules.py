@@ -1,0 +1,108 @@
+"""Schedules that compute the gradients of inputs and of weights apart, by engine."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodels.hf_config import model_from_config
+from costmodels.in_flight import ZERO_BUBBLE
+from costmodels.layout import InvalidLayout, Layout, Schedule, even_stages
+from costmodels.training import Training
+from hardware_profiles.engines import engine_names, load_engine
+from hardware_profiles.load_models import load_model_config
+from planner.check import check_paths
+from planner.check_cli import tools
+from planner.engine_rules import check_engine
+from planner.pins import RECOMPUTE, parse_pins
+from planner.settings import Settings
+from planner.space import enumerate_space
+
+MODEL = model_from_config(load_model_config("llama-3.1-8b"), "llama-3.1-8b")
+TRAINING = Training(seq_len=4096, global_batch_size=64)
+
+
+def _layout(schedule: Schedule, zero: int, recompute: str = "none") -> Layout:
+    return Layout(
+        data_parallel=4, pipeline_parallel=2, virtual_stages=2, zero_stage=zero,
+        schedule=schedule, stages=even_stages(32, 4, recompute),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ["zb_v", "dualpipe_v"])
+@pytest.mark.parametrize(
+    ("zero", "recompute", "why"),
+    [
+        (3, "none", r"zero_stage 3: torchtitan .* wrong gradients"),
+        (2, "selective", r"recompute selective: torchtitan .* does not replay"),
+        (2, "full", r"recompute full: torchtitan .* does not replay"),
+    ],
+)
+def test_torchtitan_refuses(schedule: Schedule, zero: int, recompute: str, why: str) -> None:
+    """What torch 2.13 gets wrong is illegal, in one line with the value and a fix."""
+    with pytest.raises(InvalidLayout, match=why) as refused:
+        check_engine(_layout(schedule, zero, recompute), MODEL, TRAINING, load_engine("torchtitan"))
+    assert "use " in str(refused.value)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_whole_backward_is_legal(zero: int) -> None:
+    """Interleaving shards and recomputes as it likes; zero bubble has ZeRO-2 without replays."""
+    engine = load_engine("torchtitan")
+    check_engine(_layout("interleaved_1f1b", zero, "full"), MODEL, TRAINING, engine)
+    check_engine(_layout("zb_v", 2), MODEL, TRAINING, engine)
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_the_search_offers_what_check_accepts(name: str) -> None:
+    """Every row's schedules and recompute modes pass the engine's own rules."""
+    engine = load_engine(name)
+    space = enumerate_space(MODEL, TRAINING, 16, engine, parse_pins({}), 8)
+    grid = space.grid
+    seen = set()
+    for row in range(len(grid.zero_stage)):
+        pp, zero = int(grid.pipeline_parallel[row]), int(grid.zero_stage[row])
+        for variant in space.variants(row):
+            seen |= {(variant.schedule, zero, pp, mode) for mode in variant.modes}
+    assert seen
+    for schedule, zero, pp, mode in seen:
+        if schedule not in ZERO_BUBBLE:
+            continue
+        layout = _layout(schedule, zero, RECOMPUTE[mode])
+        chunks = {"zb_h1": 1}.get(schedule, 2)
+        stages = even_stages(32, pp * chunks, RECOMPUTE[mode])  # type: ignore[arg-type]
+        layout = replace(layout, pipeline_parallel=pp, virtual_stages=chunks, stages=stages)
+        check_engine(layout, MODEL, replace(TRAINING, global_batch_size=4096), engine)
+
+
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 8
+seq_len = 4096
+[parallelism]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "ZBVZeroBubble"
+fsdp_reshard_after_forward = "{policy}"
+[activation_checkpoint]
+mode = "{mode}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode", "said"),
+    [
+        ("always", "none", "wrong gradients"),
+        ("never", "full", "does not replay"),
+        ("never", "none", None),
+    ],
+)
+def test_check_says_illegal(policy: str, mode: str, said: str | None, tmp_path: Path) -> None:
+    """A torchtitan file with such a combination is illegal at its line; a right one is priced."""
+    file = tmp_path / "train.toml"
+    file.write_text(TITAN.format(policy=policy, mode=mode))
+    (found,) = check_paths([file], tools(), Settings(cluster="dgx-h100", gpus=16))
+    assert (found.verdict == "illegal") == (said is not None), found.text
+    assert said is None or re.search(said, found.text)
