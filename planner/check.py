@@ -6,7 +6,8 @@ accelerator library, and runs in milliseconds per file.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from costmodels.config_fields import UnsupportedModel
@@ -53,10 +54,8 @@ def check_paths(
         if candidate.skip:
             found.append(_skipped(candidate, candidate.skip))
         else:
-            found.append(
-                check_file(
-                    candidate, tools, given or Settings(), limits or Limits(), framework=framework
-                )
+            found += check_file(
+                candidate, tools, given or Settings(), limits or Limits(), framework=framework
             )
     return found
 
@@ -75,19 +74,39 @@ def check_file(
     limits: Limits,
     *,
     framework: str | None = None,
-) -> Finding:
-    """The finding for one file; every user error becomes one line, none is raised."""
-    path = str(candidate.path)
-    try:
+) -> list[Finding]:
+    """A finding for each case of one file; every user error becomes one line, none is raised."""
+    readings: list[Reading] = []
+
+    def read() -> Finding:
         text = text_of(candidate.path)
         if framework is None and _PLAN.search(text):
-            return _check_plan(text, path, tools, limits)
-        reading = tools.read(text, path, framework)
+            return _check_plan(text, str(candidate.path), tools, limits)
+        reading = tools.read(text, str(candidate.path), framework)
         if reading is None:
             if not candidate.named:
                 return _skipped(candidate, "no format recognised")
             raise UnreadableConfig("no config format recognised; name it with --framework")
+        readings.extend((reading, *reading.others))
         return _check_reading(reading, candidate.path, tools, given, limits)
+
+    found = [_finding(candidate, read)]
+    for other in readings[1:]:
+        judged = partial(_check_reading, other, candidate.path, tools, given, limits)
+        found.append(_finding(candidate, judged))
+    if len(found) == 1:
+        return found
+    return [
+        replace(finding, text=f"case {at} of {len(found)}: {finding.text}")
+        for at, finding in enumerate(found, start=1)
+    ]
+
+
+def _finding(candidate: Candidate, judged: Callable[[], Finding]) -> Finding:
+    """What `judged` says, or its user error as a finding."""
+    path = str(candidate.path)
+    try:
+        return judged()
     except UnreadableConfig as error:
         if not candidate.named and isinstance(error, NothingToRead):
             return _skipped(candidate, str(error))
@@ -95,7 +114,7 @@ def check_file(
     except UnreadablePlan as error:
         return Finding(path=path, verdict="unreadable", text=one_line(error))
     except MissingFacts as error:
-        return Finding(path=path, verdict="incomplete", text=one_line(error))
+        return Finding(path=path, verdict="incomplete", text=one_line(error), line=error.line)
     except IllegalConfig as error:
         return Finding(path=path, verdict="illegal", text=one_line(error), line=error.line)
     except InvalidLayout as error:

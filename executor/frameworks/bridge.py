@@ -28,7 +28,8 @@ import yaml
 
 from costmodels.training import Precision
 from executor.frameworks.documents import read_yaml
-from executor.frameworks.megatron_model import model_config_of
+from executor.frameworks.megatron_flags import NEMO, judged
+from executor.frameworks.megatron_model import model_config_of, model_unread
 from executor.frameworks.megatron_settings import (
     COUNTS,
     layout_facts,
@@ -37,8 +38,9 @@ from executor.frameworks.megatron_settings import (
     training_facts,
     training_settings,
 )
+from executor.frameworks.nemo import is_nemo, megatron_facts, resolved
 from executor.frameworks.saying import GPUS_PER_NODE, answer_of
-from executor.frameworks.values import Values, put
+from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
 from planner.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
 
@@ -108,6 +110,7 @@ _ROOTS = (
     "recipe",
     "cfg",
 )
+_JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 _KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
 
 
@@ -190,13 +193,20 @@ def _yaml(flat: Mapping[str, object]) -> str:
 
 def read(text: str, path: str) -> Reading:
     """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
-    found = _words(text) if _is_words(text) else read_yaml(text)
-    values = Values(_plain(found))
+    found = _words(text) if _is_words(text) else resolved(read_yaml(text), text)
+    nemo = is_nemo(found)
+    plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
+    values = _Entries(plain)
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
-    put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
+    if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
+        put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     put(facts, gpus=_gpus(values))
+    config = model_config_of(values)
+    if nemo and "zero_stage" not in facts and "optimizer" in facts:
+        put(facts, zero_stage=Fact(0, facts["optimizer"].line))
     wide = values.flag("grad_reduce_in_fp32")
+    not_understood, noted = judged(_settings(found, values), NEMO, "{}")
     if not facts.keys() - {"schedule"}:
         raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
     return Reading(
@@ -206,11 +216,37 @@ def read(text: str, path: str) -> Reading:
         facts=facts,
         placement=placement,
         recompute=recompute,
-        model_config=model_config_of(values),
+        model_config=config,
         expert_tensor_follows=True,
         ignored=values.ignored(),
-        notes=(*notes, *values.suspects(COUNTS.values())),
+        notes=(*notes, *noted, *values.suspects(COUNTS.values())),
+        unread=(*unread, *model_unread(values), *not_understood),
     )
+
+
+def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact]]:
+    """The entries right below the sections that set the model and its layout, if nobody read
+    them; a section of its own counts as one entry.
+    """
+    unasked = {name for name, _ in values.unasked()}
+    settings = []
+    for name, fact in found.items():
+        section, _, last = name.rpartition(".")
+        holds = any(other.startswith(name + ".") for other in found) if fact.value is None else False
+        if section in _JUDGED and last not in values.asked and (last in unasked or holds):
+            settings.append((last, Fact(True, fact.line) if holds else fact))
+    return settings
+
+
+class _Entries(Values):
+    """Entries of a YAML file; one that leaves its value to another file is named."""
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if fact is not None and isinstance(fact.value, str) and "${" in fact.value:
+            name = next(name for name in names if name in self.found)
+            raise UnreadableConfig(f"{name} is {shown(fact.value)}, which the file does not set", fact.line)
+        return fact
 
 
 def _is_words(text: str) -> bool:

@@ -1,0 +1,185 @@
+"""NeMo 1's YAML (NeMo-Framework-Launcher) in Megatron's words.
+
+    theirs, below model                    Megatron's
+    encoder_seq_length                     seq_length
+    activation: fast-swiglu, swiglu ...    swiglu
+    bias: false                            disable_bias_linear
+    share_embeddings_and_output_weights    untie_embeddings_and_output_weights (its opposite)
+    activations_checkpoint_granularity ... recompute_granularity ...
+    optim.name: mcore_distributed_optim,   use_distributed_optimizer, optimizer: adam
+      distributed_fused_adam
+    num_query_groups                       the same, and group_query_attention
+
+`${...}` is resolved by OmegaConf with the resolvers that the launcher registers; one that asks
+something else (the environment, hydra) stays as it is written.
+
+Source: NVIDIA/NeMo-Framework-Launcher@26e42fa9 `launcher_scripts/main.py` (resolvers),
+`launcher_scripts/conf/training/`; NVIDIA/NeMo@8cfedd72
+`nemo/collections/nlp/parts/megatron_trainer_builder.py`,
+`nemo/collections/nlp/models/language_modeling/megatron_base_model.py`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from planner.reading import Fact
+
+_GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
+_PLAIN = ("gelu", "relu", "squared-relu", "openai-gelu", "approx-gelu", "gelu-approx")
+_RENAMED = {
+    "encoder_seq_length": "seq_length",
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "qkv_bias": "add_qkv_bias",
+    "override_vocab_size": "vocab_size",
+    "use_flash_attention": "use_flash_attn",
+}
+_OPTIMIZERS = {
+    "mcore_distributed_optim": (True, "adam"),
+    "distributed_fused_adam": (True, "adam"),
+    "fused_adam": (False, "adam"),
+    "adam": (False, "adam"),
+    "adamw": (False, "adam"),
+    "megatron_fused_adam": (False, "adam"),
+    "sgd": (False, "sgd"),
+}
+_RESOLVER = re.compile(r"\$\{")
+_MARKS = (
+    *("model.mcore_gpt", "model.megatron_amp_O2", "model.encoder_seq_length"),
+    *("model.activations_checkpoint_granularity", "model.optim.name"),
+)
+
+
+def is_nemo(found: Mapping[str, Fact]) -> bool:
+    """Whether a YAML file has the keys of NeMo 1."""
+    return any(mark in found for mark in _MARKS)
+
+
+def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
+    """`found` with each `${...}` that the file itself answers replaced by its value."""
+    if not _RESOLVER.search(text):
+        return dict(found)
+    from omegaconf import DictConfig, OmegaConf
+
+    for name, function in _FUNCTIONS.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)
+    root = OmegaConf.create(_nested(found))
+    assert isinstance(root, DictConfig)
+    result = dict(found)
+    for name, fact in found.items():
+        if isinstance(fact.value, str) and "${" in fact.value:
+            result[name] = Fact(_selected(root, name, fact.value), fact.line)
+    return result
+
+
+def _selected(root: Any, name: str, written: str) -> object:
+    """What OmegaConf makes of one entry; what is `written` where the file does not answer."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    if "${oc." in written or written.count("${") > _MOST_NESTED:  # the environment; hostile depth
+        return written
+    try:
+        # `${training.model.x}` is written for the place that the launcher puts the file at
+        value = type(root).__getitem__(root, "training")
+        for part in name.split("."):
+            value = value[part]
+    except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError):
+        return written
+    return value if isinstance(value, str | int | float | bool) else written
+
+
+_MOST_NESTED = 20
+_FUNCTIONS = {
+    "multiply": lambda x, y: x * y,
+    "divide_ceil": lambda x, y: int(math.ceil(x / y)),
+    "divide_floor": lambda x, y: int(math.floor(x / y)),
+    "int_div": lambda x, y: int(x // y),
+    "sum": lambda *x: sum(x),
+}
+
+
+def _nested(found: Mapping[str, Fact]) -> dict[str, Any]:
+    """The flat facts as nested mappings, at the top and below `training`."""
+    root: dict[str, Any] = {}
+    for name, fact in found.items():
+        place, parts = root, name.split(".")
+        for part in parts[:-1]:
+            inner = place.setdefault(part, {})
+            place = inner if isinstance(inner, dict) else {}
+        if fact.value is not None or parts[-1] not in place:
+            place[parts[-1]] = fact.value
+    for name, fact in found.items():  # a section's own entry is None: its mapping stands for it
+        if fact.value is None and any(other.startswith(name + ".") for other in found):
+            place = root
+            for part in name.split(".")[:-1]:
+                place = place[part] if isinstance(place.get(part), dict) else {}
+            if place.get(name.rpartition(".")[2]) is None:
+                place[name.rpartition(".")[2]] = {}
+    return root | {"training": root.copy()}
+
+
+def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:
+    """The entries in Megatron's words, by their last name; what of them is not understood."""
+    facts: dict[str, Fact] = {}
+    for name, fact in found.items():
+        section, _, last = name.rpartition(".")
+        if section in ("model", "trainer", "trainer.strategy") and fact.value is not None:
+            facts[_RENAMED.get(last, last)] = fact
+    facts.setdefault("seq_length", found.get("model.data.seq_length", Fact(None, 1)))
+    unread = [_activation(facts), _optimizer(found, facts), _master(facts)]
+    _switches(facts)
+    return facts, [fact for fact in unread if fact is not None]
+
+
+def _activation(facts: dict[str, Fact]) -> Fact | None:
+    activation = facts.pop("activation", None)
+    if activation is None or activation.value in _PLAIN:
+        return None
+    if activation.value in _GATED:
+        facts["swiglu"] = Fact(True, activation.line)
+        return None
+    return Fact(f"model.activation {activation.value!r} (not known)", activation.line)
+
+
+def _optimizer(found: Mapping[str, Fact], facts: dict[str, Fact]) -> Fact | None:
+    name = found.get("model.optim.name")
+    if name is None or name.value is None:
+        return None
+    if str(name.value) not in _OPTIMIZERS:
+        return Fact(f"model.optim.name {name.value!r} (not known)", name.line)
+    distributed, optimizer = _OPTIMIZERS[str(name.value)]
+    facts["use_distributed_optimizer"] = Fact(distributed, name.line)
+    facts["optimizer"] = Fact(optimizer, name.line)
+    return None
+
+
+def _master(facts: dict[str, Fact]) -> Fact | None:
+    """Without O2 the weights stay in 32 bit and each matmul casts them."""
+    level, precision = facts.get("megatron_amp_O2"), facts.get("precision")
+    narrow = precision is not None and str(precision.value) not in ("32", "32-true")
+    if level is not None and level.value is False and narrow:
+        return Fact("model.megatron_amp_O2 false (32-bit weights are not modelled)", level.line)
+    return None
+
+
+def _switches(facts: dict[str, Fact]) -> None:
+    """What Megatron says with another switch, or with its opposite."""
+    bias, shared = (facts.pop(n, None) for n in ("bias", "share_embeddings_and_output_weights"))
+    if bias is not None:
+        name = "add_bias_linear" if bias.value else "disable_bias_linear"
+        facts[name] = Fact(True, bias.line)
+    if shared is not None:
+        facts["untie_embeddings_and_output_weights"] = Fact(not shared.value, shared.line)
+    if (groups := facts.get("num_query_groups")) is not None:
+        facts["group_query_attention"] = Fact(True, groups.line)
+    count = facts.get("recompute_num_layers")
+    full = facts.get("recompute_granularity")
+    if full is None and (method := facts.pop("recompute_method", None)) is not None:
+        facts["idle_recompute_method"] = method  # no granularity: nothing is recomputed
+    if full is None and count is not None:
+        facts["idle_recompute_num_layers"] = facts.pop("recompute_num_layers")
+    elif count is not None and count.value == 0:
+        del facts["recompute_num_layers"]
