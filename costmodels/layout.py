@@ -140,6 +140,10 @@ def even_stages(
     )
 
 
+ZERO_STAGES = (0, 1, 2, 3)
+"""None; the optimizer; and the gradients; and the weights. Rajbhandari et al. 2020, section 5."""
+
+
 def check_layout(layout: Layout, model: Model, training: Training) -> None:
     """Raise `InvalidLayout` unless `layout` can hold `model` and reach the batch of `training`.
 
@@ -147,6 +151,8 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     `hardware_profiles.schema.Engine`.
     """
     la, kinds = layout, model.kinds
+    if la.zero_stage not in ZERO_STAGES:
+        raise InvalidLayout(f"zero_stage {la.zero_stage}; it is 0, 1, 2 or 3")
     for what in ("optimizer_offload", "activation_offload"):
         if not 0 <= getattr(la, what) <= 1:
             raise InvalidLayout(f"{what} {getattr(la, what)} is no fraction; it is from 0 to 1")

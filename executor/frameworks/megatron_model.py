@@ -26,6 +26,14 @@ ROTARY_BASE = (
 _ALIBI = ("bloom", "mpt")
 _GATED = ("swiglu", "quick_geglu", "geglu")
 _UNTIED = ("untie_embeddings_and_output_weights", "no_tie_embed_logits")
+_SHAPE = (
+    *("ffn_hidden_size", "kv_channels", "num_query_groups", "group_query_attention", "swiglu"),
+    *("vocab_size", "rotary_base", "num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
+    *(*_UNTIED, "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim"),
+    *("qk_pos_emb_head_dim", "v_head_dim", "moe_shared_expert_intermediate_size"),
+    *("moe_layer_freq", "num_attention_heads_kv", "num_key_value_heads", "glu_activation"),
+)
+_VOCAB = ("padded_vocab_size", "pad_vocab_size_to", "vocab_size")
 _BROUGHT_ALONG = {
     "multi_latent_attention": ("num_query_groups", "group_query_attention", "kv_channels"),
 }
@@ -140,6 +148,7 @@ def model_config_of(values: Values) -> dict[str, Any] | None:
         values.count(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
     )
     if layers is None or hidden is None or heads is None:
+        values.asked |= set(_SHAPE)  # the whole shape is missing, and is said to be
         return None
     gated = any(values.on(name) for name in _GATED) or values.get("glu_activation") is not None
     ffn = values.count("ffn_hidden_size")
@@ -150,8 +159,8 @@ def model_config_of(values: Values) -> dict[str, Any] | None:
         "intermediate_size": ffn.value if ffn else default_ffn(hidden.value, gated=gated),
         "tie_word_embeddings": not any([values.on(name) for name in _UNTIED]),
     }
-    for ours, theirs in (("vocab_size", "vocab_size"), ("rope_theta", "rotary_base")):
-        if (fact := values.count(theirs)) is not None:
+    for ours, theirs in (("vocab_size", _VOCAB), ("rope_theta", ("rotary_base",))):
+        if (fact := values.count(*theirs)) is not None:
             config[ours] = fact.value
     if values.on("multi_latent_attention"):
         return config | _latent_config(values)

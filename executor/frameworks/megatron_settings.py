@@ -317,10 +317,8 @@ def training_facts(values: Values) -> dict[str, Fact]:
     fp4, fp8 = values.get("fp4", "fp4_format"), values.get("fp8", "fp8_format")
     recipe = values.get("fp8_recipe")
     narrow = [name for name in ("bf16", "fp16") if values.on(name)]
-    fp8 = fp8 or next(
-        (fact for name in ("fp8_hybrid", "fp8_e4m3") if (fact := values.flag(name)) and fact.value),
-        None,
-    )
+    older = [values.flag(name) for name in ("fp8_hybrid", "fp8_e4m3")]  # Megatron-LM v3
+    fp8 = fp8 or next((fact for fact in older if fact and fact.value), None)
     if fp4 and not _off(fp4):
         put(facts, precision=Fact("nvfp4", fp4.line))
     elif fp8 and not _off(fp8):
@@ -348,7 +346,8 @@ def deepspeed_facts(values: Values, facts: dict[str, Fact]) -> list[Fact]:
     `megatron/training.py`: the JSON of --deepspeed_config decides, and must agree.
     """
     stage = values.word(ZERO_STAGES, "zero_stage")
-    config, switched = values.get("deepspeed_config"), values.flag("deepspeed")
+    config, switched = values.found.get("deepspeed_config"), values.flag("deepspeed")
+    values.asked.add("deepspeed_config")
     if not switched or not switched.value:
         return []
     unread = []

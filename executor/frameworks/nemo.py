@@ -19,8 +19,10 @@ Source: NVIDIA/NeMo-Framework-Launcher@26e42fa9 `launcher_scripts/main.py` (reso
 `nemo/collections/nlp/models/language_modeling/megatron_base_model.py`.
 """
 
+import copy
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +48,8 @@ _OPTIMIZERS = {
     "megatron_fused_adam": (False, "adam"),
     "sgd": (False, "sgd"),
 }
-_RESOLVER = re.compile(r"\$\{")
+_ROOT = re.compile(r"\$\{([A-Za-z_]\w*)\.")  # the place where the launcher puts the file
+_MOST_ROOTS = 5
 _MARKS = (
     *("model.mcore_gpt", "model.megatron_amp_O2", "model.encoder_seq_length"),
     *("model.activations_checkpoint_granularity", "model.optim.name"),
@@ -60,12 +63,14 @@ def is_nemo(found: Mapping[str, Fact]) -> bool:
 
 def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
     """`found` with each `${...}` that the file itself answers replaced by its value."""
-    if not _RESOLVER.search(text):
+    if "${" not in text:
         return dict(found)
     from omegaconf import DictConfig, OmegaConf
 
-    for name, function in _FUNCTIONS.items():
-        OmegaConf.register_new_resolver(name, function, replace=True)
+    with warnings.catch_warnings():  # its 2.4 renames the function that 2.3 has
+        warnings.simplefilter("ignore")
+        for name, function in _FUNCTIONS.items():
+            OmegaConf.register_new_resolver(name, function, replace=True)
     root = OmegaConf.create(_nested(found))
     assert isinstance(root, DictConfig)
     result = dict(found)
@@ -82,8 +87,7 @@ def _selected(root: Any, name: str, written: str) -> object:
     if "${oc." in written or written.count("${") > _MOST_NESTED:  # the environment; hostile depth
         return written
     try:
-        # `${training.model.x}` is written for the place that the launcher puts the file at
-        value = type(root).__getitem__(root, "training")
+        value = root
         for part in name.split("."):
             value = value[part]
     except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError):
@@ -102,36 +106,33 @@ _FUNCTIONS = {
 
 
 def _nested(found: Mapping[str, Fact]) -> dict[str, Any]:
-    """The flat facts as nested mappings, at the top and below `training`."""
+    """The flat facts as nested mappings, at the top and where the file's references look."""
     root: dict[str, Any] = {}
     for name, fact in found.items():
         place, parts = root, name.split(".")
         for part in parts[:-1]:
-            inner = place.setdefault(part, {})
-            place = inner if isinstance(inner, dict) else {}
-        if fact.value is not None or parts[-1] not in place:
-            place[parts[-1]] = fact.value
-    for name, fact in found.items():  # a section's own entry is None: its mapping stands for it
-        if fact.value is None and any(other.startswith(name + ".") for other in found):
-            place = root
-            for part in name.split(".")[:-1]:
-                place = place[part] if isinstance(place.get(part), dict) else {}
-            if place.get(name.rpartition(".")[2]) is None:
-                place[name.rpartition(".")[2]] = {}
-    return root | {"training": root.copy()}
+            if not isinstance(place.get(part), dict):
+                place[part] = {}
+            place = place[part]
+        place.setdefault(parts[-1], fact.value)
+    elsewhere = {name for fact in found.values() for name in _ROOT.findall(str(fact.value))}
+    return root | {name: copy.deepcopy(root) for name in sorted(elsewhere - set(root))[:_MOST_ROOTS]}
 
 
 def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:
     """The entries in Megatron's words, by their last name; what of them is not understood."""
     facts: dict[str, Fact] = {}
+    left: list[Fact] = []
     for name, fact in found.items():
         section, _, last = name.rpartition(".")
-        if section in ("model", "trainer", "trainer.strategy") and fact.value is not None:
+        if section in ("model", "trainer", "trainer.strategy") and fact.value not in (None, -1):
             facts[_RENAMED.get(last, last)] = fact
+        elif section == "model" and fact.value == -1:
+            left.append(Fact(f"{name} -1 (left to the checkpoint)", fact.line))
     facts.setdefault("seq_length", found.get("model.data.seq_length", Fact(None, 1)))
     unread = [_activation(facts), _optimizer(found, facts), _master(facts)]
     _switches(facts)
-    return facts, [fact for fact in unread if fact is not None]
+    return facts, [*left, *(fact for fact in unread if fact is not None)]
 
 
 def _activation(facts: dict[str, Fact]) -> Fact | None:
