@@ -262,7 +262,8 @@ def _words(text: str) -> dict[str, Fact]:
         for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
             match = _KEY.match(word.strip("\\"))
             if match and not line.lstrip().startswith("#") and "." in match[1]:
-                found[match[1]] = Fact(_value(match[2]), at)
+                name = match[1].removeprefix("training.")  # NeMo-Framework-Launcher's command line
+                found[name] = Fact(_value(match[2]), at)
     return found
 
 

@@ -39,7 +39,7 @@ from executor.frameworks.saying import GPUS_PER_NODE, Answer, answer_of
 from executor.frameworks.shell import launches, read_script
 from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
-from planner.reading import Exported, Fact, Reading, UnreadableConfig
+from planner.reading import Exported, Fact, NothingToRead, Reading, UnreadableConfig
 
 FILE = "train.sh"
 _RENAMED = {
@@ -58,6 +58,12 @@ _LAUNCHING = frozenset(
     )
 )
 _PROGRAM = re.compile(r"\.py$")
+_OTHER_PROGRAMS = re.compile(
+    r"bert|t5|_ict|retro|vision|vit_|vlm|mamba|hybrid|multimodal|inpaint|dino|biencoder|ernie|"
+    r"generat|infer|server|eval|convert|checkpoint|quantiz|prune|export|preprocess|_rl|distill|"
+    r"main\.py$|orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
+    re.I,
+)
 _TEST_CASE = re.compile(r"^MODEL_ARGS:\s*$", re.M)
 MAX_CASES = 64  # launches of one script
 _MARKS = frozenset((*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer"))
@@ -166,16 +172,19 @@ def _test_case(text: str) -> "_Command":
     for name, fact in found.items():
         section, _, flag = name.partition(".")
         if section == "MODEL_ARGS" and flag.startswith("--") and fact.value is not False:
-            value = " ".join(map(str, fact.value)) if isinstance(fact.value, list) else fact.value
-            value = value if isinstance(value, bool) else str(value)
-            flags[flag[2:].replace("-", "_")] = Fact(value, fact.line)
-    return _Command({}, flags)
+            name = flag[2:].replace("-", "_")
+            value = fact.value if isinstance(fact.value, list | bool) else str(fact.value)
+            if name == "recompute_modules" and isinstance(value, str):
+                value = value.strip("[]").replace(",", " ").split()
+            flags[name] = Fact(value, fact.line)
+    return _Command("", {}, flags)
 
 
 @dataclass(frozen=True, slots=True)
 class _Command:
     """The arguments of the launcher (torchrun, srun, deepspeed) and those of the program."""
 
+    name: str
     launcher: dict[str, Fact]
     program: dict[str, Fact]
 
@@ -183,12 +192,20 @@ class _Command:
 def _command(words: list[Fact]) -> _Command:
     """The program's arguments begin after the first word that is a Python file or a module."""
     starts = [at for at, word in enumerate(words) if _PROGRAM.search(str(word.value))]
-    starts += [at + 1 for at, word in enumerate(words[:-1]) if word.value == "-m"]
-    at = min(starts, default=-1)
+    modules = [at + 1 for at, word in enumerate(words[:-1]) if word.value == "-m"]
+    at = min(starts or modules, default=-1)
     found = arguments(words[at + 1 :])
     if not set(found) & _MARKS:  # a wrapper's own file came first
         at, found = -1, arguments(words)
-    return _Command(arguments(words[: at + 1]) if at >= 0 else found, found)
+    if at < 0:
+        return _Command("", found, found)
+    return _Command(str(words[at].value), arguments(words[: at + 1]), found)
+
+
+def _check_program(name: str) -> None:
+    """Refuse a program that takes the same arguments and does not train a GPT."""
+    if other := _OTHER_PROGRAMS.search(name.rpartition("/")[2] or name):
+        raise NothingToRead(f"{shown(name)} does not train a GPT ({other[0]}): not modelled")
 
 
 class _Arguments(Values):
@@ -213,6 +230,7 @@ class _Arguments(Values):
 
 
 def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
+    _check_program(command.name)
     values = _Arguments(command.program)
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from planner.reading import Fact
+from planner.reading import Fact, UnreadableConfig
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
 _PLAIN = ("gelu", "relu", "squared-relu", "openai-gelu", "approx-gelu", "gelu-approx")
@@ -39,6 +39,7 @@ _RENAMED = {
     "override_vocab_size": "vocab_size",
     "use_flash_attention": "use_flash_attn",
 }
+_OTHER_MODELS = ("bert_binary_head", "mcore_bert", "mcore_t5", "num_classes", "add_lm_head")
 _OPTIMIZERS = {
     "mcore_distributed_optim": (True, "adam"),
     "distributed_fused_adam": (True, "adam"),
@@ -66,12 +67,18 @@ def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
     if "${" not in text:
         return dict(found)
     from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     with warnings.catch_warnings():  # its 2.4 renames the function that 2.3 has
         warnings.simplefilter("ignore")
         for name, function in _FUNCTIONS.items():
             OmegaConf.register_new_resolver(name, function, replace=True)
-    root = OmegaConf.create(_nested(found))
+    try:
+        root = OmegaConf.create(_nested(found))
+    except OmegaConfBaseException as error:
+        line = next(fact.line for fact in found.values() if "${" in str(fact.value))
+        said = " ".join(str(error).split())[:100]
+        raise UnreadableConfig(f"its ${{...}} are not OmegaConf's: {said}", line) from None
     assert isinstance(root, DictConfig)
     result = dict(found)
     for name, fact in found.items():
@@ -132,6 +139,9 @@ def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fac
     facts.setdefault("seq_length", found.get("model.data.seq_length", Fact(None, 1)))
     unread = [_activation(facts), _optimizer(found, facts), _master(facts)]
     _switches(facts)
+    for name in _OTHER_MODELS:  # whatever their value: their presence says what is trained
+        if (mark := found.get(f"model.{name}")) is not None:
+            left.append(Fact(f"model.{name} (another model than a GPT is not modelled)", mark.line))
     return facts, [*left, *(fact for fact in unread if fact is not None)]
 
 

@@ -195,20 +195,31 @@ class _Follower:
             self.variables.guesses[node.line] = f"(({node.arithmetic}))"
 
     def _simple(self, node: syntax.Simple) -> bool:
-        parts = list(node.parts)
+        count = next((at for at, part in enumerate(node.parts) if not _assigns(part)), None)
+        if count is None:
+            for part in node.parts:
+                self._assign(part)
+            return True
+        first = node.parts[count]
+        if isinstance(first, Word) and first.bare in _DECLARES:
+            for part in filter(_assigns, node.parts[count + 1 :]):
+                self._assign(part)
+            return True
+        words = [
+            text
+            for part in node.parts[count:]
+            if isinstance(part, Word)
+            for text in self.expander.fields(part)
+        ]
         before: dict[str, list[Text] | None] = {}
-        while parts and (isinstance(parts[0], syntax.Array) or _assigns(parts[0])):
-            part = parts.pop(0)
-            name = part.name if isinstance(part, syntax.Array) else part.raw.partition("=")[0]
-            name = re.match(r"\w+", name)[0]  # type: ignore[index]
+        for part in node.parts[:count]:
+            name = _name_of(part)
             before.setdefault(name, self.variables.values.get(name))
             self._assign(part)
-        if not parts:
-            return True
         try:
-            return self._command(parts, node.line)
+            return self._command(words, node.line)
         finally:
-            self._restore(before)
+            self._restore(before if words else {})
 
     def _restore(self, before: dict[str, list[Text] | None]) -> None:
         """Assignments before a command hold for that command only."""
@@ -234,7 +245,8 @@ class _Follower:
         at = self._index(index, old) if index else 0
         if at is None:
             return
-        old += [()] * (at + 1 - len(old))
+        at = min(at, len(old))  # a hole in an array is closed: its elements are what counts
+        old += [()] * (at == len(old))
         old[at] = old[at] + value if append else value
         if sum(len(each.text) for each in old[at]) > MAX_CHARS:
             raise UnreadableConfig(f"{name} grows over {MAX_CHARS} characters", part.line)
@@ -248,17 +260,7 @@ class _Follower:
         at += len(old) if at < 0 else 0
         return at if 0 <= at < MAX_TOKENS else None
 
-    def _command(self, parts: list[Word | syntax.Array], line: int) -> bool:
-        first = parts[0]
-        if isinstance(first, Word) and first.bare in _DECLARES:
-            self._declare(parts[1:])
-            return True
-        words = [
-            text
-            for part in parts
-            if isinstance(part, Word)
-            for text in self.expander.fields(part)
-        ]
+    def _command(self, words: list[Text], line: int) -> bool:
         if not words or not (name := shown_text(words[0])):
             return True
         if name in ("[", "test"):
@@ -267,11 +269,6 @@ class _Follower:
         if name in self.functions:
             return self._call(name, words[1:], line)
         return self._builtin(name, words, line)
-
-    def _declare(self, parts: list[Word | syntax.Array]) -> None:
-        for part in parts:
-            if isinstance(part, syntax.Array) or _assigns(part):
-                self._assign(part)
 
     def _call(self, name: str, arguments: list[Text], line: int) -> bool:
         outer = self.variables.arguments
@@ -352,6 +349,15 @@ def _assigns(part: Word | syntax.Array) -> bool:
     return bool(part.pieces) and (
         part.pieces[0].quoting == "bare" and syntax.ASSIGN.match(part.pieces[0].text) is not None
     )
+
+
+def _name_of(part: Word | syntax.Array) -> str:
+    """The variable that an assignment sets."""
+    if isinstance(part, syntax.Array):
+        return part.name
+    match = syntax.ASSIGN.match(part.raw)
+    assert match is not None
+    return match[1]
 
 
 def _is_count(words: list[Text]) -> bool:
