@@ -36,7 +36,7 @@ def arithmetic_holds(expander: Expander, text: str, line: int) -> bool:
 
 def test_holds(expander: Expander, words: list[Text], line: int) -> bool:
     """`[ words ]`, by the number of its words; a malformed one is false, as its status is 2."""
-    texts = [plain(word) for word in words if plain(word) or not is_unset(word)]
+    texts = [plain(word) for word in words if not all(part.unset for part in word)]
     if len(texts) > 4 or (len(texts) == 3 and texts[1] in ("-a", "-o")):
         return _joined(expander, words, line)
     result = _posix(expander, texts)

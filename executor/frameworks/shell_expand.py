@@ -152,7 +152,7 @@ class Expander:
     def _value(self, name: str, raw: str, line: int, *, quoted: bool) -> list[_Atom]:
         items = self.items(name)
         if items is None:
-            return [_Atom(Part(raw, line, unset=True), splits=not quoted)]
+            return _unknown(raw, line, quoted=quoted)
         if name in ("@", "*"):
             return _several(items, quoted=quoted and name == "@")
         return _atoms(items[0] if items else (), quoted=quoted)
@@ -173,10 +173,10 @@ class Expander:
             return [_Atom(Part(str(_length(items, every=every)), line))]
         if mark or (default := _DEFAULT.fullmatch(rest)) is None:
             if mark or items is None:
-                return [_Atom(Part(raw, line, unset=True), splits=not quoted)]
+                return _unknown(raw, line, quoted=quoted)
             changed = self._changed(items, rest, every=every)
             if changed is None:
-                return [_Atom(Part(raw, line, unset=True), splits=not quoted)]
+                return _unknown(raw, line, quoted=quoted)
             if every:
                 return _several(changed, quoted=quoted)
             return _atoms(changed[0] if changed else (), quoted=quoted)
@@ -231,7 +231,7 @@ class Expander:
         target = plain(items[0]) if items else ""
         known = self.items(target) if target else None
         if not known:
-            return [_Atom(Part(raw, line, unset=True), splits=not quoted)]
+            return _unknown(raw, line, quoted=quoted)
         return _atoms(known[0], quoted=quoted)
 
     def _element(self, items: list[Text], index: str) -> list[Text] | None:
@@ -363,6 +363,12 @@ def _atoms(text: Text, *, quoted: bool) -> list[_Atom]:
     return [_Atom(part, splits=not quoted) for part in text] or (
         [_Atom(Part("", 1))] if quoted else []
     )
+
+
+def _unknown(raw: str, line: int, *, quoted: bool) -> list[_Atom]:
+    """Something that is not set; between quotes it is an empty word, else no word at all."""
+    atoms = [_Atom(Part(raw, line, unset=True), splits=not quoted)]
+    return [*atoms, _Atom(Part("", line))] if quoted else atoms
 
 
 def _several(items: list[Text], *, quoted: bool) -> list[_Atom]:

@@ -81,7 +81,7 @@ class _Lexer:
 
     def _at_command(self) -> bool:
         last = self.words[-1] if self.words else None
-        if last is None or (last.operator and last.raw not in ("(", ")")):
+        if last is None or (last.operator and last.raw != "("):
             return True
         return last.bare in (*_BEFORE_COMMAND, "for")
 
