@@ -183,7 +183,7 @@ def _said(case: Case, axis: str, after: Layout) -> str:
 
 
 def _cut_by_the_engine(case: Case) -> bool:
-    """Whether the stages are those that the engine makes by itself when it is told only how many."""
+    """Whether the stages are those that the engine makes by itself, told only how many."""
     la = case.layout
     own = _restaged(case, la.pipeline_parallel, la.virtual_stages)
     return [stage.layers for stage in la.stages] == [stage.layers for stage in own]

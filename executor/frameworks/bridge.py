@@ -232,7 +232,9 @@ def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact
     settings = []
     for name, fact in found.items():
         section, _, last = name.rpartition(".")
-        holds = any(other.startswith(name + ".") for other in found) if fact.value is None else False
+        holds = (
+            any(other.startswith(name + ".") for other in found) if fact.value is None else False
+        )
         if section in _JUDGED and last not in values.asked and (last in unasked or holds):
             settings.append((last, Fact(True, fact.line) if holds else fact))
     return settings
@@ -245,7 +247,9 @@ class _Entries(Values):
         fact = super().get(*names)
         if fact is not None and isinstance(fact.value, str) and "${" in fact.value:
             name = next(name for name in names if name in self.found)
-            raise UnreadableConfig(f"{name} is {shown(fact.value)}, which the file does not set", fact.line)
+            raise UnreadableConfig(
+                f"{name} is {shown(fact.value)}, which the file does not set", fact.line
+            )
         return fact
 
 

@@ -66,7 +66,9 @@ _OTHER_PROGRAMS = re.compile(
 )
 _TEST_CASE = re.compile(r"^MODEL_ARGS:\s*$", re.M)
 MAX_CASES = 64  # launches of one script
-_MARKS = frozenset((*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer"))
+_MARKS = frozenset(
+    (*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer")
+)
 
 
 def claims(name: str, text: str) -> bool:
@@ -310,7 +312,9 @@ def _slurm_gpus(text: str) -> Fact | None:
         name = match[1] or {"N": "nodes", "G": "gpus"}[match[2]]
         header.setdefault(name, match[3].strip("\"'"))
         line = line if line > 1 else text.count("\n", 0, match.start()) + 1
-    each = re.search(r"(?:^|:)(\d{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", ""))
+    each = re.search(
+        r"(?:^|:)(\d{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", "")
+    )
     nodes = re.fullmatch(r"\d{1,6}", header.get("nodes", "1"))
     if each is None or nodes is None:
         return None

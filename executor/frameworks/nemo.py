@@ -105,8 +105,8 @@ def _selected(root: Any, name: str, written: str) -> object:
 _MOST_NESTED = 20
 _FUNCTIONS = {
     "multiply": lambda x, y: x * y,
-    "divide_ceil": lambda x, y: int(math.ceil(x / y)),
-    "divide_floor": lambda x, y: int(math.floor(x / y)),
+    "divide_ceil": lambda x, y: math.ceil(x / y),
+    "divide_floor": lambda x, y: math.floor(x / y),
     "int_div": lambda x, y: int(x // y),
     "sum": lambda *x: sum(x),
 }
@@ -123,7 +123,9 @@ def _nested(found: Mapping[str, Fact]) -> dict[str, Any]:
             place = place[part]
         place.setdefault(parts[-1], fact.value)
     elsewhere = {name for fact in found.values() for name in _ROOT.findall(str(fact.value))}
-    return root | {name: copy.deepcopy(root) for name in sorted(elsewhere - set(root))[:_MOST_ROOTS]}
+    return root | {
+        name: copy.deepcopy(root) for name in sorted(elsewhere - set(root))[:_MOST_ROOTS]
+    }
 
 
 def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:

@@ -5,12 +5,13 @@
 No command is run and no file is looked at. The environment and the script's own arguments are
 unknown: empty in conditions, named (`$TP`) in the words of a command.
 
-Source: GNU Bash manual 5.2, chapter 3. What bash does with the same script is compared in the tests.
+Source: GNU Bash manual 5.2, chapter 3. The tests compare with what bash does.
 Leaves out: files that are sourced, `read`, `trap`, subshells' own variables, job control.
 """
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -63,10 +64,8 @@ class _Stops(Exception):
 def read_script(text: str) -> Script:
     """Follow the script `text`; raises `UnreadableConfig` on what is no script."""
     follower = _Follower()
-    try:
+    with suppress(_Stops):
         follower.run(syntax.parse(split_words(text)))
-    except _Stops:
-        pass
     known = follower.variables
     script = follower.script
     script.variables = {

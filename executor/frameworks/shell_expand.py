@@ -263,7 +263,7 @@ class Expander:
             return [_Atom(Part(f"$(({expression}))", line, unset=True))]
 
     def number(self, expression: str) -> int:
-        """The value of whole-number arithmetic; raises `NotArithmetic`, also for what is not set."""
+        """The value of arithmetic; raises `NotArithmetic`, also for what is not set."""
         atoms = self._piece(Piece(expression, "double", 1))
         return evaluate(self._known(_joined(atoms)), self._number_of, self._assign)
 
@@ -328,11 +328,12 @@ def _no_name(name: str) -> int:
 
 def _change_of(rest: str) -> Callable[[str], str] | None:
     if match := re.fullmatch(r"(%%?|##?)(.*)", rest, re.S):
-        return lambda text: _cut(text, match[1], match[2])
+        sign, end = match[1], match[2]
+        return lambda text: _cut(text, sign, end)
     if match := re.fullmatch(r"(//?)((?:\\.|[^/])+)(?:/(.*))?", rest, re.S):
         pattern = re.compile(_regex(re.sub(r"\\(.)", r"\1", match[2])))
-        count = 0 if match[1] == "//" else 1
-        return lambda text: pattern.sub(lambda _: match[3] or "", text, count=count)
+        count, other = 0 if match[1] == "//" else 1, match[3] or ""
+        return lambda text: pattern.sub(lambda _: other, text, count=count)
     if match := re.fullmatch(r":\s*(\d+)(?::\s*(\d+))?", rest):
         start, length = int(match[1]), match[2]
         return lambda text: text[start : start + int(length) if length else None]

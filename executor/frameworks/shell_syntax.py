@@ -150,7 +150,9 @@ class _Parser:
         """Commands up to one of `ends`, which stays."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise UnreadableConfig(f"it nests more than {MAX_DEPTH} deep; no script does", self.line)
+            raise UnreadableConfig(
+                f"it nests more than {MAX_DEPTH} deep; no script does", self.line
+            )
         block, joint = Block(), ";"
         while True:
             self._skip(*_SEPARATORS)
@@ -240,7 +242,9 @@ class _Parser:
             words = []
             while self.here is not None and not self.here.operator:
                 words.append(self._take())
-        return For(name, None if words is None else tuple(words), None, self._body("for", line), line)
+        return For(
+            name, None if words is None else tuple(words), None, self._body("for", line), line
+        )
 
     def _while(self) -> Node:
         opened = self._take()

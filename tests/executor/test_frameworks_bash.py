@@ -55,7 +55,7 @@ SCRIPTS = {
     # bigscience-workshop/bigscience@9e64edec train/tr1-13B-base/tr1-13B-round1.slurm
     "a command in a string": (
         "CMD=\" \\\n  prog.py --a 1 \\\n  --b $((2 * 3)) \\\n\"\nexport L=\"run -x\"\n"
-        "export CMD\nsrun bash -c '$L --rank 0 $CMD' 2>&1 | tee -a log"
+        "export CMD\nsrun bash -c '$L --rank 0 $CMD' 2>&1"
     ),
     # alibaba/Pai-Megatron-Patch@a098ca5a examples/qwen2/run_mcore_qwen.sh
     "chosen by size": (
@@ -63,7 +63,10 @@ SCRIPTS = {
         'o=""\n[ $H -gt 1000 ] && o="--big"\nrun_cmd="run --h $H ${o}"\neval $run_cmd'
     ),
     # argonne-lcf/Megatron-DeepSpeed@ffa3456d ALCF/helpers.sh
-    "functions": 'f() {\n  local x="${1:-3}"\n  run --x "${x}" --n $#\n}\nfunction g { f "$@" 9; }\nf\ng 4',
+    "functions": (
+        'f() {\n  local x="${1:-3}"\n  run --x "${x}" --n $#\n}\n'
+        'function g { f "$@" 9; }\nf\ng 4'
+    ),
     "double brackets": (
         'a=sp_on\nif [[ $a == sp_* && ! -z "$a" ]]; then b=--sp; fi\n'
         "[[ ${#a} -eq 5 ]] && run $b\n[[ $a =~ ^x ]] || run no"
@@ -78,9 +81,14 @@ SCRIPTS = {
         'p=/x/y.json\nA=(1 2 3)\nrun ${p##*/} ${p%.json} ${q:-d e} "${q:-d e}" ${p/x/z} ${#A[@]} '
         "${A[1]} ${A[-1]} ${A[@]:1} ${q:+no} ${p:+yes} ${p:0:2} '$p' \"\\$p\""
     ),
-    "arithmetic": "a=7\nrun $((a / 2)) $((-a / 2)) $((a % 4)) $((a > 3 ? 1 : 0)) $((2 ** 5)) $((1 + 2 * 3))",
+    "arithmetic": (
+        "a=7\nrun $((a / 2)) $((-a / 2)) $((a % 4)) $((a > 3 ? 1 : 0)) $((2 ** 5)) "
+        "$((1 + 2 * 3))"
+    ),
     "arguments": "set -- --a 1 --b\nwhile [ $# -gt 0 ]; do\n run $1\n shift\ndone\nrun $#",
-    "what is not taken": "if false; then run 1; else run 2; fi\ntrue && run 3 || run 4\n! true || run 5",
+    "what is not taken": (
+        "if false; then run 1; else run 2; fi\ntrue && run 3 || run 4\n! true || run 5"
+    ),
     "assigned for one command": "A=1\nA=2 run $A\nrun $A",
     "comments": "run --a 1 \\\n  --b 2 # --c 3\n# run\nrun a#b\nrun 'it''s' \"#\"",
     "redirections": "run 1 2> /dev/null\nrun 2 >/dev/null 2>&1\nrun 3 < /dev/null",

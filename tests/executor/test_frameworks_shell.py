@@ -33,7 +33,7 @@ def _flags(text: str) -> dict[str, object]:
             id="elif that holds",
         ),
         pytest.param(
-            "for i in 1 2; do\n X=$i\ndone\nrun --a $X", {"a": "2"}, id="a loop ends on its last value"
+            "for i in 1 2; do\n X=$i\ndone\nrun --a $X", {"a": "2"}, id="a loop's last value"
         ),
         pytest.param(
             "if [ -n '' ]; then\n if [ 1 = 1 ]; then run --b 1; fi\nfi\nrun --a 1",

@@ -14,7 +14,9 @@ GPT = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 64 "
     "--num-attention-heads 4 --micro-batch-size 1 --seq-length 128 --bf16 "
 )
-DEEPSPEED = '{"train_batch_size": 8, "optimizer": {"type": "%s"}, "zero_optimization": {"stage": 1}}'
+DEEPSPEED = (
+    '{"train_batch_size": 8, "optimizer": {"type": "%s"}, "zero_optimization": {"stage": 1}}'
+)
 NEMO = """
 trainer: {devices: 8, num_nodes: 2, precision: bf16}
 model:
@@ -216,7 +218,9 @@ def test_an_unfused_optimizer_shards_nothing() -> None:
     assert reading.facts["zero_stage"].value == 0
 
 
-@pytest.mark.parametrize(("off", "precision"), [("false", "bf16"), ("null", "bf16"), ("hybrid", "fp8")])
+@pytest.mark.parametrize(
+    ("off", "precision"), [("false", "bf16"), ("null", "bf16"), ("hybrid", "fp8")]
+)
 def test_a_precision_that_is_switched_off(off: str, precision: str) -> None:
     """`fp8: false` is no FP8."""
     text = f"model: {{tensor_model_parallel_size: 1, fp8: {off}, bf16: true}}"
