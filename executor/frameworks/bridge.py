@@ -110,6 +110,13 @@ _ROOTS = (
     "recipe",
     "cfg",
 )
+_DEGREES = frozenset(
+    (
+        *COUNTS.values(),
+        *("virtual_pipeline_model_parallel_size", "use_distributed_optimizer"),
+        *("recompute_granularity", "use_megatron_fsdp", "num_layers", "hidden_size"),
+    )
+)
 _JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 _KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
 
@@ -196,7 +203,8 @@ def read(text: str, path: str) -> Reading:
     found = _words(text) if _is_words(text) else resolved(read_yaml(text), text)
     nemo = is_nemo(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
-    values = _Entries(plain)
+    unread += _left_open(plain) + ([] if nemo else _elsewhere(found))
+    values = _Entries({name: fact for name, fact in plain.items() if fact.value != -1})
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
     if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
@@ -224,17 +232,43 @@ def read(text: str, path: str) -> Reading:
     )
 
 
+def _left_open(plain: Mapping[str, Fact]) -> list[Fact]:
+    """Degrees of -1: the launch decides them (of the GPUs, that is a fact that is missing)."""
+    why = "left to the launch"
+    return [
+        Fact(f"{name} -1 ({why})", fact.line)
+        for name, fact in plain.items()
+        if fact.value == -1 and name in _DEGREES
+    ]
+
+
+def _elsewhere(found: Mapping[str, Fact]) -> list[Fact]:
+    """Degrees and sharding in sections that are not known, such as FlagScale's `system`."""
+    why = "in a section that is not known"
+    return [
+        Fact(f"{name} ({why})", fact.line)
+        for name, fact in found.items()
+        if name.rpartition(".")[2] in _DEGREES
+        and "." in name
+        and name.partition(".")[0] not in _ROOTS
+        and fact.value is not None
+    ]
+
+
 def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact]]:
     """The entries right below the sections that set the model and its layout, if nobody read
     them; a section of its own counts as one entry.
     """
     unasked = {name for name, _ in values.unasked()}
     settings = []
-    for name, fact in found.items():
+    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(found.items())}
+    below = {name: Fact(True, line) for name, line in sections.items() if name not in found}
+    for name, fact in (below | dict(found)).items():
         section, _, last = name.rpartition(".")
         holds = (
             any(other.startswith(name + ".") for other in found) if fact.value is None else False
         )
+        holds = holds or name in below
         if section in _JUDGED and last not in values.asked and (last in unasked or holds):
             settings.append((last, Fact(True, fact.line) if holds else fact))
     return settings

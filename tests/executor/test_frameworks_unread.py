@@ -232,3 +232,29 @@ def test_an_optimizer_of_deepspeed_that_is_not_priced_is_legal(kind: str) -> Non
     """DeepSpeed runs it: it is named as not modelled, and is not called illegal."""
     assert kind in _named(read_config(DEEPSPEED % kind, "ds.json"))
     assert not read_config(DEEPSPEED % "AdamW", "ds.json").unread
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        # FlagOpen/FlagScale@da4935ec examples/llama3/conf/train/8b.yaml
+        pytest.param(
+            "system:\n  tensor_model_parallel_size: 2\nmodel:\n  micro_batch_size: 1\n",
+            "system.tensor_model_parallel_size", id="a degree in another section",
+        ),
+        # NVIDIA/NeMo@8cfedd72 examples/nlp/language_modeling/conf/megatron_gpt_inference.yaml
+        pytest.param(
+            "model:\n  tensor_model_parallel_size: -1\n  micro_batch_size: 1\n",
+            "tensor_model_parallel_size -1", id="a degree of the checkpoint",
+        ),
+        # NVIDIA/NeMo@8cfedd72 tests/functional_tests/L2_Megatron_NMT_Training_TP2.sh
+        pytest.param(
+            "python a.py model.tensor_model_parallel_size=2 model.encoder.num_layers=2",
+            "encoder", id="an encoder on a command line",
+        ),
+    ],
+)  # fmt: skip
+def test_what_lies_elsewhere_in_the_file_is_named(text: str, named: str) -> None:
+    """A degree that is not where it is looked for is named, not taken as 1."""
+    reading = read_config(text, "a.sh" if text.startswith("python") else "a.yaml", "bridge")
+    assert named in _named(reading)
