@@ -261,7 +261,7 @@ def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact
     """
     unasked = {name for name, _ in values.unasked()}
     settings = []
-    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(found.items())}
+    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(list(found.items()))}
     below = {name: Fact(True, line) for name, line in sections.items() if name not in found}
     for name, fact in (below | dict(found)).items():
         section, _, last = name.rpartition(".")

@@ -18,7 +18,9 @@ OPERATORS = (
     *(";;&", "&>>", "<<-", "<<<", "&&", "||", ";;", ";&", "<<", ">>", ">&", "<&", "<>", ">|"),
     *("&>", "|&", ";", "|", "&", "\n", "(", ")", "<", ">"),
 )
+_CONTINUED = re.compile(r"\\\r?\n")
 _ENDS_WORD = " \t\r\n;|&()<>"
+_STARTS_OPERATOR = frozenset(operator[0] for operator in OPERATORS)
 _CLOSES = {"{": "}", "(": ")"}
 _BEFORE_COMMAND = ("if", "then", "else", "elif", "do", "while", "until", "!", "{")
 _ESCAPED = '$`"\\'  # what a backslash keeps literal inside double quotes
@@ -70,7 +72,9 @@ class _Lexer:
         while self.at < len(self.text):
             if self._skip_blank():
                 continue
-            operator = next((op for op in OPERATORS if self.text.startswith(op, self.at)), None)
+            operator = None
+            if self.text[self.at] in _STARTS_OPERATOR:
+                operator = next(op for op in OPERATORS if self.text.startswith(op, self.at))
             if operator == "(" and self.text.startswith("((", self.at) and self._at_command():
                 self._arithmetic_command()
             elif operator:
@@ -109,7 +113,9 @@ class _Lexer:
 
     def _continuation(self) -> int:
         """The length of a backslash with the newline after it, 0 when there is none here."""
-        match = re.compile(r"\\\r?\n").match(self.text, self.at)
+        if self.text[self.at] != "\\":
+            return 0
+        match = _CONTINUED.match(self.text, self.at)
         return len(match[0]) if match else 0
 
     def _operator(self, operator: str) -> None:
