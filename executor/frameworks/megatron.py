@@ -36,7 +36,8 @@ from executor.frameworks.megatron_settings import (
     training_settings,
 )
 from executor.frameworks.saying import GPUS_PER_NODE, Answer, answer_of
-from executor.frameworks.shell import launches, read_script
+from executor.frameworks.shell import read_script
+from executor.frameworks.shell_launches import launches
 from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
 from planner.reading import Exported, Fact, NothingToRead, Reading, UnreadableConfig

@@ -9,13 +9,12 @@ Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion, 3.5.7 Word Splitti
 Leaves out: globs, braces `{a,b}`, and commands in `$(...)` other than echo, expr, seq and basename.
 """
 
-import fnmatch
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from executor.frameworks.shell_arithmetic import NotArithmetic, evaluate
+from executor.frameworks.shell_text import change_of, computed
 from executor.frameworks.shell_words import Piece, Word
 from planner.reading import UnreadableConfig
 
@@ -248,7 +247,7 @@ class Expander:
         if every and (match := re.fullmatch(r":(\d+)(?::(\d+))?", rest)):
             start = max(0, int(match[1]) - (items is self.variables.arguments))
             return items[start : start + int(match[2]) if match[2] else None]
-        change = _change_of(rest)
+        change = change_of(rest)
         if change is None or "$" in rest:
             return None
         return [
@@ -295,63 +294,10 @@ class Expander:
             words = shlex.split(plain(expanded))
         except ValueError:
             return unknown
-        said = _computed(words)
+        said = computed(words)
         if said is None:
             return unknown
         return [_Atom(Part(said, line), splits=not quoted)]
-
-
-def _computed(words: list[str]) -> str | None:
-    if not words:
-        return ""
-    name, rest = words[0], words[1:]
-    if name == "echo" and not any(word.startswith("-") for word in rest[:1]):
-        return " ".join(rest)
-    if name == "basename" and len(rest) == 1:
-        return rest[0].rstrip("/").rpartition("/")[2]
-    if name == "seq" and 0 < len(rest) <= 3 and all(re.fullmatch(r"-?\d{1,6}", x) for x in rest):
-        numbers = [int(x) for x in rest]
-        first, step = (numbers[0] if len(rest) > 1 else 1), (numbers[1] if len(rest) > 2 else 1)
-        span = range(first, numbers[-1] + (1 if step > 0 else -1), step) if step else range(0)
-        return " ".join(map(str, span)) if len(span) <= MAX_TOKENS else None
-    if name == "expr":
-        try:
-            return str(evaluate(" ".join(rest), _no_name, lambda _name, _value: None))
-        except NotArithmetic:
-            return None
-    return None
-
-
-def _no_name(name: str) -> int:
-    raise NotArithmetic(f"{name} is not set")
-
-
-def _change_of(rest: str) -> Callable[[str], str] | None:
-    if match := re.fullmatch(r"(%%?|##?)(.*)", rest, re.S):
-        sign, end = match[1], match[2]
-        return lambda text: _cut(text, sign, end)
-    if match := re.fullmatch(r"(//?)((?:\\.|[^/])+)(?:/(.*))?", rest, re.S):
-        pattern = re.compile(_regex(re.sub(r"\\(.)", r"\1", match[2])))
-        count, other = 0 if match[1] == "//" else 1, match[3] or ""
-        return lambda text: pattern.sub(lambda _: other, text, count=count)
-    if match := re.fullmatch(r":\s*(\d+)(?::\s*(\d+))?", rest):
-        start, length = int(match[1]), match[2]
-        return lambda text: text[start : start + int(length) if length else None]
-    return {"^^": str.upper, ",,": str.lower}.get(rest)
-
-
-def _regex(pattern: str) -> str:
-    return fnmatch.translate(pattern).removeprefix("(?s:").removesuffix(")\\Z")
-
-
-def _cut(text: str, sign: str, pattern: str) -> str:
-    """`text` without its shortest (`%`, `#`) or longest start or end that matches `pattern`."""
-    ends = range(len(text) + 1)
-    if sign[0] == "%":
-        order = reversed(ends) if sign == "%" else ends
-        return next((text[:at] for at in order if fnmatch.fnmatchcase(text[at:], pattern)), text)
-    order = ends if sign == "#" else reversed(ends)
-    return next((text[at:] for at in order if fnmatch.fnmatchcase(text[:at], pattern)), text)
 
 
 def _length(items: list[Text] | None, *, every: bool) -> int:

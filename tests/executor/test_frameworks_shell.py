@@ -3,7 +3,8 @@
 import pytest
 
 from executor.frameworks.megatron import arguments, read
-from executor.frameworks.shell import flags_of, read_script
+from executor.frameworks.shell import read_script
+from executor.frameworks.shell_launches import flags_of
 from planner.reading import IllegalConfig, UnreadableConfig
 
 
