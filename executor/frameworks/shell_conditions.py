@@ -12,6 +12,7 @@ from collections.abc import Callable
 from executor.frameworks.shell_arithmetic import NotArithmetic
 from executor.frameworks.shell_expand import Expander, Text, is_unset, plain, shown_text
 from executor.frameworks.shell_words import Word
+from planner.reading import UnreadableConfig
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
@@ -21,6 +22,8 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-gt": operator.gt,
     "-ge": operator.ge,
 }
+MAX_WORDS = 200  # of one test
+MAX_NESTED = 40
 _UNARY = ("-z", "-n", "-v", *(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS"))
 
 
@@ -47,6 +50,8 @@ def test_holds(expander: Expander, words: list[Text], line: int) -> bool:
 
 
 def _joined(expander: Expander, words: list[Text], line: int) -> bool:
+    if len(words) > MAX_WORDS:
+        raise UnreadableConfig(f"a test of over {MAX_WORDS} words", line)
     for joint in ("-o", "-a"):
         for at, word in enumerate(words):
             if 0 < at < len(words) - 1 and plain(word) == joint:
@@ -89,7 +94,8 @@ def double_holds(expander: Expander, words: tuple[Word, ...], line: int) -> bool
 
 class _Double:
     def __init__(self, expander: Expander, words: list[Word], line: int) -> None:
-        self.expander, self.words, self.line, self.at = expander, words, line, 0
+        self.expander, self.words, self.line = expander, words, line
+        self.at = self.depth = 0
 
     def _next(self, *texts: str) -> bool:
         word = self.words[self.at] if self.at < len(self.words) else None
@@ -111,10 +117,18 @@ class _Double:
         return value
 
     def _one(self) -> bool:
-        if self._next("!"):
-            return not self._one()
+        negated = False
+        while self._next("!"):
+            negated = not negated
+        return self._plain() != negated
+
+    def _plain(self) -> bool:
         if self._next("("):
+            self.depth += 1
+            if self.depth > MAX_NESTED:
+                raise UnreadableConfig(f"a test nests over {MAX_NESTED} deep", self.line)
             value = self.either()
+            self.depth -= 1
             self._next(")")
             return value
         if self.at >= len(self.words):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from executor.frameworks.shell_words import Word
 from planner.reading import UnreadableConfig
 
-MAX_DEPTH = 40
+MAX_DEPTH = 80  # commands and blocks inside each other
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
 _REDIRECTIONS = ("<", ">", ">>", ">&", "<&", "&>", "&>>", "<>", ">|", "<<<", "<<", "<<-")
 _SEPARATORS = (";", "&", "\n")
@@ -148,11 +148,7 @@ class _Parser:
 
     def block(self, ends: tuple[str, ...]) -> Block:
         """Commands up to one of `ends`, which stays."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise UnreadableConfig(
-                f"it nests more than {MAX_DEPTH} deep; no script does", self.line
-            )
+        self._deeper()
         block, joint = Block(), ";"
         while True:
             self._skip(*_SEPARATORS)
@@ -169,9 +165,14 @@ class _Parser:
         return block
 
     def _pipeline(self) -> Node:
-        if self._is("!"):
+        negated = False
+        while self._is("!"):
             self._take()
-            return Not(self._pipeline())
+            negated = not negated
+        piped = self._piped()
+        return Not(piped) if negated else piped
+
+    def _piped(self) -> Node:
         first = self._command()
         if not self._operator("|", "|&"):
             return first
@@ -183,6 +184,18 @@ class _Parser:
         return Block(parts)
 
     def _command(self) -> Node:
+        self._deeper()
+        try:
+            return self._any_command()
+        finally:
+            self.depth -= 1
+
+    def _deeper(self) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise UnreadableConfig(f"it nests over {MAX_DEPTH} deep; no script does", self.line)
+
+    def _any_command(self) -> Node:
         line = self.line
         compound = {
             "if": self._if, "for": self._for, "select": self._for, "while": self._while,
