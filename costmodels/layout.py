@@ -85,7 +85,7 @@ class Layout:
     expert_parallel: Degree = 1
     expert_tensor_parallel: Degree = 1
     sequence_parallel: bool = False
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    zero_stage: Annotated[int, Field(ge=0)] = 0  # `check_layout` knows the stages
     shard_group: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     micro_batch_size: Degree = 1
     schedule: Schedule = "1f1b"
@@ -157,6 +157,10 @@ def even_stages(
     )
 
 
+ZERO_STAGES = (0, 1, 2, 3)
+"""None; the optimizer; and the gradients; and the weights. Rajbhandari et al. 2020, section 5."""
+
+
 def check_layout(layout: Layout, model: Model, training: Training) -> None:
     """Raise `InvalidLayout` unless `layout` can hold `model` and reach the batch of `training`.
 
@@ -164,6 +168,8 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     `hardware_profiles.schema.Engine`.
     """
     la, kinds = layout, model.kinds
+    if la.zero_stage not in ZERO_STAGES:
+        raise InvalidLayout(f"zero_stage {la.zero_stage}; it is 0, 1, 2 or 3")
     for what in ("optimizer_offload", "activation_offload"):
         if not 0 <= getattr(la, what) <= 1:
             raise InvalidLayout(f"{what} {getattr(la, what)} is no fraction; it is from 0 to 1")

@@ -7,7 +7,8 @@ accelerator library, and runs in milliseconds per file.
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from costmodels.config_fields import UnsupportedModel
@@ -56,10 +57,8 @@ def check_paths(
         if candidate.skip:
             found.append(_skipped(candidate, candidate.skip))
         else:
-            found.append(
-                check_file(
-                    candidate, tools, given or Settings(), limits or Limits(), framework=framework
-                )
+            found += check_file(
+                candidate, tools, given or Settings(), limits or Limits(), framework=framework
             )
     return found
 
@@ -78,15 +77,58 @@ def check_file(
     limits: Limits,
     *,
     framework: str | None = None,
-) -> Finding:
-    """The finding for one file, whatever it holds: a file never takes the others' report along.
+) -> list[Finding]:
+    """A finding for each case of one file, whatever it holds: a file never takes the others' report
+    along.
 
     Every user error becomes one line. What else is raised is a defect of ours: its finding says so
     with the place, and its traceback goes to the log `meshplan.check`.
     """
+    readings: list[Reading] = []
+
+    def read() -> Finding:
+        text = text_of(candidate.path)
+        if framework is None and _PLAN.search(text):
+            return _check_plan(text, str(candidate.path), tools, limits)
+        reading = tools.read(text, str(candidate.path), framework)
+        if reading is None:
+            if not candidate.named:
+                return _skipped(candidate, "no format recognised")
+            raise UnreadableConfig("no config format recognised; name it with --framework")
+        readings.extend((reading, *reading.others))
+        return _check_reading(reading, candidate.path, tools, given, limits)
+
+    found = [_finding(candidate, read)]
+    for other in readings[1:]:
+        judged = partial(_check_reading, other, candidate.path, tools, given, limits)
+        found.append(_finding(candidate, judged))
+    if len(found) == 1:
+        return found
+    return [
+        replace(finding, text=f"case {at} of {len(found)}: {finding.text}")
+        for at, finding in enumerate(found, start=1)
+    ]
+
+
+def _finding(candidate: Candidate, judged: Callable[[], Finding]) -> Finding:
+    """What `judged` says, or its error as a finding."""
     path = str(candidate.path)
     try:
-        return _checked(candidate, tools, given, limits, framework=framework)
+        return judged()
+    except UnreadableConfig as error:
+        if not candidate.named and isinstance(error, NothingToRead):
+            return _skipped(candidate, str(error))
+        return Finding(path=path, verdict="unreadable", text=one_line(error), line=error.line)
+    except UnreadablePlan as error:
+        return Finding(path=path, verdict="unreadable", text=one_line(error))
+    except MissingFacts as error:
+        return Finding(path=path, verdict="incomplete", text=one_line(error), line=error.line)
+    except IllegalConfig as error:
+        return Finding(path=path, verdict="illegal", text=one_line(error), line=error.line)
+    except InvalidLayout as error:
+        return Finding(path=path, verdict="illegal", text=one_line(error))
+    except UNKNOWN as error:
+        return Finding(path=path, verdict="unreadable", text=one_line(error))
     except Exception as error:
         LOG.debug("check of %s", path, exc_info=error)
         return Finding(path=path, verdict="unreadable", text=_defect(error))
@@ -103,41 +145,6 @@ def _defect(error: Exception) -> str:
     code = frame.tb_frame.f_code if frame else None
     place = f" in {Path(code.co_filename).name}:{frame.tb_lineno}" if frame and code else ""
     return one_line(ValueError(f"{DEFECT}: {type(error).__name__}{place}: {str(error)[:200]}"))
-
-
-def _checked(
-    candidate: Candidate,
-    tools: Tools,
-    given: Settings,
-    limits: Limits,
-    *,
-    framework: str | None,
-) -> Finding:
-    path = str(candidate.path)
-    try:
-        text = text_of(candidate.path)
-        if framework is None and _PLAN.search(text):
-            return _check_plan(text, path, tools, limits)
-        reading = tools.read(text, path, framework)
-        if reading is None:
-            if not candidate.named:
-                return _skipped(candidate, "no format recognised")
-            raise UnreadableConfig("no config format recognised; name it with --framework")
-        return _check_reading(reading, candidate.path, tools, given, limits)
-    except UnreadableConfig as error:
-        if not candidate.named and isinstance(error, NothingToRead):
-            return _skipped(candidate, str(error))
-        return Finding(path=path, verdict="unreadable", text=one_line(error), line=error.line)
-    except UnreadablePlan as error:
-        return Finding(path=path, verdict="unreadable", text=one_line(error))
-    except MissingFacts as error:
-        return Finding(path=path, verdict="incomplete", text=one_line(error))
-    except IllegalConfig as error:
-        return Finding(path=path, verdict="illegal", text=one_line(error), line=error.line)
-    except InvalidLayout as error:
-        return Finding(path=path, verdict="illegal", text=one_line(error))
-    except UNKNOWN as error:
-        return Finding(path=path, verdict="unreadable", text=one_line(error))
 
 
 def _check_stages(case: Case, line: int) -> None:

@@ -25,7 +25,7 @@ RULES: dict[Verdict, str] = {
     "drifted": "The prediction moved since the plan was written.",
     "beaten": "Another layout is predicted to be faster by more than the slack.",
     "unreadable": "The file cannot be read as a plan or a config.",
-    "incomplete": "The file leaves out a fact that no flag or settings file gives.",
+    "incomplete": "The file leaves out a fact, or states one that is not understood.",
 }
 _LINE = re.compile(r"line (\d+): ")
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -24,6 +24,16 @@ DEGREES = (
 )
 
 
+_FOLLOWING = (
+    "sequence_parallel",
+    "expert_tensor_parallel",
+    "virtual_stages",
+    "schedule",
+    "shard_group",
+)
+"""What a change of a degree may take along."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quote:
     """The memory of a case by pipeline rank; `whole` prices its time too."""
@@ -76,7 +86,12 @@ def _several(
 
 
 def _difference(before: Layout, after: Layout) -> str:
-    names = ("micro_batch_size", "recompute", "zero_stage", "sequence_parallel", *DEGREES)
+    others = tuple(name for name in DEGREES if name not in _FOLLOWING)
+    names = ("micro_batch_size", "recompute", "zero_stage", *_FOLLOWING, *others)
+    return _changes_of(before, after, names)
+
+
+def _changes_of(before: Layout, after: Layout, names: tuple[str, ...]) -> str:
     changed = (name for name in names if getattr(before, name) != getattr(after, name))
     return ", ".join(f"{name} {getattr(after, name)}".lower() for name in changed)
 
@@ -114,7 +129,7 @@ def changes(case: Case) -> Iterator[Fix]:
         for value in _nearby(getattr(case.layout, axis)):
             changed = _with_degree(case, axis, value)
             if changed is not None:
-                yield Fix(_said(axis, value, changed), changed)
+                yield Fix(_said(case, axis, changed), changed)
     value = case.layout.virtual_stages
     if value > 1:
         plain = replace(
@@ -123,7 +138,7 @@ def changes(case: Case) -> Iterator[Fix]:
             schedule="1f1b",
             stages=_restaged(case, case.layout.pipeline_parallel, 1),
         )
-        yield Fix("virtual_stages 1", plain)
+        yield Fix(_said(case, "virtual_stages", plain), plain)
 
 
 def _memory_changes(case: Case) -> Iterator[Fix]:
@@ -155,9 +170,23 @@ def _nearby(value: int) -> list[int]:
     return [value * 2, *halves[:1], value * 4, *halves[1:], *([1] if value > 8 else [])]
 
 
-def _said(axis: str, value: int, layout: Layout) -> str:
-    text = f"{axis} {value}"
-    return text if axis == "expert_parallel" else f"{text} (data_parallel {layout.data_parallel})"
+def _said(case: Case, axis: str, after: Layout) -> str:
+    """The change with everything that has to change with it, so that it works when made alone."""
+    before = case.layout
+    text = f"{axis} {getattr(after, axis)}"
+    if before.data_parallel != after.data_parallel:
+        text += f" (data_parallel {after.data_parallel})"
+    also = _changes_of(before, after, tuple(name for name in _FOLLOWING if name != axis))
+    staged = len(before.stages) != len(after.stages) and not _cut_by_the_engine(case)
+    even = f"stages of {', '.join(str(stage.layers) for stage in after.stages)} layers"
+    return ", ".join([text, *filter(None, [also, even if staged else ""])])
+
+
+def _cut_by_the_engine(case: Case) -> bool:
+    """Whether the stages are those that the engine makes by itself, told only how many."""
+    la = case.layout
+    own = _restaged(case, la.pipeline_parallel, la.virtual_stages)
+    return [stage.layers for stage in la.stages] == [stage.layers for stage in own]
 
 
 def _with_degree(case: Case, axis: str, value: int) -> Layout | None:

@@ -189,7 +189,7 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
 
 def parse_length(text: str) -> int:
     """Tokens of a sequence: "8192", or "32k" (x 1024); raises `BadQuestion`."""
-    found = re.fullmatch(r"(\d{1,12})(k|m)?", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,18})(k|m)?", text.strip().lower())
     tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
     if tokens < 1:
         raise BadQuestion(f"--seq-len {text!r} is no number of tokens; write 8192, 32k or 1m")

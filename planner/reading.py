@@ -112,6 +112,9 @@ class Reading:
     model_config    the model's shape as a Hugging Face configuration, where the file states it
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
     ignored         keys that say nothing about the layout
+    unread          what changes layout, memory or shape and is not understood, by its line: then
+                    nothing is priced
+    others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """
 
@@ -125,6 +128,8 @@ class Reading:
     expert_tensor_follows: bool = False
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unread: tuple[Fact, ...] = ()
+    others: tuple["Reading", ...] = ()
 
     def __post_init__(self) -> None:
         assert set(self.facts) <= FIELDS, sorted(set(self.facts) - FIELDS)

@@ -32,6 +32,7 @@ from planner.stage_rules import stage_layers
 
 _BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
 _OPTIONS = ("sequence_parallel", "selective_modules", "optimizer_offload", "activation_offload")
+_SHOWN = 6  # things that are not understood, of one file
 ENDS = 2  # the embedding and the head may have a stage of their own
 FLAGS = {
     "cluster": "--cluster",
@@ -45,14 +46,29 @@ FLAGS = {
 
 
 class MissingFacts(ValueError):
-    """A config that leaves out what a price needs, with no flag or settings file to say it."""
+    """A config that leaves out what a price needs, with no flag or settings file to say it, or
+    that states something which is not understood (`unread`) and which changes the price.
+    """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], unread: tuple[Fact, ...] = ()) -> None:
+        said = [_unread_text(unread)] if unread else []
+        super().__init__("; ".join([*said, self._missing(names)] if names else said))
+        self.names = names
+        self.line = unread[0].line if unread else 1
+
+    @staticmethod
+    def _missing(names: tuple[str, ...]) -> str:
         given = " ".join(FLAGS[name] for name in names if name in FLAGS)
         keys = ", ".join(names)
         by = f"give {given} or set" if given else "set"
-        super().__init__(f"missing: {keys}; {by} {keys} in meshplan.toml or [tool.meshplan]")
-        self.names = names
+        return f"missing: {keys}; {by} {keys} in meshplan.toml or [tool.meshplan]"
+
+
+def _unread_text(unread: tuple[Fact, ...]) -> str:
+    """`not understood: NAME (why), NAME (why) and 3 more`, each reason once."""
+    shown = ", ".join(str(fact.value) for fact in unread[:_SHOWN])
+    more = f" and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
+    return f"not understood: {shown}{more}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +113,8 @@ def resolve(
     """
     facts = {**_filling(near, reading), **reading.facts, **_facts(given)}
     settings = given.fill(near)
+    if model is None and near.model and "model" not in facts:
+        model = model_named(near.model)  # the config states the shape; this one fills in its vocab
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
     engine = engine_named(settings.engine or reading.engine)
@@ -126,10 +144,11 @@ def _facts(settings: Settings) -> dict[str, Fact]:
 
 
 def _filling(near: Settings, reading: Reading) -> dict[str, Fact]:
-    """What a settings file adds: nothing about the batch or the GPUs once the config itself
-    determines them.
+    """What a settings file adds: nothing about the batch, the GPUs or the model's shape once the
+    config itself determines them.
     """
     known: set[str] = {"gpus"} if "data_parallel" in reading.facts else set()
+    known |= {"model"} if reading.model_config is not None else set()
     known |= set(_BATCH) if sum(name in reading.facts for name in _BATCH) >= 2 else set()
     return {name: fact for name, fact in _facts(near).items() if name not in known}
 
@@ -151,8 +170,8 @@ def _check_missing(
         missing.append("seq_len")
     batch = [name for name in _BATCH if name in facts]
     missing += [name for name in _BATCH[:2] if name not in facts][: max(0, 2 - len(batch))]
-    if missing:
-        raise MissingFacts(tuple(missing))
+    if missing or reading.unread:
+        raise MissingFacts(tuple(missing), reading.unread)
 
 
 def _model(

@@ -112,7 +112,7 @@ class Row:
 def row_of(cells: Cells) -> Row:
     """The cells as a row; raises `SkippedRow`. Columns that are not there count as empty."""
     cells = with_facts(cells)
-    text = {key: (value or "").strip() for key, value in cells.items()}
+    text = {key: value.strip() for key, value in cells.items() if isinstance(value, str)}
     return Row(
         id=text["id"], suite=text.get("suite", ""), grade=text.get("grade", ""),
         framework=text.get("framework", ""), year=_year(text.get("year", "")),

@@ -94,6 +94,8 @@ def judge(
     except InvalidLayout as error:
         return _illegal(case, place, str(error))
     now = price(case).whole()
+    if now.mfu is not None and now.mfu > 1:
+        return _impossible(case, place, now.mfu)
     rank, memory = fullest(now)
     margin = usable_bytes(case.cluster) - peak_bytes(memory)
     if margin < 0:
@@ -158,6 +160,21 @@ def _illegal(case: Case, place: Place, text: str) -> Finding:
         text=text,
         line=place.line_of(text),
         fix=fix.text if fix else None,
+        label=case.layout.label,
+        notes=case.notes,
+    )
+
+
+def _impossible(case: Case, place: Place, mfu: float) -> Finding:
+    """No hardware runs above its peak: the price is wrong, and says nothing of the config."""
+    return Finding(
+        path=place.path,
+        framework=place.framework,
+        verdict="incomplete",
+        text=(
+            f"the price has an MFU of {mfu:.2f}, above 1: a defect of meshplan for this model, "
+            "no verdict on the config; please report it"
+        ),
         label=case.layout.label,
         notes=case.notes,
     )

@@ -30,7 +30,8 @@ import yaml
 
 from costmodels.training import Precision
 from executor.frameworks.documents import read_yaml
-from executor.frameworks.megatron_model import model_config_of
+from executor.frameworks.megatron_flags import NEMO, judged
+from executor.frameworks.megatron_model import model_config_of, model_unread
 from executor.frameworks.megatron_settings import (
     COUNTS,
     layout_facts,
@@ -39,8 +40,9 @@ from executor.frameworks.megatron_settings import (
     training_facts,
     training_settings,
 )
+from executor.frameworks.nemo import is_nemo, megatron_facts, resolved
 from executor.frameworks.saying import GPUS_PER_NODE, answer_of
-from executor.frameworks.values import Values, put
+from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
 from planner.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
 
@@ -131,6 +133,14 @@ _ROOTS = (
     "recipe",
     "cfg",
 )
+_DEGREES = frozenset(
+    (
+        *COUNTS.values(),
+        *("virtual_pipeline_model_parallel_size", "use_distributed_optimizer"),
+        *("recompute_granularity", "use_megatron_fsdp", "num_layers", "hidden_size"),
+    )
+)
+_JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
 _KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
 
 
@@ -221,13 +231,21 @@ def _yaml(flat: Mapping[str, object]) -> str:
 
 def read(text: str, path: str) -> Reading:
     """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
-    found = _words(text) if _is_words(text) else read_yaml(text)
-    values = Values(_plain(found))
+    found = _words(text) if _is_words(text) else resolved(read_yaml(text), text)
+    nemo = is_nemo(found)
+    plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
+    unread += _left_open(plain) + ([] if nemo else _elsewhere(found))
+    values = _Entries({name: fact for name, fact in plain.items() if fact.value != -1})
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
-    put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
+    if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
+        put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     put(facts, gpus=_gpus(values))
+    config = model_config_of(values)
+    if nemo and "zero_stage" not in facts and "optimizer" in facts:
+        put(facts, zero_stage=Fact(0, facts["optimizer"].line))
     wide = values.flag("grad_reduce_in_fp32")
+    not_understood, noted = judged(_settings(found, values), NEMO, "{}")
     if not facts.keys() - {"schedule"}:
         raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
     return Reading(
@@ -237,11 +255,67 @@ def read(text: str, path: str) -> Reading:
         facts=facts,
         placement=placement,
         recompute=recompute,
-        model_config=model_config_of(values),
+        model_config=config,
         expert_tensor_follows=True,
         ignored=values.ignored(),
-        notes=(*notes, *values.suspects(COUNTS.values())),
+        notes=(*notes, *noted, *values.suspects(COUNTS.values())),
+        unread=(*unread, *model_unread(values), *not_understood),
     )
+
+
+def _left_open(plain: Mapping[str, Fact]) -> list[Fact]:
+    """Degrees of -1: the launch decides them (of the GPUs, that is a fact that is missing)."""
+    why = "left to the launch"
+    return [
+        Fact(f"{name} -1 ({why})", fact.line)
+        for name, fact in plain.items()
+        if fact.value == -1 and name in _DEGREES
+    ]
+
+
+def _elsewhere(found: Mapping[str, Fact]) -> list[Fact]:
+    """Degrees and sharding in sections that are not known, such as FlagScale's `system`."""
+    why = "in a section that is not known"
+    return [
+        Fact(f"{name} ({why})", fact.line)
+        for name, fact in found.items()
+        if name.rpartition(".")[2] in _DEGREES
+        and "." in name
+        and name.partition(".")[0] not in _ROOTS
+        and fact.value is not None
+    ]
+
+
+def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact]]:
+    """The entries right below the sections that set the model and its layout, if nobody read
+    them; a section of its own counts as one entry.
+    """
+    unasked = {name for name, _ in values.unasked()}
+    settings = []
+    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(list(found.items()))}
+    below = {name: Fact(True, line) for name, line in sections.items() if name not in found}
+    for name, fact in (below | dict(found)).items():
+        section, _, last = name.rpartition(".")
+        holds = (
+            any(other.startswith(name + ".") for other in found) if fact.value is None else False
+        )
+        holds = holds or name in below
+        if section in _JUDGED and last not in values.asked and (last in unasked or holds):
+            settings.append((last, Fact(True, fact.line) if holds else fact))
+    return settings
+
+
+class _Entries(Values):
+    """Entries of a YAML file; one that leaves its value to another file is named."""
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if fact is not None and isinstance(fact.value, str) and "${" in fact.value:
+            name = next(name for name in names if name in self.found)
+            raise UnreadableConfig(
+                f"{name} is {shown(fact.value)}, which the file does not set", fact.line
+            )
+        return fact
 
 
 def _is_words(text: str) -> bool:
@@ -261,7 +335,8 @@ def _words(text: str) -> dict[str, Fact]:
             if match[2].startswith("{"):
                 found |= _mapping(match[1], match[2], at)
             elif "." in match[1] or match[1] == "mixed_precision":
-                found[match[1]] = Fact(_value(match[2]), at)
+                name = match[1].removeprefix("training.")  # NeMo-Framework-Launcher's command line
+                found[name] = Fact(_value(match[2]), at)
     return found
 
 

@@ -35,7 +35,7 @@ from executor.frameworks.saying import (
     imbalance_unsaid,
     unless,
 )
-from executor.frameworks.values import Values, put
+from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
 from planner.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
 
@@ -53,6 +53,11 @@ _OPTIMIZERS: dict[str, Optimizer] = {
     "muon": "muon",
     "FusedAdam": "adamw",
     "fusedadam": "adamw",
+    "MuAdam": "adamw",
+    "MuAdamW": "adamw",
+    "MuSGD": "sgd",
+    "Lamb": "adamw",  # two states of 32 bit, as Adam has
+    "FusedLamb": "adamw",
 }
 _IN_CODE = (
     *("pipeline_parallel", "virtual_stages", "context_parallel"),
@@ -188,9 +193,9 @@ def read(text: str, path: str) -> Reading:
         global_batch_size=values.count("train_batch_size"),
         micro_batch_size=values.count("train_micro_batch_size_per_gpu"),
         num_micro_batches=values.count("gradient_accumulation_steps"),
-        optimizer=values.word(_OPTIMIZERS, "optimizer.type"),
         precision=_precision(values),
     )
+    unread = _read_optimizer(values, facts)
     if len({"global_batch_size", "micro_batch_size", "num_micro_batches"} & facts.keys()) == 3:
         put(facts, data_parallel=_replicas(facts))
     elif len({"global_batch_size", "micro_batch_size"} & facts.keys()) == 1:
@@ -211,7 +216,23 @@ def read(text: str, path: str) -> Reading:
         facts=facts,
         ignored=values.ignored(),
         notes=(*notes, *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu"))),
+        unread=unread,
     )
+
+
+def _read_optimizer(values: Values, facts: dict[str, Fact]) -> tuple[Fact, ...]:
+    """Adds the optimizer to `facts`; one whose states are not modelled is not understood.
+
+    DeepSpeed takes any name: its own (OneBitAdam, Lion ...) or one of `torch.optim`.
+    """
+    kind = values.get("optimizer.type")
+    if kind is None:
+        return ()
+    if str(kind.value) not in _OPTIMIZERS:
+        why = "the bytes of its states are not modelled"
+        return (Fact(f"optimizer.type {shown(kind.value)} ({why})", kind.line),)
+    put(facts, optimizer=Fact(_OPTIMIZERS[str(kind.value)], kind.line))
+    return ()
 
 
 def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:

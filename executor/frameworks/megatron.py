@@ -20,10 +20,15 @@ Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from executor.frameworks.megatron_model import model_config_of, model_settings
+from executor.frameworks.documents import read_yaml
+from executor.frameworks.megatron_flags import MEGATRON, judged
+from executor.frameworks.megatron_model import model_config_of, model_settings, model_unread
 from executor.frameworks.megatron_settings import (
     COUNTS,
+    OLDER,
+    deepspeed_facts,
     dispatch_unsaid,
     layout_facts,
     layout_settings,
@@ -32,10 +37,18 @@ from executor.frameworks.megatron_settings import (
     training_settings,
 )
 from executor.frameworks.saying import GPUS_PER_NODE, Answer, answer_of
-from executor.frameworks.shell import flags_of, read_script
+from executor.frameworks.shell import read_script
+from executor.frameworks.shell_launches import launches
 from executor.frameworks.values import Values, put, shown
 from planner.plan import Plan
-from planner.reading import Exported, Fact, IllegalConfig, Reading, UnreadableConfig
+from planner.reading import (
+    Exported,
+    Fact,
+    IllegalConfig,
+    NothingToRead,
+    Reading,
+    UnreadableConfig,
+)
 
 FILE = "train.sh"
 _RENAMED = {
@@ -45,8 +58,26 @@ _RENAMED = {
     "cpu_offloading": "",  # follows from the number of layers
     "add_bias_linear": "",  # Megatron's default; its absence is --disable-bias-linear
 }
-_LAUNCHER = ("nproc_per_node", "nnodes")
-_MARKS = frozenset((*COUNTS.values(), "num_layers", "hidden_size", "use_distributed_optimizer"))
+_LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
+_LAUNCHING = frozenset(
+    (
+        *("nproc_per_node", "nnodes", "num_gpus", "num_nodes", "node_rank", "master_addr", ""),
+        *("master_port", "rdzv_id", "rdzv_backend", "rdzv_endpoint", "max_restarts", "hostfile"),
+        *("tee", "redirects", "log_dir", "standalone", "local_addr", "no_python", "module"),
+    )
+)
+_PROGRAM = re.compile(r"\.py$")
+_OTHER_PROGRAMS = re.compile(
+    r"bert|t5|_ict|retro|vision|vit_|vlm|mamba|hybrid|multimodal|inpaint|dino|biencoder|ernie|"
+    r"generat|infer|server|eval|convert|checkpoint|quantiz|prune|export|preprocess|_rl|distill|"
+    r"main\.py$|orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
+    re.I,
+)
+_TEST_CASE = re.compile(r"^MODEL_ARGS:\s*$", re.M)
+MAX_CASES = 64  # launches of one script
+_MARKS = frozenset(
+    (*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer")
+)
 
 
 def claims(name: str, text: str) -> bool:
@@ -128,24 +159,106 @@ def _comment(text: str) -> str:
 
 
 def read(text: str, path: str) -> Reading:
-    """The arguments of the launch script `text`; raises `UnreadableConfig` and `IllegalConfig`."""
-    words = flags_of(read_script(text), lambda word: word.lstrip("-").replace("-", "_") in _MARKS)
-    found = arguments(words)
-    if not set(found) & _MARKS:
+    """The arguments of the launch script `text`, each different launch a case of its own.
+
+    Raises `UnreadableConfig` and `IllegalConfig`.
+    """
+    if _TEST_CASE.search(text):
+        return _reading(_test_case(text), path, text, ())
+    script = read_script(text)
+    commands = launches(script, lambda word: word.lstrip("-").replace("-", "_") in _MARKS)
+    if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
-    values = Values(found)
+    cases = [_command(words) for words in commands]
+    notes = tuple(script.notes)
+    if len(cases) > MAX_CASES:
+        notes += (f"{len(cases)} launches: the first {MAX_CASES} are judged",)
+    first, *others = (_reading(case, path, text, notes) for case in cases[:MAX_CASES])
+    return replace(first, others=tuple(others))
+
+
+def _test_case(text: str) -> "_Command":
+    """Megatron's own test cases: a YAML mapping of flags to values below MODEL_ARGS."""
+    found = read_yaml(text)
+    flags = {}
+    for name, fact in found.items():
+        section, _, flag = name.partition(".")
+        if section == "MODEL_ARGS" and flag.startswith("--") and fact.value is not False:
+            name = flag[2:].replace("-", "_")
+            value = fact.value if isinstance(fact.value, list | bool) else str(fact.value)
+            if name == "recompute_modules" and isinstance(value, str):
+                value = value.strip("[]").replace(",", " ").split()
+            flags[name] = Fact(value, fact.line)
+    return _Command("", {}, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """The arguments of the launcher (torchrun, srun, deepspeed) and those of the program."""
+
+    name: str
+    launcher: dict[str, Fact]
+    program: dict[str, Fact]
+
+
+def _command(words: list[Fact]) -> _Command:
+    """The program's arguments begin after the first word that is a Python file or a module."""
+    starts = [at for at, word in enumerate(words) if _PROGRAM.search(str(word.value))]
+    modules = [at + 1 for at, word in enumerate(words[:-1]) if word.value == "-m"]
+    at = min(starts or modules, default=-1)
+    found = arguments(words[at + 1 :])
+    if not set(found) & _MARKS:  # a wrapper's own file came first
+        at, found = -1, arguments(words)
+    if at < 0:
+        return _Command("", found, found)
+    return _Command(str(words[at].value), arguments(words[: at + 1]), found)
+
+
+def _check_program(name: str) -> None:
+    """Refuse a program that takes the same arguments and does not train a GPT."""
+    if other := _OTHER_PROGRAMS.search(name.rpartition("/")[2] or name):
+        raise NothingToRead(f"{shown(name)} does not train a GPT ({other[0]}): not modelled")
+
+
+class _Arguments(Values):
+    """A script's arguments: a flag without a value is true, whatever stands behind it."""
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if fact is not None and "$" in str(fact.value):
+            name = next(name for name in names if name in self.found).replace("_", "-")
+            raise UnreadableConfig(
+                f"--{name} is {shown(fact.value)}, which the script does not set; give it a "
+                "default such as ${TP:-8}",
+                fact.line,
+            )
+        return fact
+
+    def flag(self, *names: str) -> Fact | None:
+        fact = Values.get(self, *names)
+        if fact is None:
+            return None
+        return Fact(str(fact.value).lower() not in ("false", "0"), fact.line)
+
+
+def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
+    _check_program(command.name)
+    values = _Arguments(command.program)
     config = model_config_of(values)
-    facts, placement, recompute, notes = layout_facts(values)
+    facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
-    put(facts, gpus=_gpus(values, text))
+    put(facts, gpus=_gpus(_Arguments(command.launcher), text))
+    unread = deepspeed_facts(values, facts)
     if "global_batch_size" not in facts:  # then micro-batch x data_parallel
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
     if "zero_stage" not in facts:
         put(facts, zero_stage=Fact(0, 1))
+    engine = "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
+    not_understood, noted = judged(_own(values), MEGATRON, "--{}")
     return Reading(
         framework="megatron",
-        engine="megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron",
+        engine="megatron-deepspeed" if values.on("deepspeed") else engine,
         path=path,
         facts=facts,
         placement=placement,
@@ -153,8 +266,14 @@ def read(text: str, path: str) -> Reading:
         model_config=config,
         expert_tensor_follows=True,
         ignored=values.ignored(),
-        notes=(*notes, *values.suspects(_MARKS)),
+        notes=(*notes, *more, *noted, *values.suspects(_MARKS)),
+        unread=(*unread, *model_unread(values), *not_understood),
     )
+
+
+def _own(values: Values) -> list[tuple[str, Fact]]:
+    """The flags that nobody read, without those of a launcher that has no program word."""
+    return [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
 
 
 def arguments(words: list[Fact]) -> dict[str, Fact]:
@@ -169,45 +288,47 @@ def arguments(words: list[Fact]) -> dict[str, Fact]:
         if name:
             _store(found, name, collected, line)
         flag, _, value = text[2:].partition("=")
-        name, line = flag.replace("-", "_"), word.line
+        name, line = flag.strip().replace("-", "_"), word.line
         collected = [value] if value else []
     return found
 
 
 def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:
     kept = [text.strip("\"'") for text in texts if text != "\\"]
-    if name in _MARKS and (unset := next((text for text in kept[:1] if "$" in text), None)):
-        raise UnreadableConfig(
-            f"--{name.replace('_', '-')} is {shown(unset)}, which the script does not set; give it "
-            "a default such as ${TP:-8}",
-            line,
-        )
     if name == "recompute_modules":
         found[name] = Fact(kept, line)
     else:
         found[name] = Fact(kept[0] if kept else True, line)
 
 
-def _gpus(values: Values, text: str) -> Fact | None:
-    """GPUs of the launch: torchrun's arguments, else Slurm's headers."""
-    if values.get(*_LAUNCHER) is not None and not _unset(values):
-        each, nodes = (values.count(name) for name in _LAUNCHER)
-        if each is not None:
-            return Fact(each.value * (nodes.value if nodes else 1), each.line)
-    header = dict(re.findall(r"^#SBATCH\s+--([a-z-]+)[= ]\s*(\S+)", text, re.M))
-    each_text = header.get("gpus-per-node") or header.get("gres", "")
-    sizes = (
-        re.search(r"(?:^|:)([0-9]{1,6})$", each_text),
-        re.fullmatch(r"[0-9]{1,6}", header.get("nodes", "1")),
+def _gpus(launcher: Values, text: str) -> Fact | None:
+    """GPUs of the launch: the launcher's arguments, else Slurm's headers."""
+    for each_name, nodes_name in _LAUNCHERS:
+        each, nodes = launcher.found.get(each_name), launcher.found.get(nodes_name)
+        stated = [fact for fact in (each, nodes) if fact is not None]
+        if each is not None and all(str(fact.value).isdecimal() for fact in stated):
+            count = launcher.count(each_name)
+            others = launcher.count(nodes_name) if nodes else None
+            if count is not None:
+                return Fact(count.value * (others.value if others else 1), count.line)
+    return _slurm_gpus(text)
+
+
+def _slurm_gpus(text: str) -> Fact | None:
+    """GPUs by `#SBATCH` lines: nodes x GPUs of each; None when either is not a plain number."""
+    header: dict[str, str] = {}
+    line = 1
+    for match in re.finditer(r"^#SBATCH\s+(?:--([a-z-]+)|-([NG]))(?:[= ]\s*)?(\S+)", text, re.M):
+        name = match[1] or {"N": "nodes", "G": "gpus"}[match[2]]
+        header.setdefault(name, match[3].strip("\"'"))
+        line = line if line > 1 else text.count("\n", 0, match.start()) + 1
+    each = re.search(
+        r"(?:^|:)([0-9]{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", "")
     )
-    if sizes[0] is None or sizes[1] is None:
+    nodes = re.fullmatch(r"[0-9]{1,6}", header.get("nodes", "1"))
+    if each is None or nodes is None:
         return None
-    line = text[: text.index("#SBATCH")].count("\n") + 1
-    gpus = int(sizes[0][1]) * int(sizes[1][0])
+    gpus = int(each[1]) * int(nodes[0])
     if not gpus:
         raise IllegalConfig("#SBATCH asks for 0 GPUs; it must be at least 1", line)
     return Fact(gpus, line)
-
-
-def _unset(values: Values) -> bool:
-    return any("$" in str(values.found[name].value) for name in _LAUNCHER if name in values.found)

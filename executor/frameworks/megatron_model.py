@@ -21,6 +21,20 @@ from executor.frameworks.values import Values
 from planner.reading import CannotSay, Fact, UnreadableConfig
 
 _ALIBI = ("bloom", "mpt")
+_GATED = ("swiglu", "quick_geglu", "geglu")
+_UNTIED = ("untie_embeddings_and_output_weights", "no_tie_embed_logits")
+_SHAPE = (
+    *("ffn_hidden_size", "kv_channels", "num_query_groups", "group_query_attention", "swiglu"),
+    *("vocab_size", "rotary_base", "num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
+    *(*_UNTIED, "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim"),
+    *("qk_pos_emb_head_dim", "v_head_dim", "moe_shared_expert_intermediate_size"),
+    *("moe_layer_freq", "num_attention_heads_kv", "num_key_value_heads", "glu_activation"),
+)
+_VOCAB = ("padded_vocab_size", "pad_vocab_size_to", "vocab_size")
+_BROUGHT_ALONG = {
+    "multi_latent_attention": ("num_query_groups", "group_query_attention", "kv_channels"),
+}
+"""Flags that the one before them makes idle."""
 
 
 def model_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
@@ -130,18 +144,19 @@ def model_config_of(values: Values) -> dict[str, Any] | None:
         values.count(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
     )
     if layers is None or hidden is None or heads is None:
+        values.asked |= set(_SHAPE)  # the whole shape is missing, and is said to be
         return None
-    gated = values.on("swiglu") or values.on("quick_geglu")
+    gated = any(values.on(name) for name in _GATED) or values.get("glu_activation") is not None
     ffn = values.count("ffn_hidden_size")
     config: dict[str, Any] = {
         "num_hidden_layers": layers.value,
         "hidden_size": hidden.value,
         "num_attention_heads": heads.value,
         "intermediate_size": ffn.value if ffn else default_ffn(hidden.value, gated=gated),
-        "tie_word_embeddings": not values.on("untie_embeddings_and_output_weights"),
+        "tie_word_embeddings": not any([values.on(name) for name in _UNTIED]),
     }
-    for ours, theirs in (("vocab_size", "vocab_size"), ("rope_theta", "rotary_base")):
-        if (fact := values.count(theirs)) is not None:
+    for ours, theirs in (("vocab_size", _VOCAB), ("rope_theta", ("rotary_base",))):
+        if (fact := values.count(*theirs)) is not None:
             config[ours] = fact.value
     config |= numeric_config(values)
     if values.on("multi_latent_attention"):
@@ -149,8 +164,29 @@ def model_config_of(values: Values) -> dict[str, Any] | None:
     head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")
     config["head_dim"] = head_dim.value if head_dim else hidden.value // heads.value
     grouped = groups is not None and values.on("group_query_attention")
-    config["num_key_value_heads"] = groups.value if groups and grouped else heads.value
+    forks = values.count("num_attention_heads_kv", "num_key_value_heads")  # need no switch
+    groups = groups if grouped else forks
+    multi = values.get("attention_head_type")  # bigcode's
+    config["num_key_value_heads"] = groups.value if groups else heads.value
+    if multi is not None and multi.value == "multiquery":
+        config["num_key_value_heads"] = 1
     return config | (_expert_config(values) or _dense_config(values, gated=gated))
+
+
+def model_unread(values: Values) -> list[Fact]:
+    """What of the model's shape is stated but not taken, for a reason that no list of flags has."""
+    for switch, idle in _BROUGHT_ALONG.items():
+        if values.on(switch):
+            values.asked |= set(idle)
+    unread = []
+    groups = values.found.get("num_query_groups")
+    if groups is not None and not values.on("group_query_attention"):
+        values.asked.add("num_query_groups")  # idle without the switch, as Megatron has it
+    glu, ffn = values.get("glu_activation"), values.get("ffn_hidden_size")
+    if glu is not None and ffn is None:
+        why = "the width is not stated, and forks differ in its default"
+        unread.append(Fact(f"--glu-activation ({why})", glu.line))
+    return unread
 
 
 def default_ffn(hidden: int, *, gated: bool) -> int:

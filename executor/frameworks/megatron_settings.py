@@ -44,6 +44,12 @@ COUNTS = {
     "global_batch_size": "global_batch_size",
     "seq_len": "seq_length",
 }
+OLDER = {
+    "tensor_parallel": "model_parallel_size",  # Megatron-LM v1.0, v2.0
+    "expert_parallel": "moe_expert_parallel_size",  # Megatron-DeepSpeed
+    "micro_batch_size": "batch_size",  # Megatron-LM v1.0
+}
+"""Names that older releases and forks have for the same counts."""
 MODULES: dict[str, RecomputeModule] = {
     "core_attn": "core_attention",
     "layernorm": "norm",
@@ -169,7 +175,11 @@ def layout_facts(
     offload_fraction  of the optimizer that `optimizer_cpu_offload` moves unless it is stated
     """
     facts: dict[str, Fact] = {}
-    put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
+    counts = {
+        ours: values.count(name, *([OLDER[ours]] if ours in OLDER else []))
+        for ours, name in COUNTS.items()
+    }
+    put(facts, **counts)
     sequence = values.flag("sequence_parallel")
     if sequence and facts.get("tensor_parallel", Fact(1, 1)).value == 1:
         sequence = Fact(False, sequence.line)  # validate_args switches it off
@@ -188,10 +198,14 @@ def layout_facts(
 
 
 def _sharding_facts(values: Values, facts: dict[str, Fact]) -> None:
-    fsdp, distributed = values.flag("use_megatron_fsdp"), values.flag("use_distributed_optimizer")
-    torch_fsdp = values.flag("use_torch_fsdp2")
+    fsdp = values.flag("use_megatron_fsdp", "use_custom_fsdp")
+    distributed, torch_fsdp = (
+        values.flag(name) for name in ("use_distributed_optimizer", "use_torch_fsdp2")
+    )
     if torch_fsdp and torch_fsdp.value:
-        stage = 3 if (values.flag("torch_fsdp2_reshard_after_forward") or torch_fsdp).value else 2
+        reshards = values.flag("torch_fsdp2_reshard_after_forward") or torch_fsdp
+        keeps = values.on("torch_fsdp2_no_reshard_after_forward")
+        stage = 3 if reshards.value and not keeps else 2
         put(facts, zero_stage=Fact(stage, torch_fsdp.line))
     elif fsdp and fsdp.value:
         strategy = values.word(SHARDING, "data_parallel_sharding_strategy")
@@ -268,8 +282,17 @@ def _recompute(values: Values, facts: dict[str, Fact]) -> tuple[Recompute, list[
     mode = values.word(modes, "recompute_granularity")
     if values.on("recompute_activations"):
         mode = Fact("selective", values.found["recompute_activations"].line)
-    method = values.word({"uniform": "uniform", "block": "block"}, "recompute_method")
-    count = values.count("recompute_num_layers", least=0)
+    methods = {"uniform": "uniform", "block": "block"}
+    method = values.word(methods, "recompute_method", "activations_checkpoint_method")
+    count = values.count(
+        *("recompute_num_layers", "activations_checkpoint_num_layers", "checkpoint_num_layers"),
+        least=0,
+    )
+    older = values.flag("checkpoint_activations")  # until Megatron-LM v2.5, and Megatron-DeepSpeed
+    if mode is None and older and older.value:
+        mode = Fact("full", older.line)
+    elif mode is None and (before := values.get("activations_checkpoint_method")) is not None:
+        mode = Fact("full", before.line)  # Megatron-LM v2.6 had no granularity: always full
     named = values.get("recompute_modules")
     if mode is None:
         return Recompute(), []
@@ -300,17 +323,51 @@ def training_facts(values: Values) -> dict[str, Fact]:
     facts: dict[str, Fact] = {}
     fp4, fp8 = values.get("fp4", "fp4_format"), values.get("fp8", "fp8_format")
     recipe = values.get("fp8_recipe")
-    if fp4:
+    narrow = [name for name in ("bf16", "fp16") if values.on(name)]
+    older = [values.flag(name) for name in ("fp8_hybrid", "fp8_e4m3")]  # Megatron-LM v3
+    fp8 = fp8 or next((fact for fact in older if fact and fact.value), None)
+    if fp4 and not _off(fp4):
         put(facts, precision=Fact("nvfp4", fp4.line))
-    elif fp8:
+    elif fp8 and not _off(fp8):
         kind = "mxfp8" if recipe and recipe.value == "mxfp8" else "fp8"
         put(facts, precision=Fact(kind, fp8.line))
     else:
-        for name in ("bf16", "fp16"):
-            if values.on(name):
-                put(facts, precision=Fact(name, values.found[name].line))
+        for name in narrow:
+            put(facts, precision=Fact(name, values.found[name].line))
     put(facts, optimizer=values.word(OPTIMIZERS, "optimizer"))
     return facts
+
+
+def _off(fact: Fact) -> bool:
+    """`fp8: false` switches it off, as `null` does."""
+    return str(fact.value).lower() in ("false", "none", "0")
+
+
+ZERO_STAGES = {"0": 0, "1": 1, "2": 2, "3": 3}
+
+
+def deepspeed_facts(values: Values, facts: dict[str, Fact]) -> list[Fact]:
+    """Adds Megatron-DeepSpeed's ZeRO stage to `facts`; what of its configuration is not known.
+
+    Source: microsoft/Megatron-DeepSpeed@f4157bea `megatron/arguments.py` (zero_stage),
+    `megatron/training.py`: the JSON of --deepspeed_config decides, and must agree.
+    """
+    stage = values.word(ZERO_STAGES, "zero_stage")
+    config, switched = values.found.get("deepspeed_config"), values.flag("deepspeed")
+    values.asked.add("deepspeed_config")
+    if not switched or not switched.value:
+        return []
+    unread = []
+    if stage is not None:
+        put(facts, zero_stage=stage)
+    elif config is not None:
+        why = "the ZeRO stage is in that file; check it instead, or state --zero-stage"
+        unread.append(Fact(f"--deepspeed-config {shown(config.value)} ({why})", config.line))
+    experts = values.get("num_experts")
+    if experts is not None and str(experts.value) not in ("1", "0"):
+        why = "DeepSpeed's experts, in every --expert-interval-th layer, are not modelled"
+        unread.append(Fact(f"--num-experts ({why})", experts.line))
+    return unread
 
 
 def narrow_gradients(engine: str) -> bool:

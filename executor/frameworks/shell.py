@@ -1,228 +1,378 @@
-"""Reads a launch script as far as its arguments: variables, arrays, simple conditions, the command.
+"""Follows a launch script as far as the words of the commands that it would run.
 
-`read_script` follows assignments (`A=1`, `A=(...)`, `A+=(...)`, `export A=1`), expands `$A`,
-`${A}`, `${A:-x}`, `${A[@]}` and `$((a * b))`, takes the branch of an `if` whose test it can decide
-(`=`, `!=`, `-eq`, `-n`, `-z` on known text; others count as false) and skips loops, `case` and
-functions. The environment and positional arguments are unknown, so they are empty unless the
-script gives a default. Commands are never run.
+`read_script` runs what only computes: assignments, arrays, conditions, `case`, loops, functions,
+`eval` and `bash -c`. Every other command is recorded with its words and counts as having worked.
+No command is run and no file is looked at. The environment and the script's own arguments are
+unknown: empty in conditions, named (`$TP`) in the words of a command.
+
+Source: GNU Bash manual 5.2, chapter 3. The tests compare with what bash does.
+Leaves out: files that are sourced, `read`, `trap`, subshells' own variables, job control.
 """
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
-from executor.frameworks.effort import Effort
-from executor.frameworks.shell_words import Piece, Word, split_words
-from planner.limits import MAX_EXPRESSION
-from planner.reading import Fact
-
-MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
-_ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_NAME = re.compile(
-    r"\$(?:\{([A-Za-z_]\w*|[0-9@*#])(?:\[[@*]\])?(?:(:?[-=])(.*))?\}|([A-Za-z_]\w*|[0-9@*#]))", re.S
+from executor.frameworks import shell_syntax as syntax
+from executor.frameworks.shell_arithmetic import NotArithmetic
+from executor.frameworks.shell_conditions import arithmetic_holds, double_holds, test_holds
+from executor.frameworks.shell_expand import (
+    MAX_CHARS,
+    MAX_TOKENS,
+    Expander,
+    Part,
+    Text,
+    Variables,
+    is_unset,
+    line_of,
+    plain,
+    shown_text,
 )
-_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+from executor.frameworks.shell_words import Piece, Word, split_words
+from planner.reading import Fact, UnreadableConfig
+
+MAX_STEPS = 20_000  # commands followed in one script
+MAX_ROUNDS = 1_000  # of one loop
+MAX_CALLS = 20  # functions, `eval` and `bash -c` inside each other
+_DECLARES = ("export", "local", "readonly", "declare", "typeset")
+_PRINTS = ("echo", "printf", "cat", "log", ":", "mkdir", "cd", "rm", "ls", "pip", "git", "exec")
+_SHELLS = re.compile(r"(?:/usr|/bin|/)*(?:ba|z|)sh")
 
 
 @dataclass(slots=True)
 class Script:
-    """What a script assigned, and the words of the commands it would run."""
+    """What a script assigned, the words of the commands it would run, and what it left unsaid.
+
+    notes  one line each: a file that is sourced, a condition that something unknown decided
+    """
 
     variables: dict[str, list[Fact]] = field(default_factory=dict)
     commands: list[list[Fact]] = field(default_factory=list)
-    effort: Effort = field(default_factory=Effort)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Stops(Exception):
+    """`exit`, `return`, `break` or `continue` was reached."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.word = word
 
 
 def read_script(text: str) -> Script:
-    """Follow the script `text`; raises `UnreadableConfig` on unbalanced quotes."""
-    script = Script()
-    branches: list[list[bool]] = []  # per open `if`: [this branch is live, some branch was taken]
-    skipping = 0
-    for words in _commands(split_words(text)):
-        head = words[0].raw
-        if head in ("for", "while", "until", "case", "select", "function"):
-            skipping += 1
-        elif skipping:
-            skipping -= head in ("done", "esac")
-        elif head in ("if", "elif", "else", "fi"):
-            _branch(script, branches, head, words[1:])
-        elif all(live for live, _ in branches):
-            _follow(script, words[1:] if head == "then" else words)
+    """Follow the script `text`; raises `UnreadableConfig` on what is no script."""
+    follower = _Follower()
+    with suppress(_Stops):
+        follower.run(syntax.parse(split_words(text)))
+    known = follower.variables
+    script = follower.script
+    script.variables = {
+        name: [Fact(shown_text(item), line_of(item, 1)) for item in items]
+        for name, items in known.values.items()
+    }
+    script.notes += [
+        f"line {line}: {what} is not set in the script: taken as empty in this condition"
+        for line, what in sorted(known.guesses.items())
+    ]
     return script
 
 
-def _commands(words: list[Word]) -> Iterator[list[Word]]:
-    """Split at `;`, newlines and pipes; an array's parentheses keep its words together."""
-    command: list[Word] = []
-    in_array = False
-    for word in words:
-        if not word.operator or in_array:
-            if word.operator and word.raw == ")":
-                in_array = False
-            if not (word.operator and word.raw == "\n"):
-                command.append(word)
-            continue
-        if word.raw == "(" and command and _ASSIGN.fullmatch(command[-1].raw):
-            in_array = True
-            command.append(word)
-        elif command:
-            yield command
-            command = []
-    if command:
-        yield command
+class _Follower:
+    def __init__(self) -> None:
+        self.script, self.variables = Script(), Variables()
+        self.expander = Expander(self.variables)
+        self.functions: dict[str, syntax.Node] = {}
+        self.steps = self.calls = 0
+        self.conditional = 0  # inside so many `if`, `case`, `&&`, `||` that may be otherwise
 
+    def run(self, node: syntax.Node) -> bool:
+        """Follow `node`; whether its status is 0."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise UnreadableConfig(f"over {MAX_STEPS} commands; no launch script has as many")
+        if isinstance(node, syntax.Simple):
+            return self._simple(node)
+        if isinstance(node, syntax.Block):
+            return self._block(node)
+        if isinstance(node, syntax.Test):
+            if node.arithmetic is not None:
+                return arithmetic_holds(self.expander, node.arithmetic, node.line)
+            return double_holds(self.expander, node.words, node.line)
+        if isinstance(node, syntax.Not):
+            return not self.run(node.inner)
+        if isinstance(node, syntax.Function):
+            self.functions[node.name] = node.body
+            return True
+        if isinstance(node, syntax.If):
+            return self._if(node)
+        if isinstance(node, syntax.Case):
+            return self._case(node)
+        return self._loop(node)
 
-def _branch(script: Script, branches: list[list[bool]], head: str, test: list[Word]) -> None:
-    if head == "if":
-        outer = all(live for live, _ in branches)
-        taken = outer and _holds(script, test)
-        branches.append([taken, taken])
-    elif not branches:
-        return
-    elif head == "fi":
-        branches.pop()
-    else:
-        taken_before = branches[-1][1]
-        live = not taken_before and (head == "else" or _holds(script, test))
-        branches[-1] = [live, taken_before or live]
+    def _block(self, block: syntax.Block) -> bool:
+        status = True
+        for joint, node in block.items:
+            if joint == ";" or (joint == "&&") == status:
+                self.conditional += joint != ";"
+                try:
+                    status = self.run(node)
+                finally:
+                    self.conditional -= joint != ";"
+        return status
 
+    def _if(self, node: syntax.If) -> bool:
+        for condition, body in node.clauses:
+            if condition is None or self.run(condition):
+                return self._maybe(body)
+        return True
 
-def _holds(script: Script, test: list[Word]) -> bool:
-    words = [
-        " ".join(_texts(script, word)) for word in test if word.raw not in ("[", "[[", "]", "]]")
-    ]
-    if len(words) == 2 and words[0] in ("-n", "-z"):
-        return bool(words[1]) == (words[0] == "-n")
-    if len(words) == 3 and words[1] in ("=", "==", "-eq"):
-        return words[0] == words[2]
-    if len(words) == 3 and words[1] in ("!=", "-ne"):
-        return words[0] != words[2]
-    return False
+    def _maybe(self, body: syntax.Block) -> bool:
+        self.conditional += 1
+        try:
+            return self.run(body)
+        finally:
+            self.conditional -= 1
 
+    def _case(self, node: syntax.Case) -> bool:
+        subject = self.expander.text(node.subject)
+        if is_unset(subject):
+            self.variables.guesses[node.line] = shown_text(subject)
+        for patterns, body in node.clauses:
+            if any(fnmatchcase(plain(subject), plain(self.expander.text(p))) for p in patterns):
+                return self._maybe(body)
+        return True
 
-def _follow(script: Script, words: list[Word]) -> None:
-    """Apply leading assignments; what is left is a command."""
-    rest = list(words)
-    line = words[0].line if words else 1
-    while rest and rest[0].raw in (
-        "export",
-        "local",
-        "readonly",
-        "declare",
-        "set",
-        "-a",
-        "then",
-        "else",
-    ):
-        script.effort.spend(len(rest), line)
-        rest.pop(0)
-    while rest and (match := _ASSIGN.match(rest[0].raw)):
-        script.effort.spend(len(rest), line)
-        name, append = match[1], bool(match[2])
-        if len(rest) > 1 and rest[1].operator:
-            closed = next((i for i, w in enumerate(rest) if w.operator and w.raw == ")"), len(rest))
-            values = [fact for word in rest[2:closed] for fact in _facts(script, word)]
-            rest = rest[closed + 1 :]
+    def _loop(self, node: syntax.For | syntax.While) -> bool:
+        rounds = self._rounds(node)
+        try:
+            for count, _ in enumerate(rounds):
+                if count >= MAX_ROUNDS:
+                    raise UnreadableConfig(f"a loop of over {MAX_ROUNDS} rounds")
+                try:
+                    self._maybe(node.body)
+                except _Stops as stop:
+                    if stop.word != "continue":
+                        raise
+        except _Stops as stop:
+            if stop.word != "break":
+                raise
+        return True
+
+    def _rounds(self, node: syntax.For | syntax.While) -> Iterable[None]:
+        """Once for each round of a loop, with its variable set."""
+        if isinstance(node, syntax.While):
+            while True:
+                recorded = len(self.script.commands)
+                if self.run(node.condition) == node.until:
+                    return
+                yield
+                if len(self.script.commands) > recorded and not _decides(node.condition):
+                    return  # the condition is a command, whose answer is unknown: one round
+        elif node.arithmetic is not None:
+            yield from self._counted(node)
         else:
-            values = _facts(script, _after_equals(rest.pop(0), match.end()))
-        old = script.variables.get(name, []) if append else []
-        script.effort.spend(len(old) + len(values), line)
-        script.variables[name] = (old + values)[:MAX_TOKENS]
-    command = [fact for word in rest if not word.operator for fact in _facts(script, word)]
-    script.effort.spend(len(command), line)
-    if command:
-        script.commands.append(command[:MAX_TOKENS])
+            yield from self._over(node)
+
+    def _over(self, node: syntax.For) -> Iterable[None]:
+        values = self.variables.arguments
+        if node.words is not None:
+            values = [text for word in node.words for text in self.expander.fields(word)]
+        for value in list(values):
+            self.variables.values[node.name] = [value]
+            yield
+
+    def _counted(self, node: syntax.For) -> Iterable[None]:
+        parts = [*(node.arithmetic or "").split(";"), "", "", ""][:3]
+        try:
+            self.expander.number(parts[0])
+            while not parts[1].strip() or self.expander.number(parts[1]):
+                yield
+                self.expander.number(parts[2])
+        except NotArithmetic:
+            self.variables.guesses[node.line] = f"(({node.arithmetic}))"
+
+    def _simple(self, node: syntax.Simple) -> bool:
+        count = next((at for at, part in enumerate(node.parts) if not _assigns(part)), None)
+        if count is None:
+            for part in node.parts:
+                self._assign(part)
+            return True
+        first = node.parts[count]
+        if isinstance(first, Word) and first.bare in _DECLARES:
+            for part in filter(_assigns, node.parts[count + 1 :]):
+                self._assign(part)
+            return True
+        words = [
+            text
+            for part in node.parts[count:]
+            if isinstance(part, Word)
+            for text in self.expander.fields(part)
+        ]
+        before: dict[str, list[Text] | None] = {}
+        for part in node.parts[:count]:
+            name = _name_of(part)
+            before.setdefault(name, self.variables.values.get(name))
+            self._assign(part)
+        try:
+            return self._command(words, node.line)
+        finally:
+            self._restore(before if words else {})
+
+    def _restore(self, before: dict[str, list[Text] | None]) -> None:
+        """Assignments before a command hold for that command only."""
+        for name, items in before.items():
+            if items is None:
+                self.variables.values.pop(name, None)
+            else:
+                self.variables.values[name] = items
+
+    def _assign(self, part: Word | syntax.Array) -> None:
+        known = self.variables
+        if isinstance(part, syntax.Array):
+            items = [text for word in part.words for text in self.expander.fields(word)]
+            old = known.values.get(part.name, []) if part.append else []
+            known.values[part.name] = (old + items)[:MAX_TOKENS]
+            known.arrays.add(part.name)
+            return
+        match = syntax.ASSIGN.match(part.raw)
+        assert match is not None
+        name, index, append = match[1], match[2], bool(match[3])
+        value = self.expander.text(_after_equals(part, match.end()))
+        old = list(known.values.get(name, []))
+        at = self._index(index, old) if index else 0
+        if at is None:
+            return
+        at = min(at, len(old))  # a hole in an array is closed: its elements are what counts
+        old += [()] * (at == len(old))
+        old[at] = old[at] + value if append else value
+        if sum(len(each.text) for each in old[at]) > MAX_CHARS:
+            raise UnreadableConfig(f"{name} grows over {MAX_CHARS} characters", part.line)
+        known.values[name] = old if index or name in known.arrays else [old[0]]
+
+    def _index(self, index: str, old: list[Text]) -> int | None:
+        try:
+            at = self.expander.number(index)
+        except NotArithmetic:
+            return None
+        at += len(old) if at < 0 else 0
+        return at if 0 <= at < MAX_TOKENS else None
+
+    def _command(self, words: list[Text], line: int) -> bool:
+        if not words or not (name := shown_text(words[0])):
+            return True
+        if name in ("[", "test"):
+            inner = words[1:-1] if name == "[" else words[1:]
+            return test_holds(self.expander, inner, line)
+        if name in self.functions:
+            return self._call(name, words[1:], line)
+        return self._builtin(name, words, line)
+
+    def _call(self, name: str, arguments: list[Text], line: int) -> bool:
+        outer = self.variables.arguments
+        self.variables.arguments = arguments
+        self._deeper(line)
+        try:
+            return self.run(self.functions[name])
+        except _Stops as stop:
+            if stop.word != "return":
+                raise
+            return True
+        finally:
+            self.variables.arguments = outer
+            self.calls -= 1
+
+    def _deeper(self, line: int) -> None:
+        self.calls += 1
+        if self.calls > MAX_CALLS:
+            raise UnreadableConfig(f"calls over {MAX_CALLS} deep", line)
+
+    def _builtin(self, name: str, words: list[Text], line: int) -> bool:
+        if name in ("exit", "return", "break", "continue"):
+            if name != "exit" or not self.conditional:
+                raise _Stops(name)
+            return True
+        if name in ("true", "false"):
+            return name == "true"
+        if name == "eval":
+            return self._nested(words[1:], line)
+        if name == "shift":
+            del self.variables.arguments[: int(plain(words[1])) if _is_count(words[1:]) else 1]
+        elif name == "set" and len(words) > 1 and plain(words[1]) == "--":
+            self.variables.arguments = words[2:]
+        elif name == "unset":
+            for word in words[1:]:
+                self.variables.values.pop(plain(word), None)
+        elif name in ("source", "."):
+            what = shown_text(words[1]) if len(words) > 1 else "a file"
+            self.script.notes.append(f"line {line}: {what} is sourced: what it sets is not read")
+        elif (inner := _inline(words)) is not None:
+            return self._nested([inner], line)
+        elif name not in _PRINTS:
+            facts = [Fact(shown_text(word), line_of(word, line)) for word in words]
+            self.script.commands.append(facts[:MAX_TOKENS])
+        return True
+
+    def _nested(self, texts: list[Text], line: int) -> bool:
+        """Follow text as a script of its own: `eval`, `bash -c`."""
+        parts = [part for text in texts for part in (*text, Part(" ", line))]
+        lines, at = [(0, line)], 0
+        for part in parts:
+            lines.append((at, part.line))
+            at += len(part.text)
+        self._deeper(line)
+        try:
+            return self.run(syntax.parse(split_words("".join(p.text for p in parts), lines)))
+        finally:
+            self.calls -= 1
+
+
+def _decides(condition: syntax.Block) -> bool:
+    """Whether a condition is a test, whose answer follows from the script."""
+    tests = ("[", "test", "true", "false", ":")
+    return all(
+        isinstance(node, syntax.Test | syntax.Not)
+        or (
+            isinstance(node, syntax.Simple)
+            and isinstance(node.parts[0], Word)
+            and node.parts[0].raw in tests
+        )
+        for _, node in condition.items
+    )
+
+
+def _assigns(part: Word | syntax.Array) -> bool:
+    if isinstance(part, syntax.Array):
+        return True
+    return bool(part.pieces) and (
+        part.pieces[0].quoting == "bare" and syntax.ASSIGN.match(part.pieces[0].text) is not None
+    )
+
+
+def _name_of(part: Word | syntax.Array) -> str:
+    """The variable that an assignment sets."""
+    if isinstance(part, syntax.Array):
+        return part.name
+    match = syntax.ASSIGN.match(part.raw)
+    assert match is not None
+    return match[1]
+
+
+def _is_count(words: list[Text]) -> bool:
+    return bool(words) and re.fullmatch(r"\d{1,4}", plain(words[0])) is not None
+
+
+def _inline(words: list[Text]) -> Text | None:
+    """The script of `bash -c SCRIPT`, also behind a launcher such as srun."""
+    for at, word in enumerate(words[:-2]):
+        following = plain(words[at + 1])
+        if _SHELLS.fullmatch(plain(word)) and re.fullmatch(r"-[a-z]*c", following):
+            return words[at + 2]
+    return None
 
 
 def _after_equals(word: Word, cut: int) -> Word:
     first = word.pieces[0]
-    return Word((Piece(first.text[cut:], first.quoting), *word.pieces[1:]), word.line)
-
-
-def _facts(script: Script, word: Word) -> list[Fact]:
-    """The word expanded and split at blanks; text keeps the line where it was written."""
-    if len(word.pieces) == 1 and word.pieces[0].quoting != "single":
-        match = _NAME.fullmatch(word.pieces[0].text)
-        if match and match[1] is not None and script.variables.get(match[1]):
-            return script.variables[match[1]]
-        if match and match[4] is not None and script.variables.get(match[4]):
-            return script.variables[match[4]]
-    return [Fact(text, word.line) for text in _texts(script, word)]
-
-
-def _texts(script: Script, word: Word) -> list[str]:
-    text = "".join(
-        piece.text if piece.quoting == "single" else _expand(script, piece.text)
-        for piece in word.pieces
-    )
-    return text.split()
-
-
-def _expand(script: Script, text: str, depth: int = 0) -> str:
-    """`text` with its variables and arithmetic replaced; `$(command)` becomes nothing."""
-    script.effort.spend(len(text) * (1 + text.count("$")))  # what the patterns look at, at most
-    if depth > 10 or "$" not in text:
-        return text
-    text = re.sub(r"\$\(\((.*?)\)\)", lambda match: _arithmetic(script, match[1]), text)
-    text = re.sub(r"\$\((?!\().*?\)", "", text, flags=re.S)
-
-    def value(match: re.Match[str]) -> str:
-        known = script.variables.get(match[1] or match[4])
-        if known:
-            words = [str(fact.value) for fact in known]
-            script.effort.spend(sum(map(len, words)) + len(words))
-            return " ".join(words)
-        if match[3] is not None:
-            return _expand(script, match[3].strip("\"'"), depth + 1)
-        return "" if (match[1] or match[4]) in "0123456789@*#" else match[0]
-
-    return _NAME.sub(value, text)[: MAX_TOKENS * 16]
-
-
-def _arithmetic(script: Script, expression: str) -> str:
-    text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: _first(script, match[1]), expression)
-    if len(text) > MAX_EXPRESSION:
-        return ""
-    try:
-        return str(_value(ast.parse(text.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return f"$(({expression}))"
-
-
-def _first(script: Script, name: str) -> str:
-    known = script.variables.get(name)
-    return str(known[0].value) if known else name
-
-
-def _value(node: ast.expr) -> int:
-    """A whole-number expression; raises ValueError for anything else."""
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 2**63:
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _BINARY[type(node.op)](_value(node.left), _value(node.right))
-    raise ValueError("not whole-number arithmetic")
-
-
-def flags_of(script: Script, known: Callable[[str], bool]) -> list[Fact]:
-    """The words of the command with the most `known` flags, else all flags in the variables.
-
-    A script that keeps its command in a string (`bash -c "${CMD}"`) never runs it as one.
-    """
-    best = max(script.commands, key=lambda words: _count(words, known), default=[])
-    if _count(best, known):
-        return best
-    flagged = [values for values in script.variables.values() if _count(values, known)]
-    return [fact for values in flagged for fact in values]
-
-
-def _count(words: list[Fact], known: Callable[[str], bool]) -> int:
-    return sum(known(str(word.value)) for word in words)
+    rest = Piece(first.text[cut:], first.quoting, first.line)
+    return replace(word, pieces=(rest, *word.pieces[1:]))

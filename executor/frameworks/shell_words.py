@@ -1,10 +1,14 @@
-"""Splits a shell script into commands of words, each word with its line and its pieces by quoting.
+"""Splits a shell script into words and operators, each word with its line and its quoting.
 
-Only what launch scripts use: words, quotes, `${...}`, `$((...))`, `$(...)`, comments, line
-continuations, arrays `NAME=( ... )`, operators, here-documents. Nothing is run and nothing is
-expanded here.
+Words, quotes, `${...}`, `$((...))`, `$(...)`, backticks, comments, line continuations, operators,
+here-documents and `((...))` where a command may start. Nothing is run and nothing is expanded here.
+
+Source: POSIX.1-2017 Shell Command Language, 2.2 Quoting and 2.3 Token Recognition; GNU Bash manual
+5.2, 3.1.2 and 3.2.5.
 """
 
+import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,24 +16,15 @@ from planner.limits import check_size
 from planner.reading import UnreadableConfig
 
 OPERATORS = (
-    "&&",
-    "||",
-    ";;",
-    "<<-",
-    "<<",
-    ">>",
-    ">&",
-    "<&",
-    ";",
-    "|",
-    "&",
-    "\n",
-    "(",
-    ")",
-    "<",
-    ">",
+    *(";;&", "&>>", "<<-", "<<<", "&&", "||", ";;", ";&", "<<", ">>", ">&", "<&", "<>", ">|"),
+    *("&>", "|&", ";", "|", "&", "\n", "(", ")", "<", ">"),
 )
+_CONTINUED = re.compile(r"\\\r?\n")
+_ENDS_WORD = " \t\r\n;|&()<>"
+_STARTS_OPERATOR = frozenset(operator[0] for operator in OPERATORS)
 _CLOSES = {"{": "}", "(": ")"}
+_BEFORE_COMMAND = ("if", "then", "else", "elif", "do", "while", "until", "!", "{")
+_ESCAPED = '$`"\\'  # what a backslash keeps literal inside double quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +33,7 @@ class Piece:
 
     text: str
     quoting: Literal["bare", "double", "single"]
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +49,82 @@ class Word:
         """The text without its quotes, unexpanded."""
         return "".join(piece.text for piece in self.pieces)
 
+    @property
+    def bare(self) -> str:
+        """The text if no part of it is quoted (only then is it a reserved word), else nothing."""
+        return self.raw if all(piece.quoting == "bare" for piece in self.pieces) else ""
+
 
 class _Lexer:
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self.line = text, 0, 1
+    def __init__(self, text: str, lines: list[tuple[int, int]] | None) -> None:
+        newlines = [match.end() for match in re.finditer("\n", text)]
+        marks = lines or [(start, at) for at, start in enumerate([0, *newlines], start=1)]
+        self.starts, self.lines = [start for start, _ in marks], [line for _, line in marks]
+        self.text, self.at = text, 0
         self.words: list[Word] = []
         self.heredocs: list[str] = []
+
+    @property
+    def line(self) -> int:
+        """The line of the file at which the lexer is."""
+        return self.lines[max(0, bisect_right(self.starts, self.at) - 1)]
 
     def split(self) -> list[Word]:
         while self.at < len(self.text):
             if self._skip_blank():
                 continue
-            operator = next((op for op in OPERATORS if self.text.startswith(op, self.at)), None)
-            if operator:
+            operator = None
+            if self.text[self.at] in _STARTS_OPERATOR:
+                operator = next(op for op in OPERATORS if self.text.startswith(op, self.at))
+            if operator == "(" and self.text.startswith("((", self.at) and self._at_command():
+                self._arithmetic_command()
+            elif operator:
                 self._operator(operator)
             else:
                 self._word()
         return self.words
 
+    def _at_command(self) -> bool:
+        last = self.words[-1] if self.words else None
+        if last is None or (last.operator and last.raw != "("):
+            return True
+        return last.bare in (*_BEFORE_COMMAND, "for")
+
+    def _arithmetic_command(self) -> None:
+        line, start = self.line, self.at
+        text = "((" + self._balanced(self.at + 1, "(")[1:] + ")"
+        if self.text[self.at : self.at + 1] != ")":  # a group inside a group
+            self.at = start
+            self._operator("(")
+            return
+        self.at += 1
+        self.words.append(Word((Piece(text, "bare", line),), line))
+
     def _skip_blank(self) -> bool:
-        if self.text.startswith("\\\r\n", self.at) or self.text.startswith("\\\n", self.at):
-            self.at = self.text.index("\n", self.at) + 1
-            self.line += 1
-            return True
-        if self.text[self.at] in " \t\r":
+        if continued := self._continuation():
+            self.at += continued
+        elif self.text[self.at] in " \t\r":
             self.at += 1
-            return True
-        if self.text[self.at] == "#":
+        elif self.text[self.at] == "#":
             end = self.text.find("\n", self.at)
             self.at = len(self.text) if end < 0 else end
-            return True
-        return False
+        else:
+            return False
+        return True
+
+    def _continuation(self) -> int:
+        """The length of a backslash with the newline after it, 0 when there is none here."""
+        if self.text[self.at] != "\\":
+            return 0
+        match = _CONTINUED.match(self.text, self.at)
+        return len(match[0]) if match else 0
 
     def _operator(self, operator: str) -> None:
-        self.words.append(Word((Piece(operator, "bare"),), self.line, operator=True))
+        self.words.append(Word((Piece(operator, "bare", self.line),), self.line, operator=True))
         self.at += len(operator)
         if operator in ("<<", "<<-"):
             self._heredoc_name()
         elif operator == "\n":
-            self.line += 1
             for name in self.heredocs:
                 self._skip_heredoc(name)
             self.heredocs.clear()
@@ -100,88 +133,123 @@ class _Lexer:
         while self.at < len(self.text) and self.text[self.at] in " \t":
             self.at += 1
         start = len(self.words)
-        if self.at < len(self.text) and self.text[self.at] not in "\n;|&()<>":
+        if self.at < len(self.text) and self.text[self.at] not in _ENDS_WORD:
             self._word()
             self.heredocs += [word.raw for word in self.words[start:]]
-            del self.words[start:]
 
     def _skip_heredoc(self, name: str) -> None:
         while self.at < len(self.text):
             end = self.text.find("\n", self.at)
             end = len(self.text) if end < 0 else end
             body = self.text[self.at : end].strip()
-            self.at, self.line = end + 1, self.line + 1
+            self.at = end + 1
             if body == name:
                 return
 
     def _word(self) -> None:
         pieces: list[Piece] = []
-        line, bare = self.line, ""
+        line, bare, bare_line = self.line, "", self.line
         while self.at < len(self.text):
             char = self.text[self.at]
-            if char in " \t\r\n;|&()<>":
+            if char in _ENDS_WORD:
                 break
-            if char in "'\"":
-                pieces += [Piece(bare, "bare")] if bare else []
+            if continued := self._continuation():
+                self.at += continued
+                continue
+            quoted = char in "'\"" or char == "\\" or self.text.startswith("$'", self.at)
+            if quoted and bare:
+                pieces.append(Piece(bare, "bare", bare_line))
                 bare = ""
-                pieces.append(self._quoted(char))
-            elif char == "\\" and self.at + 1 < len(self.text):
-                if self.text[self.at + 1] in "\r\n":
-                    break
-                pieces += [Piece(bare, "bare")] if bare else []
-                bare = ""
-                pieces.append(Piece(self.text[self.at + 1], "single"))
+            if char == "\\":
+                pieces.append(Piece(self.text[self.at + 1 : self.at + 2], "single", self.line))
                 self.at += 2
+            elif quoted:
+                self.at += char == "$"
+                pieces += self._quoted(self.text[self.at])
             else:
-                bare += self._expansion() if char == "$" else self._one()
-        pieces += [Piece(bare, "bare")] if bare else []
-        if pieces:
-            self.words.append(Word(tuple(pieces), line))
-        else:
-            self.at += 1  # a lone backslash at the very end
+                bare_line = bare_line if bare else self.line
+                bare += self._expansion() if char in "$`" else self._one()
+        pieces += [Piece(bare, "bare", bare_line)] if bare else []
+        following = self.text[self.at : self.at + 1]
+        if not (bare.isdecimal() and len(pieces) == 1 and following in ("<", ">")):  # not `2>`
+            self.words.append(Word(tuple(pieces) or (Piece("", "bare", line),), line))
 
     def _one(self) -> str:
         char = self.text[self.at]
-        self.line += char == "\n"
         self.at += 1
         return char
 
     def _expansion(self) -> str:
-        """`$`, and the balanced `${...}`, `$(...)` or `$((...))` after it."""
-        start = self.at
-        self.at += 1
-        opener = self.text[self.at : self.at + 1]
+        """`$`, and the balanced `${...}`, `$(...)` or `$((...))` after it; or backticks."""
+        if self.text[self.at] == "`":
+            return self._backticks()
+        opener = self.text[self.at + 1 : self.at + 2]
         if opener not in _CLOSES:
-            return "$"
-        depth = 0
+            return self._one()
+        return "$" + self._balanced(self.at + 1, opener)
+
+    def _backticks(self) -> str:
+        opened = self.line
+        end = self.text.find("`", self.at + 1)
+        if end < 0:
+            raise UnreadableConfig("a backtick is never closed", opened)
+        inner = self.text[self.at + 1 : end]
+        self.at = end + 1
+        return f"$({inner})"
+
+    def _balanced(self, start: int, opener: str) -> str:
+        """From the `opener` at `start` to what closes it; quotes inside hide brackets."""
+        opened, depth, quote = self.line, 0, ""
+        self.at = start
         while self.at < len(self.text):
             char = self._one()
-            depth += (char == opener) - (char == _CLOSES[opener])
+            if char == "\\":
+                self.at += 1
+            elif quote:
+                quote = "" if char == quote else quote
+            elif char in "'\"":
+                quote = char
+            else:
+                depth += (char == opener) - (char == _CLOSES[opener])
             if depth == 0:
-                return self.text[start : self.at]
-        raise UnreadableConfig(f"`${opener}` is never closed", self.line)
+                return re.sub(r"\\\r?\n", "", self.text[start : self.at])
+        raise UnreadableConfig(f"`${opener}` is never closed", opened)
 
-    def _quoted(self, quote: str) -> Piece:
+    def _quoted(self, quote: str) -> list[Piece]:
+        """The pieces between two quotes: one for each line, and for each escaped character."""
         opened = self.line
         self.at += 1
-        text = ""
+        kind: Literal["single", "double"] = "single" if quote == "'" else "double"
+        pieces: list[Piece] = []
+        text, line = "", opened
         while self.at < len(self.text):
             char = self.text[self.at]
             if char == quote:
                 self.at += 1
-                return Piece(text, "single" if quote == "'" else "double")
-            if quote == '"' and char == "\\" and self.at + 1 < len(self.text):
-                self.at += 1
-                following = self._one()
-                text += "" if following == "\n" else following
-            elif quote == '"' and char == "$":
+                return [*pieces, Piece(text, kind, line)]
+            if quote == '"' and (continued := self._continuation()):
+                pieces.append(Piece(text, kind, line))
+                self.at += continued
+                text, line = "", self.line
+            elif quote == '"' and char == "\\" and self.text[self.at + 1 : self.at + 2] in _ESCAPED:
+                following = self.text[self.at + 1 : self.at + 2]
+                pieces += [Piece(text, kind, line), Piece(following, "single", self.line)]
+                self.at += 2
+                text, line = "", self.line
+            elif quote == '"' and char in "$`":
                 text += self._expansion()
             else:
                 text += self._one()
+                if char == "\n":
+                    pieces.append(Piece(text, kind, line))
+                    text, line = "", self.line
         raise UnreadableConfig(f"the quote {quote} is never closed", opened)
 
 
-def split_words(text: str) -> list[Word]:
-    """The words and operators of a shell script; raises `UnreadableConfig`."""
+def split_words(text: str, lines: list[tuple[int, int]] | None = None) -> list[Word]:
+    """The words and operators of a shell script; raises `UnreadableConfig`.
+
+    lines  offset in `text` and the line of the file there, for text that was put together
+    """
     check_size(text, "a script")
-    return _Lexer(text).split()
+    return _Lexer(text, lines).split()

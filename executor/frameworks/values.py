@@ -94,6 +94,10 @@ class Values:
             )
         return Fact(table[str(fact.value)], fact.line)
 
+    def unasked(self) -> list[tuple[str, Fact]]:
+        """The facts that nobody asked for."""
+        return [(name, fact) for name, fact in self.found.items() if name not in self.asked]
+
     def ignored(self) -> tuple[str, ...]:
         """The names that nobody asked for."""
         return tuple(name for name, fact in self.found.items() if name not in self.asked)

@@ -24,7 +24,7 @@ def planned(engine: str) -> Plan:
     """README's question for one engine: 256 H100, sequences of 8192, 4M tokens a step."""
     asked = ask(
         Arguments(
-            model="llama-3.1-70b", gpus=256, cluster="dgx-h100", seq_len=8192,
+            model="llama-3.1-70b", gpus=256, cluster="dgx-h100", seq_len="8192",
             global_batch_tokens="4M", engine=engine,
         )
     )  # fmt: skip

@@ -3,7 +3,8 @@
 import pytest
 
 from executor.frameworks.megatron import arguments, read
-from executor.frameworks.shell import flags_of, read_script
+from executor.frameworks.shell import read_script
+from executor.frameworks.shell_launches import flags_of
 from planner.reading import IllegalConfig, UnreadableConfig
 
 
@@ -33,7 +34,7 @@ def _flags(text: str) -> dict[str, object]:
             id="elif that holds",
         ),
         pytest.param(
-            "for i in 1 2; do\n run --b 9\ndone\nrun --a 1", {"a": "1"}, id="loops are skipped"
+            "for i in 1 2; do\n X=$i\ndone\nrun --a $X", {"a": "2"}, id="a loop's last value"
         ),
         pytest.param(
             "if [ -n '' ]; then\n if [ 1 = 1 ]; then run --b 1; fi\nfi\nrun --a 1",
@@ -107,3 +108,29 @@ def test_pipeline_layouts_by_hand(layout: str, pp: int, counts: tuple[int, ...])
     reading = read(text, "x.sh")
     assert reading.placement.layers == counts
     assert reading.facts["virtual_stages"].value == len(counts) // pp
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("if true; then\n" * 3000, id="if in if"),
+        pytest.param("[[ " + "( " * 3000 + "a ]]", id="brackets in a test"),
+        pytest.param("[ a " + "-a b " * 3000 + "]", id="a test of many"),
+        pytest.param("f() " * 3000 + "{ :; }", id="functions of functions"),
+        pytest.param("f() { f; }\nf", id="a function that calls itself"),
+        pytest.param("while true; do x=1; done", id="a loop without an end"),
+        pytest.param("a=xxxxxxxx\n" + "a=$a$a\n" * 60, id="a text that doubles"),
+        pytest.param("A=(1 2)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 60, id="an array that doubles"),
+    ],
+)
+def test_a_script_without_end_is_one_line(text: str) -> None:
+    """Nesting and growth have limits, and each is told in one line."""
+    with pytest.raises(UnreadableConfig) as refused:
+        read_script(text)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["! " * 5000 + "true", "[[ " + "! " * 5000 + "a ]]"])
+def test_many_negations_are_followed(text: str) -> None:
+    """Negation does not nest."""
+    assert read_script(text).commands == []

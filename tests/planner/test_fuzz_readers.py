@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planner.run_cells import SkippedRow
 from random_plans import CLUSTER, plan_of
 
 from costmodels.config_fields import UnsupportedModel
@@ -26,6 +25,7 @@ from hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
 from hardware_profiles.load_models import MODELS, UnknownModel, load_model_config
 from planner.check import DEFECT, check_paths
 from planner.check_cli import tools
+from planner.run_rows import SkippedRow
 from planner.runs import read_runs, run_of
 from planner.settings import FILE, Settings, UnreadableSettings, settings_near
 

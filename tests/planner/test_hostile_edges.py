@@ -157,7 +157,17 @@ def test_every_file_written_whole_goes_through_the_one_function() -> None:
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"\.write_text\(|\.write_bytes\(|\.partial\"\)|mkstemp", path.read_text())
     ]
-    assert found == ["whole_file.py"]
+    # a rank's phase is no file that anyone reads whole: it is mapped into memory and overwritten
+    assert sorted(found) == ["heartbeat.py", "whole_file.py"]
+
+
+def test_words_of_a_line_cost_their_number_and_not_its_square(tmp_path: Path) -> None:
+    """Sixty thousand assignments in one line are followed well under two seconds."""
+    path = tmp_path / "train.sh"
+    path.write_text(ARGS + "\n" + "A=1 " * 60_000)
+    start = time.process_time()
+    check_paths([path], tools(), GIVEN)
+    assert time.process_time() - start < 2
 
 
 def test_blank_lines_cost_their_number_and_not_its_square(tmp_path: Path) -> None:
@@ -177,7 +187,6 @@ HUGE = {
     "aliases under many keys": (".yaml", "parallelism: {tp: 1}\na: &a [" + "1," * 9000 + "]\n"
         + "".join(f"k{i}: *a\n" for i in range(50_000)), "nanotron"),
     "$(( unclosed": (".sh", ARGS + 'X="${X:-' + "$((" * 80_000 + '}"\n', None),
-    "60,000 words in a line": (".sh", ARGS + "\n" + "A=1 " * 60_000, None),
     "variables that double": (".sh", 'A="abcdefgh"\n' + 'A="$A$A"\n' * 20_000 + ARGS, None),
     "arrays that double": (".sh", "A=(x y)\n" + "A+=(${A[@]})\n" * 15_000 + ARGS, None),
     "an append loop": (".sh", "A=()\n" + "A+=(--num-layers 1)\n" * 12_000 + 'B="${A[@]}"\n',

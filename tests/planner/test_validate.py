@@ -269,17 +269,23 @@ def test_a_note_names_the_shard_group():
 
 
 def test_json_is_one_document_of_the_stated_shape(tmp_path):
-    """`--json` writes rows with the five columns and a summary."""
+    """`--json` writes rows with the stated columns, intervals among them, and a summary."""
     path = tmp_path / "runs.csv"
     path.write_text(",".join(ROW) + "\n" + ",".join(ROW.values()) + "\n")
     result = CliRunner().invoke(app, ["validate", str(path), "--json", str(tmp_path / "out.json")])
     assert result.exit_code == 0, result.output
     document = json.loads((tmp_path / "out.json").read_text())
     assert set(document) == {"rows", "summary"}
-    assert set(document["rows"][0]) == {
-        "id", "predicted_step_time_s", "predicted_allocated_gib", "predicted_reserved_gib", "fits",
-        "skipped",
+    (row,) = document["rows"]
+    assert set(row) == {
+        "id", "predicted_step_time_s", "predicted_step_time_low_s", "predicted_step_time_high_s",
+        "predicted_allocated_gib", "predicted_reserved_gib", "predicted_reserved_low_gib",
+        "predicted_reserved_high_gib", "fits", "skipped",
     }  # fmt: skip
+    for what, unit in (("step_time", "s"), ("reserved", "gib")):
+        low, high = (row[f"predicted_{what}_{end}_{unit}"] for end in ("low", "high"))
+        assert low < row[f"predicted_{what}_{unit}"] * 1.2
+        assert low < high
 
 
 def test_a_file_without_ids_is_refused(tmp_path):

@@ -1,0 +1,198 @@
+"""NeMo 1's YAML (NeMo-Framework-Launcher) in Megatron's words.
+
+    theirs, below model                    Megatron's
+    encoder_seq_length                     seq_length
+    activation: fast-swiglu, swiglu ...    swiglu
+    bias: false                            disable_bias_linear
+    share_embeddings_and_output_weights    untie_embeddings_and_output_weights (its opposite)
+    activations_checkpoint_granularity ... recompute_granularity ...
+    optim.name: mcore_distributed_optim,   use_distributed_optimizer, optimizer: adam
+      distributed_fused_adam
+    num_query_groups                       the same, and group_query_attention
+
+`${...}` is resolved by OmegaConf with the resolvers that the launcher registers; one that asks
+something else (the environment, hydra) stays as it is written.
+
+Source: NVIDIA/NeMo-Framework-Launcher@26e42fa9 `launcher_scripts/main.py` (resolvers),
+`launcher_scripts/conf/training/`; NVIDIA/NeMo@8cfedd72
+`nemo/collections/nlp/parts/megatron_trainer_builder.py`,
+`nemo/collections/nlp/models/language_modeling/megatron_base_model.py`.
+"""
+
+import copy
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from planner.reading import Fact, UnreadableConfig
+
+_GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
+_PLAIN = ("gelu", "relu", "squared-relu", "openai-gelu", "approx-gelu", "gelu-approx")
+_RENAMED = {
+    "encoder_seq_length": "seq_length",
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "qkv_bias": "add_qkv_bias",
+    "override_vocab_size": "vocab_size",
+    "use_flash_attention": "use_flash_attn",
+}
+_OTHER_MODELS = ("bert_binary_head", "mcore_bert", "mcore_t5", "num_classes", "add_lm_head")
+_OPTIMIZERS = {
+    "mcore_distributed_optim": (True, "adam"),
+    "distributed_fused_adam": (True, "adam"),
+    "fused_adam": (False, "adam"),
+    "adam": (False, "adam"),
+    "adamw": (False, "adam"),
+    "megatron_fused_adam": (False, "adam"),
+    "sgd": (False, "sgd"),
+}
+_ROOT = re.compile(r"\$\{([A-Za-z_]\w*)\.")  # the place where the launcher puts the file
+_MOST_ROOTS = 5
+_MARKS = (
+    *("model.mcore_gpt", "model.megatron_amp_O2", "model.encoder_seq_length"),
+    *("model.activations_checkpoint_granularity", "model.optim.name"),
+)
+
+
+def is_nemo(found: Mapping[str, Fact]) -> bool:
+    """Whether a YAML file has the keys of NeMo 1."""
+    return any(mark in found for mark in _MARKS)
+
+
+def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
+    """`found` with each `${...}` that the file itself answers replaced by its value."""
+    if "${" not in text:
+        return dict(found)
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    with warnings.catch_warnings():  # its 2.4 renames the function that 2.3 has
+        warnings.simplefilter("ignore")
+        for name, function in _FUNCTIONS.items():
+            OmegaConf.register_new_resolver(name, function, replace=True)
+    try:
+        root = OmegaConf.create(_nested(found))
+    except OmegaConfBaseException as error:
+        line = next(fact.line for fact in found.values() if "${" in str(fact.value))
+        said = " ".join(str(error).split())[:100]
+        raise UnreadableConfig(f"its ${{...}} are not OmegaConf's: {said}", line) from None
+    assert isinstance(root, DictConfig)
+    result = dict(found)
+    for name, fact in found.items():
+        if isinstance(fact.value, str) and "${" in fact.value:
+            result[name] = Fact(_selected(root, name, fact.value), fact.line)
+    return result
+
+
+def _selected(root: Any, name: str, written: str) -> object:
+    """What OmegaConf makes of one entry; what is `written` where the file does not answer."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    if "${oc." in written or written.count("${") > _MOST_NESTED:  # the environment; hostile depth
+        return written
+    try:
+        value = root
+        for part in name.split("."):
+            value = value[part]
+    except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError):
+        return written
+    return value if isinstance(value, str | int | float | bool) else written
+
+
+_MOST_NESTED = 20
+_FUNCTIONS = {
+    "multiply": lambda x, y: x * y,
+    "divide_ceil": lambda x, y: math.ceil(x / y),
+    "divide_floor": lambda x, y: math.floor(x / y),
+    "int_div": lambda x, y: int(x // y),
+    "sum": lambda *x: sum(x),
+}
+
+
+def _nested(found: Mapping[str, Fact]) -> dict[str, Any]:
+    """The flat facts as nested mappings, at the top and where the file's references look."""
+    root: dict[str, Any] = {}
+    for name, fact in found.items():
+        place, parts = root, name.split(".")
+        for part in parts[:-1]:
+            if not isinstance(place.get(part), dict):
+                place[part] = {}
+            place = place[part]
+        place.setdefault(parts[-1], fact.value)
+    elsewhere = {name for fact in found.values() for name in _ROOT.findall(str(fact.value))}
+    return root | {
+        name: copy.deepcopy(root) for name in sorted(elsewhere - set(root))[:_MOST_ROOTS]
+    }
+
+
+def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:
+    """The entries in Megatron's words, by their last name; what of them is not understood."""
+    facts: dict[str, Fact] = {}
+    left: list[Fact] = []
+    for name, fact in found.items():
+        section, _, last = name.rpartition(".")
+        if section in ("model", "trainer", "trainer.strategy") and fact.value not in (None, -1):
+            facts[_RENAMED.get(last, last)] = fact
+        elif section == "model" and fact.value == -1:
+            left.append(Fact(f"{name} -1 (left to the checkpoint)", fact.line))
+    facts.setdefault("seq_length", found.get("model.data.seq_length", Fact(None, 1)))
+    unread = [_activation(facts), _optimizer(found, facts), _master(facts)]
+    _switches(facts)
+    for name in _OTHER_MODELS:  # whatever their value: their presence says what is trained
+        if (mark := found.get(f"model.{name}")) is not None:
+            left.append(Fact(f"model.{name} (another model than a GPT is not modelled)", mark.line))
+    return facts, [*left, *(fact for fact in unread if fact is not None)]
+
+
+def _activation(facts: dict[str, Fact]) -> Fact | None:
+    activation = facts.pop("activation", None)
+    if activation is None or activation.value in _PLAIN:
+        return None
+    if activation.value in _GATED:
+        facts["swiglu"] = Fact(True, activation.line)
+        return None
+    return Fact(f"model.activation {activation.value!r} (not known)", activation.line)
+
+
+def _optimizer(found: Mapping[str, Fact], facts: dict[str, Fact]) -> Fact | None:
+    name = found.get("model.optim.name")
+    if name is None or name.value is None:
+        return None
+    if str(name.value) not in _OPTIMIZERS:
+        return Fact(f"model.optim.name {name.value!r} (not known)", name.line)
+    distributed, optimizer = _OPTIMIZERS[str(name.value)]
+    facts["use_distributed_optimizer"] = Fact(distributed, name.line)
+    facts["optimizer"] = Fact(optimizer, name.line)
+    return None
+
+
+def _master(facts: dict[str, Fact]) -> Fact | None:
+    """Without O2 the weights stay in 32 bit and each matmul casts them."""
+    level, precision = facts.get("megatron_amp_O2"), facts.get("precision")
+    narrow = precision is not None and str(precision.value) not in ("32", "32-true")
+    if level is not None and level.value is False and narrow:
+        return Fact("model.megatron_amp_O2 false (32-bit weights are not modelled)", level.line)
+    return None
+
+
+def _switches(facts: dict[str, Fact]) -> None:
+    """What Megatron says with another switch, or with its opposite."""
+    bias, shared = (facts.pop(n, None) for n in ("bias", "share_embeddings_and_output_weights"))
+    if bias is not None:
+        name = "add_bias_linear" if bias.value else "disable_bias_linear"
+        facts[name] = Fact(True, bias.line)
+    if shared is not None:
+        facts["untie_embeddings_and_output_weights"] = Fact(not shared.value, shared.line)
+    if (groups := facts.get("num_query_groups")) is not None:
+        facts["group_query_attention"] = Fact(True, groups.line)
+    count = facts.get("recompute_num_layers")
+    full = facts.get("recompute_granularity")
+    if full is None and (method := facts.pop("recompute_method", None)) is not None:
+        facts["idle_recompute_method"] = method  # no granularity: nothing is recomputed
+    if full is None and count is not None:
+        facts["idle_recompute_num_layers"] = facts.pop("recompute_num_layers")
+    elif count is not None and count.value == 0:
+        del facts["recompute_num_layers"]

@@ -1,0 +1,260 @@
+"""What is stated, changes the price, and is not understood: named, never passed over."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.frameworks import megatron_flags, read_config
+from planner.reading import IllegalConfig, NothingToRead, Reading, Recompute
+
+GPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 64 "
+    "--num-attention-heads 4 --micro-batch-size 1 --seq-length 128 --bf16 "
+)
+DEEPSPEED = (
+    '{"train_batch_size": 8, "optimizer": {"type": "%s"}, "zero_optimization": {"stage": 1}}'
+)
+NEMO = """
+trainer: {devices: 8, num_nodes: 2, precision: bf16}
+model:
+  megatron_amp_O2: true
+  micro_batch_size: 1
+  global_batch_size: 32
+  tensor_model_parallel_size: 2
+  encoder_seq_length: 4096
+  num_layers: 4
+  hidden_size: 512
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 8
+  num_query_groups: 2
+  bias: false
+  activation: fast-swiglu
+  share_embeddings_and_output_weights: false
+  max_position_embeddings: ${.encoder_seq_length}
+  precision: ${training.trainer.precision}
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: 2
+  fp8: false
+  fp8_hybrid: true
+  optim: {name: mcore_distributed_optim}
+"""
+
+
+def _read(more: str) -> Reading:
+    return read_config(GPT + more, "train.sh")
+
+
+def _named(reading: Reading) -> str:
+    return ", ".join(str(fact.value) for fact in reading.unread)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        pytest.param("--decoder-seq-length 3200", "--decoder-seq-length", id="a second sequence"),
+        pytest.param("--img-h 336 --img-w 336", "--img-h", id="a vision tower"),
+        pytest.param("--hybrid-override-pattern M-M*", "--hybrid-override-pattern", id="Mamba"),
+        pytest.param("--window-size 128,0", "--window-size", id="a window"),
+        pytest.param("--fp8-param-gather", "--fp8-param-gather", id="weights of 8 bit"),
+        pytest.param("--partition-activations", "--partition-activations", id="split checkpoints"),
+        pytest.param("--no-such-flag 3", "--no-such-flag (not known)", id="a flag of nobody"),
+        pytest.param("--mtp-num-layers 1", "--mtp-num-layers", id="known elsewhere, not here"),
+        pytest.param(
+            "--deepspeed --deepspeed_config ds.json", "ZeRO stage is in that file", id="in a file"
+        ),
+        pytest.param(
+            "--deepspeed --zero-stage 1 --num-experts 8", "--num-experts", id="DeepSpeed's experts"
+        ),
+    ],
+)
+def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
+    """A flag that changes layout, memory or shape and is not read is named with its reason."""
+    assert named in _named(_read(flags))
+    assert not _read("").unread
+
+
+@given(st.from_regex(r"[a-z]{3,9}(-[a-z]{3,9}){0,3}", fullmatch=True))
+def test_the_list_of_flags_is_closed(flag: str) -> None:
+    """A flag is read, or is in a list, or is named."""
+    classes = megatron_flags.flags_in(*megatron_flags.MEGATRON).classes
+    reading = _read(f"--{flag} 3")
+    name = flag.replace("-", "_")
+    if name not in classes and name in reading.ignored:
+        assert f"--{flag} " in _named(reading)
+
+
+def test_each_flag_is_in_one_list() -> None:
+    """No flag has two classes, and no flag that we write or read is refused."""
+    path = Path(megatron_flags.__file__).with_name("megatron_flags.toml")
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    kinds = ("not_modelled", "noted", "no_effect")
+    words = [word for kind in kinds for text in table[kind].values() for word in text.split()]
+    assert len(words) == len(set(words)) > 1000
+
+
+def test_a_flag_that_changes_the_time_is_noted() -> None:
+    """Overlap and fusions are priced as the engine has them, which one note says."""
+    reading = _read("--tp-comm-overlap --no-bias-swiglu-fusion --hidden-dropout 0.0")
+    assert not reading.unread
+    (note,) = reading.notes
+    assert "--tp-comm-overlap, --no-bias-swiglu-fusion say" in note
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        pytest.param("--use-distributed-optimizer", "zero_stage", 1, id="ZeRO-1"),
+        pytest.param("--use-custom-fsdp", "zero_stage", 3, id="the old name of Megatron-FSDP"),
+        pytest.param(
+            "--use-custom-fsdp --data-parallel-sharding-strategy optim_grads", "zero_stage", 2,
+            id="which shards less",
+        ),
+        pytest.param("--use-torch-fsdp2", "zero_stage", 3, id="FSDP2"),
+        pytest.param(
+            "--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", "zero_stage", 2,
+            id="FSDP2 that keeps the weights",
+        ),
+        pytest.param("--deepspeed --zero-stage 2", "zero_stage", 2, id="Megatron-DeepSpeed"),
+        pytest.param("--moe-expert-parallel-size 4", "expert_parallel", 4, id="its experts"),
+        pytest.param("--model-parallel-size 4", "tensor_parallel", 4, id="Megatron-LM v1.0"),
+        pytest.param("--fp8-hybrid", "precision", "fp8", id="Megatron-LM v3"),
+    ],
+)  # fmt: skip
+def test_older_names(flags: str, name: str, value: object) -> None:
+    """The names of older releases and of forks say the same."""
+    assert _read(flags).facts[name].value == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        pytest.param("--checkpoint-activations", Recompute("full"), id="v2.5 and DeepSpeed"),
+        pytest.param(
+            "--activations-checkpoint-method block --activations-checkpoint-num-layers 3",
+            Recompute("full", first=3), id="v2.6",
+        ),
+        pytest.param("", Recompute(), id="none"),
+    ],
+)  # fmt: skip
+def test_older_recompute(flags: str, rule: Recompute) -> None:
+    """Recompute by its older names."""
+    assert _read(flags).recompute == rule
+
+
+@pytest.mark.parametrize("program", ["pretrain_bert.py", "tools/run_text_generation_server.py"])
+def test_another_program_is_not_read(program: str) -> None:
+    """A program that takes the same arguments and trains no GPT is refused by name."""
+    with pytest.raises(NothingToRead, match="does not train a GPT"):
+        read_config(GPT.replace("pretrain_gpt.py", program), "train.sh")
+
+
+def test_a_zero_stage_that_does_not_exist_is_illegal() -> None:
+    """--zero-stage 7 is refused with the ones that exist."""
+    with pytest.raises(IllegalConfig, match="zero_stage is '7'; known are 0, 1, 2, 3"):
+        _read("--deepspeed --zero-stage 7")
+
+
+def test_each_round_of_a_loop_is_a_case() -> None:
+    """A script that trains once for each degree is as many cases."""
+    loop = f"for TP in 1 2 4; do\n{GPT} --tensor-model-parallel-size $TP\ndone"
+    reading = read_config(loop, "train.sh")
+    cases = [reading, *reading.others]
+    assert [case.facts["tensor_parallel"].value for case in cases] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("header", "gpus"),
+    [
+        pytest.param("#SBATCH -N 4\n#SBATCH --gres=gpu:8", 32, id="-N"),
+        pytest.param("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=a100:4", 8, id="with a type"),
+        pytest.param("#SBATCH --nodes=2\n#SBATCH --gres=gpu:1_0", None, id="no number"),
+        pytest.param("#SBATCH --nodes=1-2\n#SBATCH --gres=gpu:8", None, id="a range"),
+    ],
+)
+def test_gpus_of_slurm(header: str, gpus: int | None) -> None:
+    """Nodes x GPUs of a node by Slurm's lines where the launcher does not say."""
+    text = "#!/bin/bash\n" + header + "\n" + GPT.replace("--nproc_per_node 8", "")
+    fact = read_config(text, "a.slurm").facts.get("gpus")
+    assert (fact.value if fact else None) == gpus
+
+
+def test_nemo() -> None:
+    """NeMo's YAML says ZeRO-1, SwiGLU, grouped heads and what `${...}` resolves to."""
+    reading = read_config(NEMO, "a.yaml")
+    facts = {name: fact.value for name, fact in reading.facts.items()}
+    stated = {"zero_stage": 1, "seq_len": 4096, "gpus": 16, "precision": "bf16"}
+    assert stated.items() <= facts.items()
+    assert reading.recompute == Recompute("full", first=2)
+    assert reading.model_config is not None
+    shape = {"intermediate_size": 2048, "num_key_value_heads": 2, "model_type": "llama"}
+    assert shape.items() <= reading.model_config.items()
+    assert reading.model_config["tie_word_embeddings"] is False
+    assert not reading.unread
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        pytest.param("mcore_distributed_optim", "adafactor", "adafactor", id="an optimizer"),
+        pytest.param("fast-swiglu", "swish2", "swish2", id="an activation"),
+        pytest.param("bias: false", "no_such_key: 3", "no_such_key (not known)", id="a key"),
+        pytest.param("bias: false", "bert_binary_head: false", "another model", id="BERT"),
+        pytest.param("bias: false", "encoder: {hidden_size: 4}", "encoder", id="T5"),
+        pytest.param("amp_O2: true", "amp_O2: false", "megatron_amp_O2 false", id="fp32 weights"),
+    ],
+)
+def test_a_key_of_nemo_that_is_not_understood_is_named(old: str, new: str, named: str) -> None:
+    """What NeMo's YAML states and nobody reads is named."""
+    assert named in _named(read_config(NEMO.replace(old, new), "a.yaml"))
+
+
+def test_an_unfused_optimizer_shards_nothing() -> None:
+    """Without the distributed optimizer NeMo's states are whole on each rank."""
+    reading = read_config(NEMO.replace("mcore_distributed_optim", "fused_adam"), "a.yaml")
+    assert reading.facts["zero_stage"].value == 0
+
+
+@pytest.mark.parametrize(
+    ("off", "precision"), [("false", "bf16"), ("null", "bf16"), ("hybrid", "fp8")]
+)
+def test_a_precision_that_is_switched_off(off: str, precision: str) -> None:
+    """`fp8: false` is no FP8."""
+    text = f"model: {{tensor_model_parallel_size: 1, fp8: {off}, bf16: true}}"
+    assert read_config(text, "a.yaml").facts["precision"].value == precision
+
+
+@pytest.mark.parametrize("kind", ["OneBitAdam", "Lion", "ZeroOneAdam"])
+def test_an_optimizer_of_deepspeed_that_is_not_priced_is_legal(kind: str) -> None:
+    """DeepSpeed runs it: it is named as not modelled, and is not called illegal."""
+    assert kind in _named(read_config(DEEPSPEED % kind, "ds.json"))
+    assert not read_config(DEEPSPEED % "AdamW", "ds.json").unread
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        # FlagOpen/FlagScale@da4935ec examples/llama3/conf/train/8b.yaml
+        pytest.param(
+            "system:\n  tensor_model_parallel_size: 2\nmodel:\n  micro_batch_size: 1\n",
+            "system.tensor_model_parallel_size", id="a degree in another section",
+        ),
+        # NVIDIA/NeMo@8cfedd72 examples/nlp/language_modeling/conf/megatron_gpt_inference.yaml
+        pytest.param(
+            "model:\n  tensor_model_parallel_size: -1\n  micro_batch_size: 1\n",
+            "tensor_model_parallel_size -1", id="a degree of the checkpoint",
+        ),
+        # NVIDIA/NeMo@8cfedd72 tests/functional_tests/L2_Megatron_NMT_Training_TP2.sh
+        pytest.param(
+            "python a.py model.tensor_model_parallel_size=2 model.encoder.num_layers=2",
+            "encoder", id="an encoder on a command line",
+        ),
+    ],
+)  # fmt: skip
+def test_what_lies_elsewhere_in_the_file_is_named(text: str, named: str) -> None:
+    """A degree that is not where it is looked for is named, not taken as 1."""
+    reading = read_config(text, "a.sh" if text.startswith("python") else "a.yaml", "bridge")
+    assert named in _named(reading)

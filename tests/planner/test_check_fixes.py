@@ -1,0 +1,144 @@
+"""What a verdict offers: a fix that works when it is made alone, and no verdict without sense."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hand_priced import (
+    GIVEN,
+    LAYOUT,
+    SCRIPT,
+    a_case,
+    a_plan,
+    check_plan,
+    check_text,
+    price,
+    tools_of,
+)
+from random_plans import CLUSTER
+
+from costmodels.layout import Layout, even_stages
+from planner.check import check_paths
+from planner.fixes import Fix, changes
+from planner.plan import Prediction, write_plan
+from planner.resolve import Case
+from planner.settings import Settings
+
+
+def _made(layout: Layout, fix: Fix) -> Layout:
+    """`layout` with exactly what the text of `fix` says, and the stages that follow."""
+    text = fix.text.replace(" (", ", ").replace(")", "")
+    stages = fix.layout.stages
+    changed: dict[str, object] = {"stages": stages}
+    for part in text.split(", "):
+        name, _, value = part.partition(" ")
+        if name in ("recompute", "stages") or name.isdecimal():
+            continue
+        known = {"true": True, "false": False}
+        changed[name] = known.get(value, int(value) if value.isdecimal() else value)
+    return replace(layout, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(LAYOUT, id="with sequence parallelism"),
+        pytest.param(
+            replace(LAYOUT, tensor_parallel=1, data_parallel=32, sequence_parallel=False),
+            id="tensor parallelism brings it along",
+        ),
+        pytest.param(
+            replace(
+                LAYOUT, virtual_stages=2, schedule="interleaved_1f1b", stages=even_stages(80, 4)
+            ),
+            id="chunks that end with the pipeline",
+        ),
+        pytest.param(replace(LAYOUT, shard_group=2), id="a group that ends with its ranks"),
+    ],
+)
+def test_a_fix_says_all_that_changes_with_it(layout: Layout) -> None:
+    """Making just what the text of a fix says gives the layout that was judged."""
+    case = a_case(layout)
+    offered = list(changes(case))
+    assert len(offered) > 5
+    for fix in offered:
+        assert _made(layout, fix) == fix.layout, fix.text
+
+
+def test_stages_that_were_given_are_named_with_a_new_pipeline() -> None:
+    """Of stages that the engine would not cut so by itself, the new ones are listed."""
+    given = replace(LAYOUT, stages=even_stages(40, 1) + even_stages(40, 1))
+    uneven = replace(given, stages=(replace(given.stages[0], layers=50), *given.stages[1:]))
+    uneven = replace(uneven, stages=(uneven.stages[0], replace(uneven.stages[1], layers=30)))
+    texts = [fix.text for fix in changes(a_case(uneven))]
+    assert any("stages of 20, 20, 20, 20 layers" in text for text in texts)
+    assert not any("stages of" in f.text for f in changes(a_case(given)))
+
+
+def test_an_mfu_above_one_is_no_verdict(tmp_path: Path) -> None:
+    """A price above the hardware's peak is a defect of ours, and is said to be."""
+
+    def too_fast(case: Case) -> Prediction:
+        return price(case).model_copy(update={"mfu": 1.2})
+
+    path = tmp_path / "plan.yaml"
+    write_plan(a_plan(), path)
+    (finding,) = check_paths([path], tools_of(too_fast))
+    assert finding.verdict == "incomplete"
+    assert "MFU of 1.20" in finding.text
+    assert "defect of meshplan" in finding.text
+    assert finding.step_time_s is None
+
+
+def test_a_zero_stage_that_does_not_exist_is_illegal(tmp_path: Path) -> None:
+    """A plan with zero_stage 7 breaks a rule, at its line."""
+    path = tmp_path / "plan.yaml"
+    write_plan(a_plan(), path)
+    text = re.sub(r"zero_stage: 1", "zero_stage: 7", path.read_text())
+    finding = check_text(path, text)
+    assert (finding.verdict, finding.line) == (
+        "illegal",
+        text[: text.index("zero_stage")].count("\n") + 1,
+    )
+    assert "zero_stage 7; it is 0, 1, 2 or 3" in finding.text
+    assert check_plan(path, a_plan()).verdict == "fits"
+
+
+def test_a_model_in_the_settings_fills_in_and_never_replaces(tmp_path: Path) -> None:
+    """A script that states 16 layers keeps them; only the vocabulary comes from the settings."""
+    settings = f'cluster = "{CLUSTER}"\nmodel = "llama-3.1-405b"\n'
+    (tmp_path / "meshplan.toml").write_text(settings)
+    seen: list[Case] = []
+
+    def noted(case: Case) -> Prediction:
+        seen.append(case)
+        return price(case)
+
+    path = tmp_path / "train.sh"
+    path.write_text(SCRIPT.replace("--vocab-size 128256 ", ""))
+    (finding,) = check_paths([path], tools_of(noted))
+    assert finding.verdict == "fits"
+    assert (seen[0].model.num_layers, seen[0].model.hidden) == (16, 2048)
+    assert seen[0].model.vocab == 128256
+
+
+def test_what_is_not_understood_makes_a_file_incomplete_at_its_line(tmp_path: Path) -> None:
+    """The flag, its reason and what else is missing stand in one line."""
+    text = SCRIPT.rstrip() + " \\\n    --window-size 128,0\n"
+    finding = check_text(tmp_path / "train.sh", text, GIVEN)
+    assert (finding.verdict, finding.line) == ("incomplete", 6)
+    assert finding.text == "not understood: --window-size (another attention is not modelled)"
+    both = check_text(tmp_path / "train.sh", text, Settings())
+    assert "not understood: --window-size" in both.text
+    assert "missing: cluster" in both.text
+
+
+def test_each_case_of_a_file_has_its_finding(tmp_path: Path) -> None:
+    """A loop over a degree gives a finding for each value."""
+    body = SCRIPT.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size $TP")
+    path = tmp_path / "sweep.sh"
+    path.write_text(f"for TP in 1 2 3; do\n{body}\ndone\n")
+    found = check_paths([path], tools_of(price), GIVEN)
+    assert [each.verdict for each in found] == ["fits", "fits", "illegal"]
+    assert [each.text[:11] for each in found] == ["case 1 of 3", "case 2 of 3", "case 3 of 3"]
