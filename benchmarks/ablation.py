@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
-from costmodels.stage_split import split_evenly, stages_with
-from hardware_profiles.load import load_kernels
-from hardware_profiles.schema import Link
-from hardware_profiles.tunings import Tuning, load_fit
-from planner.run_rows import SkippedRow
-from planner.runs import Run, read_runs, run_of
-from planner.validate import predict_run
-from planner.validate_cli import BUILT_IN
+from meshplan.costmodels.step.stage_split import split_evenly, stages_with
+from meshplan.hardware_profiles.load import load_kernels
+from meshplan.hardware_profiles.schema import Link
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.validate import predict_run
 
 Change = Callable[[Run, Tuning], tuple[Run, Tuning]]
 

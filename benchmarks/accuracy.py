@@ -12,12 +12,12 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks import ablation
-from hardware_profiles.intervals import ratios, step_time_interval
-from hardware_profiles.tunings import SHIPPED, Fit
-from planner.accuracy import fitting, memory_errors, spread, step_errors, summary
-from planner.runs import read_runs
-from planner.validate import Predicted, predict_rows
-from planner.validate_cli import BUILT_IN
+from meshplan.hardware_profiles.intervals import ratios, step_time_interval
+from meshplan.hardware_profiles.tunings import SHIPPED, Fit
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_errors, summary
+from meshplan.planner.runs.runs import read_runs
+from meshplan.planner.runs.validate import Predicted, predict_rows
 
 ROOT = Path(__file__).parent.parent
 INTERNLM = BUILT_IN.parent / "internlm.csv"

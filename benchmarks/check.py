@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 from pathlib import Path
 
-from costmodels.layout import InvalidLayout, Layout, even_stages
-from costmodels.training import Training
-from executor.frameworks import FRAMEWORKS
-from hardware_profiles.load_models import load_model_config
-from planner.check import check_paths
-from planner.check_cli import quoted, tools
-from planner.fixes import peak_bytes
-from planner.plan import Plan, PlanCluster, PlanModel, write_plan
-from planner.resolve import Case, check_case, cluster_named, engine_named, model_named
+from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
+from meshplan.costmodels.training import Training
+from meshplan.executor.frameworks import FRAMEWORKS
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, write_plan
+from meshplan.planner.case.resolve import Case, check_case, cluster_named, engine_named, model_named
+from meshplan.planner.check.check import check_paths
+from meshplan.planner.check.fixes import peak_bytes
+from meshplan.planner.cli.check import quoted, tools
 
 CLUSTER, ROUNDS, FILES, SEQ_LEN = "dgx-h100", 3, 100, 4096
 MODELS = ("llama-3.1-8b", "llama-3.2-1b", "qwen2.5-14b", "llama-3.1-70b", "qwen3-30b-a3b",
@@ -121,7 +121,13 @@ def fill(folder: Path, verdict: str, count: int) -> None:
 
 def cold_s(folder: Path) -> tuple[float, float]:
     """CPU seconds (the least of a few) and seconds of a `check` in a process of its own."""
-    command = [sys.executable, "-c", "from planner.cli import main; main()", "check", str(folder)]
+    command = [
+        sys.executable,
+        "-c",
+        "from meshplan.planner.cli.main import main; main()",
+        "check",
+        str(folder),
+    ]
     spent = []
     for _ in range(ROUNDS):
         before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

@@ -13,21 +13,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from costmodels.blocks import layer_operations
-from costmodels.ends import embedding_operations, head_operations, module_operations
-from costmodels.hf_config import model_from_config
-from costmodels.layout import Layout, Stage, even_stages
-from costmodels.memory import Memory
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.operations import AttentionCore, Communication, Operation
-from costmodels.step import Setting, StepModel
-from costmodels.training import Training
-from executor.dry_run import DryRun, dry_run_job
-from executor.engine.engine import Job
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.load_models import load_model_config
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.layout import Layout, Stage, even_stages
+from meshplan.costmodels.memory.states import Memory
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.operations.embedding_head import (
+    embedding_operations,
+    head_operations,
+    module_operations,
+)
+from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Operation
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.executor.dryrun.dry_run import DryRun, dry_run_job
+from meshplan.executor.engine.engine import Job
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.hardware_profiles.tunings import Tuning
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "engine.md"
 BEGIN, END = "<!-- dry run: begin -->", "<!-- dry run: end -->"

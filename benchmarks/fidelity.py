@@ -18,20 +18,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.grid import Grid
-from costmodels.layout import Stage
-from costmodels.price import Prices, price
-from costmodels.step import Setting, StepModel
-from costmodels.training import Training
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from planner.coefficients import NS_PER_S, Coefficients
-from planner.models import read_model
-from planner.pins import Pins
-from planner.search import layout_of_row
-from planner.space import Space, enumerate_space
-from planner.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
-from planner.stages import Solver
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.step.prices import Prices, price
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.space.legal_layouts import Space, enumerate_space
+from meshplan.planner.space.pins import Pins
+from meshplan.planner.stages.solve import Solver
 
 QUESTIONS = (  # model, GPUs, sequence length, global batch, cluster
     ("llama-3.2-1b", 32, 4096, 256, "dgx-a100"),

@@ -18,15 +18,24 @@ from pathlib import Path
 
 import numpy as np
 
-from hardware_profiles.intervals import FILE, Ratio
-from hardware_profiles.tunings import Fit, Tuning, fits_of, gpu_family, load_fit
-from planner.fit import WIDE, Pool, learn_memory, pools, problem_of, sample, splits, wider
-from planner.learning import Indices
-from planner.run_rows import SkippedRow
-from planner.runs import Run, read_runs, run_of
-from planner.text_files import write_text
-from planner.validate import memory_gib, step_model
-from planner.validate_cli import BUILT_IN
+from meshplan.hardware_profiles.intervals import FILE, Ratio
+from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, gpu_family, load_fit
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.fit import (
+    WIDE,
+    Pool,
+    learn_memory,
+    pools,
+    problem_of,
+    sample,
+    splits,
+    wider,
+)
+from meshplan.planner.runs.learning import Indices
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.validate import memory_gib, step_model
+from meshplan.planner.text_files import write_text
 
 ELSEWHERE = (BUILT_IN.parent / "elsewhere.csv", BUILT_IN.parent / "internlm.csv")
 

@@ -21,23 +21,23 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodels.layout import Layout
-from costmodels.training import Training
-from costmodels.units import format_seconds
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from planner.answer import case_at
-from planner.bounds import row_fits
-from planner.coefficients import NS_PER_S
-from planner.explain import PART_NAMES, lost_by, time_parts
-from planner.models import read_model
-from planner.pins import Pins, parse_pins
-from planner.predict import predicted, step_model_of
-from planner.priced_space import Question, closed_form, price_space
-from planner.search import Solution, search
-from planner.space import enumerate_space
-from planner.stage_problem import stage_problem
-from planner.stages import Solver
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import format_seconds
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import case_at
+from meshplan.planner.answer.explain import PART_NAMES, lost_by, time_parts
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.case.predict import predicted, step_model_of
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.stage_problem import stage_problem
+from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.search import Solution, search
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import Pins, parse_pins
+from meshplan.planner.stages.solve import Solver
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "lab_layouts.md"
 PLACE = re.compile(r"<!-- lab layouts -->\n.*?<!-- end -->", re.DOTALL)

@@ -21,17 +21,17 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from benchmarks.accuracy import ROOT, put
-from costmodels.hf_config import model_from_config
-from costmodels.layout import Layout
-from costmodels.training import Training
-from costmodels.units import format_bytes, format_seconds
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import load_fit
-from planner.plan import Prediction
-from planner.predict import predicted
-from planner.resolve import Case
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.case.plan_file import Prediction
+from meshplan.planner.case.predict import predicted
+from meshplan.planner.case.resolve import Case
 
 MEASURED = Path(__file__).parent / "measured"
 PUBLISHED = {"h100-sxm": "dgx-h100", "h200": "dgx-h200"}

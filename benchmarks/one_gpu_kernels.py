@@ -12,12 +12,12 @@ from statistics import median
 
 from benchmarks.accuracy import ROOT, put
 from benchmarks.one_gpu import MEASURED
-from costmodels.compute import Device, attention_s, matmul_s
-from costmodels.operations import AttentionCore, Matmul
-from costmodels.precision import RECIPES
-from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import AttentionPoint, Cluster, MatmulPoint
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, MatmulPoint
+from meshplan.hardware_profiles.tunings import Tuning
 
 LONG_S = 100e-6
 Error = tuple[str, float, float]  # kind, seconds measured, priced over measured - 1

@@ -61,7 +61,7 @@ def output_of(command: str, folder: Path) -> str:
     program, *arguments = shlex.split(command)
     assert program == "meshplan", f"only meshplan is run, not {program}"
     ran = subprocess.run(
-        [sys.executable, "-c", "from planner.cli import main; main()", *arguments],
+        [sys.executable, "-c", "from meshplan.planner.cli.main import main; main()", *arguments],
         cwd=folder,
         env={**os.environ, **PLAIN},
         capture_output=True,

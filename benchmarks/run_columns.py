@@ -2,7 +2,7 @@
 
     python -m benchmarks.run_columns hardware_profiles/published/runs.csv
 
-Fills the columns of `planner.run_notes.FACTS` from each row's words and keeps every other cell as
+Fills the columns of `planner.runs.notes.FACTS` from each row's words and keeps every other cell as
 it is. A file that has the columns already is left alone, since a person may have corrected them.
 """
 
@@ -11,8 +11,8 @@ import io
 import sys
 from pathlib import Path
 
-from planner.run_notes import FACTS, facts_in_words
-from planner.text_files import write_text
+from meshplan.planner.runs.notes import FACTS, facts_in_words
+from meshplan.planner.text_files import write_text
 
 
 def main() -> None:

@@ -12,12 +12,12 @@ import sys
 import time
 from typing import NamedTuple
 
-from costmodels.training import Training
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from planner.models import read_model
-from planner.priced_space import Question
-from planner.search import NoLayoutFits, search
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import NoLayoutFits, search
 
 
 class Case(NamedTuple):

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.layout import SELECTIVE, RecomputeModule
+from meshplan.costmodels.layout import SELECTIVE, RecomputeModule
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -10,9 +10,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
-from costmodels.config_fields import MAX_LAYERS
-from costmodels.model import Model
-from costmodels.training import Training
+from meshplan.costmodels.model.config_fields import MAX_LAYERS
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Training
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)

@@ -8,8 +8,8 @@ input for the backward.
 
 from dataclasses import dataclass
 
-from costmodels.training import Precision
-from hardware_profiles.schema import Dtype, Gpu
+from meshplan.costmodels.training import Precision
+from meshplan.hardware_profiles.schema import Dtype, Gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from hardware_profiles.names import Name
-from hardware_profiles.schema import AttentionKernel, Frozen
+from meshplan.hardware_profiles.names import Name
+from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
 

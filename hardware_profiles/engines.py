@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engine_schema import Engine
 
 HERE = Path(__file__).parent / "engines"
 

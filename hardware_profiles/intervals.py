@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hardware_profiles.tunings import gpu_family
+from meshplan.hardware_profiles.tunings import gpu_family
 
 FILE = Path(__file__).parent / "fits" / "intervals.csv"
 COVERAGE = 0.8

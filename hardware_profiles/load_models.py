@@ -2,7 +2,7 @@
 
 The catalogue is `hardware_profiles/models/<name>.json`, each file the fields of that model's public
 `config.json` that say how large it is, and `_source`, which says where they were read. What a
-configuration means is decided in `costmodels.hf_config`.
+configuration means is decided in `costmodels.model.hf_config`.
 """
 
 import difflib

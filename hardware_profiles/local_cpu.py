@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hardware_profiles.schema import Gpu
+from meshplan.hardware_profiles.schema import Gpu
 
 LOCAL_CPU = "local-cpu"
 ASSUMED_CLOCK_HZ = 3e9

@@ -1,4 +1,4 @@
-"""Published measurements as points of profile files: `python -m hardware_profiles.seed`.
+"""Published measurements as points of profile files: `python -m meshplan.hardware_profiles.seed`.
 
 Fractions, levels and links are written by hand in `measured/*.toml` and `clusters/*.toml`, each
 with its source; the long tables in them are made here from `published/*.csv`, so that a point can
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hardware_profiles.curves import fit_curves
-from hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
-from hardware_profiles.toml_io import read_toml, write_toml
+from meshplan.hardware_profiles.curves import fit_curves
+from meshplan.hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.toml_io import read_toml, write_toml
 
 HERE = Path(__file__).parent
 Row = dict[str, str]

@@ -29,8 +29,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardware_profiles.robust import fit_relative
-from hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype, MatmulPoint
+from meshplan.hardware_profiles.robust import fit_relative
+from meshplan.hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype, MatmulPoint
 
 Floats = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.whole_file import write_whole
 
 MAX_PROFILE_BYTES = 2**20  # the largest built-in file has 60 KiB
 DOTTED = re.compile(r"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){20}")

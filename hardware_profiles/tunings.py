@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hardware_profiles.engines import load_engine
-from hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.schema import Frozen
 
 SHIPPED = Path(__file__).parent / "fits"
 FOLDERS = (*([Path(folder)] if (folder := os.environ.get("MESHPLAN_FITS")) else []), SHIPPED)

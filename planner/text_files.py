@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hardware_profiles.whole_file import write_whole
+from meshplan.hardware_profiles.whole_file import write_whole
 
 
 class CannotWrite(ValueError):

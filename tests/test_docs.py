@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from benchmarks.readme import DOCUMENTS, PLACE, differences, renewed
-from planner.cli import COMMANDS, app, load_command
+from meshplan.planner.cli.main import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

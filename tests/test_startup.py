@@ -11,7 +11,7 @@ HELP_CPU_S = 0.3
 
 PROBE = """
 import contextlib, io, sys
-from planner.cli import app
+from meshplan.planner.cli.main import app
 for arguments in {calls!r}:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         with contextlib.suppress(SystemExit):
@@ -36,7 +36,7 @@ def test_help_is_quick() -> None:
     for _ in range(ROUNDS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-c", "from planner.cli import main; main()", "--help"],
+            [sys.executable, "-c", "from meshplan.planner.cli.main import main; main()", "--help"],
             check=True,
             capture_output=True,
         )

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from costmodels.units import GIB
-from planner.plan import Plan, StageMemory
+from meshplan.costmodels.units import GIB
+from meshplan.planner.case.plan_file import Plan, StageMemory
 
 if TYPE_CHECKING:  # it shows its results by this
-    from executor.dry_run import DryRun
+    from meshplan.executor.dryrun.dry_run import DryRun
 
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "transient")
 

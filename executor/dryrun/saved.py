@@ -5,10 +5,10 @@ from typing import Literal
 
 import torch
 
-from costmodels.layout import Stage
-from executor.dry_run import watched_engine
-from executor.engine.block import Block
-from executor.engine.engine import Job
+from meshplan.costmodels.layout import Stage
+from meshplan.executor.dryrun.dry_run import watched_engine
+from meshplan.executor.engine.block import Block
+from meshplan.executor.engine.engine import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executor.dryrun.work import Work
-from executor.engine.clock import Phase
+from meshplan.executor.dryrun.work import Work
+from meshplan.executor.engine.clock import Phase
 
 BLOCK_BYTES = 512
 Category = Literal["weights", "gradients", "optimizer", "activations", "transient"]

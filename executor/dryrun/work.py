@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.engine import kernels
+from meshplan.executor.engine import kernels
 
 aten, c10d = torch.ops.aten, torch.ops.c10d
 

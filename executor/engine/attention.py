@@ -14,12 +14,19 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from costmodels.model import Attention
-from executor.engine import kernels
-from executor.engine.functions import ColumnLinear, Differentiable, Gather, RmsNorm, Rope, RowLinear
-from executor.engine.groups import all_gather, reduce_scatter
-from executor.engine.local import Local, Norm
-from executor.engine.weights import Weight
+from meshplan.costmodels.model.transformer import Attention
+from meshplan.executor.engine import kernels
+from meshplan.executor.engine.functions import (
+    ColumnLinear,
+    Differentiable,
+    Gather,
+    RmsNorm,
+    Rope,
+    RowLinear,
+)
+from meshplan.executor.engine.groups import all_gather, reduce_scatter
+from meshplan.executor.engine.rank_context import Local, Norm
+from meshplan.executor.engine.weights import Weight
 
 
 @dataclass(frozen=True, slots=True)

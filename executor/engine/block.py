@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from costmodels.layout import RecomputeModule, Stage
-from costmodels.model import Layer
-from executor.engine.around import Recompute
-from executor.engine.attention import GroupedQuery, Latent
-from executor.engine.feed_forward import Dense, Mixture
-from executor.engine.local import Local, Norm
-from executor.engine.weights import Unit
+from meshplan.costmodels.layout import RecomputeModule, Stage
+from meshplan.costmodels.model.transformer import Layer
+from meshplan.executor.engine.attention import GroupedQuery, Latent
+from meshplan.executor.engine.feed_forward import Dense, Mixture
+from meshplan.executor.engine.hooks import Recompute
+from meshplan.executor.engine.rank_context import Local, Norm
+from meshplan.executor.engine.weights import Unit
 
 
 class Block:

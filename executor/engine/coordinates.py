@@ -12,7 +12,7 @@ data.
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodels.layout import Layout
+from meshplan.costmodels.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from costmodels.training import Training
+from meshplan.costmodels.training import Training
 
 
 class UnreadableData(ValueError):

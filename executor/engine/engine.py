@@ -11,24 +11,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from costmodels.layout import Layout, check_layout
-from costmodels.model import Model
-from costmodels.training import Training
-from executor.engine.clock import Clock, Observer
-from executor.engine.coordinates import Coordinates
-from executor.engine.data import Sequences
-from executor.engine.ends import Embed, Head
-from executor.engine.groups import make_groups
-from executor.engine.heap import Heap
-from executor.engine.legality import check_engine_layout
-from executor.engine.local import Local
-from executor.engine.multi_token import MultiToken
-from executor.engine.optimizer import Update
-from executor.engine.part import Ends, Part
-from executor.engine.pipeline import Batch, Pipeline
-from executor.engine.record import StepRecord
-from executor.engine.schedule import actions, rank_of, stages_of
-from executor.engine.weights import Source, Unit, Weight
+from meshplan.costmodels.layout import Layout, check_layout
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Training
+from meshplan.executor.engine.clock import Clock, Observer
+from meshplan.executor.engine.coordinates import Coordinates
+from meshplan.executor.engine.data import Sequences
+from meshplan.executor.engine.embedding_head import Embed, Head
+from meshplan.executor.engine.groups import make_groups
+from meshplan.executor.engine.heap import Heap
+from meshplan.executor.engine.legality import check_engine_layout
+from meshplan.executor.engine.multi_token import MultiToken
+from meshplan.executor.engine.optimizer import Update
+from meshplan.executor.engine.pipeline import Batch, Pipeline
+from meshplan.executor.engine.rank_context import Local
+from meshplan.executor.engine.record import StepRecord
+from meshplan.executor.engine.schedule import actions, rank_of, stages_of
+from meshplan.executor.engine.stage import Ends, Part
+from meshplan.executor.engine.weights import Source, Unit, Weight
 
 INIT_STD = 0.02
 

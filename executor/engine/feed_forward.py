@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costmodels.model import Experts
-from executor.engine.functions import (
+from meshplan.costmodels.model.transformer import Experts
+from meshplan.executor.engine.functions import (
     AllToAll,
     ColumnLinear,
     Combine,
@@ -22,9 +22,9 @@ from executor.engine.functions import (
     RowLinear,
     SwiGlu,
 )
-from executor.engine.groups import exchange_counts
-from executor.engine.local import Local
-from executor.engine.weights import Source, Weight
+from meshplan.executor.engine.groups import exchange_counts
+from meshplan.executor.engine.rank_context import Local
+from meshplan.executor.engine.weights import Source, Weight
 
 
 class Dense:

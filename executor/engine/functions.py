@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
-from executor.engine import kernels
-from executor.engine.groups import all_gather, all_to_all, reduce_scatter
-from executor.engine.weights import Ledger, Weight
+from meshplan.executor.engine import kernels
+from meshplan.executor.engine.groups import all_gather, all_to_all, reduce_scatter
+from meshplan.executor.engine.weights import Ledger, Weight
 
 
 class Differentiable(Function):

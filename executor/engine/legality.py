@@ -15,9 +15,9 @@ Beyond `costmodels.layout.check_layout`:
 
 from collections.abc import Iterator
 
-from costmodels.layout import InvalidLayout, Layout
-from costmodels.model import Model
-from costmodels.training import Training
+from meshplan.costmodels.layout import InvalidLayout, Layout
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Training
 
 RECOMPUTED = ("core_attention", "mlp", "moe")
 

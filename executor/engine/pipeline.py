@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from costmodels.actions import Action
-from executor.engine.clock import Observer
-from executor.engine.local import Local
-from executor.engine.part import Part
-from executor.engine.schedule import rank_of
+from meshplan.costmodels.schedule.actions import Action
+from meshplan.executor.engine.clock import Observer
+from meshplan.executor.engine.rank_context import Local
+from meshplan.executor.engine.schedule import rank_of
+from meshplan.executor.engine.stage import Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 A V-shaped zero-bubble order depends on how long actions take, and is timed as if it was found for
 the times at hand. Here F, I and W take equal time, so that the order depends on the layout alone
-and every rank works out the same; `costmodels.greedy` says what that costs.
+and every rank works out the same; `costmodels.schedule.v_shaped` says what that costs.
 """
 
-from costmodels import held
-from costmodels.actions import Action
-from costmodels.in_flight import rank_of_chunk
-from costmodels.layout import Layout
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.schedule import held_micro_batches as held
+from meshplan.costmodels.schedule.actions import Action
+from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 
 
 def stages_of(layout: Layout, pp_rank: int) -> list[int]:

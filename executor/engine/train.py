@@ -1,7 +1,7 @@
 """The program of one rank: run a plan for some steps and write what each took.
 
-    python -m torch.distributed.run --nproc-per-node N -m executor.engine.train plan.yaml \\
-        --steps 10 --warmup 3 --out DIR [--device cpu|cuda] [--data FILE] [--seed S]
+    python -m torch.distributed.run --nproc-per-node N -m meshplan.executor.engine.train \\
+        plan.yaml --steps 10 --warmup 3 --out DIR [--device cpu|cuda] [--data FILE] [--seed S]
 
 Each rank writes DIR/rank{r}.jsonl, one `record.StepRecord` per line, warm-up steps included, and
 DIR/rank{r}.phase (`heartbeat`). It dies with the process that started it.
@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from costmodels.hf_config import model_from_config
-from costmodels.layout import InvalidLayout
-from executor.engine.data import Sequences, UnreadableData
-from executor.engine.engine import Engine, Job
-from executor.engine.heap import keep_freed_memory
-from executor.engine.heartbeat import Heartbeat
-from executor.parent_death import die_with_parent
-from planner.plan import UnreadablePlan, read_plan
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.executor.engine.data import Sequences, UnreadableData
+from meshplan.executor.engine.engine import Engine, Job
+from meshplan.executor.engine.heap import keep_freed_memory
+from meshplan.executor.engine.heartbeat import Heartbeat
+from meshplan.executor.parent_death import die_with_parent
+from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="executor.engine.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="meshplan.executor.engine.train", description=__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("--steps", type=int, default=10, help="timed steps")
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones")

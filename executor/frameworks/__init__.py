@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from executor.frameworks import (
+from meshplan.executor.frameworks import (
     accelerate,
     bridge,
     deepspeed,
@@ -17,8 +17,8 @@ from executor.frameworks import (
     torchtitan,
     torchtitan_read,
 )
-from planner.plan import Plan
-from planner.reading import Exported, Reading, UnreadableConfig
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import Exported, Reading, UnreadableConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from typing import Any
 
 import yaml
 
-from costmodels.training import Precision
-from executor.frameworks.documents import read_yaml
-from executor.frameworks.saying import (
+from meshplan.costmodels.training import Precision
+from meshplan.executor.frameworks.documents import read_yaml
+from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
@@ -33,9 +33,9 @@ from executor.frameworks.saying import (
     modules_unsaid,
     unless,
 )
-from executor.frameworks.values import Values, put, shown
-from planner.plan import Plan
-from planner.reading import (
+from meshplan.executor.frameworks.values import Values, put, shown
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import (
     CannotSay,
     Exported,
     Fact,

@@ -28,11 +28,12 @@ from collections.abc import Mapping
 
 import yaml
 
-from costmodels.training import Precision
-from executor.frameworks.documents import read_yaml
-from executor.frameworks.megatron_flags import NEMO, judged
-from executor.frameworks.megatron_model import model_config_of, model_unread
-from executor.frameworks.megatron_settings import (
+from meshplan.costmodels.training import Precision
+from meshplan.executor.frameworks.documents import read_yaml
+from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, answer_of
+from meshplan.executor.frameworks.megatron_flags import NEMO, judged
+from meshplan.executor.frameworks.megatron_model import model_config_of, model_unread
+from meshplan.executor.frameworks.megatron_settings import (
     COUNTS,
     layout_facts,
     layout_settings,
@@ -40,11 +41,10 @@ from executor.frameworks.megatron_settings import (
     training_facts,
     training_settings,
 )
-from executor.frameworks.nemo import is_nemo, megatron_facts, resolved
-from executor.frameworks.saying import GPUS_PER_NODE, answer_of
-from executor.frameworks.values import Values, put, shown
-from planner.plan import Plan
-from planner.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+from meshplan.executor.frameworks.nemo import is_nemo, megatron_facts, resolved
+from meshplan.executor.frameworks.values import Values, put, shown
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
 
 RECIPES = {
     "llama-3-8b": "llama3_8b",

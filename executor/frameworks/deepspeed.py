@@ -25,19 +25,19 @@ from typing import Any
 
 import yaml
 
-from costmodels.layout import InvalidLayout
-from costmodels.training import Optimizer
-from executor.frameworks.documents import read_json
-from executor.frameworks.saying import (
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.training import Optimizer
+from meshplan.executor.frameworks.documents import read_json
+from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
     imbalance_unsaid,
     unless,
 )
-from executor.frameworks.values import Values, put, shown
-from planner.plan import Plan
-from planner.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+from meshplan.executor.frameworks.values import Values, put, shown
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
 
 FILE = "ds_config.json"
 LAUNCHER_FILE = "accelerate.yaml"

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from planner.limits import (
+from meshplan.planner.case.limits import (
     CYAML,
     MAX_DEPTH,
     MAX_DIGITS,
@@ -24,7 +24,7 @@ from planner.limits import (
     check_toml,
     check_yaml,
 )
-from planner.reading import Fact, UnreadableConfig
+from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _QUOTED = ("'", '"', "|", ">")
 _TRUE, _FALSE = frozenset(("true", "yes", "on")), frozenset(("false", "no", "off"))

@@ -22,10 +22,15 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from executor.frameworks.documents import read_yaml
-from executor.frameworks.megatron_flags import MEGATRON, judged
-from executor.frameworks.megatron_model import model_config_of, model_settings, model_unread
-from executor.frameworks.megatron_settings import (
+from meshplan.executor.frameworks.documents import read_yaml
+from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
+from meshplan.executor.frameworks.megatron_flags import MEGATRON, judged
+from meshplan.executor.frameworks.megatron_model import (
+    model_config_of,
+    model_settings,
+    model_unread,
+)
+from meshplan.executor.frameworks.megatron_settings import (
     COUNTS,
     OLDER,
     deepspeed_facts,
@@ -36,12 +41,11 @@ from executor.frameworks.megatron_settings import (
     training_facts,
     training_settings,
 )
-from executor.frameworks.saying import GPUS_PER_NODE, Answer, answer_of
-from executor.frameworks.shell import read_script
-from executor.frameworks.shell_launches import launches
-from executor.frameworks.values import Values, put, shown
-from planner.plan import Plan
-from planner.reading import (
+from meshplan.executor.frameworks.shell import read_script
+from meshplan.executor.frameworks.shell_launches import launches
+from meshplan.executor.frameworks.values import Values, put, shown
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import (
     Exported,
     Fact,
     IllegalConfig,

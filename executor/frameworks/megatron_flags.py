@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from executor.frameworks.values import shown
-from planner.reading import Fact
+from meshplan.executor.frameworks.values import shown
+from meshplan.planner.case.reading import Fact
 
 _OFF = ("", "0", "0.0", "false", "none", "null", "[]")
 _SHOWN = 8  # names in one note

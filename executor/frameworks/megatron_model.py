@@ -14,11 +14,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.model import Experts, Model
-from executor.frameworks.megatron_numerics import numeric_config, numeric_settings
-from executor.frameworks.saying import Answer
-from executor.frameworks.values import Values
-from planner.reading import CannotSay, Fact, UnreadableConfig
+from meshplan.costmodels.model.transformer import Experts, Model
+from meshplan.executor.frameworks.export_notes import Answer
+from meshplan.executor.frameworks.megatron_numerics import numeric_config, numeric_settings
+from meshplan.executor.frameworks.values import Values
+from meshplan.planner.case.reading import CannotSay, Fact, UnreadableConfig
 
 _ALIBI = ("bloom", "mpt")
 _GATED = ("swiglu", "quick_geglu", "geglu")

@@ -24,10 +24,10 @@ rotary_pos_embedding.py` (_apply_scaling: llama3's factors 1 and 4, 8192 positio
 
 from typing import Any
 
-from costmodels.model import Model
-from costmodels.numerics import Numerics, RotaryScaling, Router
-from executor.frameworks.values import Values
-from planner.reading import CannotSay
+from meshplan.costmodels.model.numerics import Numerics, RotaryScaling, Router
+from meshplan.costmodels.model.transformer import Model
+from meshplan.executor.frameworks.values import Values
+from meshplan.planner.case.reading import CannotSay
 
 _LLAMA3 = {"low_frequency": 1.0, "high_frequency": 4.0, "original_positions": 8192}
 _LATENT_YARN = {"original_positions": 4096, "beta_fast": 32.0, "beta_slow": 1.0}

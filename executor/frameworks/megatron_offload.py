@@ -11,11 +11,11 @@ stated), `megatron/core/optimizer/optimizer_config.py` (there it is 0, as in Meg
 `megatron/core/transformer/transformer_config.py` (cpu_offloading).
 """
 
-from costmodels.layout import Layout
-from costmodels.model import Model
-from executor.frameworks.saying import unless
-from executor.frameworks.values import Values, put
-from planner.reading import CannotSay, Fact
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.model.transformer import Model
+from meshplan.executor.frameworks.export_notes import unless
+from meshplan.executor.frameworks.values import Values, put
+from meshplan.planner.case.reading import CannotSay, Fact
 
 
 def offload_settings(la: Layout, model: Model) -> tuple[dict[str, object], list[CannotSay]]:

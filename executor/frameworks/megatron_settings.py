@@ -10,11 +10,10 @@ validate_args), `megatron/core/transformer/transformer_config.py` (recompute, fp
 
 import re
 
-from costmodels.layout import Layout, RecomputeModule
-from costmodels.model import Model
-from costmodels.training import Optimizer, Precision, Training
-from executor.frameworks.megatron_offload import offload_facts, offload_settings
-from executor.frameworks.saying import (
+from meshplan.costmodels.layout import Layout, RecomputeModule
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Optimizer, Precision, Training
+from meshplan.executor.frameworks.export_notes import (
     Answer,
     imbalance_unsaid,
     modules_unsaid,
@@ -22,9 +21,10 @@ from executor.frameworks.saying import (
     uniform_recompute,
     unless,
 )
-from executor.frameworks.values import Values, put, shown
-from planner.limits import MAX_EXPRESSION
-from planner.reading import (
+from meshplan.executor.frameworks.megatron_offload import offload_facts, offload_settings
+from meshplan.executor.frameworks.values import Values, put, shown
+from meshplan.planner.case.limits import MAX_EXPRESSION
+from meshplan.planner.case.reading import (
     CannotSay,
     Fact,
     IllegalConfig,
@@ -32,7 +32,7 @@ from planner.reading import (
     Recompute,
     UnreadableConfig,
 )
-from planner.resolve import engine_named
+from meshplan.planner.case.resolve import engine_named
 
 COUNTS = {
     "tensor_parallel": "tensor_model_parallel_size",

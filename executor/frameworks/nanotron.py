@@ -24,11 +24,11 @@ from typing import Any
 
 import yaml
 
-from costmodels.layout import Schedule
-from costmodels.model import Model
-from costmodels.stage_split import split_by_cost
-from costmodels.training import Precision
-from executor.frameworks.saying import (
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.stage_split import split_by_cost
+from meshplan.costmodels.training import Precision
+from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
@@ -36,8 +36,8 @@ from executor.frameworks.saying import (
     modules_unsaid,
     unless,
 )
-from planner.plan import Plan
-from planner.reading import (
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import (
     CannotSay,
     Exported,
 )

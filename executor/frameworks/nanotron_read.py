@@ -6,10 +6,10 @@ Absent settings are the defaults of `ParallelismArgs` and `MoEConfig`. Sources a
 from collections.abc import Mapping
 from typing import Any
 
-from executor.frameworks.documents import read_yaml
-from executor.frameworks.nanotron import COUNTS, DTYPES, SCHEDULES, TP_MODES
-from executor.frameworks.values import Values, put
-from planner.reading import Fact, Placement, Reading, Recompute, UnreadableConfig
+from meshplan.executor.frameworks.documents import read_yaml
+from meshplan.executor.frameworks.nanotron import COUNTS, DTYPES, SCHEDULES, TP_MODES
+from meshplan.executor.frameworks.values import Values, put
+from meshplan.planner.case.reading import Fact, Placement, Reading, Recompute, UnreadableConfig
 
 _SIZES = (
     "hidden_size",

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from planner.reading import Fact, UnreadableConfig
+from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
 _PLAIN = ("gelu", "relu", "squared-relu", "openai-gelu", "approx-gelu", "gelu-approx")

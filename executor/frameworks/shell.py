@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from executor.frameworks import shell_syntax as syntax
-from executor.frameworks.shell_arithmetic import NotArithmetic
-from executor.frameworks.shell_conditions import arithmetic_holds, double_holds, test_holds
-from executor.frameworks.shell_expand import (
+from meshplan.executor.frameworks import shell_syntax as syntax
+from meshplan.executor.frameworks.shell_arithmetic import NotArithmetic
+from meshplan.executor.frameworks.shell_conditions import arithmetic_holds, double_holds, test_holds
+from meshplan.executor.frameworks.shell_expand import (
     MAX_CHARS,
     MAX_TOKENS,
     Expander,
@@ -30,8 +30,8 @@ from executor.frameworks.shell_expand import (
     plain,
     shown_text,
 )
-from executor.frameworks.shell_words import Piece, Word, split_words
-from planner.reading import Fact, UnreadableConfig
+from meshplan.executor.frameworks.shell_words import Piece, Word, split_words
+from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 MAX_STEPS = 20_000  # commands followed in one script
 MAX_ROUNDS = 1_000  # of one loop

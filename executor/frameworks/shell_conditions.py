@@ -9,10 +9,10 @@ import operator
 import re
 from collections.abc import Callable
 
-from executor.frameworks.shell_arithmetic import NotArithmetic
-from executor.frameworks.shell_expand import Expander, Text, is_unset, plain, shown_text
-from executor.frameworks.shell_words import Word
-from planner.reading import UnreadableConfig
+from meshplan.executor.frameworks.shell_arithmetic import NotArithmetic
+from meshplan.executor.frameworks.shell_expand import Expander, Text, is_unset, plain, shown_text
+from meshplan.executor.frameworks.shell_words import Word
+from meshplan.planner.case.reading import UnreadableConfig
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,

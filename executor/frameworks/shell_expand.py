@@ -13,10 +13,10 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
-from executor.frameworks.shell_arithmetic import NotArithmetic, evaluate
-from executor.frameworks.shell_text import change_of, computed
-from executor.frameworks.shell_words import Piece, Word
-from planner.reading import UnreadableConfig
+from meshplan.executor.frameworks.shell_arithmetic import NotArithmetic, evaluate
+from meshplan.executor.frameworks.shell_text import change_of, computed
+from meshplan.executor.frameworks.shell_words import Piece, Word
+from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
 MAX_CHARS = 16 * MAX_TOKENS
@@ -212,7 +212,7 @@ class Expander:
 
     def _word(self, text: str, line: int, *, quoted: bool) -> list[_Atom]:
         """The word after `:-`, which may be quoted and may hold variables itself."""
-        from executor.frameworks.shell_words import split_words
+        from meshplan.executor.frameworks.shell_words import split_words
 
         self.depth += 1
         lines = [(0, line)]

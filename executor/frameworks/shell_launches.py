@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from executor.frameworks.shell import Script
-from planner.reading import Fact
+from meshplan.executor.frameworks.shell import Script
+from meshplan.planner.case.reading import Fact
 
 
 def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:

@@ -7,8 +7,8 @@ Leaves out: `coproc`, `time` (a plain word here), process substitution. Redirect
 import re
 from dataclasses import dataclass, field
 
-from executor.frameworks.shell_words import Word
-from planner.reading import UnreadableConfig
+from meshplan.executor.frameworks.shell_words import Word
+from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_DEPTH = 80  # commands and blocks inside each other
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")

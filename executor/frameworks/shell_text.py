@@ -7,7 +7,7 @@ import fnmatch
 import re
 from collections.abc import Callable
 
-from executor.frameworks.shell_arithmetic import NotArithmetic, evaluate
+from meshplan.executor.frameworks.shell_arithmetic import NotArithmetic, evaluate
 
 MAX_NUMBERS = 20_000  # of one `seq`
 

@@ -12,8 +12,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.limits import check_size
-from planner.reading import UnreadableConfig
+from meshplan.planner.case.limits import check_size
+from meshplan.planner.case.reading import UnreadableConfig
 
 OPERATORS = (
     *(";;&", "&>>", "<<-", "<<<", "&&", "||", ";;", ";&", "<<", ">>", ">&", "<&", "<>", ">|"),

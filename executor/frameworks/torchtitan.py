@@ -18,7 +18,7 @@ resharding, v0.2.2 `models/llama3/infra/parallelize.py`.
 import re
 from typing import Any
 
-from executor.frameworks.saying import (
+from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
@@ -27,21 +27,21 @@ from executor.frameworks.saying import (
     recompute_unsaid,
     unless,
 )
-from executor.frameworks.torchtitan_names import (
+from meshplan.executor.frameworks.torchtitan_names import (
     MODELS,
     SCHEDULES,
     Version,
     module_names,
 )
-from executor.frameworks.torchtitan_python import write_python
-from executor.frameworks.torchtitan_toml import write_toml
-from planner.engine_rules import check_split_backward
-from planner.plan import Plan
-from planner.reading import (
+from meshplan.executor.frameworks.torchtitan_python import write_python
+from meshplan.executor.frameworks.torchtitan_toml import write_toml
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import (
     CannotSay,
     Exported,
 )
-from planner.resolve import engine_named
+from meshplan.planner.case.resolve import engine_named
+from meshplan.planner.space.engine_rules import check_split_backward
 
 LATEST: Version = "0.3"
 

@@ -9,8 +9,8 @@ Source: pytorch/torchtitan v0.2.2 (73a0e697) `torchtitan/config/job_config.py`,
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodels.layout import Schedule
-from costmodels.training import Precision
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.training import Precision
 
 Version = Literal["0.2", "0.3"]
 

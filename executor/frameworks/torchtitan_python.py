@@ -12,16 +12,16 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from executor.frameworks.saying import Answer, nearest_recompute
-from executor.frameworks.torchtitan_names import (
+from meshplan.executor.frameworks.export_notes import Answer, nearest_recompute
+from meshplan.executor.frameworks.torchtitan_names import (
     CONVERTER_CLASSES,
     MODELS,
     Flavor,
     model_named,
     model_of_function,
 )
-from planner.limits import MAX_COUNT, check_size
-from planner.reading import Fact, UnreadableConfig
+from meshplan.planner.case.limits import MAX_COUNT, check_size
+from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _SECTION = {
     "ParallelismConfig": "parallelism",

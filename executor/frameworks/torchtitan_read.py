@@ -7,8 +7,8 @@ layer, in 0.3 by operation). Sources as in `torchtitan`.
 
 from typing import get_args
 
-from executor.frameworks.documents import read_toml
-from executor.frameworks.torchtitan_names import (
+from meshplan.executor.frameworks.documents import read_toml
+from meshplan.executor.frameworks.torchtitan_names import (
     CONVERTERS,
     COUNTS,
     NEAREST,
@@ -17,9 +17,9 @@ from executor.frameworks.torchtitan_names import (
     V_SHAPED,
     model_named,
 )
-from executor.frameworks.torchtitan_python import read_python
-from executor.frameworks.values import Values, put, shown
-from planner.reading import (
+from meshplan.executor.frameworks.torchtitan_python import read_python
+from meshplan.executor.frameworks.values import Values, put, shown
+from meshplan.planner.case.reading import (
     Fact,
     IllegalConfig,
     Mode,

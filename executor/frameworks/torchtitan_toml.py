@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from executor.frameworks.saying import Answer, nearest_recompute
-from executor.frameworks.torchtitan_names import CONVERTERS, MODELS, Flavor
+from meshplan.executor.frameworks.export_notes import Answer, nearest_recompute
+from meshplan.executor.frameworks.torchtitan_names import CONVERTERS, MODELS, Flavor
 
 
 def write_toml(model: str, answer: Answer, sections: Mapping[str, Mapping[str, Any]]) -> str:

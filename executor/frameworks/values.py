@@ -7,9 +7,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from executor.frameworks.documents import number
-from planner.limits import MAX_COUNT as MOST
-from planner.reading import Fact, IllegalConfig, UnreadableConfig
+from meshplan.executor.frameworks.documents import number
+from meshplan.planner.case.limits import MAX_COUNT as MOST
+from meshplan.planner.case.reading import Fact, IllegalConfig, UnreadableConfig
 
 T = TypeVar("T")
 

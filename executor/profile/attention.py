@@ -22,12 +22,12 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from executor.engine import kernels
-from executor.profile.bench import Bench, Call
-from executor.profile.matmul import TORCH_DTYPE, dtypes_of
-from executor.profile.measurement import Measurement
-from executor.profile.record import Record
-from hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype
+from meshplan.executor.engine import kernels
+from meshplan.executor.profile.bench import Bench, Call
+from meshplan.executor.profile.matmul import TORCH_DTYPE, dtypes_of
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.record import Record
+from meshplan.hardware_profiles.schema import AttentionKernel, AttentionPoint, Dtype
 
 Direction = Literal["forward", "backward"]
 

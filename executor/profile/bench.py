@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from executor.profile.statistics import Timing, confident, kept, kept_quantile, summarise
+from meshplan.executor.profile.statistics import Timing, confident, kept, kept_quantile, summarise
 
 SAMPLE_S = {"cuda": 1e-3, "cpu": 2e-4}  # shorter calls are repeated: the grain is below 0.1 %
 MAX_BATCH = 10

@@ -15,13 +15,13 @@ from typing import get_args
 import torch
 import torch.distributed as dist
 
-from costmodels.units import MIB
-from executor.profile.bench import Bench, Call
-from executor.profile.groups import GroupShape, group_shapes, members
-from executor.profile.measurement import Measurement
-from executor.profile.memory import context_bytes
-from executor.profile.record import Quantity, Record
-from hardware_profiles.schema import CollectiveKind, CurvePoint
+from meshplan.costmodels.units import MIB
+from meshplan.executor.profile.bench import Bench, Call
+from meshplan.executor.profile.groups import GroupShape, group_shapes, members
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.memory import context_bytes
+from meshplan.executor.profile.record import Quantity, Record
+from meshplan.hardware_profiles.schema import CollectiveKind, CurvePoint
 
 KINDS: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
 NUMBER = torch.float32

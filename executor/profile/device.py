@@ -2,10 +2,10 @@
 
 import torch
 
-from executor.profile.write import Measured, measured_gpu
-from hardware_profiles.load import gpu_names, load_gpu
-from hardware_profiles.local_cpu import detect_cpu
-from hardware_profiles.schema import Gpu
+from meshplan.executor.profile.write import Measured, measured_gpu
+from meshplan.hardware_profiles.load import gpu_names, load_gpu
+from meshplan.hardware_profiles.local_cpu import detect_cpu
+from meshplan.hardware_profiles.schema import Gpu
 
 MEMORY_TOLERANCE = 0.03  # drivers reserve a little more or less
 

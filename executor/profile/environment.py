@@ -10,10 +10,10 @@ import subprocess
 import torch
 import torch.distributed as dist
 
-from executor.profile.bench import Bench
-from executor.profile.matmul import Shape, product_call
-from executor.profile.record import Header
-from hardware_profiles.local_cpu import num_cores
+from meshplan.executor.profile.bench import Bench
+from meshplan.executor.profile.matmul import Shape, product_call
+from meshplan.executor.profile.record import Header
+from meshplan.hardware_profiles.local_cpu import num_cores
 
 CLOCKS = (
     "clocks.sm",

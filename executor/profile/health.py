@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from costmodels.units import MIB
-from executor.profile.groups import GroupShape, members
-from executor.profile.record import Record
-from executor.profile.statistics import slow_members
-from hardware_profiles.schema import CurvePoint
+from meshplan.costmodels.units import MIB
+from meshplan.executor.profile.groups import GroupShape, members
+from meshplan.executor.profile.record import Record
+from meshplan.executor.profile.statistics import slow_members
+from meshplan.hardware_profiles.schema import CurvePoint
 
 SLOW_RANK = 0.05  # of the median rank: GPUs of one kind differ by 1-3 % in clock under load
 SLOW_LINK = 0.20  # of the median group

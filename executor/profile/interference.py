@@ -15,13 +15,13 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from costmodels.units import MIB
-from executor.profile.bench import Bench, Call, stream_event
-from executor.profile.collectives import Groups
-from executor.profile.groups import GroupShape
-from executor.profile.matmul import Shape, product_call
-from executor.profile.measurement import Measurement
-from executor.profile.record import Quantity, Record
+from meshplan.costmodels.units import MIB
+from meshplan.executor.profile.bench import Bench, Call, stream_event
+from meshplan.executor.profile.collectives import Groups
+from meshplan.executor.profile.groups import GroupShape
+from meshplan.executor.profile.matmul import Shape, product_call
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.record import Quantity, Record
 
 REPEATS = {"cuda": 7, "cpu": 2}  # a CPU repeats them in every sweep
 

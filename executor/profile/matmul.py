@@ -22,12 +22,12 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from executor.profile.bench import Bench, Call
-from executor.profile.measurement import Measurement
-from executor.profile.native_kernels import grouped_call
-from executor.profile.operands import random_numbers
-from executor.profile.record import Quantity, Record
-from hardware_profiles.schema import Dtype, MatmulPoint
+from meshplan.executor.profile.bench import Bench, Call
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.native_kernels import grouped_call
+from meshplan.executor.profile.operands import random_numbers
+from meshplan.executor.profile.record import Quantity, Record
+from meshplan.hardware_profiles.schema import Dtype, MatmulPoint
 
 TORCH_DTYPE: dict[Dtype, torch.dtype] = {
     "fp32": torch.float32,

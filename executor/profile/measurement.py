@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from executor.profile.bench import Bench
-from executor.profile.record import Record
+from meshplan.executor.profile.bench import Bench
+from meshplan.executor.profile.record import Record
 
 
 @dataclass(frozen=True, slots=True)

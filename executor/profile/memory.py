@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from costmodels.units import MIB
-from executor.profile.bench import Bench
-from executor.profile.measurement import Measurement
-from executor.profile.native_kernels import NATIVE, Kinds, Moving
-from executor.profile.operands import rows_of_numbers
-from executor.profile.record import Quantity, Record
+from meshplan.costmodels.units import MIB
+from meshplan.executor.profile.bench import Bench
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.native_kernels import NATIVE, Kinds, Moving
+from meshplan.executor.profile.operands import rows_of_numbers
+from meshplan.executor.profile.record import Quantity, Record
 
 ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
 

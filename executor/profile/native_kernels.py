@@ -5,7 +5,7 @@ to fp32 and back, so that no copy or add says how fast they move their bytes.
 
     rms_norm, rope, swiglu    2, 2 and 3 tensors; backward 3, 2 and 5
     weighed_swiglu            the same: of experts, each row times its router's weight
-    cross_entropy             as `costmodels.ends` counts it, forward and backward together
+    cross_entropy             as `costmodels.operations.embedding_head` counts it, both directions
     gradient_add              a product read, the fp32 buffer of gradients read and written
     permute                   rows taken by number, and added to others by number: 2 tensors each
 
@@ -17,12 +17,12 @@ from functools import partial
 
 import torch
 
-from costmodels.ends import loss_bytes
-from executor.engine import kernels
-from executor.engine.ends import cross_entropy
-from executor.profile.bench import Call
-from executor.profile.operands import rows_of_numbers
-from hardware_profiles.schema import pointwise_name
+from meshplan.costmodels.operations.embedding_head import loss_bytes
+from meshplan.executor.engine import kernels
+from meshplan.executor.engine.embedding_head import cross_entropy
+from meshplan.executor.profile.bench import Call
+from meshplan.executor.profile.operands import rows_of_numbers
+from meshplan.hardware_profiles.schema import pointwise_name
 
 Moving = tuple[Call, float]
 Kinds = dict[str, Callable[[float, torch.device], Moving]]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.schema import Frozen
 
 
 class Options(Frozen):

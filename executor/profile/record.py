@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from executor.profile.statistics import Timing
-from hardware_profiles.schema import AttentionPoint, CurvePoint, Frozen, MatmulPoint
-from hardware_profiles.whole_file import write_whole
+from meshplan.executor.profile.statistics import Timing
+from meshplan.hardware_profiles.schema import AttentionPoint, CurvePoint, Frozen, MatmulPoint
+from meshplan.hardware_profiles.whole_file import write_whole
 
 
 class ForeignPartial(ValueError):

@@ -1,6 +1,6 @@
 """How well a profile's own points predict each other: fit on half of them, predict the other half.
 
-    python -m executor.profile.refit my-cluster.toml
+    python -m meshplan.executor.profile.refit my-cluster.toml
 
 matmul       every second shape by FLOPs is held out, by number format; points of one shape in
              several layouts stay together
@@ -20,10 +20,10 @@ from statistics import median, quantiles
 from rich.console import Console
 from rich.table import Table
 
-from hardware_profiles.curves import curve_seconds, fit_curve
-from hardware_profiles.load import UnknownProfile, load_cluster
-from hardware_profiles.schema import Cluster, CurvePoint, MatmulPoint
-from hardware_profiles.surface import matmul_surface
+from meshplan.hardware_profiles.curves import curve_seconds, fit_curve
+from meshplan.hardware_profiles.load import UnknownProfile, load_cluster
+from meshplan.hardware_profiles.schema import Cluster, CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.surface import matmul_surface
 
 MATMUL_LIMIT = {"cpu": 0.10}
 GPU_MATMUL_LIMIT = 0.05

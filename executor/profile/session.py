@@ -1,8 +1,8 @@
 """One profiling run, on every rank: plan, measure what is not yet measured, write.
 
 Started by `meshplan profile` through torchrun (or by srun, or alone) as `python -m
-executor.profile.session OPTIONS`, with OPTIONS as JSON. Rank 0 keeps the partial file and writes
-the profile; the others only measure.
+meshplan.executor.profile.session OPTIONS`, with OPTIONS as JSON. Rank 0 keeps the partial file and
+writes the profile; the others only measure.
 """
 
 import os
@@ -16,17 +16,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record as report_error
 
-from executor.engine.heap import keep_freed_memory
-from executor.parent_death import die_with_parent
-from executor.profile import attention, collectives, interference, matmul, memory
-from executor.profile.bench import Bench
-from executor.profile.collectives import Groups
-from executor.profile.device import found_gpu
-from executor.profile.environment import conditions, header
-from executor.profile.measurement import Measurement
-from executor.profile.options import Options
-from executor.profile.progress import Progress
-from executor.profile.record import (
+from meshplan.executor.engine.heap import keep_freed_memory
+from meshplan.executor.parent_death import die_with_parent
+from meshplan.executor.profile import attention, collectives, interference, matmul, memory
+from meshplan.executor.profile.bench import Bench
+from meshplan.executor.profile.collectives import Groups
+from meshplan.executor.profile.device import found_gpu
+from meshplan.executor.profile.environment import conditions, header
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.options import Options
+from meshplan.executor.profile.progress import Progress
+from meshplan.executor.profile.record import (
     Quantity,
     Record,
     append_partial,
@@ -34,10 +34,10 @@ from executor.profile.record import (
     read_partial,
     start_partial,
 )
-from executor.profile.sweeps import SWEEPS, is_of, merged, named, repeated, swept
-from executor.profile.write import Job, Measured, build_cluster
-from hardware_profiles.load import save_cluster
-from hardware_profiles.local_cpu import num_cores
+from meshplan.executor.profile.sweeps import SWEEPS, is_of, merged, named, repeated, swept
+from meshplan.executor.profile.write import Job, Measured, build_cluster
+from meshplan.hardware_profiles.load import save_cluster
+from meshplan.hardware_profiles.local_cpu import num_cores
 
 Value = TypeVar("Value")
 RESERVE_S = 10.0  # of the time limit, for starting the processes and for writing

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, median
 
-from executor.profile.measurement import Measurement
-from executor.profile.record import Record
-from executor.profile.statistics import kept, kept_quantile
-from hardware_profiles.schema import CurvePoint
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.record import Record
+from meshplan.executor.profile.statistics import kept, kept_quantile
+from meshplan.hardware_profiles.schema import CurvePoint
 
 SWEEPS = {"cuda": 3, "cpu": 12}
 MARK = "#"  # between the key of a measurement and the number of its sweep

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import harmonic_mean, mean, median
 
-from executor.profile.health import slow_links, slow_ranks, told
-from executor.profile.record import Quantity, Record, Result
-from hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
-from hardware_profiles.local_cpu import memory_bytes
-from hardware_profiles.schema import (
+from meshplan.executor.profile.health import slow_links, slow_ranks, told
+from meshplan.executor.profile.record import Quantity, Record, Result
+from meshplan.hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
+from meshplan.hardware_profiles.local_cpu import memory_bytes
+from meshplan.hardware_profiles.schema import (
     AttentionPoint,
     BusBandwidth,
     Cluster,

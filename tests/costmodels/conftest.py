@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from costmodels.grid import Grid
-from costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedule, Stage
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.step import Setting, StepModel
-from costmodels.training import Training
-from hardware_profiles.engine_schema import Legality
-from hardware_profiles.engines import engine_names, load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedule, Stage
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import Legality
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.tunings import Tuning
 
 HEADS = Attention(heads=16, kv_heads=4, head_dim=64, v_head_dim=64)
 LATENT = Attention(

@@ -8,19 +8,24 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.blocks import layer_operations
-from costmodels.ends import chunk_rows, embedding_operations, head_operations, logits_bytes
-from costmodels.feed_forward import Site
-from costmodels.hf_config import model_from_config
-from costmodels.layout import Layout, even_stages
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.operations import AttentionCore, Communication, Matmul, Pointwise
-from costmodels.params import model_parameters
-from costmodels.shard import shard_of
-from costmodels.training import Training
-from hardware_profiles.engine_schema import KernelHabits
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load_models import load_model_config
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.operations.embedding_head import (
+    chunk_rows,
+    embedding_operations,
+    head_operations,
+    logits_bytes,
+)
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul, Pointwise
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.rank_share import shard_of
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import KernelHabits
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load_models import load_model_config
 
 S, V = 2048, 51200  # sequence length and vocabulary of the paper's section 6
 PAPER_KERNELS = KernelHabits(

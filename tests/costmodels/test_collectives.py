@@ -8,11 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from links import link
 
-from costmodels.collectives import collective_s, send_s
-from costmodels.layout import Layout, even_stages
-from costmodels.placement import Group, axis_group, expert_data_group, place, shard_group
-from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import Cluster, CollectiveKind, CurveFit
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.seconds.collectives import collective_s, send_s
+from meshplan.costmodels.seconds.process_groups import (
+    Group,
+    axis_group,
+    expert_data_group,
+    place,
+    shard_group,
+)
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, CurveFit
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")
 KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.compute import TILES, Device, attention_s, matmul_s, pointwise_s
-from costmodels.operations import AttentionCore, Matmul
-from costmodels.precision import RECIPES
-from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import AttentionPoint, MatmulPoint
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import TILES, Device, attention_s, matmul_s, pointwise_s
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import AttentionPoint, MatmulPoint
+from meshplan.hardware_profiles.tunings import Tuning
 
 
 @pytest.fixture(scope="module")

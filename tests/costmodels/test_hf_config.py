@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.config_fields import MAX_COUNT, MAX_LAYERS, UnsupportedModel
-from costmodels.hf_config import FAMILIES, left_out, model_from_config
-from costmodels.model import Attention, Model
-from costmodels.params import model_parameters
-from hardware_profiles.load_models import load_model_config, model_names
+from meshplan.costmodels.model.config_fields import MAX_COUNT, MAX_LAYERS, UnsupportedModel
+from meshplan.costmodels.model.hf_config import FAMILIES, left_out, model_from_config
+from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.transformer import Attention, Model
+from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
 CONFIGS = {name: load_model_config(name) for name in model_names()}
 

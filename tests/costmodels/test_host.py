@@ -7,16 +7,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from costmodels.hf_config import model_from_config
-from costmodels.host import CPU_ADAM_EFFICIENCY, copies_of_gradients, host_of
-from costmodels.layout import InvalidLayout, Layout, even_stages
-from costmodels.step import Setting, StepModel
-from costmodels.training import Training
-from hardware_profiles.engines import engine_names, load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.load_models import load_model_config
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.weights.offload import CPU_ADAM_EFFICIENCY, copies_of_gradients, host_of
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import Tuning
 
 EVEN = even_stages(8, 1)
 OFFLOADING = [

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from rows import ROW
 
-from costmodels.blocks import layer_operations
-from costmodels.ends import logits_bytes
-from costmodels.feed_forward import Site
-from costmodels.kept_buffers import head_buffer_bytes, stand_in_bytes
-from costmodels.operations import AttentionCore, Communication
-from costmodels.shard import shard_of
-from hardware_profiles.engine_schema import KernelHabits
-from hardware_profiles.engines import load_engine
-from hardware_profiles.tunings import Tuning
-from planner.runs import run_of
-from planner.validate import step_model
+from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.operations.embedding_head import logits_bytes
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import AttentionCore, Communication
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.rank_share import shard_of
+from meshplan.hardware_profiles.engine_schema import KernelHabits
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.runs.runs import run_of
+from meshplan.planner.runs.validate import step_model
 
 MEGATRON = load_engine("megatron").kernels
 H, F, KV, V, S = 4096, 14336, 1024, 128256, 8192

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.blocks import layer_operations
-from costmodels.compute import Device
-from costmodels.layer import Cost, Pricer, exposed_s
-from costmodels.layout import Layout, even_stages
-from costmodels.operations import Communication, Matmul
-from costmodels.placement import Group
-from costmodels.precision import RECIPES
-from costmodels.ranks import MODES
-from costmodels.setting import gradient_bytes
-from costmodels.step import Setting, StepModel
-from costmodels.training import Precision, Training
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.operations.kinds import Communication, Matmul
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import Device
+from meshplan.costmodels.seconds.layer import Cost, Pricer, exposed_s
+from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.step.ranks import MODES
+from meshplan.costmodels.step.setting import gradient_bytes
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Precision, Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.tunings import Tuning
 
 SECONDS = st.floats(0, 1e3)
 FRACTION = st.floats(0, 1)

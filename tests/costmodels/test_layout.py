@@ -2,9 +2,9 @@
 
 import pytest
 
-from costmodels.layout import InvalidLayout, Layout, Stage, check_layout
-from costmodels.model import Attention, Layer, Model
-from costmodels.training import Training
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layout
+from meshplan.costmodels.model.transformer import Attention, Layer, Model
+from meshplan.costmodels.training import Training
 
 ATTENTION = Attention(heads=4, kv_heads=4, head_dim=8, v_head_dim=8)
 MODEL = Model(

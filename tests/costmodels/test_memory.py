@@ -7,17 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.in_flight import in_flight
-from costmodels.layout import Layout, even_stages
-from costmodels.memory import Sharding, activation_peak, gathered_bytes, state_memory
-from costmodels.model import Attention, Layer, Model
-from costmodels.params import RankParameters
-from costmodels.step import Setting, StepModel
-from costmodels.training import Training
-from hardware_profiles.engine_schema import State
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.memory.states import (
+    Sharding,
+    activation_peak,
+    gathered_bytes,
+    state_memory,
+)
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.model.transformer import Attention, Layer, Model
+from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import State
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.tunings import Tuning
 
 ZERO = State(weight_bytes=2, gradient_bytes=2, master_bytes=4, moment_bytes=8, reduce_bytes=2)
 

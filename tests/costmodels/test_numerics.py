@@ -2,10 +2,10 @@
 
 import pytest
 
-from costmodels.config_fields import UnsupportedModel
-from costmodels.hf_config import model_from_config
-from costmodels.numerics import Numerics, Rotary, RotaryScaling, Router
-from hardware_profiles.load_models import load_model_config, model_names
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.numerics import Numerics, Rotary, RotaryScaling, Router
+from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
 LLAMA = {
     "model_type": "llama",

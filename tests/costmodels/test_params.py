@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.hf_config import model_from_config
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.params import (
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import (
     ParameterCount,
     embedding_parameters_per_rank,
     final_norm_parameters,
@@ -20,7 +19,8 @@ from costmodels.params import (
     mtp_parameters_per_rank,
     padded_vocab,
 )
-from hardware_profiles.load_models import load_model_config, model_names
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
 
 def catalogue(name: str) -> Model:

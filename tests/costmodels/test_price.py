@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.grid import Grid, distinct
-from costmodels.hf_config import model_from_config
-from costmodels.in_flight import in_flight
-from costmodels.layout import Layout, Stage
-from costmodels.price import Prices, price
-from costmodels.price_once import Room
-from costmodels.ranks import MODES
-from costmodels.setting import Setting
-from costmodels.training import Training
-from hardware_profiles.engines import engine_names, load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.load_models import load_model_config
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.grid import Grid, distinct
+from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.costmodels.step.price_once import Room
+from meshplan.costmodels.step.prices import Prices, price
+from meshplan.costmodels.step.ranks import MODES
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.hardware_profiles.tunings import Tuning
 
 RELATIVE = 1e-9
 SLACK = Tuning(

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.hf_config import model_from_config
-from costmodels.params import active_parameters, model_parameters
-from costmodels.shape import model_from_shape
-from hardware_profiles.load_models import load_model_config, model_names
+from meshplan.costmodels.model.bare_shape import model_from_shape
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_parameters.csv"
 ROWS = list(csv.DictReader(PUBLISHED.read_text(encoding="utf-8").splitlines()))

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.actions import Action, Timeline, Work
-from costmodels.in_flight import in_flight, rank_of_chunk
-from costmodels.layout import Schedule
-from costmodels.orders import order, program
-from costmodels.schedule import GREEDY, end_s, play
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.actions import Action, Timeline, Work
+from meshplan.costmodels.schedule.in_flight import in_flight, rank_of_chunk
+from meshplan.costmodels.schedule.orders import order, program
+from meshplan.costmodels.schedule.simulation import GREEDY, end_s, play
 
 GRIDS = Path(__file__).parents[1] / "data" / "schedules"
 GOLDEN: tuple[tuple[Schedule, int, int, int], ...] = (

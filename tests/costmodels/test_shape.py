@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.config_fields import UnsupportedModel
-from costmodels.hf_config import model_from_config
-from costmodels.model import Model
-from costmodels.params import model_parameters
-from costmodels.shape import SHAPE_FIELDS, model_from_shape
-from hardware_profiles.load_models import load_model_config
+from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS, model_from_shape
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.transformer import Model
+from meshplan.hardware_profiles.load_models import load_model_config
 
 DENSE = {"layers": 4, "hidden": 64, "ffn": 256, "heads": 8, "vocab": 1000}
 MOE = DENSE | {"experts": 8, "top_k": 2, "moe_ffn": 32, "shared_experts": 2, "dense_layers": 1}

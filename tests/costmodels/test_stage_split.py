@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.hf_config import model_from_config
-from costmodels.model import Model
-from costmodels.stage_split import split_by_cost, split_evenly, stages_with
-from hardware_profiles.load_models import load_model_config
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.hardware_profiles.load_models import load_model_config
 
 
 def model_of(name: str) -> Model:

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.layout import Layout, Stage, even_stages
-from costmodels.params import model_parameters
-from costmodels.schedule import play
-from costmodels.step import Setting, StepModel, StepTime
-from costmodels.training import Training
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.layout import Layout, Stage, even_stages
+from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.schedule.simulation import play
+from meshplan.costmodels.step.step import Setting, StepModel, StepTime
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.tunings import Tuning
 
 QUICK = settings(max_examples=40)
 

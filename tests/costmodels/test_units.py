@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodels.units import format_seconds
+from meshplan.costmodels.units import format_seconds
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from links import link
 
-from costmodels.layout import Layout, even_stages
-from costmodels.params import RankParameters
-from costmodels.placement import Group
-from costmodels.step import Setting, StepModel
-from costmodels.training import Training
-from costmodels.weight_traffic import WeightTraffic, weight_traffic
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import Tuning
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import Tuning
 
 BILLION = RankParameters(dense=1e9)
 

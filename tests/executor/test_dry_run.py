@@ -13,16 +13,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-import hardware_profiles
-from costmodels.layout import Layout, Stage, even_stages
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.training import Training
-from executor.dry_run import _measure, dry_run_job, tag_state
-from executor.dryrun.saved import saved_bytes_per_layer
-from executor.dryrun.tracker import Tracker
-from executor.engine.data import Sequences
-from executor.engine.engine import Engine, Job
-from planner.plan import Plan, PlanCluster, PlanModel
+from meshplan import hardware_profiles
+from meshplan.costmodels.layout import Layout, Stage, even_stages
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.training import Training
+from meshplan.executor.dryrun.dry_run import _measure, dry_run_job, tag_state
+from meshplan.executor.dryrun.saved import saved_bytes_per_layer
+from meshplan.executor.dryrun.tracker import Tracker
+from meshplan.executor.engine.data import Sequences
+from meshplan.executor.engine.engine import Engine, Job
+from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
 
 GIB = 2**30
 LLAMA_8B = Model(
@@ -279,7 +279,15 @@ def large_plan(tmp_path_factory):
 
 def test_large_rank_in_time(large_plan):
     """A rank of the 405B plan runs within 60 CPU seconds and 8 GiB, and fits an 80 GB GPU."""
-    command = [sys.executable, "-m", "executor.dry_run", str(large_plan), "--rank", "0", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "meshplan.executor.dryrun.dry_run",
+        str(large_plan),
+        "--rank",
+        "0",
+        "--json",
+    ]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -296,7 +304,14 @@ def test_large_rank_in_time(large_plan):
 
 def test_wrong_rank(large_plan):
     """A rank that the plan does not have is one line and exit code 2."""
-    command = [sys.executable, "-m", "executor.dry_run", str(large_plan), "--rank", "16384"]
+    command = [
+        sys.executable,
+        "-m",
+        "meshplan.executor.dryrun.dry_run",
+        str(large_plan),
+        "--rank",
+        "16384",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.strip() == "rank 16384: the plan has ranks 0 to 16383"

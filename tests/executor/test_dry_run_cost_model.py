@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from benchmarks.dry_run import Case, compared, executed_flops, quick_cases, sent_bytes
-from costmodels.memory import shards_gradients
+from meshplan.costmodels.memory.states import shards_gradients
 
 CASES = tuple(quick_cases())
 CLOSE = 0.02
@@ -106,7 +106,7 @@ def test_bytes_sent(axis: str, results):
 
 
 def sent_by_data_parallel(case: Case) -> dict[str, float]:
-    """Bytes of the collectives that `costmodels.weight_traffic` prices, by kind."""
+    """Bytes of the collectives that `costmodels.weights.traffic` prices, by kind."""
     step, rank, m = case.step, case.pp_rank, case.step.m
     traffic, state = step.traffic, step.setting.engine.state
     stages = [i for i in range(len(case.layout.stages)) if step.rank_of(i) == rank]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.layout import InvalidLayout, Layout, Stage, even_stages
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.training import Training
-from executor.engine.coordinates import Coordinates
-from executor.engine.legality import check_engine_layout
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.training import Training
+from meshplan.executor.engine.coordinates import Coordinates
+from meshplan.executor.engine.legality import check_engine_layout
 
 ATTENTION = Attention(heads=8, kv_heads=2, head_dim=8, v_head_dim=8)
 DENSE = Model(
@@ -101,7 +101,7 @@ def test_unused_selective_modules_do_not_matter():
 @pytest.mark.parametrize("module", ["legality", "coordinates"])
 def test_without_torch(module):
     """The planner may ask for legality without paying for torch."""
-    code = f"import sys, executor.engine.{module}; sys.exit('torch' in sys.modules)"
+    code = f"import sys, meshplan.executor.engine.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from costmodels.layout import Layout, even_stages
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.numerics import Numerics, Rotary
-from costmodels.training import Training
-from executor.engine.data import Sequences
-from executor.engine.engine import Engine, Job
-from executor.engine.kernels import EPS
-from executor.engine.local import ROPE_BASE
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.numerics import Numerics, Rotary
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.training import Training
+from meshplan.executor.engine.data import Sequences
+from meshplan.executor.engine.engine import Engine, Job
+from meshplan.executor.engine.kernels import EPS
+from meshplan.executor.engine.rank_context import ROPE_BASE
 
 TRAINING = Training(seq_len=24, global_batch_size=2, precision="fp32")
 GROUPED = Attention(heads=4, kv_heads=2, head_dim=8, v_head_dim=8, qk_norm="head")

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from costmodels.layout import Layout
-from costmodels.training import Training
-from executor.engine.data import Sequences, UnreadableData
-from planner.plan import Plan, PlanCluster, PlanModel
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.training import Training
+from meshplan.executor.engine.data import Sequences, UnreadableData
+from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -37,7 +37,7 @@ def run(tmp_path, layout, processes, *options):
     path.write_text(plan.to_yaml())
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", str(processes), "-m", "executor.engine.train", str(path)),
+        *("--nproc-per-node", str(processes), "-m", "meshplan.executor.engine.train", str(path)),
         *("--steps", "2", "--warmup", "1", "--out", str(tmp_path / "out"), "--device", "cpu"),
         *options,
     ]

@@ -21,9 +21,8 @@ from tiny_runs import (
     tiny_step,
 )
 
-from costmodels.layout import Stage
-from executor.execute_report import print_result
-from executor.preflight import (
+from meshplan.costmodels.layout import Stage
+from meshplan.executor.launch.preflight import (
     CannotRun,
     Placement,
     check_host,
@@ -31,13 +30,14 @@ from executor.preflight import (
     notices,
     place,
 )
-from executor.results import RunResult, measured_fields, read_records
-from executor.run import contenders, tournament
-from executor.run_row import row_of
-from hardware_profiles.load import load_cluster
-from planner.plan import Plan
-from planner.run_rows import SkippedRow
-from planner.runs import run_of
+from meshplan.executor.launch.report import print_result
+from meshplan.executor.launch.results import RunResult, measured_fields, read_records
+from meshplan.executor.launch.run import contenders, tournament
+from meshplan.executor.launch.run_row import row_of
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import run_of
 
 
 def test_ranks_are_spread_over_nodes() -> None:
@@ -254,10 +254,10 @@ def test_more_ranks_than_the_stated_limit_are_refused() -> None:
 def test_memory_is_compared_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks of 0.25 + 0.5 GiB need 1.5 GiB; of a GPU each rank's own counts."""
     plan = tiny_plan(prediction=tiny_prediction(1.0))
-    monkeypatch.setattr("executor.preflight.free_memory_bytes", lambda: 1.4 * GIB)
+    monkeypatch.setattr("meshplan.executor.launch.preflight.free_memory_bytes", lambda: 1.4 * GIB)
     with pytest.raises(CannotRun, match=r"2 ranks need 1\.5 GiB .* has 1\.4 GiB free"):
         check_host(plan, Placement(2, 1), CPU, CLUSTER)
-    monkeypatch.setattr("executor.preflight.free_memory_bytes", lambda: 1.6 * GIB)
+    monkeypatch.setattr("meshplan.executor.launch.preflight.free_memory_bytes", lambda: 1.6 * GIB)
     check_host(plan, Placement(2, 1), CPU, CLUSTER)
     small = GPUS.model_copy(update={"memory_bytes": 0.7 * GIB})
     with pytest.raises(CannotRun, match=r"a rank needs 0\.8 GiB and H100 has 0\.7 GiB"):

@@ -22,18 +22,18 @@ from tiny_runs import (
 )
 from typer.testing import CliRunner
 
-from executor.execute_cli import execute
-from executor.launch import CPU_ENVIRONMENT
-from executor.preflight import Placement
-from executor.run import Settings, job_of
-from hardware_profiles.load import cluster_hash, load_cluster
-from hardware_profiles.local_cpu import num_cores
-from planner.plan import (
+from meshplan.executor.cli.execute import execute
+from meshplan.executor.launch.preflight import Placement
+from meshplan.executor.launch.run import Settings, job_of
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
+from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.hardware_profiles.local_cpu import num_cores
+from meshplan.planner.case.plan_file import (
     PlanCluster,
     read_plan,
     write_plan,
 )
-from planner.runs import read_runs
+from meshplan.planner.runs.runs import read_runs
 
 # --- the command --------------------------------------------------------------------------------
 
@@ -53,9 +53,8 @@ def test_print_starts_nothing(tmp_path: Path) -> None:
 
 def test_the_commands_import_no_torch() -> None:
     """Starting, watching and comparing is done without torch: it would cost two seconds."""
-    program = (
-        "import sys, executor.execute_cli, executor.profile_cli; print('torch' in sys.modules)"
-    )
+    commands = "meshplan.executor.cli.execute, meshplan.executor.cli.profile"
+    program = f"import sys, {commands}; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert answer.stdout.strip() == "False", answer.stderr
 
@@ -146,8 +145,8 @@ SCRIPTED = """
     out.mkdir(parents=True, exist_ok=True)
     rank = os.environ["RANK"]
     (pathlib.Path(os.environ["PIDS"]) / rank).write_text(str(os.getpid()))
-    from executor.engine.heartbeat import Heartbeat
-    from executor.parent_death import die_with_parent
+    from meshplan.executor.engine.heartbeat import Heartbeat
+    from meshplan.executor.parent_death import die_with_parent
     die_with_parent()
     beat = Heartbeat(out / f"rank{rank}.phase")
     step = json.loads(os.environ["STEP"])
@@ -167,11 +166,12 @@ def scripted(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     (tmp_path / "scripted_engine.py").write_text(textwrap.dedent(SCRIPTED))
     write_plan(tiny_plan(prediction=tiny_prediction(1.0)), tmp_path / "plan.yaml")
     program = """
-        import typer, executor.run
+        import typer, meshplan.executor.launch.run
         from dataclasses import replace
-        from executor.execute_cli import execute
-        original = executor.run.job_of
-        executor.run.job_of = lambda s, out: original(replace(s, module="scripted_engine"), out)
+        from meshplan.executor.cli.execute import execute
+        original = meshplan.executor.launch.run.job_of
+        changed = lambda s, out: original(replace(s, module="scripted_engine"), out)
+        meshplan.executor.launch.run.job_of = changed
         typer.run(execute)
         """
 
@@ -249,13 +249,14 @@ def test_an_interrupted_run_leaves_a_readable_result(
     )
     write_plan(tiny_plan(prediction=tiny_prediction(1.0)), tmp_path / "plan.yaml")
     program = """
-        import signal, sys, typer, executor.run
-        from executor.execute_cli import execute
+        import signal, sys, typer, meshplan.executor.launch.run
+        from meshplan.executor.cli.execute import execute
         # what a script starts in the background ignores it: the tests may run so
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        original = executor.run.job_of
+        original = meshplan.executor.launch.run.job_of
         from dataclasses import replace
-        executor.run.job_of = lambda s, out: original(replace(s, module="slow_engine"), out)
+        changed = lambda s, out: original(replace(s, module="slow_engine"), out)
+        meshplan.executor.launch.run.job_of = changed
         typer.run(execute)
         """
     environment = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from executor.frameworks.documents import read_json, read_toml, read_yaml
-from planner.reading import Fact, UnreadableConfig
+from meshplan.executor.frameworks.documents import read_json, read_toml, read_yaml
+from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 
 def test_yaml_lines() -> None:

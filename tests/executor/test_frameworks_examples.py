@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from random_plans import CLUSTER, differences, missing_facts, plan_of
 
-from costmodels.layout import Stage
-from executor.frameworks import FRAMEWORKS, read_config, recognise
-from planner.check import check_paths
-from planner.check_cli import tools
-from planner.plan import PlanModel
-from planner.reading import Reading
-from planner.resolve import Case, resolve
-from planner.settings import Settings
+from meshplan.costmodels.layout import Stage
+from meshplan.executor.frameworks import FRAMEWORKS, read_config, recognise
+from meshplan.planner.case.plan_file import PlanModel
+from meshplan.planner.case.reading import Reading
+from meshplan.planner.case.resolve import Case, resolve
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths
+from meshplan.planner.cli.check import tools
 
 FOLDER = Path(__file__).parents[1] / "data" / "framework_configs"
 

@@ -16,9 +16,9 @@ import pytest
 from parse_with import MISSING
 from random_plans import model_named, plan_of
 
-from costmodels.layout import Layout, Stage, even_stages
-from costmodels.training import Training
-from executor.frameworks import exporter_named
+from meshplan.costmodels.layout import Layout, Stage, even_stages
+from meshplan.costmodels.training import Training
+from meshplan.executor.frameworks import exporter_named
 
 PYTHONS = os.environ.get("MESHPLAN_FRAMEWORKS_PYTHON", sys.executable).split(os.pathsep)
 SCRIPT = Path(__file__).parents[1] / "support" / "parse_with.py"

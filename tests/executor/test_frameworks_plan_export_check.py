@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from random_plans import missing_facts
 
-from executor.frameworks import exporter_named, read_config
-from planner.answer import plan_of, solve
-from planner.check import check_paths
-from planner.check_cli import tools
-from planner.plan import Plan
-from planner.predict import stage_memory, step_model_of
-from planner.question import Arguments, ask
-from planner.resolve import Case, check_case, engine_named, resolve
-from planner.settings import Settings
+from meshplan.executor.frameworks import exporter_named, read_config
+from meshplan.planner.answer.answer import plan_of, solve
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths
+from meshplan.planner.cli.check import tools
 
 
 @cache

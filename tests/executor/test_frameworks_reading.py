@@ -5,11 +5,11 @@ import re
 import pytest
 from random_plans import model_named, plan_of
 
-from costmodels.layout import InvalidLayout, Layout, Stage, even_stages
-from costmodels.training import Precision, Training
-from executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
-from executor.frameworks.torchtitan_names import MODELS, model_of_function
-from planner.reading import Reading, UnreadableConfig
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
+from meshplan.costmodels.training import Precision, Training
+from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
+from meshplan.executor.frameworks.torchtitan_names import MODELS, model_of_function
+from meshplan.planner.case.reading import Reading, UnreadableConfig
 
 TITAN = """
 [training]

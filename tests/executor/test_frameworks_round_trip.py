@@ -14,14 +14,14 @@ from random_plans import (
     random_plan,
 )
 
-from costmodels.layout import InvalidLayout, Layout, Stage
-from costmodels.model import Model
-from costmodels.training import Training
-from executor.frameworks import FRAMEWORKS, exporter_named, read_config
-from hardware_profiles.load_models import model_names
-from planner.plan import Plan, PlanModel
-from planner.resolve import resolve
-from planner.settings import Settings
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Training
+from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, read_config
+from meshplan.hardware_profiles.load_models import model_names
+from meshplan.planner.case.plan_file import Plan, PlanModel
+from meshplan.planner.case.resolve import resolve
+from meshplan.planner.case.settings import Settings
 
 LAYOUTS = 500
 SHAPE = ("hidden", "vocab", "kinds", "pattern", "gated", "norm", "bias", "tied", "mtp_layers")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from executor.frameworks.megatron import arguments, read
-from executor.frameworks.shell import read_script
-from executor.frameworks.shell_launches import flags_of
-from planner.reading import IllegalConfig, UnreadableConfig
+from meshplan.executor.frameworks.megatron import arguments, read
+from meshplan.executor.frameworks.shell import read_script
+from meshplan.executor.frameworks.shell_launches import flags_of
+from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 
 
 def _flags(text: str) -> dict[str, object]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.frameworks import megatron_flags, read_config
-from planner.reading import IllegalConfig, NothingToRead, Reading, Recompute
+from meshplan.executor.frameworks import megatron_flags, read_config
+from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Reading, Recompute
 
 GPT = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 64 "

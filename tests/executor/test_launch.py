@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.failures import RankFailed
-from executor.launch import Job, descendants, run_job, torchrun_command
-from executor.start import Launcher, Starter, is_rank, rank_environment
+from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.start import Launcher, Starter, is_rank, rank_environment
+from meshplan.executor.launch.torchrun import Job, descendants, run_job, torchrun_command
 
 RANKS = {
     "raising_rank": """
@@ -95,11 +95,11 @@ def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) 
     """Ctrl-C or SIGTERM on the starting process ends even ranks that ignore SIGTERM."""
     program = f"""
         import pathlib, signal, sys
-        import executor.launch
-        from executor.launch import Interrupted, Job, run_job, torchrun_command
+        import meshplan.executor.launch.torchrun
+        from meshplan.executor.launch.torchrun import Interrupted, Job, run_job, torchrun_command
         # what a script starts in the background ignores it: the tests may run so
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        executor.launch.GRACE_S = 1.0
+        meshplan.executor.launch.torchrun.GRACE_S = 1.0
         logs = pathlib.Path({str(folder / "logs")!r})
         job = Job(module="waiting_rank", processes_per_node=2)
         try:

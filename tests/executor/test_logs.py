@@ -7,8 +7,13 @@ torchtitan: pytorch/torchtitan pull requests 2389, 1287 and 3393.
 
 import pytest
 
-from costmodels.units import GIB, MIB
-from executor.training_logs import READERS, read_megatron, read_nanotron, read_torchtitan
+from meshplan.costmodels.units import GIB, MIB
+from meshplan.executor.launch.training_logs import (
+    READERS,
+    read_megatron,
+    read_nanotron,
+    read_torchtitan,
+)
 
 MEGATRON = """
 [Rank 1] (after 1 iterations) memory (MB) | allocated: 54250.97802734375 | max allocated: \

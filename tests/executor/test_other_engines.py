@@ -7,8 +7,8 @@ import pytest
 import yaml
 from tiny_runs import GIB, tiny_plan, tiny_prediction
 
-from executor.frameworks import framework_named
-from executor.other_engines import (
+from meshplan.executor.frameworks import framework_named
+from meshplan.executor.launch.other_engines import (
     HOMES,
     NotInstalled,
     check_installed,
@@ -17,10 +17,10 @@ from executor.other_engines import (
     for_steps,
     result_of,
 )
-from executor.preflight import Placement
-from executor.run import Settings
-from executor.training_logs import LoggedStep, TrainingLog
-from planner.reading import Exported
+from meshplan.executor.launch.preflight import Placement
+from meshplan.executor.launch.run import Settings
+from meshplan.executor.launch.training_logs import LoggedStep, TrainingLog
+from meshplan.planner.case.reading import Exported
 
 
 @pytest.mark.parametrize("name", HOMES)

@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from costmodels.layout import Layout, Stage, even_stages
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.training import Training
-from executor.engine.data import Sequences
-from executor.engine.engine import Engine, Job
+from meshplan.costmodels.layout import Layout, Stage, even_stages
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.training import Training
+from meshplan.executor.engine.data import Sequences
+from meshplan.executor.engine.engine import Engine, Job
 
 STEPS = 5
 LOSS_TOLERANCE = 2e-6  # relative; fp32 sums in another order differ by some 1e-7

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.profile import attention, collectives, matmul
-from executor.profile.bench import Call
-from executor.profile.groups import GroupShape, group_shapes, members
-from hardware_profiles.schema import AttentionKernel, Dtype
+from meshplan.executor.profile import attention, collectives, matmul
+from meshplan.executor.profile.bench import Call
+from meshplan.executor.profile.groups import GroupShape, group_shapes, members
+from meshplan.hardware_profiles.schema import AttentionKernel, Dtype
 
 
 def test_strided_groups_share_the_network_by_hand() -> None:

@@ -5,12 +5,12 @@ them, and that what they leave to tell can be told.
 import pytest
 import torch
 
-from executor.engine import kernels
-from executor.profile import attention
-from executor.profile.matmul import Shape, product_call
-from executor.profile.native_kernels import NATIVE
-from hardware_profiles.schema import AttentionPoint
-from hardware_profiles.surface import attention_surface
+from meshplan.executor.engine import kernels
+from meshplan.executor.profile import attention
+from meshplan.executor.profile.matmul import Shape, product_call
+from meshplan.executor.profile.native_kernels import NATIVE
+from meshplan.hardware_profiles.schema import AttentionPoint
+from meshplan.hardware_profiles.surface import attention_surface
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.profile.record import (
+from meshplan.executor.profile.record import (
     ForeignPartial,
     Header,
     Quantity,
@@ -14,7 +14,7 @@ from executor.profile.record import (
     read_partial,
     start_partial,
 )
-from hardware_profiles.schema import CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.schema import CurvePoint, MatmulPoint
 
 HEADER = Header(
     device="CPU", hosts=("a",), world_size=2, backend="gloo", torch="2.13.0", quick=True

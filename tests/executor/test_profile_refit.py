@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.profile.refit import Refit, collective_errors, matmul_errors, refits
-from hardware_profiles.load import load_cluster, save_cluster
-from hardware_profiles.schema import CurvePoint, MatmulPoint
+from meshplan.executor.profile.refit import Refit, collective_errors, matmul_errors, refits
+from meshplan.hardware_profiles.load import load_cluster, save_cluster
+from meshplan.hardware_profiles.schema import CurvePoint, MatmulPoint
 
 SIDES = (256, 512, 1024, 2048)
 
@@ -66,7 +66,7 @@ def test_the_command_answers_by_its_exit_code(tmp_path: Path, wobble: float, cod
     points = {"kernels": kernels, "collective_points": tuple(_curve(wobble))}
     save_cluster(cluster.model_copy(update=points), tmp_path / "x.toml")
     answer = subprocess.run(
-        [sys.executable, "-m", "executor.profile.refit", str(tmp_path / "x.toml")],
+        [sys.executable, "-m", "meshplan.executor.profile.refit", str(tmp_path / "x.toml")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert answer.returncode == code, answer.stdout + answer.stderr

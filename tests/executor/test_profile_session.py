@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from executor.profile import session
-from executor.profile.bench import Bench
-from executor.profile.measurement import Measurement
-from executor.profile.options import Options
-from executor.profile.record import Quantity, Record, partial_path
-from executor.profile.sweeps import swept
-from hardware_profiles.curves import curve_seconds
-from hardware_profiles.load import load_cluster
-from hardware_profiles.schema import Cluster
+from meshplan.executor.profile import session
+from meshplan.executor.profile.bench import Bench
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.options import Options
+from meshplan.executor.profile.record import Quantity, Record, partial_path
+from meshplan.executor.profile.sweeps import swept
+from meshplan.hardware_profiles.curves import curve_seconds
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     options = Options(out=out, quick=True, limit_s=session.RESERVE_S + 1, device="cpu")
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-        "-m", "executor.profile.session", options.model_dump_json(),
+        "-m", "meshplan.executor.profile.session", options.model_dump_json(),
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     assert not partial_path(out).exists()

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.profile.statistics import confident, kept, kept_quantile, slow_members, summarise
+from meshplan.executor.profile.statistics import (
+    confident,
+    kept,
+    kept_quantile,
+    slow_members,
+    summarise,
+)
 
 SECONDS = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60)
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from executor.profile.bench import Bench
-from executor.profile.measurement import Measurement
-from executor.profile.record import Quantity, Record
-from executor.profile.sweeps import is_of, merged, named, swept
-from hardware_profiles.schema import CurvePoint, MatmulPoint
+from meshplan.executor.profile.bench import Bench
+from meshplan.executor.profile.measurement import Measurement
+from meshplan.executor.profile.record import Quantity, Record
+from meshplan.executor.profile.sweeps import is_of, merged, named, swept
+from meshplan.hardware_profiles.schema import CurvePoint, MatmulPoint
 
 
 def _measurement(key: str, *, every_sweep: bool) -> Measurement:

@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from executor.profile.health import slow_links, slow_ranks
-from executor.profile.record import Quantity, Record
-from executor.profile.write import Job, Measured, build_cluster, measured_gpu, shared_slowdown
-from hardware_profiles.load import load_cluster, load_gpu, save_cluster
-from hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
+from meshplan.executor.profile.health import slow_links, slow_ranks
+from meshplan.executor.profile.record import Quantity, Record
+from meshplan.executor.profile.write import (
+    Job,
+    Measured,
+    build_cluster,
+    measured_gpu,
+    shared_slowdown,
+)
+from meshplan.hardware_profiles.load import load_cluster, load_gpu, save_cluster
+from meshplan.hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
 
 GIB = 2**30
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.failures import RankFailed
-from executor.launch import Interrupted, Job
-from executor.slurm import SlurmFailed, batch_script, run_slurm
+from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.slurm import SlurmFailed, batch_script, run_slurm
+from meshplan.executor.launch.torchrun import Interrupted, Job
 
 COMMANDS = {
     "sbatch": """

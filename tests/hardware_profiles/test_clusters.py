@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from close import close
 
-import hardware_profiles
-from hardware_profiles.curves import curve_seconds, fit_curves
-from hardware_profiles.load import cluster_names, compose_cluster, load_cluster
+from meshplan import hardware_profiles
+from meshplan.hardware_profiles.curves import curve_seconds, fit_curves
+from meshplan.hardware_profiles.load import cluster_names, compose_cluster, load_cluster
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")

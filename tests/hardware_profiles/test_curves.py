@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import hardware_profiles
-from hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
-from hardware_profiles.load import load_cluster, load_kernels
-from hardware_profiles.schema import CollectiveKind, CurveFit, CurvePoint, MatmulPoint
-from hardware_profiles.surface import attention_surface, matmul_surface
+from meshplan import hardware_profiles
+from meshplan.hardware_profiles.curves import curve_seconds, fit_curve, fit_curves
+from meshplan.hardware_profiles.load import load_cluster, load_kernels
+from meshplan.hardware_profiles.schema import CollectiveKind, CurveFit, CurvePoint, MatmulPoint
+from meshplan.hardware_profiles.surface import attention_surface, matmul_surface
 
 PUBLISHED = Path(hardware_profiles.__file__).parent / "published"
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hardware_profiles.load import cluster_names, gpu_names, load_cluster, save_cluster
-from hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
-from planner.profiles_cli import profiles_app
-from planner.profiles_compare import compare
+from meshplan.hardware_profiles.load import cluster_names, gpu_names, load_cluster, save_cluster
+from meshplan.hardware_profiles.schema import AttentionPoint, Cluster, CurvePoint, MatmulPoint
+from meshplan.planner.cli.profiles import profiles_app
+from meshplan.planner.profiles.compare import compare
 
 RUN = CliRunner()
 SIDES = (256, 512, 1024, 2048)

@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hardware_profiles.load import load_cluster
-from planner.profiles_cli import profiles_app
-from planner.profiles_import import UnreadableLog, read_measurements, with_measurements
-from planner.profiles_plot import bus_bandwidth
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.cli.profiles import profiles_app
+from meshplan.planner.profiles.import_points import (
+    UnreadableLog,
+    read_measurements,
+    with_measurements,
+)
+from meshplan.planner.profiles.plot import bus_bandwidth
 
 RANK = (
     "#  Rank {rank:2} Group  0 Pid  {pid} on {host} device {device:2} [0x0{device}] NVIDIA H100\n"

@@ -5,16 +5,16 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from hardware_profiles import intervals
-from hardware_profiles.engines import engine_names
-from hardware_profiles.intervals import (
+from meshplan.hardware_profiles import intervals
+from meshplan.hardware_profiles.engines import engine_names
+from meshplan.hardware_profiles.intervals import (
     Interval,
     Ratio,
     ratios,
     reserved_interval,
     step_time_interval,
 )
-from hardware_profiles.load import gpu_names
+from meshplan.hardware_profiles.load import gpu_names
 
 COVERAGE, TOLERANCE = 0.8, 0.15
 

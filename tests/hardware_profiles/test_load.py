@@ -10,8 +10,8 @@ from close import close
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.units import parse_bandwidth
-from hardware_profiles.load import (
+from meshplan.costmodels.units import parse_bandwidth
+from meshplan.hardware_profiles.load import (
     UnknownProfile,
     cluster_hash,
     cluster_names,
@@ -21,10 +21,10 @@ from hardware_profiles.load import (
     load_kernels,
     save_cluster,
 )
-from hardware_profiles.local_cpu import memory_bytes, num_cores
-from hardware_profiles.seed import ATTENTION, CURVES, HERE, MATMULS, seeded
-from hardware_profiles.toml_io import PROSE, TABLES, read_toml, write_toml
-from hardware_profiles.tunings import UNFITTED, load_fit
+from meshplan.hardware_profiles.local_cpu import memory_bytes, num_cores
+from meshplan.hardware_profiles.seed import ATTENTION, CURVES, HERE, MATMULS, seeded
+from meshplan.hardware_profiles.toml_io import PROSE, TABLES, read_toml, write_toml
+from meshplan.hardware_profiles.tunings import UNFITTED, load_fit
 
 
 @pytest.mark.parametrize("name", cluster_names())
@@ -111,7 +111,7 @@ SEEDED += [f"clusters/{name}" for name in sorted(CURVES)]
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeds_are_made_of_the_published_tables(name: str, tmp_path: Path) -> None:
-    """Each table in a profile is what `python -m hardware_profiles.seed` makes of published/."""
+    """Each table in a profile is what `meshplan.hardware_profiles.seed` makes of published/."""
     path = HERE / f"{name}.toml"
     write_toml(seeded(path), tmp_path / "again.toml")
     assert close(read_toml(tmp_path / "again.toml"), read_toml(path))
@@ -169,7 +169,7 @@ def test_names_are_the_files() -> None:
 def test_profiles_do_without_torch() -> None:
     """Importing the loader and the profiles command imports neither torch nor matplotlib."""
     code = (
-        "import sys, planner.profiles_cli, hardware_profiles.load;"
+        "import sys, meshplan.planner.cli.profiles, meshplan.hardware_profiles.load;"
         "print([m for m in ('torch', 'matplotlib', 'scipy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

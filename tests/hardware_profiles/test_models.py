@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware_profiles.load_models import (
+from meshplan.hardware_profiles.load_models import (
     MAX_CONFIG_BYTES,
     UnknownModel,
     load_model_config,

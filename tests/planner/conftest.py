@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from stage_problems import problem_of
 
-from costmodels.grid import Grid
-from costmodels.layout import Stage
-from costmodels.model import Attention, Experts, Layer, Model
-from costmodels.price import Prices
-from costmodels.training import Training
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from planner.closed_form import Passes
-from planner.priced_space import Pricer, Question
-from planner.stage_problem import End, StageProblem
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.step.prices import Prices
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.problem.closed_form import Passes
+from meshplan.planner.problem.stage_problem import End, StageProblem
+from meshplan.planner.search.priced_space import Pricer, Question
 
 ATTENTION = Attention(heads=8, kv_heads=4, head_dim=16, v_head_dim=16)
 DENSE = Layer(attention=ATTENTION, ffn=256)

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.in_flight import in_flight
-from costmodels.layout import Stage
-from planner.bounds import row_bounds, row_fits
-from planner.packing import packing_bound
-from planner.priced_space import Pricer, Question, price_space
-from planner.recompute_bound import WANTED, Ranks, _best, _grains
-from planner.row_levels import answer_rows
-from planner.space import enumerate_space
-from planner.split_bound import split_bounds, weighed
-from planner.stage_problem import StageProblem, evaluate, stage_problem
-from planner.stages import FEW, Solver
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.bounds.packing import packing_bound
+from meshplan.planner.bounds.recompute import WANTED, Ranks, _best, _grains
+from meshplan.planner.bounds.split import split_bounds, weighed
+from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
+from meshplan.planner.search.priced_space import Pricer, Question, price_space
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.stages.row_levels import answer_rows
+from meshplan.planner.stages.solve import FEW, Solver
 
 Problems = Callable[..., StageProblem]
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]

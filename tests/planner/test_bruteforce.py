@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.layout import Stage
-from hardware_profiles.engines import engine_names, load_engine
-from planner.coefficients import NS_PER_S
-from planner.pins import parse_pins
-from planner.priced_space import Pricer, Question, price_space
-from planner.search import NoLayoutFits, search
-from planner.space import enumerate_space
-from planner.stage_problem import StageProblem, evaluate, stage_problem
+from meshplan.costmodels.layout import Stage
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
+from meshplan.planner.search.priced_space import Pricer, Question, price_space
+from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import parse_pins
 
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
 

@@ -18,14 +18,14 @@ from hand_priced import (
 )
 from random_plans import CLUSTER
 
-from costmodels.layout import Layout
-from costmodels.units import GIB
-from hardware_profiles.load import load_cluster
-from planner.check import Tools, check_paths
-from planner.fixes import Quote, peak_bytes
-from planner.plan import Prediction, write_plan
-from planner.resolve import Case
-from planner.verdicts import Limits, usable_bytes
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.case.plan_file import Prediction, write_plan
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.check.check import Tools, check_paths
+from meshplan.planner.check.fixes import Quote, peak_bytes
+from meshplan.planner.check.verdicts import Limits, usable_bytes
 
 
 def test_a_plan_that_fits_tells_its_margin(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_time_is_priced_only_where_memory_fits(
     every = len(timed) - 1
     for most in (1, 2, 3):
         timed.clear()
-        monkeypatch.setattr("planner.fixes.MOST_TIMED", most)
+        monkeypatch.setattr("meshplan.planner.check.fixes.MOST_TIMED", most)
         check_paths([path], replace(TOOLS, price=counted))
         assert len(timed) == 1 + min(every, most)
 

@@ -15,20 +15,20 @@ from random_plans import CLUSTER, plan_of
 from sarif_schema import valid_log
 from typer.testing import CliRunner
 
-from costmodels.layout import Layout, even_stages
-from costmodels.training import Training
-from executor.frameworks import FRAMEWORKS, VARIANTS
-from planner.check import case_of
-from planner.check_cli import check, export
-from planner.plan import write_plan
-from planner.predict import predicted
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
+from meshplan.executor.frameworks import FRAMEWORKS, VARIANTS
+from meshplan.planner.case.plan_file import write_plan
+from meshplan.planner.case.predict import predicted
+from meshplan.planner.check.check import case_of
+from meshplan.planner.cli.check import check, export
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "tests" / "data" / "framework_configs"
 TINY = CONFIGS / "nanotron" / "tiny_llama.yaml"
 HEAVY = """
 import sys
-from planner.check_cli import check
+from meshplan.planner.cli.check import check
 import typer
 app = typer.Typer()
 app.command()(check)

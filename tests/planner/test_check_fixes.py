@@ -18,12 +18,12 @@ from hand_priced import (
 )
 from random_plans import CLUSTER
 
-from costmodels.layout import Layout, even_stages
-from planner.check import check_paths
-from planner.fixes import Fix, changes
-from planner.plan import Prediction, write_plan
-from planner.resolve import Case
-from planner.settings import Settings
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.planner.case.plan_file import Prediction, write_plan
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths
+from meshplan.planner.check.fixes import Fix, changes
 
 
 def _made(layout: Layout, fix: Fix) -> Layout:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from random_plans import CLUSTER, model_named, plan_of
 from sarif_schema import valid_log
 
-from costmodels.layout import Layout, Schedule, even_stages
-from costmodels.training import Optimizer, Precision, Training
-from planner.check import check_paths, exit_code
-from planner.check_cli import tools
-from planner.check_output import MACHINE, as_sarif, as_table
-from planner.plan import write_plan
-from planner.settings import Settings
+from meshplan.costmodels.layout import Layout, Schedule, even_stages
+from meshplan.costmodels.training import Optimizer, Precision, Training
+from meshplan.planner.case.plan_file import write_plan
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths, exit_code
+from meshplan.planner.check.output import MACHINE, as_sarif, as_table
+from meshplan.planner.cli.check import tools
 
 FOLDER = Path(__file__).parents[1] / "data" / "framework_configs"
 SEEDS = sorted(path for path in FOLDER.rglob("*.*") if path.suffix != ".md")

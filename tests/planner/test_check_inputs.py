@@ -8,10 +8,10 @@ import pytest
 from hand_priced import GIVEN, LAYOUT, SCRIPT, TOOLS, a_plan, check_plan, check_text
 from random_plans import CLUSTER
 
-from costmodels.layout import Stage
-from planner.check import check_paths, exit_code
-from planner.settings import Settings
-from planner.verdicts import Finding
+from meshplan.costmodels.layout import Stage
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths, exit_code
+from meshplan.planner.check.verdicts import Finding
 
 
 def test_missing_facts_are_all_named_with_their_flags(tmp_path: Path) -> None:

@@ -9,8 +9,16 @@ import jsonschema
 import pytest
 from sarif_schema import VALIDATOR, valid_log
 
-from planner.check_output import MACHINE, RULES, as_github, as_json, as_junit, as_sarif, as_table
-from planner.verdicts import PASSED, Finding, Verdict
+from meshplan.planner.check.output import (
+    MACHINE,
+    RULES,
+    as_github,
+    as_json,
+    as_junit,
+    as_sarif,
+    as_table,
+)
+from meshplan.planner.check.verdicts import PASSED, Finding, Verdict
 
 FITS = Finding(
     path="a/fits.yaml", verdict="fits", text="20.0 GiB free", label="dp8 zero1 mbs1",

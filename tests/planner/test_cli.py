@@ -7,11 +7,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-import planner.branch_and_bound
-import planner.progress
-import planner.search
-from planner.cli import EXIT_CODES, app, exit_code
-from planner.plan import Plan, read_plan
+import meshplan.planner.cli.progress
+import meshplan.planner.search.branch_and_bound
+import meshplan.planner.search.search
+from meshplan.planner.case.plan_file import Plan, read_plan
+from meshplan.planner.cli.main import EXIT_CODES, app, exit_code
 
 TINY = ("plan", "tiny-llama", "--gpus", "2", "--cluster", "local-cpu", "--global-batch", "16")
 SMALL = ("plan", "llama-3.1-8b", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
@@ -229,12 +229,12 @@ def test_no_layout_is_legal() -> None:
 def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted search answers with the best plan so far and its honest distance."""
 
-    class Interrupting(planner.progress.SearchLine):
-        def __call__(self, progress: planner.search.Progress) -> None:
+    class Interrupting(meshplan.planner.cli.progress.SearchLine):
+        def __call__(self, progress: meshplan.planner.search.search.Progress) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(planner.branch_and_bound, "PROGRESS_S", 0.0)
-    monkeypatch.setattr("planner.plan_cli.SearchLine", Interrupting)
+    monkeypatch.setattr(meshplan.planner.search.branch_and_bound, "PROGRESS_S", 0.0)
+    monkeypatch.setattr("meshplan.planner.cli.plan.SearchLine", Interrupting)
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
                  "--global-batch", "512", "--json")  # fmt: skip
     report = json.loads(result.stdout)["search"]

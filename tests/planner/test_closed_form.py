@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.actions import Work
-from costmodels.layout import Schedule
-from costmodels.schedule import play
-from planner.closed_form import Passes, closed_form
-from planner.pipeline_shape import pipeline_shape
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.actions import Work
+from meshplan.costmodels.schedule.simulation import play
+from meshplan.planner.problem.closed_form import Passes, closed_form
+from meshplan.planner.problem.pipeline_shape import pipeline_shape
 
 CHUNKS = {"zb_v": (2,), "dualpipe_v": (2,), "interleaved_1f1b": (2, 3, 4)}
 BOUNDS: dict[Schedule, tuple[float, float]] = {  # closed form / simulation - 1

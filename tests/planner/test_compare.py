@@ -3,12 +3,12 @@
 import pytest
 from random_plans import plan_of
 
-from costmodels.layout import Layout, even_stages
-from costmodels.training import Training
-from executor.frameworks import read_config
-from planner.compare import Row, compare, cost_per_trillion_tokens
-from planner.plan import Plan
-from planner.predict import predicted
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
+from meshplan.executor.frameworks import read_config
+from meshplan.planner.answer.compare import Row, compare, cost_per_trillion_tokens
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.predict import predicted
 
 PLAN: Plan = plan_of(
     "llama-3.1-8b",

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.hf_config import model_from_config
-from costmodels.in_flight import ZERO_BUBBLE
-from costmodels.layout import InvalidLayout, Layout, Schedule, even_stages
-from costmodels.training import Training
-from hardware_profiles.engines import engine_names, load_engine
-from hardware_profiles.load_models import load_model_config
-from planner.check import check_paths
-from planner.check_cli import tools
-from planner.engine_rules import check_engine
-from planner.pins import RECOMPUTE, parse_pins
-from planner.settings import Settings
-from planner.space import enumerate_space
+from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule, even_stages
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths
+from meshplan.planner.cli.check import tools
+from meshplan.planner.space.engine_rules import check_engine
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import RECOMPUTE, parse_pins
 
 MODEL = model_from_config(load_model_config("llama-3.1-8b"), "llama-3.1-8b")
 TRAINING = Training(seq_len=4096, global_batch_size=64)

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from costmodels.layout import Layout, Stage, even_stages
-from planner.answer import case_at, reasons
-from planner.cli import app
-from planner.explain import (
+from meshplan.costmodels.layout import Layout, Stage, even_stages
+from meshplan.planner.answer.answer import case_at, reasons
+from meshplan.planner.answer.explain import (
     TimeParts,
     alternatives,
     lacking_bytes,
@@ -23,13 +22,14 @@ from planner.explain import (
     priced,
     time_parts,
 )
-from planner.plan import StageMemory
-from planner.predict import predicted, step_model_of
-from planner.question import Arguments, ask
-from planner.report import CATEGORIES, folded
-from planner.resolve import Case
-from planner.svg import memory_picture, parts_picture, round_step, timeline_picture
-from planner.timeline import chrome_trace, shortened, step_timeline
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.plan_file import StageMemory
+from meshplan.planner.case.predict import predicted, step_model_of
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.cli.main import app
+from meshplan.planner.report.svg import memory_picture, parts_picture, round_step, timeline_picture
+from meshplan.planner.report.tables import CATEGORIES, folded
+from meshplan.planner.report.timeline import chrome_trace, shortened, step_timeline
 
 ASKED = ask(
     Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", seq_len="4096", global_batch=128)
@@ -240,8 +240,8 @@ def test_explain_writes_page_and_trace(tmp_path: Path) -> None:
 
 def test_parts_have_names_for_people() -> None:
     """Every part of the time and category of memory has a name, a colour class and a place."""
-    from planner.explain import PART_NAMES
-    from planner.explain_html import TEMPLATE
+    from meshplan.planner.answer.explain import PART_NAMES
+    from meshplan.planner.report.explain_html import TEMPLATE
 
     style = TEMPLATE.read_text()
     assert set(PART_NAMES) == set(TimeParts.__dataclass_fields__)

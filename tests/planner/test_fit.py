@@ -4,15 +4,15 @@ import pytest
 from rows import ROW
 from typer.testing import CliRunner
 
-from hardware_profiles import tunings
-from hardware_profiles.tunings import Fit, Tuning
-from planner.accuracy import spread, step_errors
-from planner.cli import app
-from planner.fit import Pool, Rivals, fit_pool, rivals_of, wider
-from planner.learning import Indices, Problem
-from planner.runs import Run, read_runs, run_of
-from planner.validate import predict_rows, predict_run, step_model
-from planner.validate_cli import BUILT_IN
+from meshplan.hardware_profiles import tunings
+from meshplan.hardware_profiles.tunings import Fit, Tuning
+from meshplan.planner.cli.main import app
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.accuracy import spread, step_errors
+from meshplan.planner.runs.fit import Pool, Rivals, fit_pool, rivals_of, wider
+from meshplan.planner.runs.learning import Indices, Problem
+from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.validate import predict_rows, predict_run, step_model
 
 INTERNLM = BUILT_IN.parent / "internlm.csv"
 PLAIN = Rivals(lambda _: Tuning(), lambda _, __: Tuning())

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from planner.footprint import explain, fitting_layout, minimum_gpus, sizes
-from planner.pins import parse_pins
-from planner.priced_space import Pricer, Question
-from planner.search import NoLayoutFits, search
+from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
+from meshplan.planner.search.priced_space import Pricer, Question
+from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.space.pins import parse_pins
 
 Questions = Callable[..., Question]
 Pricers = Callable[[int, float, int], Pricer]

@@ -16,18 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_plans import CLUSTER, plan_of
 
-from costmodels.config_fields import UnsupportedModel
-from costmodels.hf_config import model_from_config
-from costmodels.layout import Layout, even_stages
-from costmodels.training import Training
-from executor.training_logs import READERS
-from hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
-from hardware_profiles.load_models import MODELS, UnknownModel, load_model_config
-from planner.check import DEFECT, check_paths
-from planner.check_cli import tools
-from planner.run_rows import SkippedRow
-from planner.runs import read_runs, run_of
-from planner.settings import FILE, Settings, UnreadableSettings, settings_near
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.training import Training
+from meshplan.executor.launch.training_logs import READERS
+from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
+from meshplan.hardware_profiles.load_models import MODELS, UnknownModel, load_model_config
+from meshplan.planner.case.settings import FILE, Settings, UnreadableSettings, settings_near
+from meshplan.planner.check.check import DEFECT, check_paths
+from meshplan.planner.cli.check import tools
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import read_runs, run_of
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 INPUTS = int(os.environ.get("MESHPLAN_FUZZ_INPUTS") or (10_000 if NIGHTLY else 50))

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from costmodels.layout import InvalidLayout, Layout, even_stages
-from costmodels.step import Setting
-from hardware_profiles.engines import load_engine
-from hardware_profiles.tunings import Tuning
-from planner.cli import app
-from planner.engine_rules import check_engine
-from planner.footprint import explain
-from planner.host_memory import HostUse, check_host
-from planner.pins import PinError, parse_pins
-from planner.plan import read_plan
-from planner.priced_space import Question
-from planner.search import NoLayoutFits, search
-from planner.space import Space, enumerate_space
+from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
+from meshplan.costmodels.step.step import Setting
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.case.host_memory import HostUse, check_host
+from meshplan.planner.case.plan_file import read_plan
+from meshplan.planner.cli.main import app
+from meshplan.planner.search.footprint import explain
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.space.engine_rules import check_engine
+from meshplan.planner.space.legal_layouts import Space, enumerate_space
+from meshplan.planner.space.pins import PinError, parse_pins
 
 Questions = Callable[..., Question]
 GIB = 2**30

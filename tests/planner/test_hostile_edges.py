@@ -16,22 +16,22 @@ import yaml
 from random_plans import CLUSTER, plan_of
 from typer.testing import CliRunner
 
-from costmodels.layout import Layout, even_stages
-from costmodels.training import Training
-from executor.frameworks import FRAMEWORKS, VARIANTS, exporter_named
-from executor.launch import Job
-from executor.slurm import SlurmFailed, batch_script
-from hardware_profiles.names import MAX_NAME, RULE, checked_name
-from hardware_profiles.whole_file import write_whole
-from planner.check import DEFECT, check_paths, exit_code
-from planner.check_cli import tools
-from planner.check_output import as_github, as_sarif, as_table
-from planner.cli import app
-from planner.fixes import Quote
-from planner.limits import MOST
-from planner.plan import Plan, UnreadablePlan
-from planner.settings import Settings
-from planner.verdicts import Finding
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
+from meshplan.executor.frameworks import FRAMEWORKS, VARIANTS, exporter_named
+from meshplan.executor.launch.slurm import SlurmFailed, batch_script
+from meshplan.executor.launch.torchrun import Job
+from meshplan.hardware_profiles.names import MAX_NAME, RULE, checked_name
+from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.planner.case.limits import MOST
+from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import DEFECT, check_paths, exit_code
+from meshplan.planner.check.fixes import Quote
+from meshplan.planner.check.output import as_github, as_sarif, as_table
+from meshplan.planner.check.verdicts import Finding
+from meshplan.planner.cli.check import tools
+from meshplan.planner.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 GIVEN = Settings(
@@ -257,7 +257,7 @@ def test_a_defect_of_ours_is_said_and_is_no_finding(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_a_question_without_an_answer_is_refused_at_once(options: list[str]) -> None:
-    """A number beyond `planner.limits.MOST` is one line with value, rule and fix, and exit 2."""
+    """A number beyond `limits.MOST` is one line with value, rule and fix, and exit 2."""
     batch = [] if "--global-batch" in options else ["--global-batch", "512"]
     words = ["plan", "llama-3.1-8b", "--cluster", CLUSTER, *batch, *options]
     done = CliRunner().invoke(app, words)

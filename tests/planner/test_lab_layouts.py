@@ -3,12 +3,12 @@
 import pytest
 
 from benchmarks.lab_layouts import LABS, Lab, own_layout
-from costmodels.layout import Layout
-from planner.answer import case_at
-from planner.explain import lacking_bytes
-from planner.predict import predicted
-from planner.resolve import check_case
-from planner.search import search
+from meshplan.costmodels.layout import Layout
+from meshplan.planner.answer.answer import case_at
+from meshplan.planner.answer.explain import lacking_bytes
+from meshplan.planner.case.predict import predicted
+from meshplan.planner.case.resolve import check_case
+from meshplan.planner.search.search import search
 
 NAMES = [lab.name for lab in LABS]
 WORST_DENSE_ERROR = 0.2

@@ -6,18 +6,18 @@ import re
 import pytest
 from rows import ROW
 
-from hardware_profiles.engine_schema import Engine
-from hardware_profiles.engines import load_engine
-from hardware_profiles.schema import Cluster
-from hardware_profiles.tunings import load_fit
-from planner.accuracy import choice
-from planner.run_clusters import cluster_of as cluster_of_row
-from planner.run_habits import engine_of as engine_of_row
-from planner.run_notes import FACTS, facts_in_words
-from planner.run_rows import SkippedRow, row_of
-from planner.runs import run_of
-from planner.validate import Predicted, predict_rows, step_model
-from planner.validate_cli import BUILT_IN
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.accuracy import choice
+from meshplan.planner.runs.clusters import cluster_of as cluster_of_row
+from meshplan.planner.runs.habits import engine_of as engine_of_row
+from meshplan.planner.runs.notes import FACTS, facts_in_words
+from meshplan.planner.runs.rows import SkippedRow, row_of
+from meshplan.planner.runs.runs import run_of
+from meshplan.planner.runs.validate import Predicted, predict_rows, step_model
 
 
 def engine_of(words: dict[str, str]) -> Engine:

@@ -6,18 +6,18 @@ from itertools import pairwise
 
 import pytest
 
-from costmodels.in_flight import V_SHAPED
-from costmodels.layout import check_layout
-from costmodels.training import Training
-from hardware_profiles.engines import load_engine
-from hardware_profiles.load import load_cluster
-from planner.frontier import gpus_front, time_memory_front
-from planner.models import read_model
-from planner.pins import parse_pins
-from planner.priced_space import Pricer, Question, closed_form, price_space
-from planner.search import NoLayoutFits, Progress, search
-from planner.space import enumerate_space
-from planner.stages import Solver
+from meshplan.costmodels.layout import check_layout
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.search.frontier import gpus_front, time_memory_front
+from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
+from meshplan.planner.search.search import NoLayoutFits, Progress, search
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.stages.solve import Solver
 
 Questions = Callable[..., Question]
 Pricers = Callable[[int, float, int], Pricer]
@@ -181,7 +181,7 @@ def test_progress_reports_bounds(
     asked: Question, price: Pricer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it runs the search tells its best and its bound; the bound does not fall."""
-    monkeypatch.setattr("planner.branch_and_bound.PROGRESS_S", 0.0)
+    monkeypatch.setattr("meshplan.planner.search.branch_and_bound.PROGRESS_S", 0.0)
     seen: list[Progress] = []
     result = search(asked, price=price, progress=seen.append)
     assert seen

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.layout import InvalidLayout, Layout, check_layout, even_stages
-from hardware_profiles.engines import engine_names, load_engine
-from planner.pins import PinError, Pins, parse_pin, parse_pins
-from planner.priced_space import Question
-from planner.space import Space, divisors, enumerate_space
-from planner.splits import can_split, splits
+from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout, even_stages
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.space.legal_layouts import Space, divisors, enumerate_space
+from meshplan.planner.space.pins import PinError, Pins, parse_pin, parse_pins
+from meshplan.planner.space.stage_splits import can_split, splits
 
 Questions = Callable[..., Question]
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from stage_problems import problem_of
 
-from costmodels.layout import Stage
-from planner.closed_form import Passes
-from planner.stage_counts import solve_counts
-from planner.stage_heuristic import first_counts
-from planner.stage_path import Intervals, greedy_path, solve_path
-from planner.stage_problem import End, StagePlan, StageProblem, evaluate
-from planner.stages import Solver
+from meshplan.costmodels.layout import Stage
+from meshplan.planner.problem.closed_form import Passes
+from meshplan.planner.problem.stage_problem import End, StagePlan, StageProblem, evaluate
+from meshplan.planner.stages.counts import solve_counts
+from meshplan.planner.stages.heuristic import first_counts
+from meshplan.planner.stages.path import Intervals, greedy_path, solve_path
+from meshplan.planner.stages.solve import Solver
 
 Problems = Callable[..., StageProblem]
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]

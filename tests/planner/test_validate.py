@@ -12,15 +12,23 @@ from hypothesis import strategies as st
 from rows import ROW
 from typer.testing import CliRunner
 
-from hardware_profiles import tunings
-from planner.accuracy import Fitting, choice, fitting, memory_errors, spread, step_errors, summary
-from planner.cli import app
-from planner.run_clusters import cluster_of, node_network_bytes_per_s
-from planner.run_engines import engine_name
-from planner.run_rows import SkippedRow, row_of
-from planner.runs import read_runs, run_of
-from planner.validate import Predicted, Skipped, predict_rows
-from planner.validate_cli import BUILT_IN
+from meshplan.hardware_profiles import tunings
+from meshplan.planner.cli.main import app
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.accuracy import (
+    Fitting,
+    choice,
+    fitting,
+    memory_errors,
+    spread,
+    step_errors,
+    summary,
+)
+from meshplan.planner.runs.clusters import cluster_of, node_network_bytes_per_s
+from meshplan.planner.runs.engines import engine_name
+from meshplan.planner.runs.rows import SkippedRow, row_of
+from meshplan.planner.runs.runs import read_runs, run_of
+from meshplan.planner.runs.validate import Predicted, Skipped, predict_rows
 
 ROWS = list(read_runs(BUILT_IN))[::7]
 NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "experts", "top_k",

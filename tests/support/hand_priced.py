@@ -5,17 +5,17 @@ from pathlib import Path
 
 from random_plans import CLUSTER, plan_of
 
-from costmodels.layout import Layout, even_stages
-from costmodels.training import Training
-from costmodels.units import GIB
-from executor.frameworks import read_config, recognise
-from planner.check import Tools, case_of, check_paths
-from planner.fixes import Quote
-from planner.plan import Plan, Prediction, StageMemory, write_plan
-from planner.reading import Reading
-from planner.resolve import Case
-from planner.settings import Settings
-from planner.verdicts import Finding, Limits
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import GIB
+from meshplan.executor.frameworks import read_config, recognise
+from meshplan.planner.case.plan_file import Plan, Prediction, StageMemory, write_plan
+from meshplan.planner.case.reading import Reading
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import Tools, case_of, check_paths
+from meshplan.planner.check.fixes import Quote
+from meshplan.planner.check.verdicts import Finding, Limits
 
 GIVEN = Settings(cluster=CLUSTER)
 LAYOUT = Layout(

@@ -1,6 +1,6 @@
 """Links whose collectives all move alike, for arithmetic by hand."""
 
-from hardware_profiles.schema import BusBandwidth, Link
+from meshplan.hardware_profiles.schema import BusBandwidth, Link
 
 
 def link(latency_s: float, ring: float, own: float | None = None) -> Link:

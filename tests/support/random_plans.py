@@ -4,15 +4,22 @@ import random
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
-from costmodels.hf_config import model_from_config
-from costmodels.layout import Layout, RecomputeModule, Schedule, Stage, check_layout, even_stages
-from costmodels.model import Model
-from costmodels.training import Optimizer, Precision, Training
-from hardware_profiles.load_models import load_model_config
-from planner.plan import Plan, PlanCluster, PlanModel
-from planner.reading import Exported
-from planner.resolve import Case
-from planner.settings import Settings
+from meshplan.costmodels.layout import (
+    Layout,
+    RecomputeModule,
+    Schedule,
+    Stage,
+    check_layout,
+    even_stages,
+)
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Optimizer, Precision, Training
+from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
+from meshplan.planner.case.reading import Exported
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.settings import Settings
 
 CHUNKED: dict[Schedule, tuple[int, ...]] = {
     "1f1b": (1,),

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.closed_form import Passes
-from planner.coefficients import Coefficients
-from planner.stage_problem import End, StageProblem
+from meshplan.planner.problem.closed_form import Passes
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.stage_problem import End, StageProblem
 
 LAYER = {
     "layer_ns": "layer_ns", "saved_kib": "layer_saved_kib", "state_kib": "layer_state_kib",

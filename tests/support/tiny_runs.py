@@ -1,12 +1,19 @@
 """A tiny plan and records of its ranks, as `meshplan execute` meets them."""
 
-from costmodels.layout import Layout, Stage
-from costmodels.training import Training
-from executor.engine.record import StepRecord
-from executor.preflight import pinned_torch
-from executor.probe import Found
-from hardware_profiles.load import cluster_hash, load_cluster
-from planner.plan import Plan, PlanCluster, PlanModel, Prediction, RunnerUp, StageMemory
+from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.training import Training
+from meshplan.executor.engine.record import StepRecord
+from meshplan.executor.launch.preflight import pinned_torch
+from meshplan.executor.launch.probe import Found
+from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.planner.case.plan_file import (
+    Plan,
+    PlanCluster,
+    PlanModel,
+    Prediction,
+    RunnerUp,
+    StageMemory,
+)
 
 GIB = 2**30
 CONFIG = {

@@ -1,0 +1,1 @@
+"""Bytes that a rank keeps: states, kept buffers, the peak inside a backward pass."""

@@ -1,0 +1,167 @@
+"""Device memory of one pipeline rank at its peak.
+
+    weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is
+                 sharded)
+    gradients    g P             (/ n from ZeRO-2, under a pipeline from ZeRO-3 unless the engine
+                                 scatters them in each micro-batch)
+    optimizer    (master + moments) P / n from ZeRO-1; on the host with a copy of the gradients if
+                 the optimizer runs there
+    activations  sum over chunks of micro-batches in flight x what their layers save
+    transient    logits and their gradient, ZeRO-3's gathered layers, the working set of a replayed
+                 layer, buffers that outlive their use (`kept_buffers`), weights gathered after the
+                 optimizer step
+    slack        reserved by the caching allocator and not in use: a fraction of the above [fitted]
+
+    P  parameters of the rank; dense and expert parts shard over different numbers of ranks n
+
+The peak is the larger of the backward of the fullest micro-batch and the optimizer step.
+
+Source: ZeRO (1910.02054, section 3) for the division; the bytes per parameter are habits of each
+engine, `hardware_profiles/engines`. Leaves out: fragmentation beyond the slack, kernels' own
+workspaces.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+from meshplan.costmodels.elementwise import Condition, Number, maximum, minimum, where
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes by category; adds. `allocated` is what the framework's tensors take at the peak, on the
+    device: `host` is kept in the host's memory instead.
+    """
+
+    weights: Number = 0.0
+    gradients: Number = 0.0
+    optimizer: Number = 0.0
+    activations: Number = 0.0
+    transient: Number = 0.0
+    host: Number = 0.0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, count: Number) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+    @property
+    def allocated(self) -> Number:
+        """All of it."""
+        return self.states + self.activations + self.transient
+
+    @property
+    def states(self) -> Number:
+        """Weights, gradients and optimizer state."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How ZeRO divides: the stage, and the ranks that share dense and expert weights.
+
+    offloaded  fraction of the optimizer's states that is on the host
+    """
+
+    zero_stage: Number
+    dense_ranks: Number
+    expert_ranks: Number
+    pipelined: Number
+    offloaded: Number = 0.0
+
+
+def expert_ranks(state: State, dense_ranks: Number, group: Number, tensor_ranks: Number) -> Number:
+    """Ranks that share one expert's weights, of the `group` that holds them.
+
+    tensor_ranks  tensor-parallel ranks over the ranks that experts are cut over: tp / (ep etp)
+    """
+    if state.experts_shard_over_tensor:
+        return maximum(dense_ranks * tensor_ranks, 1.0)
+    return minimum(group, dense_ranks)
+
+
+def state_memory(state: State, parameters: RankParameters, sharding: Sharding) -> Memory:
+    """Weights, gradients and optimizer state of `parameters` on one rank."""
+    dense = _states(state, parameters.dense, sharding, sharding.dense_ranks)
+    return dense + _states(state, parameters.expert, sharding, sharding.expert_ranks)
+
+
+def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number) -> Memory:
+    zero = sharding.zero_stage
+    over = where(zero >= 1, ranks, 1.0)
+    over_3 = where(zero >= 3, ranks, 1.0)
+    scatters, away = shards_gradients(state, sharding), sharding.offloaded
+    over_gradients = where(scatters, ranks, 1.0)
+    sent = away * state.offloads_gradients * where(scatters, 1.0, 0.0)
+    master = away * state.offloads_master
+    gone = state.master_computes and state.master_bytes > 0
+    gone = gone & (master == 0)  # what is on the host cannot be gathered
+    weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
+    buckets = state.bucket_bytes * ((ranks > 1) & (zero < 2))
+    return Memory(
+        weights=weights * parameters,
+        gradients=(state.gradient_bytes * (1 - sent) / over_gradients + buckets) * parameters,
+        optimizer=((1 - master) * state.master_bytes + (1 - away) * state.moment_bytes)
+        / over * parameters,
+        host=(master * state.master_bytes + away * (state.moment_bytes + state.gradient_bytes))
+        / over * parameters,
+    )  # fmt: skip
+
+
+def shards_gradients(state: State, sharding: Sharding) -> Condition:
+    """Whether gradients are kept in shards, and so reduced after each micro-batch."""
+    zero = sharding.zero_stage
+    scatters = (sharding.pipelined == 0) | state.pipeline_shards_gradients
+    return (zero >= 3) | ((zero == 2) & scatters)
+
+
+def gathered_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
+    """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward its
+    gradients.
+    """
+    whole = state.weight_bytes + min(state.gradient_bytes, 4.0)
+    return where(sharding.zero_stage >= 3, whole * parameters, 0.0)
+
+
+def update_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
+    """Scratch of the optimizer step: updated weights gathered under ZeRO-1 and 2."""
+    sharded = (sharding.zero_stage >= 1) & (sharding.zero_stage < 3) & (sharding.dense_ranks > 1)
+    return where(sharded, state.gather_bytes * parameters, 0.0)
+
+
+def activation_peak(vectors: Sequence[Sequence[int]], chunk_bytes: Sequence[float]) -> float:
+    """The fullest moment of a rank: `vectors` of micro-batches held per chunk, bytes per chunk."""
+    return max(
+        sum(held * size for held, size in zip(vector, chunk_bytes, strict=True))
+        for vector in vectors
+    )
+
+
+MOMENT_BYTES = {"adamw8bit": 2.0 + 2 * 4 / 256, "muon": 4.0, "sgd": 4.0}
+"""Bytes of optimizer state per parameter where they are not the engine's AdamW: two 8-bit moments
+with
+a 32-bit scale per block of 256 (2110.02861, section 2), one fp32 momentum (Muon, its few AdamW
+matrices
+left out; SGD)."""
+
+
+def kept_state(state: State, training: Training) -> State:
+    """What the engine keeps under this training's optimizer; of frozen weights only the weights.
+
+    fp32 weights are their own master copy.
+    """
+    if training.precision == "fp32":
+        whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0}
+        state = state.model_copy(update=whole)
+    if training.adapters_only:
+        frozen = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
+        return state.model_copy(update=dict.fromkeys(frozen, 0.0))
+    moments = MOMENT_BYTES.get(training.optimizer, state.moment_bytes)
+    return state.model_copy(update={"moment_bytes": moments})

@@ -1,0 +1,1 @@
+"""Shapes of transformers, configurations of model families, and their parameters."""

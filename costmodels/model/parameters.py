@@ -1,0 +1,273 @@
+"""Parameters of a model, of one layer, and of the share of a layer that one rank holds.
+
+    attention     q: h a d, k: h g d, v: h g e, out: a e h      (+ biases)
+    latent        q: h r_q + r_q a d  (or h a d),  kv: h (r_kv + d_rope) + r_kv a (d_nope + e),
+                  out: a e h                                    [1] section 2.1
+    feed-forward  3 h f gated, 2 h f otherwise                  (+ biases)
+    routed        experts x feed-forward;   router: h experts
+    norms         h each (RMSNorm), 2 h (LayerNorm)
+    mtp           one layer + 2 h h + 3 norms per module        [2] section 2.2
+
+    h hidden, a heads, g kv_heads, d head_dim, e v_head_dim, f ffn, r_q/r_kv the latent ranks
+
+On a rank matrices are cut over tp, key/value projections over min(tp, kv_heads), routed experts
+over ep x etp. Norms, the router, the latent down-projections and the biases that are added after a
+reduction are whole on each rank [3].
+
+[1] DeepSeek-V2, arXiv 2405.04434. [2] DeepSeek-V3, arXiv 2412.19437. [3] Megatron-Core:
+`multi_latent_attention.py` (down-projections with parallel_mode="duplicated"), `RowParallelLinear`.
+Leaves out: the embedding and head that a multi-token-prediction module shares with the model.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from meshplan.costmodels.elementwise import Number, ceil, minimum
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+
+Degree = Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters by what they do; the parts never overlap and `total` is all of them."""
+
+    embedding: int = 0
+    head: int = 0
+    attention: int = 0
+    dense_ffn: int = 0
+    routed_experts: int = 0
+    shared_experts: int = 0
+    router: int = 0
+    norms: int = 0
+    mtp: int = 0
+
+    def __add__(self, other: "ParameterCount") -> "ParameterCount":
+        return ParameterCount(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, layers: int) -> "ParameterCount":
+        return ParameterCount(**{f.name: getattr(self, f.name) * layers for f in fields(self)})
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts."""
+        return sum(getattr(self, f.name) for f in fields(self))
+
+    @property
+    def without_mtp(self) -> int:
+        """What published totals count: everything but the multi-token-prediction modules."""
+        return self.total - self.mtp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParameters:
+    """Parameters that one rank holds, apart by the data-parallel group that they are reduced over.
+
+    dense   reduced over dp x cp
+    expert  routed experts: reduced over dp x cp x tp / (ep x etp)
+    """
+
+    dense: Number
+    expert: Number = 0.0
+
+    def __add__(self, other: "RankParameters") -> "RankParameters":
+        return RankParameters(dense=self.dense + other.dense, expert=self.expert + other.expert)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weights:
+    """Number of some weights, apart by the degree that cuts them.
+
+    whole     on every rank
+    over_tp   cut over the tensor-parallel ranks
+    over_kv   cut over them too, but a key/value head is never cut
+    over_ep   routed experts: cut over ep only (biases added after the etp reduction)
+    over_etp  routed experts: cut over ep x etp
+    """
+
+    whole: int = 0
+    over_tp: int = 0
+    over_kv: int = 0
+    over_ep: int = 0
+    over_etp: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.whole + self.over_tp + self.over_kv + self.over_ep + self.over_etp
+
+
+def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
+    """Parameters of one layer of this kind."""
+    experts = kind.experts
+    return ParameterCount(
+        attention=_attention(model, kind.attention).total,
+        dense_ffn=_dense_ffn(model, kind).total,
+        routed_experts=_routed(model, experts).total if experts else 0,
+        shared_experts=_shared(model, experts).total if experts else 0,
+        router=_router(model, experts).total if experts else 0,
+        norms=_norms(model, kind.attention).total,
+    )
+
+
+def model_parameters(model: Model) -> ParameterCount:
+    """Parameters of the whole model, the vocabulary not padded, a tied head counted once."""
+    return _model_total(model, [layer_parameters(model, kind) for kind in model.kinds])
+
+
+def active_parameters(model: Model) -> ParameterCount:
+    """Parameters that one token uses: `top_k` of the routed experts, everything else.
+
+    The embedding is counted whole although a token reads one row of it: papers differ, so subtract
+    it where they leave it out (gpt-oss) and keep it where they do not (DeepSeek-V3).
+    """
+    return _model_total(model, [_active_layer(model, kind) for kind in model.kinds])
+
+
+def _active_layer(model: Model, kind: Layer) -> ParameterCount:
+    count = layer_parameters(model, kind)
+    if kind.experts is None:
+        return count
+    one_expert = count.routed_experts // kind.experts.experts
+    return replace(count, routed_experts=one_expert * kind.experts.top_k)
+
+
+def layer_parameters_per_rank(
+    model: Model, kind: Layer, tp: Degree, ep: Degree = 1, etp: Degree = 1
+) -> RankParameters:
+    """Parameters of one layer of this kind on one rank; a degree may be an array over layouts."""
+    experts = kind.experts
+    dense = [_attention(model, kind.attention), _dense_ffn(model, kind)]
+    dense.append(_norms(model, kind.attention))
+    routed = _Weights()
+    if experts:
+        dense += [_shared(model, experts), _router(model, experts)]
+        routed = _routed(model, experts)
+    kv_cut = minimum(tp, kind.attention.kv_heads)
+    return RankParameters(
+        dense=sum(part.whole + part.over_tp / tp + part.over_kv / kv_cut for part in dense),
+        expert=routed.over_ep / ep + routed.over_etp / (ep * etp),
+    )
+
+
+def embedding_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
+    """Parameters of the embedding (positions and its norm too) on a rank of the first stage."""
+    vocab = padded_vocab(model.vocab, tp, vocab_multiple)
+    rest = model.learned_positions * model.hidden + model.embedding_norm * _norm(model)
+    return vocab * model.hidden / tp + rest
+
+
+def head_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
+    """Parameters of the head and the final norm on a rank of the last stage.
+
+    A tied head is counted too: the last stage of a pipeline holds its own copy. Without a pipeline
+    there is no copy, and only `final_norm_parameters` is left.
+    """
+    vocab = padded_vocab(model.vocab, tp, vocab_multiple)
+    return vocab * model.hidden / tp + final_norm_parameters(model)
+
+
+def final_norm_parameters(model: Model) -> int:
+    """Parameters of the norm before the head, whole on each rank."""
+    return model.final_norm * _norm(model)
+
+
+def mtp_parameters_per_rank(
+    model: Model, tp: Degree, ep: Degree = 1, etp: Degree = 1
+) -> RankParameters:
+    """Parameters of all multi-token-prediction modules on a rank of the last stage.
+
+    The 2h x h projection is cut over tp, as Megatron-Core's `multi_token_prediction.py` does
+    (column parallel, its output gathered).
+    """
+    modules = model.mtp_layers
+    layer = layer_parameters_per_rank(model, model.kinds[model.pattern[-1]], tp, ep, etp)
+    projection = _mtp_projection(model) / tp + 3 * _norm(model)
+    return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
+
+
+def padded_vocab(vocab: int, tp: Degree, multiple: int = 128) -> Number:
+    """The vocabulary filled up to a multiple of `multiple` x tp: equal rows for each rank.
+
+    Source: Megatron-LM `_vocab_size_with_padding` (--make-vocab-size-divisible-by, default 128).
+    With `multiple` 1 it is only made divisible by tp.
+    """
+    step = multiple * tp
+    return ceil(vocab / step) * step
+
+
+def _model_total(model: Model, layers: list[ParameterCount]) -> ParameterCount:
+    """The model whose layers have the parameters `layers`, one entry for each of its kinds."""
+    vocab = model.vocab * model.hidden
+    last = layers[model.pattern[-1]].total
+    ends = ParameterCount(
+        embedding=vocab + model.learned_positions * model.hidden,
+        head=0 if model.tied else vocab,
+        norms=(model.embedding_norm + model.final_norm) * _norm(model),
+        mtp=model.mtp_layers * (last + _mtp_projection(model) + 3 * _norm(model)),
+    )
+    return sum((layers[kind] * length for kind, length in model.runs), start=ends)
+
+
+def _mtp_projection(model: Model) -> int:
+    """Hidden state and token embedding side by side, back to the hidden width."""
+    return 2 * model.hidden * model.hidden
+
+
+def _attention(model: Model, attention: Attention) -> _Weights:
+    at, h = attention, model.hidden
+    width, v_width = at.heads * at.head_dim, at.heads * at.v_head_dim
+    out_bias, sinks = at.out_bias * h, at.sinks * at.heads
+    if at.is_mla:
+        nope = at.head_dim - at.rope_head_dim
+        down = h * (at.q_lora_rank + at.kv_lora_rank + at.rope_head_dim)
+        query = (at.q_lora_rank or h) * width
+        key_value = at.kv_lora_rank * at.heads * (nope + at.v_head_dim)
+        return _Weights(whole=down + out_bias, over_tp=query + key_value + v_width * h)
+    rows = h + at.qkv_bias
+    return _Weights(
+        whole=out_bias,
+        over_tp=rows * width + v_width * h + sinks,
+        over_kv=rows * at.kv_heads * (at.head_dim + at.v_head_dim),
+    )
+
+
+def _feed_forward(model: Model, ffn: int, bias: bool) -> tuple[int, int]:
+    """Number that tensor parallelism cuts, and those that stay whole: the bias of the output."""
+    up_matrices = 2 if model.gated else 1
+    cut = (up_matrices + 1) * model.hidden * ffn + bias * up_matrices * ffn
+    return cut, bias * model.hidden
+
+
+def _dense_ffn(model: Model, kind: Layer) -> _Weights:
+    if not kind.ffn:
+        return _Weights()
+    cut, whole = _feed_forward(model, kind.ffn, model.bias)
+    return _Weights(over_tp=cut, whole=whole)
+
+
+def _routed(model: Model, experts: Experts) -> _Weights:
+    cut, whole = _feed_forward(model, experts.ffn, experts.bias)
+    return _Weights(over_etp=experts.experts * cut, over_ep=experts.experts * whole)
+
+
+def _shared(model: Model, experts: Experts) -> _Weights:
+    if not experts.shared_ffn:
+        return _Weights()
+    cut, whole = _feed_forward(model, experts.shared_ffn, experts.bias)
+    return _Weights(over_tp=cut, whole=whole + experts.shared_gate * model.hidden)
+
+
+def _router(model: Model, experts: Experts) -> _Weights:
+    return _Weights(whole=experts.experts * (model.hidden + experts.router_bias))
+
+
+def _norm(model: Model) -> int:
+    return {"rmsnorm": 1, "layernorm": 2, "none": 0}[model.norm] * model.hidden
+
+
+def _norms(model: Model, attention: Attention) -> _Weights:
+    at = attention
+    heads = {"none": 0, "head": 2 * at.head_dim, "full": (at.heads + at.kv_heads) * at.head_dim}
+    latent = at.q_lora_rank + at.kv_lora_rank
+    return _Weights(whole=model.norms_per_layer * _norm(model) + heads[at.qk_norm] + latent)

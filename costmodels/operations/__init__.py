@@ -1,0 +1,1 @@
+"""The one list of operations of a layer: shapes and bytes."""

@@ -1,0 +1,130 @@
+"""The operations at the two ends of the stack: embedding, and head with its loss.
+
+    t  tokens of a micro-batch on this rank     V  padded vocabulary     h  hidden
+
+The head is a t x h by h x V/tp product in 16 bit whatever the precision; its loss reads and writes
+the logits many times unless one kernel does it. Multi-token-prediction modules (DeepSeek-V3,
+2412.19437 section 2.2) each add a projection 2h -> h, a layer, and the head again.
+
+Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per
+step), and frameworks that make an embedding's gradient whole, zeros included (12 bytes for each of
+its V h / tp numbers and micro-batch: at most 2 % of a step, and fits are no better with it).
+"""
+
+from dataclasses import replace
+
+from meshplan.costmodels.elementwise import Number, ceil, floor, maximum, minimum, where
+from meshplan.costmodels.model.parameters import padded_vocab
+from meshplan.costmodels.operations.feed_forward import Site, gather_tokens, scatter_tokens
+from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
+from meshplan.costmodels.operations.layers import layer_operations, norm
+
+CHUNK_TILE = 128
+
+
+def embedding_operations(site: Site) -> tuple[Operation, ...]:
+    """The lookup, and under tensor parallel the sum over the ranks that hold other rows."""
+    shard = site.shard
+    width = site.itemsize * shard.tokens * site.model.hidden
+    kept = site.itemsize * shard.tokens_outside * site.model.hidden
+    lookup = Pointwise(
+        name="embedding", forward_bytes=2 * width, backward_bytes=3 * width, kernels=2,
+        modules=("input",),
+    )  # fmt: skip
+    mask = Pointwise(
+        name="embedding_dropout", forward_bytes=2 * kept, backward_bytes=2 * kept,
+        saved_bytes=kept / site.itemsize, modules=("input",),
+    )  # fmt: skip
+    exchange = scatter_tokens(site, "embedding_output")
+    return (lookup, exchange, mask) if site.kernels.dropout else (lookup, exchange)
+
+
+def head_operations(site: Site) -> tuple[Operation, ...]:
+    """Final norm, projection on the vocabulary, cross-entropy; and the same for each MTP module."""
+    return (1 + site.model.mtp_layers) * _head_once(site)
+
+
+def module_operations(site: Site) -> tuple[Operation, ...]:
+    """What each MTP module computes before its head: the projection and a layer."""
+    if not site.model.mtp_layers:
+        return ()
+    h, kind = site.model.hidden, site.model.kinds[site.model.pattern[-1]]
+    projection = Matmul(name="mtp_projection", m=site.shard.tokens, n=h / site.shard.tp, k=2 * h)
+    return site.model.mtp_layers * (projection, *layer_operations(site, kind))
+
+
+def _head_once(site: Site) -> tuple[Operation, ...]:
+    shard, h = site.shard, site.model.hidden
+    columns = padded_vocab(site.model.vocab, shard.tp, 1) / shard.tp
+    logits = shard.tokens * columns
+    final = (_final_norm(site),) if site.model.final_norm else ()
+    fused = site.kernels.fused_cross_entropy
+    forward, backward = loss_bytes(site.itemsize, fused=fused)
+    loss = Pointwise(
+        name="cross_entropy", forward_bytes=forward * logits, backward_bytes=backward * logits,
+        kernels=2 if fused else 8,
+        measured_as=("cross_entropy", "cross_entropy"),
+    )  # fmt: skip
+    parts = ceil(shard.tokens / chunk_rows(site)[0]) if site.kernels.loss_chunk_bytes else 1
+    head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False, parts=parts)
+    entering = gather_tokens(site, "head_input")
+    if site.kernels.chunked_loss:  # both gradients are taken while the input is there
+        entering = replace(entering, backward_count=entering.backward_count - where(
+            shard.sequence_parallel > 0, 1.0, 0.0))  # fmt: skip
+    return (*final, entering, head, loss)
+
+
+def loss_bytes(itemsize: float, *, fused: bool) -> tuple[float, float]:
+    """Moved for each logit forward and backward: read and written once each by one kernel; by many
+    in fp32: largest 4, difference 8, exponential 8, sum 4, quotient 8, and a product with the
+    gradient 8 (nanotron's and Megatron's sharded cross-entropy); 6 to cast from 16 bit, and back.
+    """
+    if fused:
+        return 2 * itemsize, 2 * itemsize
+    cast = 6.0 if itemsize == 2.0 else 0.0
+    return cast + 32.0, 8.0 + cast
+
+
+def _final_norm(site: Site) -> Pointwise:
+    """A norm that keeps its input too: a layer is charged with its output, so n layers with n of
+    the
+    n + 1 tensors around them.
+    """
+    plain = norm(site, "final_norm")
+    kept = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    return replace(plain, saved_bytes=plain.saved_bytes + kept)
+
+
+def logits_bytes(site: Site) -> Number:
+    """What the last stage holds at the peak of the loss beside the layers' activations.
+
+    Of chunks, the gradient of the one before (16 bit) is there until the next is done. Where
+    buffers are counted (`kept_buffers`), so is the gradient of the head's input beside that of the
+    logits, if both are more than the loss held.
+    """
+    columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    each = site.bytes_per_logit
+    if not site.kernels.loss_chunk_bytes:
+        logits = site.shard.tokens * columns
+        after = site.itemsize * logits + site.gathered_bytes if site.kernels.keeps_buffers else 0.0
+        return maximum(each * logits, after)
+    first, second = chunk_rows(site)
+    both = where(second > 0, each * second + site.itemsize * first, 0.0)
+    return maximum(each * first, both) * columns
+
+
+def chunk_rows(site: Site) -> tuple[Number, Number]:
+    """Rows of the first and of the second chunk (0 if there is none) that the loss runs over."""
+    rows = site.shard.tokens
+    columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp
+    first = minimum(rows, rows_that_fit(columns, site.kernels.loss_chunk_bytes))
+    return first, minimum(first, rows - first)
+
+
+def rows_that_fit(columns: Number, chunk_bytes: float) -> Number:
+    """Rows of so many fp32 logits in `chunk_bytes`, at least one, and in whole tiles of a matmul
+    where a tile fits.
+    """
+    fitting = floor(chunk_bytes / (4.0 * columns))
+    whole = floor(fitting / CHUNK_TILE) * CHUNK_TILE
+    return maximum(1.0, where(fitting < CHUNK_TILE, fitting, whole))

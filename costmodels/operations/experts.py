@@ -1,0 +1,131 @@
+"""The operations of a mixture-of-experts feed-forward on one rank.
+
+    t      tokens that this rank routes       micro_batch * seq_len / (cp * tp)
+    k      experts that each token visits     top_k
+    rows   token copies that this rank's experts compute, balanced: t * k * etp, times the imbalance
+    e      experts on this rank               experts / ep
+    f      width of one expert on this rank   ffn / etp
+
+Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
+ep). Tensor-parallel ranks hold different tokens (sequence parallel), so ep may run through tp, cp
+and dp.
+
+Leaves out: dropping at a capacity, and the auxiliary loss.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.model.transformer import Experts
+from meshplan.costmodels.operations.feed_forward import (
+    Site,
+    activation,
+    dense_feed_forward,
+    gather_tokens,
+    scatter_tokens,
+)
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
+
+
+def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
+    """Router, dispatch, routed experts, combine, and the shared experts beside them."""
+    shard, h, up = site.shard, site.model.hidden, 2 if site.model.gated else 1
+    t = shard.tokens / shard.tp
+    copies = t * experts.top_k
+    rows = copies * shard.etp * shard.imbalance
+    f = experts.ffn / shard.etp
+    yield Matmul(
+        name="router",
+        m=t,
+        n=experts.experts,
+        k=h,
+        recipe=False,
+        saved_bytes=_routing_bytes(site, experts, copies, rows),
+        modules=("moe",),
+    )
+    yield Pointwise(
+        name="top_k",
+        forward_bytes=12.0 * t * experts.experts,
+        kernels=10,
+        backward_bytes=8.0 * t * experts.experts,
+        modules=("moe",),
+    )
+    # a dispatch of single copies reads tokens where they are, and adds them up where they were
+    sent = where(shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
+    yield _permute("permute", sent * site.itemsize * copies * h)
+    yield _exchange("dispatch", site.itemsize * copies * h, experts.top_k)
+    yield _gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
+    yield _permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
+    yield Matmul(
+        name="experts_up",
+        m=rows * shard.ep / experts.experts,
+        n=up * f,
+        k=h,
+        groups=experts.experts / shard.ep,
+        casts=site.kernels.expert_casts,
+        saved_bytes=site.itemsize * rows * up * f,
+        modules=("moe",),
+    )
+    yield activation(site, rows * f, weighed=site.kernels.weighs_inside_experts)
+    yield Matmul(
+        name="experts_down",
+        m=rows * shard.ep / experts.experts,
+        n=h,
+        k=f,
+        groups=experts.experts / shard.ep,
+        casts=site.kernels.expert_casts,
+        saved_bytes=0.0,
+        modules=("moe",),
+    )
+    yield _permute("unsort", site.itemsize * rows * h)
+    yield _gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
+    yield _exchange("combine", site.itemsize * copies * h, experts.top_k)
+    weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
+    yield _permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
+    if experts.shared_ffn:
+        yield gather_tokens(site, "shared_input")
+        yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)
+        yield scatter_tokens(site, "shared_output")
+
+
+def _routing_bytes(site: Site, experts: Experts, copies: Number, rows: Number) -> Number:
+    """What routing keeps: the router's fp32 scores, or the choices themselves.
+
+    Where experts weigh their own rows: int64 choice, order and token and one fp32 weight of each
+    copy, an fp32 weight of each received row, and two int64 orders of those that arrive mixed.
+    """
+    if not site.kernels.weighs_inside_experts:
+        return 4.0 * site.shard.tokens / site.shard.tp * experts.experts
+    mixed = (site.shard.ep > 1) & (site.shard.ep < experts.experts)
+    return 28.0 * copies + 4.0 * rows + where(mixed, 16.0 * rows, 0.0)
+
+
+def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
+    return Pointwise(
+        name=name,
+        forward_bytes=2 * size_bytes,
+        backward_bytes=2 * size_bytes,
+        kernels=2,
+        measured_as=("permute", "permute"),
+        saved_bytes=saved,
+        modules=("moe",),
+    )
+
+
+def _exchange(name: str, size_bytes: Number, top_k: int) -> Communication:
+    return Communication(
+        name=name, axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=1,
+        backward_count=1, copies=top_k, hidden_by="expert", modules=("moe",),
+    )  # fmt: skip
+
+
+def _gather_experts(
+    site: Site, name: str, size_bytes: Number, kind: Literal["all_gather", "reduce_scatter"]
+) -> Communication:
+    """Ranks that split one expert hold all of its tokens."""
+    once = where(site.shard.etp > 1, 1.0, 0.0)
+    return Communication(
+        name=name, axis="etp", kind=kind, size_bytes=size_bytes, forward_count=once,
+        backward_count=once, hidden_by="nothing", modules=("moe",),
+    )  # fmt: skip

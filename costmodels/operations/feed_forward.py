@@ -1,0 +1,124 @@
+"""The dense feed-forward of a layer on one rank, and the communication around the matmuls.
+
+    t      tokens of a micro-batch on this rank
+    h      hidden
+    f      feed-forward columns on this rank
+    size   2 t h, the bytes of the gathered activation that tensor parallel communicates
+
+Each half of a layer enters its matmuls once and leaves them once. With sequence parallel that is an
+all-gather and a reduce-scatter forward and, backward, a reduce-scatter, an all-gather, and a second
+all-gather of the input for the weight gradient (Korthikanti et al. 2022, section 4.2.2); without
+it, one all-reduce per direction, written here as the reduce-scatter and all-gather that it is made
+of.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
+from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.hardware_profiles.engine_schema import KernelHabits
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where operations are listed for: the model, one rank's share of it, the engine's kernels.
+
+    itemsize  bytes of one number of an activation or weight: 2, in fp32 training 4
+    """
+
+    model: Model
+    shard: Shard
+    kernels: KernelHabits
+    itemsize: float = 2.0
+
+    @property
+    def bytes_per_logit(self) -> float:
+        """Of the loss at its peak; fp32 training has the one copy that is worked on in place."""
+        return self.kernels.logits_bytes if self.itemsize == 2.0 else self.itemsize
+
+    @property
+    def entering_casts(self) -> tuple[Number, Number]:
+        """`Matmul.cast_shares` of a layer whose input is gathered."""
+        return self._own_share, 1.0
+
+    @property
+    def leaving_casts(self) -> tuple[Number, Number]:
+        """The same of a layer whose output's gradient is gathered."""
+        return 1.0, self._own_share
+
+    @property
+    def _own_share(self) -> Number:
+        shard = self.shard
+        return shard.tokens_outside / shard.tokens if self.kernels.gathers_cast else 1.0
+
+    @property
+    def gathered_bytes(self) -> Number:
+        """The input of the matmuls, gathered over the tensor-parallel ranks: 2 t h."""
+        return self.itemsize * self.shard.tokens * self.model.hidden
+
+
+def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
+    """Up (and gate), activation, down, for `f` columns on this rank."""
+    t, h, up = site.shard.tokens, site.model.hidden, 2 if site.model.gated else 1
+    yield Matmul(
+        name="up", m=t, n=up * f, k=h, saved_bytes=site.itemsize * t * up * f,
+        modules=("linear", "mlp"), cast_shares=site.entering_casts,
+    )  # fmt: skip
+    yield activation(site, t * f)
+    yield Matmul(
+        name="down", m=t, n=h, k=f, modules=("linear", "mlp"), cast_shares=site.leaving_casts
+    )
+
+
+def activation(site: Site, elements: Number, *, weighed: bool = False) -> Pointwise:
+    """SwiGLU (reads gate and up) or GELU over `elements` outputs.
+
+    weighed  each row times its router's weight, in the same kernel
+    """
+    inputs = 2 if site.model.gated else 1
+    fused = site.kernels.fused_gated
+    extra = 0 if fused or not site.model.gated else 1  # silu(gate) is its own tensor
+    name = "weighed_swiglu" if weighed else "swiglu"
+    return Pointwise(
+        name="activation",
+        forward_bytes=site.itemsize * elements * (inputs + 1 + 2 * extra),
+        backward_bytes=site.itemsize * elements * (2 * inputs + 1 + 3 * extra),
+        kernels=1 if fused else 3,
+        measured_as=(name, f"{name}_backward") if site.model.gated else ("silu", "silu"),
+        saved_bytes=site.itemsize * elements * (1 + extra),
+        modules=("mlp", "moe_act", "pointwise"),
+    )
+
+
+def gather_tokens(site: Site, name: str) -> Communication:
+    """Into the matmuls: all-gather with sequence parallel, else nothing forward, all-reduce
+    backward.
+    """
+    return _tensor_communication(site, name, entering=True)
+
+
+def scatter_tokens(site: Site, name: str) -> Communication:
+    """Out of the matmuls: reduce-scatter with sequence parallel, else all-reduce."""
+    return _tensor_communication(site, name, entering=False)
+
+
+def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communication:
+    sharded, keeps = site.shard.sequence_parallel > 0, site.kernels.saves_gathered
+    size = site.gathered_bytes
+    kept = where(site.shard.tp > 1, size, 0.0) if entering and keeps else 0.0
+    # with sequence parallel, entering gathers its input again for the weight gradient, unless kept
+    gather = 0.5 if site.kernels.gathers_cast else 1.0
+    backward_sharded = (1.0 if keeps else 1.0 + gather) if entering else gather
+    return Communication(
+        name=name,
+        axis="tp",
+        kind="all_gather" if entering else "reduce_scatter",
+        size_bytes=size,
+        forward_count=where(sharded, gather if entering else 1.0, 0.0 if entering else 2.0),
+        backward_count=where(sharded, backward_sharded, 2.0 if entering else 0.0),
+        hidden_by="linear",
+        saved_bytes=kept,
+    )

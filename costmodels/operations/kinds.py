@@ -1,0 +1,132 @@
+"""The operations of a training step: shapes and bytes, from which FLOPs, memory and seconds follow.
+
+A matrix product of m x k by k x n costs 2 m n k FLOPs forward and twice that backward: once for the
+gradient of its input (m x n by n x k) and once for that of its weight (k x m by m x n).
+
+    m, n, k        rows, columns and inner size on one rank; rows are tokens
+    forward_bytes  what a pointwise kernel reads and writes, forward
+    saved_bytes    bytes of the operation's *output* that stay until the backward of the micro-batch
+
+`saved_bytes` is charged to the operation that produced the tensor, so replaying an operation in the
+backward (recompute) drops exactly its own bytes and costs exactly its own forward.
+
+Every number may be a numpy array over many layouts: see `costmodels.grid`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshplan.costmodels.elementwise import Number
+
+Module = Literal[
+    "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "input", "linear"
+]
+Axis = Literal["tp", "cp", "ep", "etp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """A linear layer on one rank: `groups` independent (m x k) @ (k x n) products.
+
+    recipe   whether the number format of the training applies (else 16 bit: head, router,
+             embeddings)
+    casts    of its input, and of its output's gradient, where that format needs them
+    cast_shares
+             of the rows of each that this rank casts: less than all where it gathers cast ones
+    parts    of the rows, each with a product of its own, whose sum is the weight's gradient
+    """
+
+    name: str
+    m: Number
+    n: Number
+    k: Number
+    groups: Number = 1
+    recipe: bool = True
+    casts: int = 1
+    cast_shares: tuple[Number, Number] = (1.0, 1.0)
+    parts: Number = 1
+    saved_bytes: Number = 0.0
+    modules: tuple[Module, ...] = ("linear",)
+
+    @property
+    def forward_flops(self) -> Number:
+        """2 m n k for each group."""
+        return 2.0 * self.m * self.n * self.k * self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCore:
+    """softmax(q k^T) v on one rank.
+
+    keys        average number of keys that one query meets (causal and window already applied)
+    all_keys    the same without the causal mask, for FLOP conventions that ignore it
+    fused       FlashAttention: nothing of size queries x keys is stored
+    sinks_s     what a slow kernel for sinks takes longer backward
+    """
+
+    name: str
+    queries: Number
+    keys: Number
+    all_keys: Number
+    heads: Number
+    head_dim: int
+    v_head_dim: int
+    fused: bool
+    sinks_s: Number = 0.0
+    saved_bytes: Number = 0.0
+    modules: tuple[Module, ...] = ("core_attention",)
+
+    @property
+    def forward_flops(self) -> Number:
+        """2 x queries x keys x heads x (head_dim + v_head_dim)."""
+        return 2.0 * self.queries * self.keys * self.heads * (self.head_dim + self.v_head_dim)
+
+    @property
+    def full_forward_flops(self) -> Number:
+        """The same, counting keys behind the causal mask too."""
+        return 2.0 * self.queries * self.all_keys * self.heads * (self.head_dim + self.v_head_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointwise:
+    """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
+
+    measured_as  the names under which a profile of the machine itself has their rates, forward and
+                 backward; what it does not have moves at the mean rate
+    """
+
+    name: str
+    forward_bytes: Number
+    backward_bytes: Number
+    kernels: int = 1
+    measured_as: tuple[str, str] = ("", "")
+    saved_bytes: Number = 0.0
+    modules: tuple[Module, ...] = ("pointwise",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """Collectives on the critical path of a layer; each moves `size_bytes`, the whole array.
+
+    kind          of each of them; an all-reduce is written as the reduce-scatter and all-gather it
+                  is
+    forward_count, backward_count  how many of them in each direction, a gather of 8 bits as half
+
+    copies     of each token that a dispatch holds, which an engine may send once to each node
+    hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
+               core attention (ring); "expert": under the experts; "nothing"
+    """
+
+    name: str
+    axis: Axis
+    kind: Literal["all_gather", "reduce_scatter", "all_to_all"]
+    size_bytes: Number
+    forward_count: Number
+    backward_count: Number
+    copies: int = 1
+    hidden_by: Literal["linear", "attention", "expert", "nothing"]
+    modules: tuple[Module, ...] = ("linear",)
+    saved_bytes: Number = 0.0
+
+
+Operation = Matmul | AttentionCore | Pointwise | Communication

@@ -1,0 +1,287 @@
+"""The operations of one layer on one rank: attention, then a dense or a mixture-of-experts
+feed-forward.
+
+    t      tokens of a micro-batch on this rank          micro_batch * seq_len / cp
+    t_sp   the part of them outside the matmuls          t / tp with sequence parallel, else t
+    h      hidden        a, a_kv   query, key/value heads on this rank
+    d, d_v width of a query/key head, of a value head
+    f      feed-forward width on this rank               ffn / tp
+
+For a GPT block in 16 bit with dropout this list saves s b h (10 + 24 / t) bytes under tensor
+parallel and 34 s b h / t with sequence parallel, plus 5 a s^2 b / t without FlashAttention:
+Korthikanti et al. 2022 (arXiv 2205.05198), equations 1 to 4, which the tests hold it to.
+
+Leaves out: RoPE tables, position ids, random number state.
+"""
+
+from collections.abc import Iterator
+
+from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.model.transformer import Attention, Layer
+from meshplan.costmodels.operations.experts import expert_operations
+from meshplan.costmodels.operations.feed_forward import (
+    Site,
+    dense_feed_forward,
+    gather_tokens,
+    scatter_tokens,
+)
+from meshplan.costmodels.operations.kinds import (
+    AttentionCore,
+    Communication,
+    Matmul,
+    Module,
+    Operation,
+    Pointwise,
+)
+from meshplan.costmodels.operations.rank_share import Shard
+
+MEASURED_NORMS = {
+    "rmsnorm": ("rms_norm", "rms_norm_backward"),
+    "layernorm": ("layer_norm", "layer_norm_backward"),
+    "none": ("", ""),
+}
+
+
+def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
+    """The operations of one layer of `kind`, in forward order."""
+    return (*_attention_half(site, kind.attention), *_feed_forward_half(site, kind))
+
+
+def input_bytes(site: Site) -> Number:
+    """The layer's input: all that a fully recomputed layer keeps."""
+    return site.itemsize * site.shard.tokens_outside * site.model.hidden
+
+
+def _attention_half(site: Site, attention: Attention) -> Iterator[Operation]:
+    shard, h = site.shard, site.model.hidden
+    yield norm(site, "attention_norm")
+    if not (attention.is_mla and site.kernels.own_token_latents):
+        yield gather_tokens(site, "attention_input")
+    if attention.is_mla:
+        yield from _latent_projections(site, attention)
+    else:
+        yield from _grouped_projections(site, attention)
+    yield from _context_exchange(site, attention)
+    yield _core(site, attention)
+    yield _core_output(site, attention)
+    yield Matmul(
+        name="attention_out",
+        m=shard.tokens,
+        n=h,
+        k=attention.heads / shard.tp * attention.v_head_dim,
+        cast_shares=site.leaving_casts,
+    )
+    yield scatter_tokens(site, "attention_output")
+    yield _residual(site, "attention_residual")
+
+
+def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation]:
+    t, a, a_kv = site.shard.tokens, attention.heads / site.shard.tp, kv_heads(site.shard, attention)
+    d, d_v = attention.head_dim, attention.v_head_dim
+    yield Matmul(
+        name="qkv",
+        m=t,
+        n=a * d + a_kv * (d + d_v),
+        k=site.model.hidden,
+        saved_bytes=site.itemsize * t * a_kv * d_v,
+        cast_shares=site.entering_casts,
+    )
+    if attention.qk_norm != "none":
+        width = site.itemsize * t * (a + a_kv) * d
+        yield Pointwise(
+            name="qk_norm",
+            forward_bytes=2 * width * _norm_passes(site),
+            backward_bytes=3 * width * _norm_passes(site),
+            kernels=2 * _norm_kernels(site),
+            measured_as=MEASURED_NORMS["rmsnorm"],
+            saved_bytes=width,
+            modules=("norm", "pointwise"),
+        )
+    yield _rotary(site, t * (a + a_kv) * d)
+
+
+def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]:
+    shard, h = site.shard, site.model.hidden
+    t, a = shard.tokens, attention.heads / shard.tp
+    d, d_v, rope = attention.head_dim, attention.v_head_dim, attention.rope_head_dim
+    q_rank, kv_rank = attention.q_lora_rank, attention.kv_lora_rank
+    up: tuple[Module, ...] = ("mla_up_proj",)
+    own = shard.tokens_outside if site.kernels.own_token_latents else t
+    yield Matmul(
+        name="kv_down",
+        m=own,
+        n=kv_rank + rope,
+        k=h,
+        saved_bytes=site.itemsize * own * (kv_rank + rope),
+    )
+    if q_rank:
+        yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
+    ranks = site.itemsize * own * (q_rank + kv_rank)
+    yield Pointwise(
+        name="latent_norm",
+        forward_bytes=2 * ranks * _norm_passes(site),
+        backward_bytes=3 * ranks * _norm_passes(site),
+        kernels=2 * _norm_kernels(site),
+        measured_as=MEASURED_NORMS["rmsnorm"],
+        saved_bytes=ranks,
+        modules=("norm", "pointwise"),
+    )
+    if site.kernels.own_token_latents:
+        yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
+    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up if q_rank else ("linear",))
+    yield Matmul(
+        name="kv_up",
+        m=t,
+        n=a * (d - rope + d_v),
+        k=kv_rank,
+        saved_bytes=site.itemsize * t * a * d_v,
+        modules=up,
+    )
+    yield _rotary(site, 2 * t * a * d, up)
+
+
+def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communication]:
+    """Latents gathered for the up projections (again in backward), the rotary key only once."""
+    for name, width, backward in (("latents", ranks, 2.0), ("rotary_key", rope, 1.0)):
+        size = site.itemsize * site.shard.tokens * width
+        yield Communication(
+            name=name, axis="tp", kind="all_gather", size_bytes=size,
+            forward_count=1.0, backward_count=backward, hidden_by="linear",
+        )  # fmt: skip
+
+
+def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:
+    """RoPE, or for positions that are not rotated the copy out of the fused projection."""
+    passes = 1 if site.kernels.fused_rope else 3
+    move = 2 * site.itemsize * elements
+    return Pointwise(
+        name="rotary",
+        forward_bytes=passes * move,
+        backward_bytes=passes * move,
+        kernels=1 if site.kernels.fused_rope else 8,
+        measured_as=("rope", "rope"),
+        saved_bytes=site.itemsize * elements,
+        modules=("pointwise", *also),
+    )
+
+
+def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
+    """Keys and values reach every rank of the context-parallel group, and their gradients return;
+    or queries, keys, values and outputs of some heads do, of all tokens.
+    """
+    widths = attention.head_dim + attention.v_head_dim
+    kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
+    if site.kernels.context == "all_to_all":
+        own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
+        yield Communication(
+            name="heads", axis="cp", kind="all_to_all", size_bytes=own + kv, forward_count=1,
+            backward_count=1, hidden_by="nothing", modules=("core_attention",),
+        )  # fmt: skip
+        return
+    yield Communication(
+        name="key_value", axis="cp", kind="all_gather", size_bytes=site.shard.cp * kv,
+        forward_count=1, backward_count=2, hidden_by="attention", modules=("core_attention",),
+    )  # fmt: skip
+
+
+def _core(site: Site, attention: Attention) -> AttentionCore:
+    shard, a = site.shard, attention.heads / site.shard.tp
+    seq_len, t = shard.seq_len, shard.tokens
+    window = min(attention.window or seq_len, seq_len)
+    keys = window - window * window / (2 * seq_len)
+    logsumexp = 4.0 * t * a
+    scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
+    exchanged = where(shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")
+    own_output = exchanged * _output_bytes(site, attention)  # of other tokens
+    return AttentionCore(
+        name="core_attention",
+        queries=t,
+        keys=keys,
+        all_keys=float(window),
+        heads=a,
+        head_dim=attention.head_dim,
+        v_head_dim=attention.v_head_dim,
+        fused=site.kernels.flash_attention,
+        sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
+        saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
+    )
+
+
+def _output_bytes(site: Site, attention: Attention) -> Number:
+    """Of the core attention on this rank."""
+    heads = attention.heads / site.shard.tp
+    return site.itemsize * site.shard.tokens * heads * attention.v_head_dim
+
+
+def _core_output(site: Site, attention: Attention) -> Pointwise:
+    """The output of the core attention: the projection keeps it even where the core is replayed."""
+    return Pointwise(
+        name="core_output", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
+        saved_bytes=_output_bytes(site, attention),
+        modules=("linear",),
+    )  # fmt: skip
+
+
+def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
+    if not site.model.parallel_blocks:
+        yield norm(site, "feed_forward_norm")
+    if kind.experts:
+        yield from expert_operations(site, kind.experts)
+    else:
+        yield gather_tokens(site, "feed_forward_input")
+        yield from dense_feed_forward(site, kind.ffn / site.shard.tp)
+        yield scatter_tokens(site, "feed_forward_output")
+    yield _residual(site, "feed_forward_residual")
+
+
+def norm(site: Site, name: str) -> Pointwise:
+    """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
+    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    outputs = site.model.norms_per_layer / 2  # Gemma normalises the outputs too
+    return Pointwise(
+        name=name,
+        forward_bytes=2 * width * _norm_passes(site) * outputs,
+        backward_bytes=3 * width * _norm_passes(site) * outputs,
+        kernels=round(_norm_kernels(site) * outputs),
+        measured_as=MEASURED_NORMS[site.model.norm],
+        saved_bytes=width * _kept_norms(site) * outputs,
+        modules=("norm", "pointwise"),
+    )
+
+
+def _norm_passes(site: Site) -> float:
+    """How often a norm's bytes move: unfused, each of its kernels reads and writes them."""
+    return 1.0 if site.kernels.fused_norm else 4.0
+
+
+def _norm_kernels(site: Site) -> int:
+    return 1 if site.kernels.fused_norm else 6
+
+
+def _kept_norms(site: Site) -> Number:
+    """Outputs kept of a norm: its own and, unfused, two more; not its own where the gathered copy
+    is.
+    """
+    intermediates = 0.0 if site.kernels.fused_norm else 2.0
+    return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)
+
+
+def _residual(site: Site, name: str) -> Pointwise:
+    """The add after each half; its output is the next input, kept for its norm's backward."""
+    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    mask = width / site.itemsize if site.kernels.dropout else 0.0
+    return Pointwise(
+        name=name,
+        forward_bytes=3 * width + mask,
+        backward_bytes=3 * width + mask,
+        measured_as=("add", "add"),
+        saved_bytes=width + mask,
+        modules=("input",),
+    )
+
+
+def kv_heads(shard: Shard, attention: Attention) -> Number:
+    """Key/value heads on one rank; with fewer than `tp` of them they are replicated."""
+    if attention.is_mla:
+        return attention.heads / shard.tp
+    return maximum(attention.kv_heads / shard.tp, 1.0)

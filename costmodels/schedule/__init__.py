@@ -1,0 +1,1 @@
+"""Pipeline schedules: orders of actions, micro-batches in flight, the simulation of a step."""

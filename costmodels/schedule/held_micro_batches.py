@@ -1,0 +1,74 @@
+"""Every distinct moment of a schedule: what a pipeline rank holds when each of its actions begins.
+
+`in_flight` gives the fullest vectors of micro-batches alone; here the action that runs then is kept
+too, and micro-batches whose weight products are put off are apart from those that await their
+backward.
+
+    held      micro-batches per local chunk whose forward is done and whose backward has not begun
+    deferred  those whose input gradient is done and whose weight gradient is not
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.actions import Action, Kind, Work
+from meshplan.costmodels.schedule.in_flight import Vector, rank_of_chunk
+from meshplan.costmodels.schedule.simulation import play
+
+
+class Moment(NamedTuple):
+    """What runs on which local chunk, and what the rank holds beside it.
+
+    last   its micro-batch is the last that the chunk sees in this step: gradients are whole after
+           it
+    fresh  no weight gradient has been completed on the rank yet
+    """
+
+    kind: Kind
+    chunk: int
+    last: bool
+    fresh: bool
+    held: Vector
+    deferred: Vector
+
+
+def actions(schedule: Schedule, pp: int, vpp: int, m: int) -> list[list[Action]]:
+    """What each pipeline rank does, in order, if F, I and W take equal time and messages none."""
+    equal = (1.0,) * (pp * vpp)
+    work = Work(forward_s=equal, input_grad_s=equal, weight_grad_s=equal, send_s=0.0)
+    timeline = play(schedule, pp, vpp, m, work)
+    return [[action for action, _, _ in rank] for rank in timeline.actions]
+
+
+def moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Moment], ...]:
+    """The distinct moments of each pipeline rank. Schedules repeat, so long steps are cut short."""
+    enough = m if schedule == "gpipe" or m <= 4 * pp else 4 * pp + m % pp
+    return _moments(schedule, pp, vpp, enough)
+
+
+@cache
+def _moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Moment], ...]:
+    return tuple(
+        _of_rank([i for i in range(pp * vpp) if rank_of_chunk(schedule, pp, i) == rank], order, m)
+        for rank, order in enumerate(actions(schedule, pp, vpp, m))
+    )
+
+
+def _of_rank(stages: list[int], order: list[Action], m: int) -> frozenset[Moment]:
+    held, deferred = [0] * len(stages), [0] * len(stages)
+    found, fresh = set(), True
+    for stage, kind, micro_batch in order:
+        chunk = stages.index(stage)
+        if kind == "W":
+            deferred[chunk] -= 1
+        elif kind != "F":
+            held[chunk] -= 1
+        last = micro_batch == m - 1
+        found.add(Moment(kind, chunk, last, fresh, tuple(held), tuple(deferred)))
+        fresh = fresh and kind not in "BW"
+        if kind == "F":
+            held[chunk] += 1
+        elif kind == "I":
+            deferred[chunk] += 1
+    return frozenset(found)

@@ -1,0 +1,100 @@
+"""How many micro-batches each pipeline rank holds at once, chunk by chunk, in each schedule.
+
+A rank holds the saved activations of a micro-batch in a local chunk from its forward until its
+backward has ended. With uneven chunks one number per rank is not exact, so a rank has a set of
+vectors (one entry per local chunk, in model order): its peak is the largest of the sums
+vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere are kept.
+
+    gpipe              (m)                                  all forwards first (1811.06965)
+    1f1b               (min(m, S - s))                      PipeDream-flush (2006.09503)
+    interleaved_1f1b   played from Megatron-LM's order: groups of S micro-batches visit chunk after
+                       chunk; warm-up 2 (S - s - 1) + (V - 1) S (2104.04473, section 2.2)
+    zb_h1              (min(m, S)) on every rank: as 1f1b's first rank, since the others wait as
+                       long with their weight gradients (2401.10241, section 2.1)
+    zb_v               2 S chunk-activations on every rank, the bytes of 1f1b's first rank
+                       (2401.10241, section 6): s to (S + s + 1) / 2 of them in chunk 1
+    dualpipe_v         2 S + 1: the forward of an overlapped pair begins before its backward ends
+                       (DualPipe's README: PP + 1, where PP counts 2 S stages)
+
+    S, s, V, m   pipeline ranks, this rank, chunks per rank, micro-batches
+
+Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
+"""
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.layout import Schedule
+
+Vector = tuple[int, ...]
+Ints = NDArray[np.int64]
+V_SHAPED: frozenset[Schedule] = frozenset({"zb_v", "dualpipe_v"})
+ZERO_BUBBLE: frozenset[Schedule] = V_SHAPED | {"zb_h1"}
+
+
+def rank_of_chunk(schedule: Schedule, pp: int, chunk: int) -> int:
+    """The pipeline rank that holds virtual stage `chunk`: round robin, or down and up again (V)."""
+    if schedule in V_SHAPED:
+        return chunk if chunk < pp else 2 * pp - 1 - chunk
+    return chunk % pp
+
+
+def in_flight(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
+    """For each pipeline rank, the Pareto-maximal vectors of micro-batches held per local chunk."""
+    # The order repeats every S micro-batches once it is warm, so a longer run reaches no new peak.
+    enough = m if schedule == "gpipe" or m <= 4 * pp else 4 * pp + m % pp
+    return _vectors(schedule, pp, vpp, enough)
+
+
+@cache
+def _vectors(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vector, ...], ...]:
+    return tuple(_rank_vectors(schedule, pp, vpp, m, s) for s in range(pp))
+
+
+def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Vector, ...]:
+    if schedule == "gpipe":
+        return ((m,) * vpp,)
+    if vpp == 1:
+        return ((min(m, pp if schedule == "zb_h1" else pp - s),),)
+    if schedule in V_SHAPED:
+        assert vpp == 2, f"{schedule} has two chunks per rank, not {vpp}"
+        return _v_shaped_vectors(pp, m, s, extra=int(schedule == "dualpipe_v"))
+    return _maximal(_interleaved_states(pp, vpp, m, s))
+
+
+def _v_shaped_vectors(pp: int, m: int, s: int, extra: int) -> tuple[Vector, ...]:
+    """From chunk 0 as far ahead as it may be, to what the greedy order evens out between both."""
+    limit, least = 2 * pp + extra, s + extra
+    most = max(least, (pp + s + 1 + extra) // 2)
+    states = [(limit - up, up) for up in range(least, most + 1)]
+    return _maximal(np.minimum(m, np.array(states)))
+
+
+def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Ints:
+    """What the rank holds after each forward of Megatron-LM's interleaved order, by chunk.
+
+    From the end of the warm-up on: before it nothing leaves, so its last state holds most.
+    """
+    forwards = _interleaved_chunks(pp, vpp, m)
+    warm_up = min(len(forwards) - 1, 2 * (pp - s - 1) + (vpp - 1) * pp)
+    begun = np.cumsum(np.eye(vpp, dtype=np.int64)[forwards], axis=0)
+    # Backwards visit the chunks in the reverse order; the first one follows the warm-up.
+    ended = np.concatenate([np.zeros((1, vpp), np.int64), begun[:, ::-1]])
+    held: Ints = begun[warm_up:] - ended[: len(forwards) - warm_up]
+    return held
+
+
+def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:
+    """The local chunk of each forward: S micro-batches through chunk 0, then chunk 1, ..."""
+    groups = [min(pp, m - first) for first in range(0, m, pp)]
+    return np.concatenate([np.repeat(np.arange(vpp), size) for size in groups])
+
+
+def _maximal(states: Ints) -> tuple[Vector, ...]:
+    """The vectors that no other one reaches or exceeds in every entry, in a fixed order."""
+    distinct = np.array(sorted(set(map(tuple, states.tolist())), reverse=True))
+    reached = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=2)
+    kept = reached.sum(axis=1) == 1  # only by itself
+    return tuple(tuple(row) for row in distinct[kept].tolist())

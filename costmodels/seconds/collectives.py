@@ -1,0 +1,140 @@
+"""Seconds of one collective on a group of ranks.
+
+    all_gather, reduce_scatter   t = hops + (n-1)/n size / busbw
+    all_reduce                   t = hops + 2 (n-1)/n size / busbw
+    all_to_all                   t = hops + max(size (r-1)/n / node, size (n-r)/n / nic)
+    send                         t = latency + size / rate
+
+    n      ranks of the group, r of them on each node
+    size   bytes of the whole array: after all_gather, before reduce_scatter; of all_to_all and
+           send, what
+           one rank sends
+    busbw  inside a node the link's bus bandwidth; across nodes the network's, of which a group gets
+           r/g
+           (g accelerators of a node share its network cards), never more than inside a node
+    nic    one accelerator's share of the network
+           where k copies of each token are sent once to each node and rank (DeepEP), of p places
+           p (1 - (1 - 1/p)^k) get one: p = n/r over the network, p = n inside, n - n/r of these
+    hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
+           as slow as the slowest; all_reduce twice that, or a tree's 2 (1 + log2 n) if that is
+           less; all_to_all and send one latency, and for all_to_all 0.08 more for each peer
+           (nccl-tests on 8 x H100 nodes with EFA: 7.6, 60, 621 us at 1, 2, 16 nodes). A network
+           that stalls does so in each step, n-1 times for all_reduce too (`Link.stall_s`)
+
+Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
+fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`. Leaves
+out: two different axes on the network at once.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
+from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.hardware_profiles.curves import curve_seconds
+from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
+
+PEER_LATENCY = 0.08
+
+
+def collective_s(
+    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, copies: int = 1
+) -> Number:
+    """Seconds until every rank of `group` has its result; 0 for a group of one.
+
+    copies  of each token in an all_to_all that sends one of them to each node, and from there one
+            to each rank (1: send them all)
+    """
+    n = group.size
+    if isinstance(n, float | int) and n <= 1:
+        return 0.0
+    if kind == "all_to_all":
+        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, copies)
+    else:
+        share = (n - 1) / n * (2.0 if kind == "all_reduce" else 1.0)
+        wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
+    formula_s = where(n > 1, wire_s + hops_s(cluster, kind, group), 0.0)
+    return formula_s if copies > 1 else _as_measured_s(cluster, kind, size_bytes, group, formula_s)
+
+
+def _as_measured_s(
+    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, formula_s: Number
+) -> Number:
+    """The fitted curve where the group has a measured shape, else the formula."""
+    for fit in cluster.collective_fits if cluster.is_measured else ():
+        if fit.kind == kind:
+            same = (group.ranks_per_node == fit.ranks_per_node) & (group.nodes == fit.nodes)
+            if np.any(same):
+                alone_s = _plain(curve_seconds(fit, size_bytes))
+                formula_s = where(same, alone_s * _shared_slowdown(cluster), formula_s)
+    return formula_s
+
+
+def _shared_slowdown(cluster: Cluster) -> float:
+    return cluster.kernels.shared_slowdown.get("collectives", 1.0) if cluster.kernels else 1.0
+
+
+def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
+    """Bytes per second and rank that a large collective reaches on `group`."""
+    inside = _link_rate(cluster.node, kind)
+    nodes = group.nodes
+    share = group.ranks_per_node / cluster.gpus_per_node
+    across = minimum(inside, _link_rate(cluster.network, kind) * share * _left(cluster, nodes))
+    return where(nodes > 1, across, inside)
+
+
+def send_s(cluster: Cluster, size_bytes: Number, *, across_nodes: Condition) -> Number:
+    """Seconds to hand `size_bytes` to the neighbouring pipeline rank."""
+    network = cluster.network.bus_bandwidth.send
+    inside = cluster.node.latency_s + size_bytes / cluster.node.bus_bandwidth.send
+    inside = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 2.0), inside)
+    across = cluster.network.latency_s + cluster.network.stall_s + size_bytes / network
+    across = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 1.0), across)
+    return where(across_nodes, across, inside)
+
+
+def hops_s(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
+    """The part of a collective that does not depend on its size."""
+    n = group.size
+    step = where(group.nodes > 1, cluster.network.latency_s, cluster.node.latency_s)
+    stall = where(group.nodes > 1, cluster.network.stall_s, cluster.node.stall_s)
+    if kind == "all_to_all":
+        return (step + stall) * (1 + PEER_LATENCY * (n - 1))
+    if kind == "all_reduce":
+        return step * minimum(2 * (n - 1), 2 * (1 + log2(n))) + stall * (n - 1)
+    return (step + stall) * (n - 1)
+
+
+def _all_to_all_wire_s(cluster: Cluster, size_bytes: Number, group: Group, copies: int) -> Number:
+    n, r, nodes = group.size, group.ranks_per_node, group.nodes
+    rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
+    across_s = size_bytes * _distinct(nodes, copies) * (n - r) / n / rate
+    # what came over the network goes on inside a node, but for the rank that it came to
+    on_links = (n - nodes if copies > 1 else r - 1) / n * _distinct(n, copies)
+    inside_s = size_bytes * on_links / cluster.node.bus_bandwidth.all_to_all
+    return maximum(inside_s, across_s)
+
+
+def _distinct(places: Number, copies: int) -> Number:
+    """Of `copies` sent to places at random, the fraction that is the first at its place."""
+    return places * (1 - (1 - 1 / places) ** copies) / copies
+
+
+def _left(cluster: Cluster, nodes: Number) -> Number:
+    """Fraction of the network's bandwidth left at so many nodes, where the cluster says."""
+    table = cluster.bandwidth_by_nodes
+    if not table:
+        return 1.0
+    known = sorted(table)
+    fractions = np.log2([table[n] for n in known])
+    left: Number = 2.0 ** np.interp(np.log2(maximum(nodes, 1.0)), np.log2(known), fractions)
+    return left if isinstance(nodes, np.ndarray) else float(left)
+
+
+def _plain(seconds: NDArray[np.float64]) -> Number:
+    return seconds if seconds.ndim else float(seconds)
+
+
+def _link_rate(link: Link, kind: CollectiveKind) -> float:
+    rate: float = getattr(link.bus_bandwidth, "all_gather" if kind == "broadcast" else kind)
+    return rate

@@ -1,0 +1,203 @@
+"""Seconds of one kernel on one accelerator.
+
+    matmul     t = launch + max(2 m n k g / (peak E q k / (k + k0)), 2 g (m k + k n + m n) / (B e))
+    attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
+    pointwise  t = launches + bytes / (B e)
+
+    g        groups (experts) in one kernel
+    E, E_a   sustained fraction of the dense peak       Kernels.matmul_efficiency, attention_*
+    q        tile and wave quantisation: the best of three tile shapes, each with the fraction of
+             the accelerator's compute units that its last wave leaves busy
+    k0       inner size at which a matmul reaches half of E: 170, the median of two fits to
+             published cuBLAS tables (B200 190, A100 170; median error 6.5 % and 2.6 % of 514 and
+             183 shapes)
+    w        head width: heads narrower than 128 leave part of the matrix unit idle, (d / 128)^0.4;
+             less of it under FlashAttention-2, which does not use all of it anyway, ^0.2. Measured
+             at 64 on an H100: 0.73 to 0.80, and 0.87 to 0.90 (A100, Perlmutter: about 0.9)
+    s, s0    keys that a query meets, and those at which attention reaches half of its rate
+             (Kernels.attention_half_*): on an H100 215 forward and 550 backward
+    sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
+    B, e     memory bandwidth and the fraction of it that pointwise kernels reach
+
+A profile measured on the machine itself replaces all of this, the launch included, by its surfaces
+(`hardware_profiles.surface`), times `Kernels.shared_slowdown`.
+
+Leaves out: clock changes within a step, cache reuse between kernels.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.elementwise import Number, ceil, maximum, where
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
+from meshplan.costmodels.precision import Recipe
+from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
+from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
+from meshplan.hardware_profiles.tunings import Tuning
+
+TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
+HALF_RATE_K = 170.0
+NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
+# A thousand points take half a second, and every layout asks for the same.
+matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator as kernels see it: datasheet, measured efficiencies, corrections, number
+    formats.
+    """
+
+    gpu: Gpu
+    kernels: Kernels
+    tuning: Tuning
+    recipe: Recipe
+    attention: Literal["unfused"] | AttentionKernel = "cudnn"
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """What pointwise kernels reach of the memory bandwidth."""
+        return self.gpu.memory_bandwidth_bytes_per_s * self.kernels.memory_efficiency
+
+    def moved_bytes_per_s(self, kernel: str) -> float:
+        """What `kernel` reaches of it in this number format, if the machine itself was asked."""
+        table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
+        in_fp32 = table.get(kernel, self.bandwidth_bytes_per_s)
+        alone = table.get(pointwise_name(kernel, self.recipe.base_dtype), in_fp32)
+        return alone / self.slowdown("memory")
+
+    def slowdown(self, kind: str) -> float:
+        """How much longer `kind` of work takes than alone (`Kernels.shared_slowdown`)."""
+        return self.kernels.shared_slowdown.get(kind, 1.0)
+
+    @cached_property
+    def _measured(self) -> dict[tuple[str, ...], Surface | None]:
+        return {}
+
+    def matmul_surface(self, dtype: Dtype, *, grouped: bool) -> Surface | None:
+        """Rates by shape of a profile that was measured on the machine itself, else None.
+
+        Published tables come from other machines, drivers and clocks: they inform the efficiencies
+        of `Kernels` and are no surface.
+        """
+        key = ("matmul", dtype, str(grouped))
+        if key not in self._measured:
+            points = self.kernels.matmul_points if self.kernels.is_measured else ()
+            self._measured[key] = matmuls(points, dtype, grouped=grouped)
+        return self._measured[key]
+
+    def attention_surface(
+        self, dtype: Dtype, direction: Literal["forward", "backward"]
+    ) -> Surface | None:
+        """The same for the engine's attention, over (batch x heads, seq_len, head_dim)."""
+        key = ("attention", dtype, direction)
+        if key not in self._measured:
+            points = self.kernels.attention_points if self.kernels.is_measured else ()
+            kernel = None if self.attention == "unfused" else self.attention
+            self._measured[key] = attentions(points, dtype, direction, kernel=kernel)
+        return self._measured[key]
+
+    def rate_flops_per_s(self, dtype: Dtype, *, grouped: bool = False) -> float:
+        """Sustained rate of a large matmul in `dtype`."""
+        table = self.kernels.matmul_efficiency
+        efficiency = table[dtype] if dtype in table else table[self.recipe.other_dtype(self.gpu)]
+        if grouped:
+            efficiency = self.kernels.grouped_efficiency.get(dtype, efficiency)
+        return self.gpu.peak_flops_per_s[dtype] * efficiency
+
+
+def matmul_s(
+    device: Device, op: Matmul, rows: Number, columns: Number, inner: Number, layout: str = "TN"
+) -> Number:
+    """Seconds of `op.groups` products (rows x inner) @ (inner x columns), transposed as in
+    `MatmulPoint.layout`; either way round where `layout` is "NT", whose result is a weight.
+    """
+    dtype = (
+        device.recipe.matmul_dtype(device.gpu)
+        if op.recipe
+        else device.recipe.other_dtype(device.gpu)
+    )
+    grouped = op.name.startswith("experts")
+    flops = 2.0 * rows * columns * inner * op.groups
+    surface = device.matmul_surface(dtype, grouped=grouped)
+    if surface is not None:
+        m, n = (columns, rows) if layout == "NT" else (rows, columns)  # weights are stored (n, k)
+        sides = (m, n, inner, op.groups) if grouped else (m, n, inner)
+        rates = surface(*sides, layout=layout)
+        return flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
+    rate = device.rate_flops_per_s(dtype, grouped=grouped)
+    filled = _filled_units(rows, columns, op.groups, device.gpu.compute_units)
+    math_s = flops / (rate * filled) * (1 + HALF_RATE_K / inner)
+    if op.recipe:
+        math_s = math_s / _aligned_rate(device.kernels, columns, inner)
+    moved = 2.0 * op.groups * (rows * inner + inner * columns + rows * columns)
+    memory_s = moved / device.bandwidth_bytes_per_s
+    tuning = device.tuning
+    return device.kernels.launch_s + maximum(math_s * tuning.matmul_scale, memory_s)
+
+
+def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
+    """Seconds of the core attention: two products forward, five backward."""
+    kernels, recipe = device.kernels, device.recipe
+    beside = op.sinks_s if backward else 0.0
+    dtype = recipe.other_dtype(device.gpu)
+    surface = device.attention_surface(dtype, "backward" if backward else "forward")
+    if surface is not None and op.fused:
+        # its third side is tokens of one sequence: what a query of a causal mask meets, twice
+        rates = surface(op.heads * op.queries / (2 * op.keys), 2 * op.keys, op.head_dim)
+        flops = op.forward_flops * (2.5 if backward else 1.0)
+        return beside + flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
+    efficiency = kernels.attention_backward if backward else kernels.attention_forward
+    if device.attention == "flash2":
+        efficiency *= kernels.flash2_fraction
+    flash2 = device.attention == "flash2" or kernels.flash2_fraction == 1.0  # nothing is better
+    narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
+    width = min(1.0, min(op.head_dim, op.v_head_dim) / 128.0) ** narrowness
+    rate: Number = device.gpu.peak_flops_per_s[dtype] * efficiency * width
+    half = kernels.attention_half_backward if backward else kernels.attention_half_forward
+    rate = rate * op.keys / (op.keys + half)
+    flops = op.forward_flops * (2.5 if backward else 1.0)
+    if op.fused:
+        return kernels.launch_s + flops / rate * device.tuning.attention_scale + beside
+    # two batched matmuls at matmul rate, and the scores through memory for softmax, mask and
+    # dropout
+    scores = 2.0 * op.queries * op.all_keys * op.heads
+    aligned = _aligned_rate(kernels, op.head_dim * 8, op.v_head_dim * 8)  # batched: 16 bytes do
+    matmuls = op.forward_flops / aligned * (op.all_keys / op.keys) * (2.0 if backward else 1.0)
+    math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
+    memory_s = scores * (7.0 if backward else 6.0) / device.bandwidth_bytes_per_s
+    return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
+
+
+def pointwise_s(device: Device, moved_bytes: Number, kernels: int, measured_as: str = "") -> Number:
+    """Seconds of `kernels` memory-bound kernels that move `moved_bytes` together."""
+    rate = device.moved_bytes_per_s(measured_as)
+    moving_s = moved_bytes / rate * device.tuning.pointwise_scale
+    return kernels * device.kernels.launch_s + moving_s
+
+
+def _aligned_rate(kernels: Kernels, columns: Number, inner: Number) -> Number:
+    """Fraction of the rate that is left when a side of the matrices is not a multiple of the
+    alignment.
+    """
+    off = columns % kernels.alignment + inner % kernels.alignment
+    return where(off > 0, kernels.misaligned_rate, 1.0)
+
+
+def _plain(rates: NDArray[np.float64]) -> Number:
+    """One rate as a float, many as they are."""
+    return float(rates) if rates.ndim == 0 else rates
+
+
+def _filled_units(rows: Number, columns: Number, groups: Number, units: int) -> Number:
+    """Fraction of the compute units kept busy over all waves, with the best of `TILES`."""
+    best: Number = 0.0
+    for height, width, rate in TILES:
+        tiles = ceil(rows / height) * ceil(columns / width) * groups
+        waves = tiles / units
+        best = maximum(best, rate * waves / ceil(waves))
+    return best

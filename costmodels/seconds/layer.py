@@ -1,0 +1,370 @@
+"""Seconds, FLOPs and saved bytes of a list of operations on one rank, for each recompute mode.
+
+    forward      every operation once
+    input_grad   the backward but for weight gradients (I of the zero-bubble papers)
+    weight_grad  the weight gradients (W)
+    replay       the operations that the recompute mode runs again before the backward
+
+A pass takes the device's time and the communication that the engine cannot hide, or the host's time
+to issue all that if it is longer:
+
+    beside  = overlap * communication
+    exposed = communication - beside + max(beside - room, beside i / (1 + i))
+
+    room  seconds of computing that it may run under     i  interference: computing takes 1 + i as
+          long beside it, which nobody sees where the communication is what takes longer
+
+Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Self
+
+from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.layout import RecomputeModule
+from meshplan.costmodels.operations.kinds import (
+    AttentionCore,
+    Communication,
+    Matmul,
+    Operation,
+    Pointwise,
+)
+from meshplan.costmodels.seconds.collectives import collective_s
+from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s
+from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.hardware_profiles.engine_schema import Overlap
+from meshplan.hardware_profiles.schema import Cluster
+
+Direction = Literal["forward", "input_grad", "weight_grad"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Seconds of one direction, by cause; adds, and `total_s` is their sum.
+
+    host_s     what the host adds because it cannot issue kernels fast enough
+    offload_s  copies to and from its memory that nothing hides
+    nearby_s   of the exposed communication, what stays within nodes where that of the weights
+               leaves them: no part of the sum
+    """
+
+    matmul_s: Number = 0.0
+    attention_s: Number = 0.0
+    pointwise_s: Number = 0.0
+    tensor_s: Number = 0.0
+    context_s: Number = 0.0
+    expert_s: Number = 0.0
+    data_s: Number = 0.0
+    host_s: Number = 0.0
+    offload_s: Number = 0.0
+    nearby_s: Number = 0.0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, count: Number) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+    @property
+    def compute_s(self) -> Number:
+        """Seconds that the device computes or waits for its host."""
+        return self.matmul_s + self.attention_s + self.pointwise_s + self.host_s
+
+    @property
+    def room_s(self) -> Number:
+        """Seconds under which the traffic of weights may hide: on other links, or on none."""
+        return self.compute_s + self.nearby_s
+
+    @property
+    def exposed_s(self) -> Number:
+        """Seconds that the device waits for communication."""
+        return self.tensor_s + self.context_s + self.expert_s + self.data_s + self.offload_s
+
+    @property
+    def total_s(self) -> Number:
+        """All of it."""
+        return self.compute_s + self.exposed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a list of operations costs one rank and micro-batch; adds.
+
+    model_flops       forward and backward without replay, causal attention
+    full_model_flops  the same with attention counted without the causal mask
+    replay_flops      executed on top by recompute
+    saved_bytes       kept until the backward
+    """
+
+    forward: Pass
+    input_grad: Pass
+    weight_grad: Pass
+    replay: Pass
+    model_flops: Number
+    full_model_flops: Number
+    replay_flops: Number
+    saved_bytes: Number
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, count: Number) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+    @property
+    def backward_s(self) -> Number:
+        """Replay, input and weight gradients."""
+        return self.replay.total_s + self.input_grad.total_s + self.weight_grad.total_s
+
+    @property
+    def backward_room_s(self) -> Number:
+        """Seconds of them under which the traffic of weights may hide."""
+        return self.replay.room_s + self.input_grad.room_s + self.weight_grad.room_s
+
+    @property
+    def total_s(self) -> Number:
+        """Forward and backward of one micro-batch."""
+        return self.forward.total_s + self.backward_s
+
+
+NOTHING = Cost(
+    forward=Pass(), input_grad=Pass(), weight_grad=Pass(), replay=Pass(),
+    model_flops=0.0, full_model_flops=0.0, replay_flops=0.0, saved_bytes=0.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pricer:
+    """Turns operations into costs: the device, the cluster, the engine's overlap, the groups'
+    places.
+
+    weights_leave   1 where the ranks that share weights are on several nodes, else 0
+    gradient_bytes  moved for each number of a weight's gradient after its product
+    """
+
+    device: Device
+    cluster: Cluster
+    overlap: Overlap
+    groups: dict[str, Group]
+    crosses_nodes: Number = 0.0
+    deduplicates: bool = False
+    adapters_only: bool = False
+    adapts_all: bool = False
+    expert_overlap: Number = 0.0
+    weights_leave: Number = 0.0
+    gradient_bytes: float = 0.0
+
+    def cost(
+        self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
+    ) -> Cost:
+        """The cost of `operations`; those of `replayed` modules run again in the backward."""
+        saved_bytes = self.saved_bytes(operations, replayed)
+        return self.replaying(self._cost(operations), operations, replayed, saved_bytes)
+
+    def saved_bytes(
+        self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
+    ) -> Number:
+        """What the backward finds kept when those of the `replayed` modules run again in it."""
+        again = _replayed(operations, replayed)
+        kept = [op for op in operations if all(op is not other for other in again)]
+        return sum(self._saved(op) for op in kept)
+
+    def replaying(
+        self,
+        plain: Cost,
+        operations: Sequence[Operation],
+        modules: Iterable[RecomputeModule] | None,
+        saved_bytes: Number,
+    ) -> Cost:
+        """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
+        and `saved_bytes` are kept.
+        """
+        again = operations if modules is None else _replayed(operations, modules)
+        return replace(
+            plain,
+            replay=plain.forward if modules is None else self._pass(again, "forward"),
+            replay_flops=sum(_forward_flops(op) for op in again),
+            saved_bytes=saved_bytes + 0.0 * plain.model_flops,
+        )
+
+    def _cost(self, operations: Sequence[Operation]) -> Cost:
+        forward_flops = sum(_forward_flops(op) for op in operations)
+        directions = 2 if self.adapters_only else 3
+        return Cost(
+            forward=self._pass(operations, "forward"),
+            input_grad=self._pass(operations, "input_grad"),
+            weight_grad=Pass() if self.adapters_only else self._pass(operations, "weight_grad"),
+            replay=Pass(),
+            model_flops=directions * forward_flops,
+            full_model_flops=directions * sum(_forward_flops(op, full=True) for op in operations),
+            replay_flops=0.0,
+            saved_bytes=0.0,
+        )
+
+    def _saved(self, op: Operation) -> Number:
+        feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
+        return op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
+
+    def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:
+        device, tuning = self.device, self.device.tuning
+        matmul = sum(_matmul_s(device, op, direction) * self._scale(op) for op in operations)
+        attention = sum(_attention_s(device, op, direction) for op in operations)
+        pointwise = sum(_pointwise_s(device, op, direction) * self._scale(op) for op in operations)
+        if direction == "weight_grad":
+            pointwise = pointwise + sum(self._gradient_s(op) for op in operations)
+        if self.adapters_only and self.adapts_all:
+            pointwise = pointwise + sum(_adapter_s(device, op, direction) for op in operations)
+        rooms = {
+            "linear": matmul / 2, "attention": attention, "nothing": 0.0,
+            "expert": (matmul + attention + pointwise) / 2,
+        }  # fmt: skip
+        exposed = {
+            axis: sum(
+                self._exposed_s(op, direction, rooms[op.hidden_by])
+                for op in operations
+                if isinstance(op, Communication) and op.axis == axis
+            )
+            for axis in ("tp", "cp", "ep", "etp")
+        }
+        busy = matmul + attention + pointwise + sum(exposed.values())
+        launches = sum(self._launches(op, direction) for op in operations)
+        issued: Number = launches * tuning.launch_s
+        issued = issued + self._waiting_s(operations, direction)
+        if direction != "weight_grad" and any(op.name == "router" for op in operations):
+            issued = issued + tuning.routing_s
+        return Pass(
+            matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
+            host_s=maximum(issued - busy, 0.0),
+            tensor_s=exposed["tp"], context_s=exposed["cp"],
+            expert_s=exposed["ep"] + exposed["etp"],
+            nearby_s=self.weights_leave
+            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()),
+        )  # fmt: skip
+
+    def _gradient_s(self, op: Operation) -> Number:
+        """Bringing the product of a weight's gradient to its buffer."""
+        if not (isinstance(op, Matmul) and self.gradient_bytes):
+            return 0.0
+        moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
+        return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * self._scale(op)
+
+    def _launches(self, op: Operation, direction: Direction) -> int:
+        if isinstance(op, Pointwise):
+            return 0 if direction == "weight_grad" else op.kernels
+        if isinstance(op, Matmul):
+            return 2 if direction == "weight_grad" and self.gradient_bytes else 1
+        if isinstance(op, AttentionCore):
+            return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
+        return 0 if direction == "weight_grad" else 1
+
+    def _scale(self, op: Operation) -> float:
+        return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
+
+    def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+        """Host time of tensor-parallel collectives if a pipeline crosses nodes [fitted]."""
+        each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * self.groups["tp"].size
+        counts = (_count(op, direction) for op in operations
+                  if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
+        return each * sum(counts)
+
+    def _exposed_s(self, op: Communication, direction: Direction, room: Number) -> Number:
+        count, tuning = _count(op, direction), self.device.tuning
+        group, copies = self.groups[op.axis], op.copies if self.deduplicates else 1
+        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, copies)
+        whole = whole * tuning.collective_scale * self._scale(op)
+        return exposed_s(whole, room, self._overlap(op), tuning.interference)
+
+    def _overlap(self, op: Communication) -> Number:
+        hides: dict[str, Number] = {
+            "linear": self.overlap.tensor, "attention": self.overlap.context,
+            "expert": self.expert_overlap,
+        }  # fmt: skip
+        return hides.get(op.hidden_by, 0.0)
+
+
+def _count(op: Communication, direction: Direction) -> Number:
+    if direction == "weight_grad":
+        return 0.0
+    return op.forward_count if direction == "forward" else op.backward_count
+
+
+def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: float) -> Number:
+    """What is seen of `whole_s` of communication when `overlap` of it may run under `room_s`."""
+    beside = overlap * whole_s
+    slowed = beside * interference / (1 + interference)
+    return whole_s - beside + maximum(beside - room_s, slowed)
+
+
+def _replayed(
+    operations: Sequence[Operation], replayed: Iterable[RecomputeModule]
+) -> list[Operation]:
+    again = [op for op in operations if _is_replayed(op, replayed)]
+    if "linear_half" in replayed:
+        again += [op for op in operations if isinstance(op, Matmul)][1::2]
+    return again
+
+
+def _is_replayed(op: Operation, replayed: Iterable[RecomputeModule]) -> bool:
+    return any(module in op.modules for module in replayed)
+
+
+def _forward_flops(op: Operation, *, full: bool = False) -> Number:
+    if isinstance(op, Matmul):
+        return op.forward_flops
+    if isinstance(op, AttentionCore):
+        return op.full_forward_flops if full else op.forward_flops
+    return 0.0
+
+
+def _matmul_s(device: Device, op: Operation, direction: Direction) -> Number:
+    if not isinstance(op, Matmul):
+        return 0.0
+    if direction == "forward":
+        return matmul_s(device, op, op.m, op.n, op.k)
+    if direction == "input_grad":
+        return matmul_s(device, op, op.m, op.k, op.n, "NN")
+    return matmul_s(device, op, op.k, op.n, op.m, "NT")
+
+
+def _attention_s(device: Device, op: Operation, direction: Direction) -> Number:
+    if not isinstance(op, AttentionCore) or direction == "weight_grad":
+        return 0.0
+    return attention_s(device, op, backward=direction == "input_grad")
+
+
+def _pointwise_s(device: Device, op: Operation, direction: Direction) -> Number:
+    if isinstance(op, Matmul) and op.recipe and device.recipe.cast_bytes:
+        return _cast_s(device, op, direction)
+    if not isinstance(op, Pointwise) or direction == "weight_grad":
+        return 0.0
+    if direction == "forward":
+        return pointwise_s(device, op.forward_bytes, op.kernels, op.measured_as[0])
+    return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
+
+
+def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
+    """Casting the input of a linear layer forward, and the gradient of its output backward."""
+    if direction == "weight_grad":
+        return 0.0
+    mine, gradient = op.cast_shares
+    elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)
+    return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
+
+
+def _adapter_s(device: Device, op: Operation, direction: Direction) -> Number:
+    """LoRA beside a linear layer: two narrow products, bound by memory, and the sum of both paths.
+
+    Forward the input is read again, the narrow path's output written, and added (k + 4 n numbers
+    for each row); backward its two inputs are read for the two narrow weights, and the gradient
+    that it passes on is written and added (5 k + 2 n).
+    """
+    if not (isinstance(op, Matmul) and op.recipe):
+        return 0.0
+    wide = op.k + 4 * op.n if direction == "forward" else 5 * op.k + 2 * op.n
+    seconds = pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
+    return where(op.groups == 1, seconds, 0.0)

@@ -1,0 +1,88 @@
+"""Where the ranks of a process group sit: how many of them on one node, on how many nodes.
+
+Ranks are numbered with the engine's innermost axis fastest, and nodes hold consecutive ranks. A
+group of `size` ranks that are `stride` apart therefore has r = min(size, max(1, g // stride)) of
+them on each node of g accelerators, and the g / r groups of a node share its network.
+"""
+
+from dataclasses import dataclass
+
+from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layout import Layout
+from meshplan.hardware_profiles.engine_schema import Axis, Overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that communicate; the numbers may be arrays over many layouts."""
+
+    size: Number
+    ranks_per_node: Number
+
+    @property
+    def nodes(self) -> Number:
+        """Nodes that the group touches."""
+        return ceil(self.size / self.ranks_per_node)
+
+
+def place(size: Number, stride: Number, gpus_per_node: int) -> Group:
+    """The group of `size` ranks that are `stride` apart, on nodes of `gpus_per_node`."""
+    on_node = maximum(1.0, floor(gpus_per_node / stride))
+    return Group(size, minimum(size, on_node))
+
+
+def axis_group(
+    layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...], gpus_per_node: int
+) -> Group:
+    """The group of `axis`. Experts and their data parallel run through the dp, cp and tp ranks."""
+    if axis == "ep":
+        stride = layout.expert_tensor_parallel * 1.0
+        return place(layout.expert_parallel * 1.0, stride, gpus_per_node)
+    return place(_degree(layout, axis), axis_stride(layout, axis, order), gpus_per_node)
+
+
+def axis_stride(layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...]) -> Number:
+    """Ranks between two neighbours of `axis`: the product of the degrees inside it."""
+    stride: Number = 1.0
+    for inner in order[: order.index(axis)]:
+        if inner != "ep":
+            stride = stride * _degree(layout, inner)
+    return stride
+
+
+def _degree(layout: Layout | Grid, axis: Axis) -> Number:
+    degrees = {
+        "tp": layout.tensor_parallel, "cp": layout.context_parallel,
+        "dp": layout.data_parallel, "pp": layout.pipeline_parallel,
+    }  # fmt: skip
+    return degrees[axis] * 1.0
+
+
+def hides_with_chunks(layout: Layout | Grid, overlap: Overlap, gpus_per_node: int) -> Condition:
+    """Whether several chunks per rank hide more of the exchange between experts, behind another
+    micro-batch's pass: where it goes between nodes, if the engine does so.
+    """
+    away = axis_group(layout, "ep", (), gpus_per_node).nodes > 1
+    return away & (overlap.expert_interleaved > overlap.expert)
+
+
+def shard_group(layout: Layout | Grid, order: tuple[Axis, ...], gpus_per_node: int) -> Group:
+    """Ranks with the same weights: dp and cp together, over which gradients are reduced."""
+    cp, dp = layout.context_parallel * 1.0, layout.data_parallel * 1.0
+    return place(cp * dp, shard_stride(layout, order), gpus_per_node)
+
+
+def shard_stride(layout: Layout | Grid, order: tuple[Axis, ...]) -> Number:
+    """Ranks between two neighbours of that group."""
+    inner = layout.tensor_parallel * 1.0
+    if order.index("pp") < order.index("dp"):
+        inner = inner * layout.pipeline_parallel
+    return inner
+
+
+def expert_data_group(layout: Layout | Grid, gpus_per_node: int) -> Group:
+    """Ranks with the same experts, ep * etp apart."""
+    experts = layout.expert_parallel * layout.expert_tensor_parallel * 1.0
+    ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
+    return place(ranks / experts, experts, gpus_per_node)

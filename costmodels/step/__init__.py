@@ -1,0 +1,1 @@
+"""Time and memory of one training step, of one layout or of many."""

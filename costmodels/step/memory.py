@@ -1,0 +1,128 @@
+"""Peak device memory of each pipeline rank of one layout.
+
+Allocated is what the framework's tensors take; reserved, what its caching allocator holds for them,
+is what runs out. The categories and their formulas are those of `memory`.
+"""
+
+from collections.abc import Sequence
+
+from meshplan.costmodels.memory.states import Memory, activation_peak, state_memory, update_bytes
+from meshplan.costmodels.operations.embedding_head import logits_bytes
+from meshplan.costmodels.schedule.in_flight import Vector, in_flight
+from meshplan.costmodels.step.pass_memory import rank_peak
+from meshplan.costmodels.step.stages import StageModel
+
+
+def slack_bytes(model: StageModel, memory: Memory) -> float:
+    """What the caching allocator reserves beyond `memory` [fitted]."""
+    tuning = model.setting.tuning
+    working = memory.activations + memory.transient
+    return float(
+        memory.states * tuning.state_slack_fraction
+        + working * tuning.activation_slack_fraction
+        + model.constant_slack_bytes
+    )
+
+
+def held_bytes(model: StageModel) -> float:
+    """What the allocator holds back for the communication stream, and gives back when pressed."""
+    tuning, la = model.setting.tuning, model.layout
+    if la.tensor_parallel == 1 or la.pipeline_parallel > 1:
+        return 0.0
+    return float(2 * model.site.gathered_bytes * tuning.held_gathers)
+
+
+def reserved_bytes(model: StageModel, memory: Memory) -> float:
+    """The allocator's peak with `memory`: never more than the device has but for what is in use."""
+    needed = float(memory.allocated) + slack_bytes(model, memory)
+    capacity = model.setting.cluster.capacity_bytes - model.context_bytes
+    return max(needed, min(needed + held_bytes(model), capacity))
+
+
+def is_pressed(model: StageModel) -> bool:
+    """Whether the layout does not fit, or what the allocator would hold back does not beside it,
+    with the device's whole memory and no margin: then it has to give blocks back all the time.
+    """
+    cluster, outside = model.setting.cluster, model.context_bytes
+    needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
+    whole = cluster.gpu.memory_bytes - outside
+    return needed > cluster.capacity_bytes - outside or needed + held_bytes(model) > whole
+
+
+def step_memory(model: StageModel) -> tuple[Memory, ...]:
+    """Peak of each pipeline rank, by category."""
+    return tuple(_rank_memory(model, rank) for rank in range(model.layout.pipeline_parallel))
+
+
+def _rank_memory(model: StageModel, rank: int) -> Memory:
+    la, state, sharding = model.layout, model.state, model.traffic.sharding
+    chunks = model.stages_of_rank[rank]
+    states = state_memory(state, model.rank_parameters[rank], sharding)
+    states += Memory(transient=_kept(model, chunks))
+    if model.setting.engine.kernels.counts_passes and not la.activation_offload:
+        peak = rank_peak(model, rank, sharding)
+        return states + Memory(activations=peak.activations, transient=peak.transient)
+    vectors = in_flight(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
+    saved = [model.stage_saved_bytes[i] for i in chunks]
+    held = activation_peak(vectors, saved)
+    if la.activation_offload:
+        layers = [la.activation_offload * _saved_by_layers(model, i) for i in chunks]
+        states += Memory(host=activation_peak(vectors, layers))
+        held = _held_beside_host(vectors, saved, layers, 2 * _largest_layer(model, chunks))
+    working = _transient(model, chunks)
+    update = float(update_bytes(state, model.rank_parameters[rank].dense, sharding))
+    if update > held + working:
+        return states + Memory(transient=update)
+    return states + Memory(activations=held, transient=working)
+
+
+def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:
+    """Buffers of these chunks that outlive their use."""
+    kinds = sorted({kind for i in chunks for kind, _ in model.stage_counts[i]})
+    return float(model.outliving_bytes(kinds, head=len(model.layout.stages) - 1 in chunks))
+
+
+def _saved_by_layers(model: StageModel, chunk: int) -> float:
+    """What the layers of a chunk, its ends apart, keep of a micro-batch."""
+    counts = model.stage_counts[chunk].items()
+    return sum(float(model.layer_saved_bytes(*key)) * count for key, count in counts)
+
+
+def _largest_layer(model: StageModel, chunks: tuple[int, ...]) -> float:
+    """The most that one layer of these chunks keeps of a micro-batch."""
+    keys = {key for i in chunks for key in model.stage_counts[i]}
+    return max((float(model.layer_saved_bytes(*key)) for key in keys), default=0.0)
+
+
+def _held_beside_host(
+    vectors: Sequence[Vector], saved: list[float], layers: list[float], buffers: float
+) -> float:
+    """The fullest moment where what `layers` saved waits on the host: the rest of what is `saved`,
+    and no more of theirs than `buffers`.
+    """
+    stays = [whole - part for whole, part in zip(saved, layers, strict=True)]
+    return max(
+        sum(n * size for n, size in zip(vector, stays, strict=True))
+        + min(sum(n * part for n, part in zip(vector, layers, strict=True)), buffers)
+        for vector in vectors
+    )
+
+
+def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
+    """Logits on the last rank, a replayed layer's activations, ZeRO-3's gathered layers."""
+    last = len(model.layout.stages) - 1
+    kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}
+    replayed = {key for i in chunks for key in model.stage_counts[i] if key[1] != "none"}
+    working = max((float(model.replay_bytes(*key)) for key in replayed), default=0.0)
+    layers = [model.layer_parameters(kind) for kind in kinds]
+    whole = (float(model.gathered_bytes(layer.dense + layer.expert)) for layer in layers)
+    gathered = max(whole, default=0.0)
+    if last not in chunks:
+        return working + 2 * gathered
+    held = zip(model.end_parameters, (*model.stage_of_end, last), strict=False)
+    ends = sum(part.dense for part, stage in held if stage == last)
+    return (
+        max(float(logits_bytes(model.site)), working)
+        + 2 * gathered
+        + float(model.ends_gathered_bytes(ends))
+    )

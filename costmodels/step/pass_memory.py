@@ -1,0 +1,270 @@
+"""Peak of one pipeline rank where what is alive inside each pass is known (`passes`).
+
+Every moment of the schedule is looked at: what the rank holds when an action begins, and the most
+that the action adds. A backward pass walks its chunk from the last layer to the first:
+
+    what is still saved + the layer's replay + its pass + weights and gradients whole for a moment
+
+Whole for a moment, of a layer of N parameters over d ranks: its gradient (4 N) from ZeRO-2; that of
+the layer after it while it is reduced (4 N, from ZeRO-2), with the part that arrives (4 N / d, from
+ZeRO-1, below ZeRO-2 in the last micro-batch only); two layers' gathered weights (2 N each) under
+ZeRO-3.
+
+A pipeline also holds a message just sent and one posted early: two tensors of the residual stream.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshplan.costmodels.memory.backward_peak import (
+    Step,
+    backward_steps,
+    largest_product_bytes,
+    left_bytes,
+    loss_bytes,
+    peak_bytes,
+)
+from meshplan.costmodels.memory.states import Sharding
+from meshplan.costmodels.model.parameters import RankParameters, padded_vocab
+from meshplan.costmodels.schedule.held_micro_batches import Moment, moments
+from meshplan.costmodels.step.ranks import MODES
+from meshplan.costmodels.step.stages import StageModel
+
+WIDE = 4.0  # bytes of an fp32 number
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The fullest moment of a rank: saved for the backward (replayed included), and the rest."""
+
+    activations: float
+    transient: float
+
+    @property
+    def total(self) -> float:
+        """Both."""
+        return self.activations + self.transient
+
+
+NONE = Peak(0.0, 0.0)
+
+
+def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
+    """The fullest moment of a pipeline rank, its weights, gradients and optimizer state apart."""
+    la = model.layout
+    indices = model.stages_of_rank[rank]
+    chunks = [_Chunk(model, i, sharding) for i in indices]
+    found = moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
+    # Of equally full moments the one with most saved: a set has no order of its own.
+    peaks = (_at(chunks, moment) for moment in found)
+    return max(peaks, key=lambda peak: (peak.total, peak.activations))
+
+
+def _at(chunks: list["_Chunk"], moment: Moment) -> Peak:
+    held = sum(
+        n * chunk.saved_bytes + late * chunk.deferred_bytes
+        for n, late, chunk in zip(moment.held, moment.deferred, chunks, strict=True)
+    )
+    whole = sum(
+        chunk.waiting_gradient_bytes
+        for at, (late, chunk) in enumerate(zip(moment.deferred, chunks, strict=True))
+        if late and (moment.kind == "F" or at != moment.chunk)
+    )
+    own = chunks[moment.chunk].peak(moment)
+    return Peak(held + own.activations, own.transient + whole)
+
+
+class _Chunk:
+    """One virtual stage on one rank."""
+
+    def __init__(self, model: StageModel, index: int, sharding: Sharding) -> None:
+        self.model, self.index, self.sharding = model, index, sharding
+        self.first, self.last = index == 0, index == len(model.layout.stages) - 1
+        self.zero = int(model.layout.zero_stage)
+        before = sum(stage.layers for stage in model.layout.stages[:index])
+        stage = model.layout.stages[index]
+        pattern = model.setting.model.pattern
+        self.layers = [
+            (pattern[before + offset], _mode(offset, stage.full_layers, stage.selective_layers))
+            for offset in range(stage.layers)
+        ]
+        site = model.site
+        self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
+        self._steps: dict[int, tuple[Step, ...]] = {}
+        self._peaks: dict[tuple[str, bool, bool], Peak] = {}
+
+    @cached_property
+    def saved_bytes(self) -> float:
+        """Of one micro-batch, from its forward to its backward."""
+        return self.model.stage_saved_bytes[self.index]
+
+    @cached_property
+    def deferred_bytes(self) -> float:
+        """Of one micro-batch, from I to W: inputs and output gradients of the matrix products."""
+        return sum(
+            self._saved(kind, "none") + float(left_bytes(self._pass(kind)))
+            for kind, _ in self.layers
+        )
+
+    @cached_property
+    def waiting_gradient_bytes(self) -> float:
+        """From ZeRO-2, norms make I begin gradients that W completes: every layer's, whole."""
+        if self.zero < 2:
+            return 0.0
+        return WIDE * sum(float(self._parameters(kind).dense) for kind, _ in self.layers)
+
+    def peak(self, moment: Moment) -> Peak:
+        """The most that an action adds to what the rank holds beside it."""
+        whole = moment.last if self.zero < 2 else True
+        key = (moment.kind, whole, moment.fresh)
+        if key not in self._peaks:
+            lingers = 0.0 if moment.fresh else self._lingering
+            if moment.kind == "F":
+                alone = self._forward(lingers)
+            elif moment.kind == "W":
+                alone = self._weights(lingers)
+            else:
+                alone = self._backward(whole, lingers, put_off=moment.kind == "I")
+            self._peaks[key] = Peak(alone.activations, alone.transient + self._messages)
+        return self._peaks[key]
+
+    @property
+    def _lingering(self) -> float:
+        """From ZeRO-2: the gradient that the chunk's backward pass completed last, still on its
+        way when the next micro-batch begins, and the part that arrives.
+        """
+        model = self.model.setting.model
+        if self.zero < 2:
+            return 0.0
+        if self.first:
+            small = model.learned_positions or model.embedding_norm
+            return (
+                0.0
+                if small
+                else self._reducing(self._table, float(self.sharding.dense_ranks), True)
+            )
+        return self._reducing(*self._completed_last(0), True)
+
+    def _completed_last(self, at: int) -> tuple[float, float]:
+        """Parameters of the part of a layer that completes last, its experts if any; its ranks."""
+        parameters = self._parameters(self.layers[at][0])
+        if parameters.expert:
+            return float(parameters.expert), float(self.sharding.expert_ranks)
+        return float(parameters.dense), float(self.sharding.dense_ranks)
+
+    def _reducing(self, parameters: float, ranks: float, whole: bool) -> float:
+        """A gradient on its way, from ZeRO-2 not kept beside it, and the part that arrives."""
+        if ranks == 1:
+            return 0.0
+        return (WIDE * parameters if self.zero >= 2 else 0.0) + self._arriving(
+            parameters, ranks, whole
+        )
+
+    @property
+    def _messages(self) -> float:
+        """One just sent, and one posted early."""
+        return 2 * self.stream if self.model.layout.pipeline_parallel > 1 else 0.0
+
+    def _forward(self, lingers: float) -> Peak:
+        """At its end everything is saved; the last stage then takes the loss."""
+        whole = self._gathered(len(self.layers) - 1)
+        if not self.last:
+            return Peak(self.saved_bytes, self.stream + whole + lingers)
+        return Peak(self.saved_bytes - self.stream, self._loss() + lingers)
+
+    def _loss(self) -> float:
+        """What the head holds, with its table and that one's gradient whole."""
+        gradient = WIDE * self._table if self.zero >= 2 else 0.0
+        gathered = self.model.site.itemsize * self._table if self.zero >= 3 else 0.0
+        return float(loss_bytes(self.model.site, gradient)) + gathered
+
+    @property
+    def _table(self) -> float:
+        """Numbers of one table of the vocabulary on this rank."""
+        model, tp = self.model.setting.model, float(self.model.site.shard.tp)
+        return float(padded_vocab(model.vocab, tp, 1)) * model.hidden / tp
+
+    def _backward(self, whole: bool, lingers: float, *, put_off: bool) -> Peak:
+        """From the last layer to the first, then the embedding."""
+        left, best = self.saved_bytes, NONE
+        if self.last:
+            best = Peak(
+                left,
+                self.stream + self._arriving(self._table, float(self.sharding.dense_ranks), whole),
+            )
+            left -= 2 * self.stream
+        for at in reversed(range(len(self.layers))):
+            kind, mode = self.layers[at]
+            replay = self._saved(kind, "none") - self._saved(kind, mode)
+            inside = float(peak_bytes(self._pass(kind), put_off=put_off))
+            inside += self.stream if mode != "none" else 0.0  # the replayed output
+            around = self._gathered(at) + self._gradients(at, whole, put_off)
+            if at + 1 == len(self.layers) and not self.last:
+                around += lingers
+            best = max(best, Peak(left + replay, inside + around), key=lambda peak: peak.total)
+            left -= self._saved(kind, mode)
+            if put_off:
+                left += self._saved(kind, "none") + float(left_bytes(self._pass(kind)))
+        if self.first:
+            best = max(best, Peak(left, self._embedding(whole)), key=lambda peak: peak.total)
+        return best
+
+    def _embedding(self, whole: bool) -> float:
+        """The gathered gradient, its fp32 copy, and the table's own gradient."""
+        site = self.model.site
+        rows = site.itemsize * float(site.shard.tokens) * site.model.hidden
+        table = WIDE * self._table if self.zero >= 2 else 0.0
+        return (
+            max(
+                self.stream + 3 * rows,
+                self._arriving(self._table, float(self.sharding.dense_ranks), whole),
+            )
+            + table
+        )
+
+    def _weights(self, lingers: float) -> Peak:
+        """W: one product after another; every gradient is whole until its reduction."""
+        kinds = {kind for kind, _ in self.layers}
+        product = max((float(largest_product_bytes(self._pass(k))) for k in kinds), default=0.0)
+        whole = sum(self._count(kind) for kind, _ in self.layers) if self.zero >= 2 else 0.0
+        return Peak(self.deferred_bytes, product + WIDE * whole + lingers)
+
+    def _gathered(self, at: int) -> float:
+        """ZeRO-3's weights of a layer and of a neighbour."""
+        if self.zero < 3 or at < 0:
+            return 0.0
+        pair = self.layers[max(at - 1, 0) : at + 1]
+        return self.model.site.itemsize * sum(self._count(kind) for kind, _ in pair)
+
+    def _gradients(self, at: int, whole: bool, put_off: bool) -> float:
+        """This layer's gradient and the one being reduced."""
+        own = WIDE * self._count(self.layers[at][0]) if self.zero >= 2 else 0.0
+        if put_off:
+            return self.waiting_gradient_bytes
+        if at + 1 == len(self.layers):
+            return own
+        return own + self._reducing(*self._completed_last(at + 1), whole)
+
+    def _arriving(self, parameters: float, ranks: float, whole: bool) -> float:
+        """The part of a reduced gradient that arrives."""
+        return WIDE * parameters / ranks if self.zero and whole and ranks > 1 else 0.0
+
+    def _count(self, kind: int) -> float:
+        parameters = self._parameters(kind)
+        return float(parameters.dense + parameters.expert)
+
+    def _parameters(self, kind: int) -> RankParameters:
+        return self.model.layer_parameters(kind)
+
+    def _saved(self, kind: int, mode: str) -> float:
+        return float(self.model.layer_saved_bytes(kind, mode))
+
+    def _pass(self, kind: int) -> tuple[Step, ...]:
+        if kind not in self._steps:
+            site = self.model.site
+            self._steps[kind] = backward_steps(site, self.model.setting.model.kinds[kind])
+        return self._steps[kind]
+
+
+def _mode(offset: int, full: int, selective: int) -> str:
+    return MODES[2 if offset < full else 1 if offset < full + selective else 0]

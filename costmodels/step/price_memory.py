@@ -1,0 +1,168 @@
+"""The bytes of `costmodels.step.prices.Prices`: what each column holds of a rank's memory.
+
+A rank's priced peak is never below the one that `step_memory` finds for the same layers: transients
+are those of the largest layer kind, whether a rank holds it or not, and what is whole for a moment
+is that of the two largest parts.
+"""
+
+import numpy as np
+
+from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.grid import Floats, Grid
+from meshplan.costmodels.memory.backward_peak import (
+    backward_steps,
+    left_bytes,
+    loss_bytes,
+    most_passing_bytes,
+    most_put_off_bytes,
+)
+from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.memory.states import state_memory, update_bytes
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.operations.embedding_head import logits_bytes
+from meshplan.costmodels.operations.layers import input_bytes
+from meshplan.costmodels.seconds.layer import Cost
+from meshplan.costmodels.step.price_tables import Table
+from meshplan.costmodels.step.ranks import MODES
+from meshplan.costmodels.weights.offload import host_share_bytes, offloads
+
+
+def memory_columns(
+    grid: Grid, work: Table, weights: Table, ends: tuple[Cost, Cost]
+) -> dict[str, Floats]:
+    """The columns by name; `ends`: the costs of the embedding and of the head."""
+    reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
+    gathered = reserved * _gathered_bytes(weights)
+    fixed = work.rank.constant_slack_bytes + reserved * stand_in_bytes(
+        work.rank.site, work.kinds, with_modules=True
+    )
+    outside = work.rank.context_bytes + work.rows(fixed)
+    if offloads(grid):
+        outside = outside + reserved * _on_their_way_bytes(work)
+        outside = outside + _beyond_host_bytes(grid, work, weights)
+    stays = 1 - grid.activation_offload
+    saved = reserved * work.by_mode(work.rank.layer_saved_bytes)
+    columns = _states(weights, reserved) | _put_off(work, weights, reserved)
+    columns["head_state_bytes"] += work.rows(reserved * head_buffer_bytes(work.rank.site))
+    return columns | {
+        "layer_saved_bytes": stays[:, None, None] * saved,
+        "transient_bytes": reserved * _replay_bytes(work) + gathered[:, None],
+        "embedding_saved_bytes": work.rows(reserved * ends[0].saved_bytes),
+        "head_saved_bytes": work.rows(reserved * ends[1].saved_bytes),
+        "head_transient_bytes": work.rows(reserved * _logits_bytes(work)) + gathered,
+        "fixed_bytes": outside,
+    }
+
+
+def parts_of(weights: Table) -> list[RankParameters]:
+    """Parameters of each layer kind, of the embedding, and of the head with what is before it."""
+    embedding, head, modules = weights.rank.end_parameters
+    layers = (weights.rank.layer_parameters(kind) for kind in weights.kinds)
+    return [*layers, embedding, head + modules]
+
+
+def _states(weights: Table, reserved: float) -> dict[str, Floats]:
+    """Weights, gradients and optimizer state, and what the optimizer step holds, of each part."""
+    rank, parts = weights.rank, parts_of(weights)
+    sharding, scale = rank.traffic.sharding, 1 + rank.setting.tuning.state_slack_fraction
+    states: list[Number] = [
+        scale * state_memory(rank.state, part, sharding).allocated for part in parts
+    ]
+    alone = rank.layout.pipeline_parallel == 1
+    states[-2] = states[-2] + reserved * where(alone, rank.ends_gathered_bytes(parts[-2].dense), 0)
+    states[-1] = states[-1] + reserved * rank.ends_gathered_bytes(parts[-1].dense)
+    held = weights.stacked(states)
+    update = weights.stacked(
+        reserved * update_bytes(rank.state, part.dense, sharding) for part in parts
+    )
+    return {
+        "layer_state_bytes": held[:, :-2],
+        "embedding_state_bytes": held[:, -2],
+        "head_state_bytes": held[:, -1],
+        "layer_update_bytes": update[:, :-2],
+        "embedding_update_bytes": update[:, -2],
+        "head_update_bytes": update[:, -1],
+    }
+
+
+def _gathered_bytes(weights: Table) -> Floats:
+    """(N,) two layers of the largest kind as ZeRO-3 holds them; where passes are counted, no less
+    than `pass_memory` finds whole for a moment on any rank: of the two largest parts weights under
+    ZeRO-3, gradients from ZeRO-2 and what arrives of them from ZeRO-1.
+    """
+    rank, parts = weights.rank, parts_of(weights)
+    sizes = [part.dense + part.expert for part in parts]
+    if not rank.setting.engine.kernels.counts_passes:
+        return weights.most(2 * rank.gathered_bytes(size) for size in sizes[:-2])
+    zero, ranks = rank.layout.zero_stage, rank.traffic.sharding.dense_ranks
+    gradient = where(zero >= 2, 8.0, 0.0) + where((zero >= 1) & (ranks > 1), 8.0 / ranks, 0.0)
+    whole = gradient + where(zero >= 3, 4.0, 0.0)
+    return weights.most(whole * size for size in sizes)
+
+
+def _replay_bytes(work: Table) -> Floats:
+    """(N, R) what the largest replayed layer holds beyond what it kept; where passes are counted,
+    with the most alive for a moment in a backward pass.
+    """
+    rank = work.rank
+    replayed = [work.most(rank.replay_bytes(kind, mode) for kind in work.kinds) for mode in MODES]
+    passing = np.zeros(len(work.of_row))
+    if rank.setting.engine.kernels.counts_passes:
+        kinds = rank.setting.model.kinds
+        passing = work.most(most_passing_bytes(rank.site, kind) for kind in kinds)
+    return np.stack(replayed, axis=1) + passing[:, None]
+
+
+def _put_off(work: Table, weights: Table, reserved: float) -> dict[str, Floats]:
+    """What is held where weight products are put off; where an engine's passes are not counted, 0:
+    it keeps what it saved.
+    """
+    kinds, site = work.rank.setting.model.kinds, work.rank.site
+    if not work.rank.setting.engine.kernels.counts_passes:
+        nothing = np.zeros((len(work.of_row), len(kinds)))
+        waiting = {"layer_deferred_bytes": nothing, "layer_waiting_bytes": nothing}
+        return waiting | {"put_off_bytes": nothing[:, 0]}
+    whole = where(weights.rank.layout.zero_stage >= 2, 4.0 * reserved, 0.0)
+    deferred = work.by_kind(
+        lambda kind: (
+            work.rank.layer_saved_bytes(kind, "none")
+            + left_bytes(backward_steps(site, kinds[kind]))
+        )
+    )
+    return {
+        "layer_deferred_bytes": reserved * deferred,
+        "layer_waiting_bytes": weights.stacked(
+            whole * (part.dense + part.expert) for part in parts_of(weights)[:-2]
+        ),
+        "put_off_bytes": reserved * work.most(most_put_off_bytes(site, kind) for kind in kinds),
+    }
+
+
+def _logits_bytes(work: Table) -> Number:
+    site = work.rank.site
+    if work.rank.setting.engine.kernels.counts_passes:
+        return loss_bytes(site) + 2 * input_bytes(site)  # and two messages of a pipeline
+    return logits_bytes(site)
+
+
+def _on_their_way_bytes(work: Table) -> Floats:
+    """(N,) two layers of the largest kind on their way to the host or back."""
+    some = work.rank.layout.activation_offload > 0
+    return work.most(2 * some * work.rank.layer_saved_bytes(kind, "none") for kind in work.kinds)
+
+
+def _beyond_host_bytes(grid: Grid, work: Table, weights: Table) -> Floats:
+    """(N,) more than any device holds where the host cannot take what even the mean rank sends it
+    (one micro-batch of activations), 0 elsewhere and where its size is not known.
+    """
+    setting, rank = work.rank.setting, weights.rank
+    room = host_share_bytes(setting.cluster, grid.world_size * 1.0)
+    if room is None:
+        return np.zeros(len(grid))
+    counts = [setting.model.pattern.count(kind) for kind in work.kinds]
+    states = (state_memory(rank.state, part, rank.traffic.sharding) for part in parts_of(weights))
+    away = weights.stacked(state.host for state in states) @ np.array([*counts, 1, 1], np.float64)
+    least = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, MODES[-1]))
+    saved = grid.activation_offload * (least @ np.array(counts, np.float64))
+    sent = (away + saved) / grid.pipeline_parallel
+    return np.where(sent > room, setting.cluster.capacity_bytes + sent - room, 0.0)

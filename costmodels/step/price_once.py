@@ -1,0 +1,103 @@
+"""What a step takes once, in closed form: gradients reduced, weights updated and gathered again.
+
+A rank alone hides all that its parts send under all that they compute. In a pipeline the layers of
+the mean rank hide what they send together, and an end hides under itself and under what they leave.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.grid import Floats
+from meshplan.costmodels.seconds.layer import exposed_s
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Seconds once per step: (N, K, R) of a layer, (N, 2) of the ends, (N,) of any rank."""
+
+    layers_s: Floats
+    ends_s: Floats
+    latency_s: Floats
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            self.layers_s + other.layers_s,
+            self.ends_s + other.ends_s,
+            self.latency_s + other.latency_s,
+        )
+
+    def where(self, rows: Bools, other: Self) -> Self:
+        """These seconds in `rows`, those of `other` in the rest."""
+        return type(self)(
+            np.where(rows[:, None, None], self.layers_s, other.layers_s),
+            np.where(rows[:, None], self.ends_s, other.ends_s),
+            np.where(rows, self.latency_s, other.latency_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Computing under which a rank's communication may hide: (N, K, R) by layer, (N, 2) by end.
+
+    overlap  (N,) fraction of the communication that may
+    counts   layers of each kind in the model
+    """
+
+    layers_s: Floats
+    ends_s: Floats
+    overlap: Floats
+    counts: Floats
+    ranks: Floats
+    interference: float
+
+    def exposed(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
+        """What is seen of the communication of each layer, of the ends and of the latencies."""
+        alone = self._on_one_rank(layers, ends, latency)
+        return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency))
+
+    def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
+        """All communication hides under all computing; each part is seen in proportion."""
+        whole = layers @ self.counts + ends.sum(axis=1) + latency
+        room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
+        seen = self._seen(whole[:, None], room)
+        fraction = _ratio(seen[:, 0], whole)
+        replayed = (seen - seen[:, :1]) / self.counts.sum()
+        return Once(
+            (layers * fraction[:, None])[:, :, None] + replayed[:, None, :],
+            ends * fraction[:, None],
+            latency * fraction,
+        )
+
+    def _on_mean_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
+        """Layers hide together, and the rest under what the layers of the mean rank leave."""
+        whole, room = layers @ self.counts, self._all_layers_s
+        together = layers[:, :, None] * _ratio(room, whole[:, None])[:, None, :]
+        under = self.overlap * whole / (1 + self.interference)
+        spare = np.maximum(room[:, 0] - under, 0.0) / self.ranks
+        return Once(
+            self._seen(layers[:, :, None], np.maximum(self.layers_s, together)),
+            self._seen(ends, self.ends_s + spare[:, None]),
+            self._seen(latency, spare),
+        )
+
+    @property
+    def _all_layers_s(self) -> Floats:
+        """(N, R) of all layers of the model, recomputing alike."""
+        total: Floats = np.einsum("nkr,k->nr", self.layers_s, self.counts)
+        return total
+
+    def _seen(self, whole: Floats, room: Floats) -> Floats:
+        overlap = self.overlap.reshape(-1, *(1,) * (whole.ndim - 1))
+        return np.asarray(exposed_s(whole, room, overlap, self.interference))
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    """part / whole, 0 where there is no whole."""
+    whole = np.broadcast_to(whole, part.shape)
+    ratio: Floats = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+    return ratio

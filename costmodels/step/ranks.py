@@ -1,0 +1,379 @@
+"""One rank of a layout, or of each layout of a grid: what it computes, sends and keeps.
+
+Everything here holds for any number of layers on a stage: the costs of one layer of each kind and
+of the two ends, the parameters that they have, what the traffic of these weights takes beside the
+passes of a micro-batch and once per step. `StageModel` adds it up for the stages of one layout,
+`price` looks it up for many.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layout import SCHEDULES, Layout
+from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
+from meshplan.costmodels.memory.states import gathered_bytes, kept_state
+from meshplan.costmodels.model.parameters import (
+    RankParameters,
+    embedding_parameters_per_rank,
+    final_norm_parameters,
+    head_parameters_per_rank,
+    layer_parameters_per_rank,
+    mtp_parameters_per_rank,
+)
+from meshplan.costmodels.operations.embedding_head import (
+    embedding_operations,
+    head_operations,
+    module_operations,
+)
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import Operation
+from meshplan.costmodels.operations.layers import input_bytes, layer_operations
+from meshplan.costmodels.operations.rank_share import shard_of
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.seconds.collectives import send_s
+from meshplan.costmodels.seconds.kernels import Device
+from meshplan.costmodels.seconds.layer import Cost, Pass, Pricer, exposed_s
+from meshplan.costmodels.seconds.process_groups import (
+    axis_group,
+    axis_stride,
+    hides_with_chunks,
+    place,
+    shard_group,
+)
+from meshplan.costmodels.step.setting import Setting, gradient_bytes, kernels_of
+from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads, seen_s
+from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
+from meshplan.hardware_profiles.engine_schema import State
+
+MODES = ("none", "selective", "full")
+ZERO_2 = 2
+CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
+UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
+"""Read and written per parameter: gradient, master weight and moments."""
+CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
+"""The gradient read for its norm, read and written to scale it; the master weight rounded to the
+16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters, 46 bytes at 2.7e12 per s.
+"""
+
+
+class Sent(NamedTuple):
+    """Seconds that the weights of one part of the model (a layer, an end) take of each micro-batch,
+    none of them hidden: gathered before the forward, gathered and scattered beside the backward,
+    copied out of a gathering's buffer, and of its gradients to the host.
+    """
+
+    forward_s: Number
+    backward_s: Number
+    unpacked_s: Number
+    gradients_s: Number
+
+
+class Rank:
+    """One rank under `layout`, or an array of them under each layout of a grid."""
+
+    layout: Layout | Grid
+
+    def __init__(self, setting: Setting, layout: Layout | Grid) -> None:
+        self.setting, self.layout = setting, layout
+        self._operations: dict[int, tuple[Operation, ...]] = {}
+        self._costs: dict[tuple[int, str], Cost] = {}
+        self._saved: dict[tuple[int, str], Number] = {}
+
+    @cached_property
+    def site(self) -> Site:
+        """Its share of the tokens and the matrices, and the engine's kernels."""
+        setting = self.setting
+        recipe = RECIPES[setting.training.precision]
+        shard = shard_of(self.layout, setting.training)
+        return Site(setting.model, shard, kernels_of(setting), recipe.itemsize)
+
+    @cached_property
+    def device(self) -> Device:
+        """The accelerator under this training's number formats."""
+        setting, cluster = self.setting, self.setting.cluster
+        recipe, kernels = RECIPES[setting.training.precision], setting.engine.kernels
+        assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
+        if recipe.cast_bytes and kernels.cast_bytes:
+            recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
+        return Device(cluster.gpu, cluster.kernels, setting.tuning, recipe, kernels.attention)
+
+    @cached_property
+    def pricer(self) -> Pricer:
+        """What turns operations into costs."""
+        setting, cluster, engine = self.setting, self.setting.cluster, self.setting.engine
+        order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
+        groups = {axis: axis_group(la, axis, order, g) for axis in ("tp", "cp", "ep")}
+        groups["etp"] = place(la.expert_tensor_parallel * 1.0, 1.0, g)
+        return Pricer(
+            self.device,
+            cluster,
+            engine.overlap,
+            groups,
+            self.crosses_nodes,
+            engine.kernels.dispatch == "deduplicated",
+            setting.training.adapters_only,
+            engine.kernels.adapts_all,
+            self._expert_overlap,
+            (shard_group(la, order, g).nodes > 1) * 1.0,
+            gradient_bytes(engine, self.site.itemsize),
+        )
+
+    @property
+    def _expert_overlap(self) -> Number:
+        """Fraction of an exchange between experts that may be hidden."""
+        overlap, la = self.setting.engine.overlap, self.layout
+        more = hides_with_chunks(la, overlap, self.setting.cluster.gpus_per_node)
+        return where((la.virtual_stages > 1) & more, overlap.expert_interleaved, overlap.expert)
+
+    # Computing: a layer, and the ends.
+
+    def operations(self, kind: int) -> tuple[Operation, ...]:
+        """What one layer of `kind` computes and sends."""
+        if kind not in self._operations:
+            self._operations[kind] = layer_operations(self.site, self.setting.model.kinds[kind])
+        return self._operations[kind]
+
+    def plain_cost(self, kind: int, mode: str) -> Cost:
+        """One layer of `kind` under recompute `mode`, without the traffic of its weights."""
+        if (kind, mode) not in self._costs:
+            operations, saved_bytes = self.operations(kind), self.layer_saved_bytes(kind, mode)
+            if mode == "none":
+                self._costs[kind, mode] = self.pricer.cost(operations)
+            else:
+                again = None if mode == "full" else self.layout.selective_modules
+                plain = self.plain_cost(kind, "none")
+                cost = self.pricer.replaying(plain, operations, again, saved_bytes)
+                self._costs[kind, mode] = cost
+        return self._costs[kind, mode]
+
+    def layer_saved_bytes(self, kind: int, mode: str) -> Number:
+        """What a layer keeps of a micro-batch for its backward."""
+        if (kind, mode) not in self._saved:
+            modules = self.layout.selective_modules if mode == "selective" else ()
+            self._saved[kind, mode] = (
+                input_bytes(self.site)
+                if mode == "full"
+                else self.pricer.saved_bytes(self.operations(kind), modules)
+            )
+        return self._saved[kind, mode]
+
+    def replay_bytes(self, kind: int, mode: str) -> Number:
+        """What a replayed layer holds beyond what it kept."""
+        return self.layer_saved_bytes(kind, "none") - self.layer_saved_bytes(kind, mode)
+
+    @cached_property
+    def ends(self) -> tuple[Cost, ...]:
+        """The costs of the embedding, of the head and, if there are any, of the multi-token
+        prediction modules before it, without the traffic of their weights.
+        """
+        return tuple(map(self.pricer.cost, self.end_operations))
+
+    @cached_property
+    def end_operations(self) -> tuple[tuple[Operation, ...], ...]:
+        """What each of `ends` computes and sends."""
+        plain = embedding_operations(self.site), head_operations(self.site)
+        return (*plain, module_operations(self.site)) if self.has_modules else plain
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether the model predicts several tokens."""
+        return self.setting.model.mtp_layers > 0
+
+    # Weights: how many of them, what they send, what that takes beside computing.
+
+    @cached_property
+    def traffic(self) -> WeightTraffic:
+        """What is sent of the weights and the gradients."""
+        s = self.setting
+        scale, frozen = s.tuning.collective_scale, s.training.adapters_only
+        return weight_traffic(self.layout, s.cluster, s.engine, scale, frozen=frozen)
+
+    @cached_property
+    def host(self) -> HostTraffic | None:
+        """Copies to the host and updates on it, None where nothing is kept there."""
+        if not offloads(self.layout):
+            return None
+        return HostTraffic(self.layout, host_of(self.setting.cluster), self.traffic)
+
+    @cached_property
+    def state(self) -> State:
+        """Bytes per parameter that the engine keeps under this training."""
+        return kept_state(self.setting.engine.state, self.setting.training)
+
+    def layer_parameters(self, kind: int) -> RankParameters:
+        """Parameters of one layer of `kind`."""
+        model = self.setting.model
+        return layer_parameters_per_rank(model, model.kinds[kind], *self._degrees)
+
+    @cached_property
+    def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
+        """Parameters of the embedding, of the head and of multi-token prediction."""
+        model, (tp, ep, etp) = self.setting.model, self._degrees
+        head = head_parameters_per_rank(model, tp)
+        if model.tied:
+            head = where(self.shares_table, final_norm_parameters(model) * 1.0, head)
+        return (
+            RankParameters(dense=embedding_parameters_per_rank(model, tp)),
+            RankParameters(dense=head),
+            mtp_parameters_per_rank(model, tp, ep, etp),
+        )
+
+    @property
+    def shares_table(self) -> Condition:
+        """Whether a tied head reads the embedding's own table: on one stage, or on one rank of a
+        V-shaped pipeline if the engine keeps one table per rank.
+        """
+        la, one = self.layout, self.setting.engine.state.one_table_per_rank
+        alone = la.pipeline_parallel == 1
+        v_shaped = (
+            np.isin(la.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
+            if isinstance(la, Grid)
+            else la.schedule in V_SHAPED
+        )
+        return (alone & (la.virtual_stages <= 1)) | (one & (alone | v_shaped))
+
+    @property
+    def _degrees(self) -> tuple[Number, Number, Number]:
+        la = self.layout
+        degrees = (la.tensor_parallel, la.expert_parallel, la.expert_tensor_parallel)
+        tp, ep, etp = (degree * 1.0 for degree in degrees)
+        return tp, ep, etp
+
+    def sent(self, parameters: RankParameters, *, again: bool) -> Sent:
+        """What these weights send of each micro-batch; `again`: they are gathered twice."""
+        gradients_s = self.host.gradients_s(parameters) if self.host else 0.0
+        if not np.any(self.layout.zero_stage >= ZERO_2):
+            return Sent(0.0, 0.0, 0.0, gradients_s)
+        return Sent(
+            self.traffic.forward_s(parameters),
+            self.traffic.backward_s(parameters, again=again),
+            self.traffic.unpacked_bytes(parameters) / self.device.moved_bytes_per_s("copy"),
+            gradients_s,
+        )
+
+    @property
+    def reduce_overlap(self) -> Number:
+        """Fraction of the gradients' traffic once per step that may run beside a backward."""
+        overlap = self.setting.engine.overlap.data_reduce
+        return where(self.traffic.reduces_late, 0.0, overlap)
+
+    def optimizer_s(self, parameters: RankParameters) -> Number:
+        """The update of this rank's share of `parameters`, where it runs."""
+        moved_bytes = UPDATE_BYTES[self.setting.training.optimizer]
+        device = self.device
+        around_bytes = CLIP_BYTES + (ROUND_BYTES if device.recipe.itemsize == 2.0 else 0.0)
+        each_s = moved_bytes / device.moved_bytes_per_s("adamw")
+        each_s = each_s + around_bytes / device.moved_bytes_per_s("copy")
+        on_device = self.traffic.updated(parameters) * each_s
+        if self.host is None:
+            return on_device
+        on_host = self.host.update_s(parameters, moved_bytes, self.setting.engine.overlap)
+        fraction = self.layout.optimizer_offload
+        return fraction * on_host + (1 - fraction) * on_device
+
+    # The pipeline.
+
+    @cached_property
+    def crosses_nodes(self) -> Number:
+        """1 where neighbours of the pipeline are on different nodes, else 0."""
+        stride = axis_stride(self.layout, "pp", self.setting.engine.legality.rank_order)
+        across = stride >= self.setting.cluster.gpus_per_node
+        return ((self.layout.pipeline_parallel > 1) & across) * 1.0
+
+    @property
+    def boundary_s(self) -> Number:
+        """Seconds that each crossing of a pipeline boundary waits beside the transfer."""
+        waits = self.setting.engine.overlap.waits_at_boundaries
+        return self.setting.tuning.boundary_s * waits * self.crosses_nodes
+
+    @cached_property
+    def hop_s(self) -> Number:
+        """Seconds to hand a micro-batch's activation to the next pipeline rank."""
+        cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
+        size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.hidden
+        sent = send_s(cluster, size, across_nodes=self.crosses_nodes > 0) * scale
+        return where(self.layout.pipeline_parallel > 1, sent, 0.0)
+
+    @property
+    def blocking_s(self) -> Number:
+        """Seconds of each crossing for which a rank does nothing else."""
+        shown = 1.0 - self.setting.engine.overlap.pipeline
+        waits = shown * self.hop_s + self.boundary_s
+        return where(self.layout.pipeline_parallel > 1, waits, 0.0)
+
+    # Memory that does not depend on the stages.
+
+    @property
+    def context_bytes(self) -> float:
+        """Device memory outside the allocator: CUDA context, libraries, communicators."""
+        kernels = self.setting.cluster.kernels
+        assert kernels is not None
+        return CONTEXT_BYTES if kernels.context_bytes is None else kernels.context_bytes
+
+    @property
+    def constant_slack_bytes(self) -> Number:
+        """The part of the allocator's slack that no category scales: beside a pipeline, gathered
+        inputs that wait for the communication stream are never given back.
+        """
+        tuning, la = self.setting.tuning, self.layout
+        waits = (la.tensor_parallel > 1) & (la.pipeline_parallel > 1)
+        pairs = where(waits, tuning.held_gathers_pipelined, 0.0)
+        return tuning.memory_bytes + 2 * self.site.gathered_bytes * pairs
+
+    def gathered_bytes(self, parameters: Number) -> Number:
+        """What ZeRO-3 holds whole of so many parameters while it computes with them."""
+        return gathered_bytes(self.setting.engine.state, parameters, self.traffic.sharding)
+
+    def ends_gathered_bytes(self, parameters: Number) -> Number:
+        """The same of so many parameters of the ends on the last stage: none where one rank holds
+        a tied table for both of them.
+        """
+        alone = (self.layout.pipeline_parallel == 1) & (self.layout.virtual_stages <= 1)
+        held_once = self.setting.model.tied & alone
+        return where(held_once, 0.0, self.gathered_bytes(parameters))
+
+    def outliving_bytes(self, kinds: Iterable[int], *, head: bool) -> Number:
+        """Buffers of layers of `kinds`, and of the head, that outlive their use."""
+        layers = stand_in_bytes(self.site, kinds, with_modules=head)
+        return layers + head_buffer_bytes(self.site) if head else layers
+
+
+def beside(
+    setting: Setting,
+    layout: Layout | Grid,
+    sent: Sent,
+    forward_room_s: Number,
+    backward_room_s: Number,
+    *,
+    saved_s: Number = 0.0,
+    again: bool = False,
+    copies: Number = 0.0,
+) -> tuple[Pass, Pass]:
+    """What a micro-batch's forward and its backward show of what is `sent` of a part's weights and
+    copied to the host beside so much computing.
+
+    saved_s   one way of what the part saved to the host
+    again     gathered weights are unpacked in the backward too
+    copies    of the gradients to and from the host, on average over the micro-batches
+    """
+    unpacked_s = sent.unpacked_s if again else 0.0
+    forward, backward = Pass(pointwise_s=sent.unpacked_s), Pass(pointwise_s=unpacked_s)
+    if np.any(layout.zero_stage >= ZERO_2):
+        overlap, interference = setting.engine.overlap, setting.tuning.interference
+        hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
+        seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
+        seen_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
+        forward, backward = replace(forward, data_s=seen_f), replace(backward, data_s=seen_b)
+    if offloads(layout):
+        away_s = seen_s(saved_s, forward_room_s + sent.unpacked_s)
+        gradients_s = copies * sent.gradients_s
+        back_s = seen_s(saved_s + gradients_s, backward_room_s + unpacked_s)
+        forward, backward = replace(forward, offload_s=away_s), replace(backward, offload_s=back_s)
+    return forward, backward

@@ -1,0 +1,121 @@
+"""Seconds of one training step of one layout.
+
+    step    = makespan of the pipeline (last rank done, gradients reduced) + update + fixed
+    gradients: reduced behind the backward of the last micro-batch, as far as the engine overlaps,
+               or of each micro-batch (`weight_traffic`); a rank that is done before the last one
+               has that time too
+    update  = bytes of gradients, master weights and moments of this rank / bandwidth (or the CPUs'
+              update, `host`), and the gathering of updated weights under ZeRO-1 and 2
+
+Source: schedules as in `schedule`, overlap as in `layer`. Leaves out: data loading, checkpoints,
+evaluation.
+"""
+
+from dataclasses import dataclass, fields
+
+from meshplan.costmodels.schedule.actions import Work
+from meshplan.costmodels.schedule.simulation import end_s
+from meshplan.costmodels.seconds.layer import Pass, exposed_s
+from meshplan.costmodels.step.stages import StageModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of one step by cause; `step_time_s` is their sum.
+
+    compute_s       the busiest pipeline rank computing, recompute included
+    tensor_s ... data_s, send_s   exposed communication of that rank
+    offload_s       its exposed copies to and from the host
+    bubble_s        that rank waiting for the others
+    optimizer_s     update of the weights; fixed_s once per step
+    """
+
+    compute_s: float
+    tensor_s: float
+    context_s: float
+    expert_s: float
+    data_s: float
+    send_s: float
+    offload_s: float
+    bubble_s: float
+    optimizer_s: float
+    fixed_s: float
+
+    @property
+    def step_time_s(self) -> float:
+        """All of it."""
+        return float(sum(getattr(self, f.name) for f in fields(self)))
+
+    @property
+    def exposed_comm_s(self) -> float:
+        """Communication that is not hidden."""
+        within = self.tensor_s + self.context_s + self.expert_s + self.data_s
+        return within + self.send_s + self.offload_s
+
+
+def schedule_work(model: StageModel) -> Work:
+    """The schedule's actions in seconds."""
+    tuning, shown = model.setting.tuning, 1.0 - model.setting.engine.overlap.pipeline
+    extra = float(model.blocking_s) + tuning.micro_batch_s / 2 / model.layout.virtual_stages
+    return Work(
+        tuple(float(c.forward.total_s) + extra for c in model.stage_costs),
+        tuple(float(c.replay.total_s + c.input_grad.total_s) + extra for c in model.stage_costs),
+        tuple(float(c.weight_grad.total_s) for c in model.stage_costs),
+        float(model.hop_s - shown * model.hop_s),
+    )
+
+
+def step_time(model: StageModel) -> StepTime:
+    """Seconds of one step, by cause."""
+    la = model.layout
+    ends = end_s(
+        la.schedule, la.pipeline_parallel, la.virtual_stages, model.m, schedule_work(model)
+    )
+    reduced = [end + reduce_s(model, rank) for rank, end in enumerate(ends)]
+    busy = [_busy(model, rank) for rank in range(la.pipeline_parallel)]
+    worst = max(range(len(busy)), key=lambda rank: busy[rank].total_s)
+    makespan, work = max(reduced), busy[worst]
+    crossings = la.virtual_stages if la.pipeline_parallel > 1 else 0
+    send = float(
+        2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
+    )
+    overhead = model.m * model.setting.tuning.micro_batch_s
+    overhead = overhead + float(2 * crossings * model.m * model.boundary_s)
+    data = model.m * work.data_s + reduce_s(model, worst)
+    update = max(update_s(model, rank) for rank in range(la.pipeline_parallel))
+    known = model.m * (work.total_s - work.data_s) + data + send + overhead
+    return StepTime(
+        compute_s=float(model.m * work.compute_s + overhead),
+        tensor_s=float(model.m * work.tensor_s),
+        context_s=float(model.m * work.context_s),
+        expert_s=float(model.m * work.expert_s),
+        data_s=float(data),
+        send_s=send,
+        offload_s=float(model.m * work.offload_s),
+        bubble_s=float(makespan - known),
+        optimizer_s=update,
+        fixed_s=model.setting.tuning.step_s,
+    )
+
+
+def _busy(model: StageModel, rank: int) -> Pass:
+    """One micro-batch's work of a pipeline rank, all its stages and directions together."""
+    cost = model.rank_costs[rank]
+    return cost.forward + cost.input_grad + cost.weight_grad + cost.replay
+
+
+def reduce_s(model: StageModel, rank: int) -> float:
+    """Exposed gradient communication after the rank's last backward."""
+    whole, room = model.traffic.once_s(model.rank_parameters[rank]), model.rank_costs[rank]
+    interference = model.setting.tuning.interference
+    return float(exposed_s(whole, room.backward_room_s, model.reduce_overlap, interference))
+
+
+def update_s(model: StageModel, rank: int) -> float:
+    """The optimizer step of a rank, and the gathering of what it updated."""
+    parameters = model.rank_parameters[rank]
+    update = model.optimizer_s(parameters)
+    gather = model.traffic.refresh_s(parameters)
+    forward = float(model.rank_costs[rank].forward.room_s)
+    overlap, tuning = model.setting.engine.overlap.weight_gather, model.setting.tuning
+    return float(update + exposed_s(gather, forward, overlap, tuning.interference))

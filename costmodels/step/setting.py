@@ -1,0 +1,51 @@
+"""What a layout is priced against: the model, the training, the cluster, the engine and what was
+fitted; and what of the engine's habits this training changes.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import Engine, KernelHabits
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a layout is priced against."""
+
+    model: Model
+    training: Training
+    cluster: Cluster
+    engine: Engine
+    tuning: Tuning
+
+    @classmethod
+    def fitted(cls, model: Model, training: Training, cluster: Cluster, engine: Engine) -> Self:
+        """With what was fitted for this engine and GPU."""
+        tuning = load_fit(engine.name, cluster.gpu.name).tuning
+        return cls(model, training, cluster, engine, tuning)
+
+
+def kernels_of(setting: Setting) -> KernelHabits:
+    """The engine's kernels under this training."""
+    kernels, training = setting.engine.kernels, setting.training
+    if not RECIPES[training.precision].cast_bytes:
+        kernels = kernels.model_copy(update={"gathers_cast": False})
+    if training.adapters_only:  # no gradients of the weights for anything to stand for
+        kernels = kernels.model_copy(update={"keeps_buffers": False})
+    return kernels
+
+
+def gradient_bytes(engine: Engine, itemsize: float) -> float:
+    """Read and written for each number of a weight's gradient when its product is there."""
+    state = engine.state
+    moved = {
+        "fused": 0.0,
+        "added": itemsize + 2 * state.gradient_bytes,
+        "copied": itemsize + state.reduce_bytes,
+    }
+    return moved[engine.kernels.gradient_add]

@@ -1,0 +1,67 @@
+"""How an engine puts layers on pipeline stages when the user does not say.
+
+    even   layers over stages as evenly as they divide; where the embedding and the head count as a
+           layer each (Megatron's 126 + 2 = 16 x 8), the first and the last stage hold one less;
+           with a multi-token-prediction module, it, its head and the model's count as three at the
+           end, and the embedding as none (DeepSeek-V3's 61 + 3 = 16 x 4; of 32 x 2 the last stage
+           has the heads alone)
+    cost   nanotron: blocks in model order go to a rank until its share of the cumulative cost is
+           passed, with layer = 4 heads d h + 3 h f, head = V h, embedding = 0
+
+Source: modules, NVIDIA-NeMo/Megatron-Bridge@05d003f src/megatron/bridge/recipes/deepseek
+deepseek_v3.py; cost rule, huggingface/nanotron@2411b022 src/nanotron/models/base.py and
+models/llama.py `get_block_compute_costs`; the playbook's stages (11 of 16, 18 of 32, 41 of 80
+layers first) are the tests.
+"""
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.model.transformer import Model
+
+
+def split_by_cost(model: Model, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage under nanotron's rule."""
+    costs = [0.0, *(_layer_cost(model, kind) for kind in model.pattern)]
+    total = sum(costs) + model.vocab * model.hidden
+    counts, rank, passed = [0] * num_stages, 0, 0.0
+    for position, cost in enumerate(costs):
+        counts[rank] += position > 0
+        passed += cost
+        if passed > total * (rank + 1) / num_stages:
+            rank += 1
+    return tuple(counts)
+
+
+def split_evenly(
+    num_layers: int, num_stages: int, *, ends_count: bool, mtp_layers: int = 0
+) -> tuple[int, ...]:
+    """Layers of each stage; what does not divide goes to the middle, not to embedding and head."""
+    if num_stages == 1:
+        return (num_layers,)
+    counted = ends_count and num_layers % num_stages and num_layers + 2 >= num_stages
+    first, last = (1, 1) if counted else (0, 0)
+    if mtp_layers:
+        first, last = 0, 2 * mtp_layers + 1
+    base, longer = divmod(num_layers + first + last, num_stages)
+    middle_first = sorted(range(num_stages), key=lambda s: abs(s - (num_stages - 1) / 2))
+    extra = set(middle_first[:longer])
+    counts = [base + (s in extra) for s in range(num_stages)]
+    counts[0] -= first
+    for stage in reversed(range(num_stages)):
+        taken = min(last, counts[stage])
+        counts[stage], last = counts[stage] - taken, last - taken
+    return tuple(counts)
+
+
+def stages_with(counts: tuple[int, ...], recompute: str) -> tuple[Stage, ...]:
+    """Stages of so many layers, all recomputing the same way."""
+    return tuple(
+        Stage(n, n if recompute == "selective" else 0, n if recompute == "full" else 0)
+        for n in counts
+    )
+
+
+def _layer_cost(model: Model, kind: int) -> float:
+    layer, h = model.kinds[kind], model.hidden
+    attention = 4 * layer.attention.heads * layer.attention.head_dim * h
+    width = layer.ffn if layer.experts is None else layer.experts.ffn * layer.experts.top_k
+    return float(attention + 3 * h * width)

@@ -1,0 +1,1 @@
+"""What is sent and kept of weights and gradients: everything of ZeRO."""

@@ -1,0 +1,208 @@
+"""What a rank sends of its weights and gradients, to whom, and how often.
+
+The n ranks that hold the same weights are cut into shard groups of s, which ZeRO shards over, and
+the n / s copies of each shard (HSDP; elsewhere s = n, and s = 1 without ZeRO). Of P bytes
+
+    gradients   reduce_scatter of P in the shard group, then all_reduce of P / s over the copies
+                (all_reduce of P under ZeRO-1 if the engine does so, after the backward)
+    weights     all_gather of P in the shard group
+
+and each of these two groups has its own place: shard groups are neighbours, copies s apart.
+
+    weights     before each layer's forward and backward under ZeRO-3 (the two ends once), after the
+                update under ZeRO-1 and 2
+    gradients   after each micro-batch where they are kept in shards, since nothing is left to add
+                the next micro-batch's to; else once per step
+    buckets     each of them pays the latency of a collective again
+    unpacking   ZeRO-3's gathered weights, out of the collective's buffer, if the engine does so
+    copies      once per step, or after each micro-batch if the engine does so
+
+Source: ZeRO (1910.02054, section 7), PyTorch FSDP (2304.11277, section 3.2.2, hybrid sharding).
+Leaves out: the second reduction of a tied table, which completes at both ends.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from meshplan.costmodels.elementwise import Condition, Number, minimum, where
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.memory.states import Sharding, expert_ranks, shards_gradients
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.seconds.collectives import collective_s, hops_s
+from meshplan.costmodels.seconds.process_groups import (
+    Group,
+    expert_data_group,
+    place,
+    shard_group,
+    shard_stride,
+)
+from meshplan.hardware_profiles.engine_schema import Engine, State
+from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
+
+
+@dataclass(frozen=True, slots=True)
+class Sharers:
+    """The ranks with the same weights: the `shard` group of one of them, and its `copies`."""
+
+    shard: Group
+    copies: Group
+
+
+def sharing(layout: Layout | Grid, engine: Engine, gpus_per_node: int) -> tuple[Sharding, Group]:
+    """How ZeRO divides the states of `layout`, and the ranks with the same dense weights."""
+    all_ranks = shard_group(layout, engine.legality.rank_order, gpus_per_node)
+    hybrid = (layout.zero_stage > 0) & (layout.shard_group > 0)
+    ranks = where(hybrid, layout.shard_group * 1.0, all_ranks.size)
+    tensor = layout.tensor_parallel / (layout.expert_parallel * layout.expert_tensor_parallel)
+    holders = expert_data_group(layout, gpus_per_node).size
+    sharding = Sharding(
+        zero_stage=layout.zero_stage * 1.0, dense_ranks=ranks,
+        expert_ranks=expert_ranks(engine.state, ranks, holders, tensor),
+        pipelined=(layout.pipeline_parallel > 1) * 1.0,
+        offloaded=layout.optimizer_offload * 1.0,
+    )  # fmt: skip
+    return sharding, all_ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTraffic:
+    """Seconds of these collectives, none of it hidden, of one layout or of each row of a grid.
+
+    frozen  the weights are not trained: no gradients
+    scale   seconds over what the links say [fitted]
+    """
+
+    cluster: Cluster
+    state: State
+    sharding: Sharding
+    dense: Sharers
+    expert: Sharers
+    frozen: bool
+    scale: float
+
+    def unpacked_bytes(self, parameters: RankParameters) -> Number:
+        """Read and written for each gathering to put its weights where they are used."""
+        both_ways = 2 * self.state.weight_bytes * self.state.unpacks_gathered
+        dense = where(self.dense.shard.size > 1, parameters.dense, 0.0)
+        expert = where(self.expert.shard.size > 1, parameters.expert, 0.0)
+        return both_ways * where(self.sharding.zero_stage >= 3, dense + expert, 0.0)
+
+    def forward_s(self, parameters: RankParameters) -> Number:
+        """Each micro-batch, before the forward."""
+        gather = self._gather_s(parameters)
+        return where(self.sharding.zero_stage >= 3, gather, 0.0)
+
+    def backward_s(self, parameters: RankParameters, *, again: bool) -> Number:
+        """Each micro-batch, beside the backward; `again`: it gathers the weights once more."""
+        gather = self.forward_s(parameters) if again else 0.0
+        if self.frozen:
+            return gather
+        copies = self._copies_s(parameters) if self.state.copies_each_micro_batch else 0.0
+        return gather + where(self._scatters, self._scatter_s(parameters) + copies, 0.0)
+
+    def once_s(self, parameters: RankParameters) -> Number:
+        """The gradients that are left for the end of the step."""
+        if self.frozen:
+            return 0.0
+        copies = self._copies_s(parameters)
+        late = 0.0 if self.state.copies_each_micro_batch else copies
+        return where(self._scatters, late, self._scatter_s(parameters) + copies)
+
+    def refresh_s(self, parameters: RankParameters) -> Number:
+        """Gathering what the optimizer updated."""
+        if self.frozen:
+            return 0.0
+        zero, gather = self.sharding.zero_stage, self._gather_s(parameters)
+        return where((zero >= 1) & (zero < 3), gather, 0.0)
+
+    def updated(self, parameters: RankParameters) -> Number:
+        """Parameters that this rank's optimizer updates."""
+        if self.frozen:
+            return 0.0
+        return parameters.dense / self.dense.shard.size + parameters.expert / self.expert.shard.size
+
+    @property
+    def latencies(self) -> Self:
+        """The same of collectives without a payload."""
+        return replace(self, state=self.state.model_copy(update=EMPTY))
+
+    @property
+    def reduces_late(self) -> Condition:
+        """Whether no gradient is sent before the last backward is done."""
+        return (self.sharding.zero_stage == 1) & self.state.zero_1_reduces_late
+
+    @property
+    def _scatters(self) -> Condition:
+        return shards_gradients(self.state, self.sharding)
+
+    def _gather_s(self, parameters: RankParameters) -> Number:
+        each = self.state.weight_bytes
+        return self._sum_s("all_gather", parameters, each, (self.dense.shard, self.expert.shard))
+
+    def _scatter_s(self, parameters: RankParameters) -> Number:
+        each, groups = self.state.reduce_bytes, (self.dense.shard, self.expert.shard)
+        scattered = self._sum_s("reduce_scatter", parameters, each, groups)
+        if not self.state.zero_1_reduces_late:
+            return scattered
+        whole = self._sum_s("all_reduce", parameters, each, groups)
+        return where(self.reduces_late, whole, scattered)
+
+    def _copies_s(self, parameters: RankParameters) -> Number:
+        shard = RankParameters(
+            dense=parameters.dense / self.dense.shard.size,
+            expert=parameters.expert / self.expert.shard.size,
+        )
+        each, groups = self.state.reduce_bytes, (self.dense.copies, self.expert.copies)
+        return self._sum_s("all_reduce", shard, each, groups) + self._buckets_s(shard, groups)
+
+    def _buckets_s(self, shard: RankParameters, groups: tuple[Group, Group]) -> Number:
+        """What sending the gradients in buckets costs beside their bytes."""
+        if not self.state.reduce_bucket:
+            return 0.0
+        dense, expert = (
+            count / self.state.reduce_bucket * hops_s(self.cluster, "all_reduce", group)
+            for count, group in zip((shard.dense, shard.expert), groups, strict=True)
+        )
+        return self.scale * (dense + expert)
+
+    def _sum_s(
+        self,
+        kind: CollectiveKind,
+        parameters: RankParameters,
+        each: float,
+        groups: tuple[Group, Group],
+    ) -> Number:
+        dense, expert = (
+            where(count > 0, collective_s(self.cluster, kind, count * each, group), 0.0)
+            for count, group in zip((parameters.dense, parameters.expert), groups, strict=True)
+        )
+        return self.scale * (dense + expert)
+
+
+EMPTY = {"weight_bytes": 0.0, "reduce_bytes": 0.0, "reduce_bucket": 0.0}
+
+
+def weight_traffic(
+    layout: Layout | Grid, cluster: Cluster, engine: Engine, scale: float, *, frozen: bool
+) -> WeightTraffic:
+    """Who shares the weights of `layout`, and where they are."""
+    per_node = cluster.gpus_per_node
+    sharding, dense = sharing(layout, engine, per_node)
+    hybrid = sharding.dense_ranks < dense.size
+    expert = expert_data_group(layout, per_node)
+    held = minimum(expert.size, where(hybrid, sharding.expert_ranks, expert.size))
+    degrees = layout.expert_parallel * layout.expert_tensor_parallel * 1.0
+    zero, stride = sharding.zero_stage, shard_stride(layout, engine.legality.rank_order)
+    return WeightTraffic(
+        cluster=cluster, state=engine.state, sharding=sharding, frozen=frozen, scale=scale,
+        dense=_cut(dense.size, where(zero >= 1, sharding.dense_ranks, 1.0), stride, per_node),
+        expert=_cut(expert.size, where(zero >= 1, held, 1.0), degrees, per_node),
+    )  # fmt: skip
+
+
+def _cut(ranks: Number, shard: Number, stride: Number, gpus_per_node: int) -> Sharers:
+    """`ranks` that are `stride` apart, cut into neighbours of `shard` and the copies of each."""
+    return Sharers(
+        place(shard, stride, gpus_per_node), place(ranks / shard, stride * shard, gpus_per_node)
+    )

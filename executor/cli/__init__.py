@@ -1,0 +1,1 @@
+"""The commands `execute` and `profile`."""

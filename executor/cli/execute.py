@@ -1,0 +1,211 @@
+"""`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
+
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.other_engines import (
+    NotInstalled,
+    check_installed,
+    command_of,
+    export_for,
+    run_elsewhere,
+)
+from meshplan.executor.launch.preflight import (
+    CannotRun,
+    check_host,
+    check_rendezvous,
+    notices,
+    place,
+    profile_of,
+)
+from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
+from meshplan.executor.launch.report import print_result, print_tournament
+from meshplan.executor.launch.results import RunResult
+from meshplan.executor.launch.run import TIMEOUT_S, Settings, job_of, run_plan, tournament
+from meshplan.executor.launch.slurm import SlurmFailed
+from meshplan.executor.launch.start import Launcher, Starter
+from meshplan.executor.launch.torchrun import Interrupted
+from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan, write_plan
+
+USAGE = (UnreadablePlan, UnknownProfile, CannotRun)
+FAILED = (NotInstalled, NoTorch, RankFailed, SlurmFailed)
+EngineName = Literal["native", "torchtitan", "megatron", "nanotron"]
+
+
+def execute(
+    plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder of the run [default: PLAN.run].")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Timed steps.", min=1)] = 10,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds without progress of any rank after which it failed.", min=1),
+    ] = TIMEOUT_S,
+    warmup: Annotated[int, typer.Option(help="Steps before them.", min=0)] = 3,
+    band: Annotated[
+        float | None,
+        typer.Option(help="Accepted error of the step time [default: the plan's own].", min=0),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(help="Run the best K layouts of the plan, keep the fastest.", min=1)
+    ] = 1,
+    engine: Annotated[EngineName, typer.Option(help="What trains.")] = "native",
+    data: Annotated[
+        Path | None, typer.Option(help="Flat token file; without it, synthetic tokens.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Profile that priced the plan, where it is a file.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Hosts.", min=1)] = 1,
+    rendezvous: Annotated[
+        str | None, typer.Option(help="HOST:PORT; run the same command on every host.")
+    ] = None,
+    launcher: Annotated[Launcher, typer.Option(help="What starts them.")] = Launcher.torchrun,
+    slurm: Annotated[
+        str, typer.Option(help="Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
+    ] = "",
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Show what would be started, and stop.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build one rank without devices, at full size.")
+    ] = False,
+    rank: Annotated[int | None, typer.Option(help="Rank of the dry run [default: 0].")] = None,
+    all_stages: Annotated[
+        bool, typer.Option("--all-stages", help="Dry-run one rank of every stage.")
+    ] = False,
+) -> None:
+    """Run a plan for a few steps and print predicted against measured.
+
+    Exit 0 inside the band, 3 outside it, 1 when a rank failed, hung or diverged, 2 when the plan
+    cannot be run here: a plan for GPUs is never started on a host without them.
+
+    Example: meshplan execute plan.yaml --steps 10
+    """
+    if dry_run:
+        raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages, json_output=json_output))
+    folder = (out or plan.with_suffix(".run")).resolve()
+    starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
+    try:
+        asked = read_plan(plan)
+        where = Where(nodes=nodes, rendezvous=rendezvous, cluster=cluster, started=not print_only)
+        settings = _settings(asked, starter, where)
+        settings = replace(
+            settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout
+        )
+        if engine != "native":
+            check_installed(engine, Path.cwd())
+        if print_only:
+            typer.echo(_shown(asked, engine, settings, folder))
+            return
+        result = _run(asked, engine, settings, folder, top=top, console=Console(stderr=json_output))
+    except USAGE as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except FAILED as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except Interrupted as error:
+        typer.echo(f"{error}; what was measured is in {folder}", err=True)
+        raise typer.Exit(130) from None
+    if json_output:
+        typer.echo(result.model_dump_json(indent=1))
+    raise typer.Exit(3 if result.inside_band is False else 0)
+
+
+def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: bool) -> int:
+    """The engine's own program of one rank with fake tensors; its exit code."""
+    which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
+    shown = ["--json"] if json_output else []
+    command = [sys.executable, "-m", "meshplan.executor.dryrun.dry_run", str(plan), *which, *shown]
+    return subprocess.run(command, check=False).returncode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where the ranks go; `started`: they will be, not only printed."""
+
+    nodes: int
+    rendezvous: str | None
+    cluster: str | None
+    started: bool
+
+
+def _settings(plan: Plan, starter: Starter, where: Where) -> Settings:
+    """Preflight: where the ranks go, and what the user should know before they start."""
+    by_hand = starter.launcher is Launcher.torchrun
+    if where.nodes > 1 and where.rendezvous is None and by_hand:
+        raise CannotRun(
+            f"--nodes {where.nodes} needs --rendezvous HOST:PORT, and the same command on every "
+            "host; or --launcher slurm"
+        )
+    if where.rendezvous is not None:
+        check_rendezvous(where.rendezvous)
+    found = find_hardware() if by_hand else None
+    priced_by = profile_of(plan, where.cluster)
+    for_cpus = priced_by is not None and priced_by.gpu.vendor == "cpu"
+    if found and for_cpus:
+        found = found.as_cpu()
+    placement = place(plan, where.nodes, found)
+    if found and where.started:
+        check_host(plan, placement, found, priced_by)
+        for line in notices(plan, placement, found, priced_by):
+            typer.echo(f"note: {line}", err=True)
+    return Settings(
+        placement=placement,
+        starter=starter,
+        rendezvous=where.rendezvous,
+        device="cpu" if for_cpus else "cuda",
+        versions=_versions(found),
+        gpu=priced_by.gpu.name if priced_by else None,
+    )
+
+
+def _versions(found: Found | None) -> dict[str, str]:
+    if found is None:
+        return {}
+    said = {"torch": found.torch, "device": found.name, "host": found.host}
+    return {**said, "cuda": found.cuda} if found.cuda else said
+
+
+def _shown(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> str:
+    if engine == "native":
+        return settings.starter.shown(job_of(settings, out), out)
+    exported = export_for(engine, plan, settings)
+    files = (f"# {out / name}\n{text}" for name, text in exported.files.items())
+    return "\n".join([*files, command_of(exported, out)])
+
+
+def _run(
+    plan: Plan, engine: EngineName, settings: Settings, out: Path, *, top: int, console: Console
+) -> RunResult:
+    """The run, or the best of a tournament; prints the comparison."""
+    if top == 1:
+        result = _run_one(plan, engine, settings, out)
+        print_result(result, console)
+        return result
+    ranking = tournament(
+        plan, top, lambda each, number: _run_one(each, engine, settings, out / str(number))
+    )
+    print_tournament(ranking, console)
+    winner, result = ranking[0]
+    write_plan(winner.plan, out / "best.yaml")
+    typer.echo(f"the fastest is {out / 'best.yaml'}", err=True)
+    return result
+
+
+def _run_one(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> RunResult:
+    if engine == "native":
+        return run_plan(plan, settings, out)
+    return run_elsewhere(engine, plan, settings, out)

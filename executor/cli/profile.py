@@ -1,0 +1,177 @@
+"""`meshplan profile`: starts the measuring processes, shows their progress, says what was written.
+
+Imports no torch: `executor.profile.session` measures, in processes of its own. A process that
+already is a rank of a job (torchrun or srun started it) measures as that rank instead.
+"""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
+from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.probe import NoTorch, find_hardware
+from meshplan.executor.launch.slurm import SlurmFailed
+from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, Job
+from meshplan.executor.profile.options import Options
+from meshplan.executor.profile.progress import Bar
+from meshplan.executor.profile.record import partial_path
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.local_cpu import num_cores
+from meshplan.hardware_profiles.schema import Cluster
+
+QUICK_LIMIT_S = 105.0  # with starting the processes and writing, under two minutes on a busy host
+MOST_CPU_RANKS = 8  # more processes than this on one host measure its contention, not its cores
+
+
+def profile(
+    out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write (TOML).")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer shapes, in under two minutes.")
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option(help="Time limit; --quick has its own.", min=1.0)
+    ] = 15.0,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="What to measure.")
+    ] = "auto",
+    processes: Annotated[
+        int | None, typer.Option(help="Ranks per host [default: its GPUs, or cores].", min=1)
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Hosts, with --launcher slurm.", min=1)] = 1,
+    launcher: Annotated[Launcher, typer.Option(help="What starts them.")] = Launcher.torchrun,
+    slurm: Annotated[
+        str, typer.Option(help="Further sbatch options: '--partition=gpu --time=30'.")
+    ] = "",
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Drop the measurements of a killed run.")
+    ] = False,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Show what would be started, and stop.")
+    ] = False,
+) -> None:
+    """Measure this machine or cluster and write the profile that `plan --cluster` reads.
+
+    Example: meshplan profile -o my-cluster.toml --quick
+    """
+    options = Options(
+        out=out.resolve(),
+        quick=quick,
+        limit_s=QUICK_LIMIT_S if quick else minutes * 60,
+        restart=restart,
+        device=device,
+        command=shlex.join(["meshplan", *sys.argv[1:]]),
+    )
+    if is_rank(os.environ):
+        _measure_as_rank(options)
+        return
+    starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
+    try:
+        _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
+    except (RankFailed, SlurmFailed, NoTorch) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except Interrupted as error:
+        kept = partial_path(options.out)
+        typer.echo(f"{error}; the same command goes on from {kept}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _measure_as_rank(options: Options) -> None:
+    from meshplan.executor.profile.session import profile_here
+
+    become_rank()
+    profile_here(options)
+
+
+def _start(
+    options: Options, starter: Starter, *, nodes: int, processes: int | None, print_only: bool
+) -> None:
+    if starter.launcher is Launcher.slurm and processes is None:
+        raise SlurmFailed("give --processes: ranks per host cannot be found from this one")
+    per_node = processes or _ranks_of_this_host(options.device)
+    out = options.out.with_name(options.out.name + ".run")
+    progress = out / "progress.json"
+    told = options.model_copy(update={"progress": progress})
+    job = Job(
+        module="meshplan.executor.profile.session",
+        arguments=(told.model_dump_json(),),
+        processes_per_node=per_node,
+        nodes=nodes,
+        environment={} if told.device == "cuda" else CPU_ENVIRONMENT,
+    )
+    if print_only:
+        typer.echo(starter.shown(job, out))
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with _Watch(progress) as watch:
+        starter.start(job, out, watch)
+    _report(load_cluster(options.out), options.out)
+
+
+def _ranks_of_this_host(device: str) -> int:
+    found = find_hardware()
+    if device == "cpu" or found.device == "cpu":
+        return min(num_cores(), MOST_CPU_RANKS)
+    return found.devices
+
+
+class _Watch:
+    """Draws what rank 0 leaves in its progress file; called while the job runs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> "_Watch":
+        self._path.unlink(missing_ok=True)
+        return self
+
+    def __call__(self) -> None:
+        if not self._path.exists():
+            return
+        state = json.loads(self._path.read_text(encoding="utf-8"))
+        if self._bar is None:
+            self._bar = Bar(total=state["total"])
+        self._bar.show(state["title"], done=state["done"], left_s=state["left_s"])
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar:
+            self._bar.close()
+
+
+def slowdowns(shared: dict[str, float]) -> str:
+    """How much longer work takes than alone, by kind, in one line."""
+    return ", ".join(f"{kind} {factor:.2f}x" for kind, factor in shared.items()) + " of alone"
+
+
+def _report(cluster: Cluster, out: Path) -> None:
+    """What was found, in one table, and what to type next."""
+    kernels, node = cluster.kernels, cluster.node
+    assert kernels is not None, "a measured profile has kernels"
+    table = Table("measured", "", title=cluster.title, box=None)
+    for dtype, fraction in kernels.matmul_efficiency.items():
+        rate = fraction * cluster.gpu.peak_flops_per_s[dtype] / TFLOPS
+        table.add_row(f"matmul {dtype}, sustained", f"{rate:.3g} TFLOP/s, {fraction:.0%} of peak")
+    peak = cluster.gpu.memory_bandwidth_bytes_per_s
+    table.add_row("memory, pointwise kernels", f"{kernels.memory_efficiency * peak / GB:.3g} GB/s")
+    table.add_row("kernel launch", format_seconds(kernels.launch_s))
+    if cluster.max_gpus and cluster.max_gpus > 1:
+        rate = cluster.network.bus_bandwidth.all_reduce / GB
+        table.add_row("all_reduce, all ranks", f"busbw {rate:.3g} GB/s")
+        table.add_row("one step of a ring", format_seconds(node.latency_s))
+    if kernels.shared_slowdown:
+        table.add_row("shared with others", slowdowns(kernels.shared_slowdown))
+    table.add_row("usable memory", format_bytes(cluster.usable_memory_bytes or 0.0))
+    for name in ("slow_ranks", "slow_links", "outliers"):
+        table.add_row(name.replace("_", " "), cluster.conditions[name])
+    Console().print(table)
+    typer.echo(f"\nwritten: {out}\nnext: meshplan plan MODEL --cluster {out} ...")

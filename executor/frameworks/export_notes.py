@@ -1,0 +1,112 @@
+"""What every exporter needs: the plan unpacked, and words for what a format cannot say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Training
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import CannotSay, Recompute
+
+GPUS_PER_NODE = 8  # of the machines that all six frameworks document; the caller may know better
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A plan as an exporter takes it.
+
+    gpus_per_node  of the launch command: at most the number given, and a divisor of all GPUs
+    """
+
+    model: Model
+    config: Mapping[str, Any]
+    layout: Layout
+    training: Training
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def sharding_ranks(self) -> int:
+        """Ranks that ZeRO could shard over: dp x cp."""
+        return self.layout.data_parallel * self.layout.context_parallel
+
+
+def answer_of(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Answer:
+    """Unpack `plan`; raises `UnsupportedModel` for a model configuration that is not priced."""
+    layout = plan.layout
+    world = layout.world_size
+    per_node = max(n for n in range(1, min(gpus_per_node, world) + 1) if world % n == 0)
+    return Answer(
+        model=model_from_config(plan.model.config, plan.model.name),
+        config=plan.model.config,
+        layout=layout,
+        training=plan.training,
+        nodes=world // per_node,
+        gpus_per_node=per_node,
+    )
+
+
+def unless(layout: Layout, why: str, **sayable: object) -> list[CannotSay]:
+    """One `CannotSay` for each field of `layout` that is not the one value the format implies."""
+    return [
+        CannotSay(f"layout.{name}", getattr(layout, name), why)
+        for name, value in sayable.items()
+        if getattr(layout, name) != value
+    ]
+
+
+def uniform_recompute(stages: tuple[Stage, ...]) -> Recompute | None:
+    """The one rule that all stages follow: none, all layers, or the first k in full; else None."""
+    if not any(stage.selective_layers or stage.full_layers for stage in stages):
+        return Recompute()
+    if all(stage.selective_layers == stage.layers for stage in stages):
+        return Recompute("selective")
+    if all(stage.full_layers == stage.layers for stage in stages):
+        return Recompute("full")
+    first = max(stage.full_layers for stage in stages)
+    follows = all(
+        stage.full_layers == min(first, stage.layers) and not stage.selective_layers
+        for stage in stages
+    )
+    return Recompute("full", first=first) if follows else None
+
+
+def nearest_recompute(stages: tuple[Stage, ...]) -> Recompute:
+    """The rule that all stages follow, or else the nearest one that keeps no more on any stage:
+    every layer as the selective ones, or the first k in full, k being what the neediest replays.
+    """
+    rule = uniform_recompute(stages)
+    if rule is not None:
+        return rule
+    if not any(stage.full_layers for stage in stages):
+        return Recompute("selective")
+    first = max(stage.selective_layers + stage.full_layers for stage in stages)
+    whole = first >= max(stage.layers for stage in stages)
+    return Recompute("full", first=None if whole else first)
+
+
+def recompute_unsaid(layout: Layout) -> list[CannotSay]:
+    """For formats that recompute all layers alike."""
+    rule = uniform_recompute(layout.stages)
+    if rule is not None and rule.first is None:
+        return []
+    why = f"all layers recompute alike: {nearest_recompute(layout.stages).mode} is written"
+    return [CannotSay("layout.stages.recompute", layout.recompute, why)]
+
+
+def modules_unsaid(layout: Layout, why: str) -> list[CannotSay]:
+    """For formats whose selective recompute has a fixed meaning."""
+    if not any(stage.selective_layers for stage in layout.stages):
+        return []
+    return [CannotSay("layout.selective_modules", ", ".join(layout.selective_modules), why)]
+
+
+def imbalance_unsaid(training: Training) -> list[CannotSay]:
+    """No format states how unevenly the router spreads the tokens."""
+    if training.expert_imbalance == 1:
+        return []
+    why = "a measure of the data, not a setting"
+    return [CannotSay("training.expert_imbalance", training.expert_imbalance, why)]

@@ -1,0 +1,1 @@
+"""Starting, watching and reporting a run of a plan."""

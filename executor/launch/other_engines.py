@@ -1,0 +1,180 @@
+"""A plan run by an installed training framework: its own launcher, its own log.
+
+torchtitan   installed as a package; the configuration is a module (0.3) or TOML (0.2)
+megatron     run inside a checkout of Megatron-LM, which has `pretrain_gpt.py`
+nanotron     run inside a checkout of nanotron, which has `run_train.py`
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import yaml
+
+from meshplan.executor.frameworks import framework_named, torchtitan
+from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed
+from meshplan.executor.launch.preflight import label
+from meshplan.executor.launch.results import Part, RunResult, timing_fields, write_result
+from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, Settings
+from meshplan.executor.launch.run_row import write_row
+from meshplan.executor.launch.torchrun import Interrupted, run_job
+from meshplan.executor.launch.training_logs import READERS, TrainingLog
+from meshplan.executor.profile.progress import Bar
+from meshplan.hardware_profiles.whole_file import write_whole
+from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.reading import Exported
+
+
+class NotInstalled(ValueError):
+    """A framework that is not here; one line that says how to install it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a framework is found: its Python package, and the script its checkout has."""
+
+    package: str
+    script: str | None
+    install: str
+
+
+HOMES: Mapping[str, Home] = {
+    "torchtitan": Home("torchtitan", None, "pip install torchtitan"),
+    "megatron": Home(
+        "megatron.core", "pretrain_gpt.py",
+        "git clone https://github.com/NVIDIA/Megatron-LM && cd Megatron-LM && pip install -e .",
+    ),
+    "nanotron": Home(
+        "nanotron", "run_train.py",
+        "git clone https://github.com/huggingface/nanotron && cd nanotron && pip install -e .",
+    ),
+}  # fmt: skip
+
+
+def check_installed(name: str, folder: Path) -> None:
+    """Raise `NotInstalled` unless the framework `name` can be started from `folder`."""
+    home = HOMES[name]
+    top = home.package.split(".")[0]
+    if importlib.util.find_spec(top) is None or importlib.util.find_spec(home.package) is None:
+        raise NotInstalled(f"{name} is not installed; install it with: {home.install}")
+    if home.script and not (folder / home.script).exists():
+        raise NotInstalled(
+            f"{folder} has no {home.script}: run this inside a checkout of {name} ({home.install})"
+        )
+
+
+def export_for(name: str, plan: Plan, settings: Settings) -> Exported:
+    """The plan in the format of the installed version of `name`, for as many steps as asked."""
+    gpus_per_node = settings.placement.processes_per_node
+    old = name == "torchtitan" and version("torchtitan").startswith("0.2")
+    exported = (
+        torchtitan.export(plan, gpus_per_node, "0.2")
+        if old
+        else framework_named(name).export(plan, gpus_per_node)
+    )
+    return for_steps(exported, settings.warmup + settings.steps)
+
+
+def for_steps(exported: Exported, steps: int) -> Exported:
+    """The same run over so many steps, each of them logged."""
+    if exported.framework != "nanotron":
+        flags = STEP_FLAGS[exported.framework].format(steps=steps)
+        return replace(exported, launch=f"{exported.launch} {flags}")
+    files = {}
+    for name, text in exported.files.items():  # it has no flag for it
+        document = yaml.safe_load(text)
+        document["tokens"]["train_steps"] = steps
+        files[name] = yaml.safe_dump(document, sort_keys=False)
+    return replace(exported, files=files)
+
+
+STEP_FLAGS = {
+    "torchtitan": "--training.steps {steps} --metrics.log_freq 1",
+    "megatron": "--train-iters {steps}",
+}
+
+
+def command_of(exported: Exported, out: Path) -> str:
+    """The launch command with the files that were written to `out`, by this Python."""
+    command = exported.launch
+    for name in exported.files:
+        command = command.replace(name, str(out / name))
+    return command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run ")
+
+
+def run_elsewhere(name: str, plan: Plan, settings: Settings, out: Path) -> RunResult:
+    """Run `plan` with the framework `name` and leave its result in `out`.
+
+    Raises `RankFailed` and `Interrupted` as `run_job` does, after writing what the log says.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_plan(plan, out / PLAN_FILE)
+    exported = export_for(name, plan, settings)
+    for file, text in exported.files.items():
+        write_whole(out / file, text)
+    logs = out / "logs"
+    log = logs / TORCHRUN_LOG
+    bar = Bar(settings.warmup + settings.steps)
+
+    def look() -> None:
+        steps = read_log(name, plan, log).steps if log.exists() else ()
+        if steps:
+            bar.show(f"{name}, step {steps[-1].step}", done=len(steps), left_s=0.0)
+
+    paths = os.pathsep.join(filter(None, (str(out), os.environ.get("PYTHONPATH"))))
+    problem, status = None, "complete"
+    try:
+        run_job(
+            ["bash", "-c", command_of(exported, out)],
+            logs,
+            watch=look,
+            environment={"PYTHONPATH": paths},
+        )
+    except (RankFailed, Interrupted) as error:
+        problem, status = str(error), "failed"
+        raise
+    finally:
+        bar.close()
+        result = result_of(name, plan, settings, read_log(name, plan, log))
+        result = result.model_copy(update={"status": status, "problem": problem})
+        write_result(result, out / RESULT_FILE)
+    if settings.gpu:
+        write_row(plan, result, settings.gpu, out)
+    return result
+
+
+def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
+    """What the framework has printed by now."""
+    tokens = plan.training.global_batch_tokens
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return READERS[name](text, tokens / plan.layout.world_size)
+
+
+def result_of(name: str, plan: Plan, settings: Settings, log: TrainingLog) -> RunResult:
+    """The log as a result: step time and the largest peaks of any rank, beside the prediction."""
+    timed = [step for step in log.steps if step.step > settings.warmup]
+    p = plan.prediction
+    parts = []
+    if timed:
+        measured_s = median(step.step_time_s for step in timed)
+        predicted_s = p.step_time_s if p else None
+        parts.append(Part(name="step time", unit="s", predicted=predicted_s, measured=measured_s))
+    for kind, peak in (
+        ("allocated", log.allocated_peak_bytes), ("reserved", log.reserved_peak_bytes),
+    ):  # fmt: skip
+        predicted = max(getattr(stage, kind) for stage in p.memory) if p and p.memory else None
+        part = Part(name=f"memory, {kind}", unit="bytes", predicted=predicted, measured=peak)
+        parts.append(part)
+    band = settings.band if settings.band is not None else (p.error_fraction if p else None)
+    return RunResult.model_validate({
+        "status": "complete", "plan": PLAN_FILE, "layout": label(plan), "engine": name,
+        "device": settings.device, "versions": settings.versions, "date": settings.date,
+        "parts": tuple(parts), "band": band,
+        "losses": tuple(step.loss for step in log.steps if step.loss is not None),
+        **(timing_fields(plan, [step.step_time_s for step in timed]) if timed else {}),
+    })  # fmt: skip

@@ -1,0 +1,180 @@
+"""What must hold before a plan is started, and what is worth saying although it does."""
+
+import errno
+import re
+import socket
+from dataclasses import dataclass
+from importlib.metadata import requires
+
+from meshplan.costmodels.units import format_bytes
+from meshplan.executor.launch.probe import Found
+from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster
+from meshplan.hardware_profiles.local_cpu import free_memory_bytes
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.case.plan_file import Plan, StageMemory
+
+MEMORY_TOLERANCE = 0.05
+RANKS_PER_CORE = 8
+"""Most ranks of a plan for CPUs on each core: with more, ranks mostly wait for their turn, and the
+memory of so many interpreters is what runs out.
+"""
+
+
+class CannotRun(ValueError):
+    """A plan that this machine or job cannot run; one line with the values and a fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How many ranks on how many hosts."""
+
+    processes_per_node: int
+    nodes: int
+
+
+def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
+    """Spread the plan's ranks over `nodes` hosts.
+
+    found  this host's devices, None when the ranks run elsewhere (Slurm)
+
+    Raises `CannotRun` when the ranks do not divide, or a host has too few GPUs.
+    """
+    ranks = plan.layout.world_size
+    per_node, left = divmod(ranks, nodes)
+    if left:
+        raise CannotRun(f"{ranks} ranks ({label(plan)}) do not divide by {nodes} nodes")
+    if found and found.device == "cuda" and per_node > found.devices:
+        raise CannotRun(
+            f"the plan needs {per_node} GPUs on this host, which has {found.devices}; "
+            f"give --nodes {-(-ranks // found.devices)}, or make a plan with --gpus {found.devices}"
+        )
+    return Placement(per_node, nodes)
+
+
+def check_rendezvous(text: str) -> None:
+    """Raise `CannotRun` unless `text` is HOST:PORT, and its port free if the host is this one."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise CannotRun(f"--rendezvous {text!r} is no HOST:PORT such as gpu-node-1:29500")
+    with socket.socket() as mine:
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            mine.bind((host, int(port)))
+        except socket.gaierror:
+            raise CannotRun(f"--rendezvous {text}: no host of that name is known here") from None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CannotRun(f"--rendezvous {text}: the port is taken; choose another") from None
+
+
+def check_host(plan: Plan, placement: Placement, found: Found, priced_by: Cluster | None) -> None:
+    """Raise `CannotRun` for a plan that this host cannot run: before anything is started.
+
+    found  this host's devices as the plan would use them: its cores, for a plan made for CPUs
+    """
+    if found.device == "cpu":
+        _check_made_for_cpus(plan, priced_by)
+        most = RANKS_PER_CORE * found.devices
+        if placement.processes_per_node > most:
+            raise CannotRun(
+                f"{placement.processes_per_node} ranks on a host of {found.devices} cores; at most "
+                f"{RANKS_PER_CORE} for each core ({most}) are started: give --nodes, or --dry-run"
+            )
+    _check_memory(plan, placement, found)
+
+
+def _check_made_for_cpus(plan: Plan, priced_by: Cluster | None) -> None:
+    if priced_by and priced_by.gpu.vendor == "cpu":
+        return
+    made_for = (
+        priced_by.gpu.title if priced_by
+        else f"the profile {plan.cluster.name!r} (--cluster gives its file if it is of CPUs)"
+    )  # fmt: skip
+    ranks = plan.layout.world_size
+    raise CannotRun(
+        f"the plan is for {ranks} x {made_for}, and this host has no GPU: look at it with "
+        "--dry-run, print its command with --print, or submit it with --launcher slurm"
+    )
+
+
+def _check_memory(plan: Plan, placement: Placement, found: Found) -> None:
+    """Compare what the ranks of this host need, as predicted, with what is free now."""
+    if plan.prediction is None or not plan.prediction.memory:
+        return
+    stages = plan.prediction.memory
+    if found.device == "cuda":
+        needed, free = max(map(_resident, stages)), found.memory_bytes
+        where = f"a rank needs {format_bytes(needed)} and {found.name} has {format_bytes(free)}"
+    else:
+        needed = placement.processes_per_node * sum(map(_resident, stages)) / len(stages)
+        free = free_memory_bytes()
+        where = (
+            f"{placement.processes_per_node} ranks need {format_bytes(needed)} of this host, which "
+            f"has {format_bytes(free)} free"
+        )
+    if needed > free:
+        raise CannotRun(f"{where}: nothing was started; spread it with --nodes, or plan a smaller")
+
+
+def _resident(stage: StageMemory) -> float:
+    """Bytes that a rank of this stage takes: what its allocator reserves, and its context."""
+    return stage.context + stage.reserved
+
+
+def label(plan: Plan) -> str:
+    """The layout's short name."""
+    return plan.layout.label
+
+
+def notices(
+    plan: Plan, placement: Placement, found: Found | None, cluster: Cluster | None
+) -> list[str]:
+    """What differs from what the plan was made for, one line each."""
+    said = []
+    if found and found.device == "cpu" and placement.processes_per_node > found.devices:
+        said.append(
+            f"{placement.processes_per_node} processes share {found.devices} cores: "
+            "steps take longer than predicted"
+        )
+    if found and found.device == "cpu" and found.load > found.devices / 4:
+        said.append(
+            f"other work is running (load {found.load:.1f} on {found.devices} cores): "
+            "steps take longer than predicted"
+        )
+    pinned = pinned_torch()
+    if found and pinned and found.torch.split("+")[0] != pinned:
+        said.append(f"torch {found.torch} is installed; the engine is tested with {pinned}")
+    if cluster is None:
+        said.append(f"profile {plan.cluster.name!r} is not at hand: give it with --cluster")
+    elif cluster_hash(cluster) != plan.cluster.sha256:
+        said.append(f"profile {cluster.name} is not the one that priced this plan; plan again")
+    if found and plan.prediction and found.device == "cuda":
+        assumed = plan.prediction.gpu_memory_bytes
+        if abs(found.memory_bytes / assumed - 1) > MEMORY_TOLERANCE:
+            said.append(
+                f"{found.name} has {format_bytes(found.memory_bytes)}; the plan was made for "
+                f"{format_bytes(assumed)}"
+            )
+    return said
+
+
+def pinned_torch() -> str | None:
+    """The torch version that this distribution asks for, None when it does not pin one."""
+    for requirement in requires("meshplan") or ():
+        match = re.match(r"torch==([\d.]+)", requirement)
+        if match:
+            return match[1]
+    return None
+
+
+def profile_of(plan: Plan, given: str | None) -> Cluster | None:
+    """The profile in `given`, else the built-in one that the plan names, None if there is none.
+
+    Raises `UnknownProfile` for a `given` one that cannot be read.
+    """
+    if given is not None:
+        return load_cluster(given)
+    try:
+        return load_cluster(plan.cluster.name)
+    except UnknownProfile:
+        return None

@@ -1,0 +1,244 @@
+"""One run of a plan by the native engine, watched step by step; and a tournament of several."""
+
+import datetime
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from meshplan.executor.engine.heartbeat import Beat, read_beat
+from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.preflight import CannotRun, Placement, label
+from meshplan.executor.launch.results import RunResult, measured_fields, read_records, write_result
+from meshplan.executor.launch.run_row import write_row
+from meshplan.executor.launch.slurm import SlurmFailed
+from meshplan.executor.launch.start import Launcher, Starter
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, Job
+from meshplan.executor.profile.progress import Bar
+from meshplan.hardware_profiles.local_cpu import num_cores
+from meshplan.planner.case.plan_file import Plan, write_plan
+
+ENGINE = "meshplan.executor.engine.train"
+TIMEOUT_S = 600.0
+"""No rank begins a phase or ends a step for so long: the run hangs."""
+
+PLAN_FILE, RESULT_FILE = "plan.yaml", "result.json"
+
+
+def now() -> str:
+    """The time of the run, as its result says it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to run.
+
+    band    largest accepted |predicted / measured - 1| of the step time, None for the plan's own
+    data    flat token file, None for synthetic tokens
+    gpu     name of the profile's GPU, for the row of measured runs; None writes no row
+    module  the program of one rank
+    timeout_s
+            seconds without progress of any rank after which the run has failed
+    """
+
+    placement: Placement
+    starter: Starter = field(default_factory=Starter)
+    rendezvous: str | None = None
+    device: str = "cpu"
+    date: str = field(default_factory=now)
+    versions: dict[str, str] = field(default_factory=dict)
+    steps: int = 10
+    warmup: int = 3
+    band: float | None = None
+    data: Path | None = None
+    gpu: str | None = None
+    module: str = ENGINE
+    timeout_s: float = TIMEOUT_S
+
+
+def job_of(settings: Settings, out: Path) -> Job:
+    """The processes that run the plan in `out`."""
+    data = ("--data", str(settings.data)) if settings.data else ()
+    return Job(
+        module=settings.module,
+        arguments=(
+            str(out / PLAN_FILE), "--steps", str(settings.steps), "--warmup", str(settings.warmup),
+            "--out", str(out / "ranks"), "--device", settings.device, *data,
+        ),
+        processes_per_node=settings.placement.processes_per_node,
+        nodes=settings.placement.nodes,
+        rendezvous=settings.rendezvous,
+        environment=_threads(settings),
+    )  # fmt: skip
+
+
+def _threads(settings: Settings) -> dict[str, str]:
+    """CPU ranks share the cores evenly and keep their memory, as when the profile was measured."""
+    if settings.device != "cpu":
+        return {}
+    share = max(1, num_cores() // settings.placement.processes_per_node)
+    return {"OMP_NUM_THREADS": str(share), **CPU_ENVIRONMENT}
+
+
+def run_plan(plan: Plan, settings: Settings, out: Path) -> RunResult:
+    """Run `plan` and leave its result in `out`, whatever happens.
+
+    Raises what `Starter.start` raises, after writing what was measured until then, `RankFailed` if
+    a rank hangs or the training diverges, and `CannotRun` if `out` cannot be made.
+    """
+    _make_folder(out)
+    write_plan(plan, out / PLAN_FILE)
+    for old in (out / "ranks").glob("rank*"):
+        old.unlink()
+    tracker = Tracker(plan, settings, out)
+    try:
+        settings.starter.start(job_of(settings, out), out, tracker.look)
+    except Interrupted as error:
+        tracker.write("interrupted", str(error))
+        raise
+    except (RankFailed, SlurmFailed) as error:
+        tracker.write("failed", str(error))
+        raise
+    finally:
+        tracker.close()
+    diverged = tracker.divergence()
+    result = tracker.write("failed" if diverged else "complete", diverged)
+    if diverged:
+        raise RankFailed(diverged)
+    if settings.gpu:
+        write_row(plan, result, settings.gpu, out)
+    return result
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        (out / "ranks").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(f"--out {out}: {error.strerror}; give a folder that can be made") from None
+
+
+class Tracker:
+    """Follows the ranks' records: progress for people, a result file that is never stale, and a
+    limit on how long nothing may happen.
+    """
+
+    def __init__(self, plan: Plan, settings: Settings, out: Path) -> None:
+        self._plan, self._settings, self._out = plan, settings, out
+        self._total = settings.warmup + settings.steps
+        self._bar = Bar(self._total)
+        self._seen = -1
+        self._progress: object = None
+        self._progress_at = time.monotonic()
+
+    def look(self) -> None:
+        """Read what is new; called a few times a second. Raises `RankFailed` if nothing happens for
+        too long.
+        """
+        self._check_progress()
+        path = self._out / "ranks" / "rank0.jsonl"
+        steps = path.read_bytes().count(b"\n") if path.exists() else 0
+        if steps == self._seen:
+            return
+        self._seen = steps
+        result = self.write("running")
+        last = result.losses[-1] if result.losses else None
+        loss = f"loss {last:.4f}" if last is not None else "building the model"
+        seconds = result.step_time_s or 0.0
+        self._bar.show(f"step {steps} {loss}", done=steps, left_s=(self._total - steps) * seconds)
+
+    def _check_progress(self) -> None:
+        folder = self._out / "ranks"
+        beats = {path.stem: read_beat(path) for path in sorted(folder.glob("rank*.phase"))}
+        sizes = tuple(path.stat().st_size for path in sorted(folder.glob("rank*.jsonl")))
+        waits_for_slurm = self._settings.starter.launcher is Launcher.slurm and not beats
+        if (beats, sizes) != self._progress or waits_for_slurm:
+            self._progress, self._progress_at = (beats, sizes), time.monotonic()
+        elif time.monotonic() - self._progress_at > self._settings.timeout_s:
+            raise RankFailed(self._hung({name: beat for name, beat in beats.items() if beat}))
+
+    def _hung(self, beats: dict[str, Beat]) -> str:
+        """Which rank is behind the others, and where: it waits for none of them."""
+        limit = f"no progress for {self._settings.timeout_s:g} s (--timeout)"
+        if not beats:
+            return f"{limit}: no rank has started; logs: {self._out / 'logs'}"
+        waiting = {"wait", "reduce", "optimizer"}
+        first, beat = min(
+            beats.items(), key=lambda item: (item[1].phase in waiting, item[1].counter)
+        )
+        steps = self._out / "ranks" / f"{first}.jsonl"
+        done = steps.read_bytes().count(b"\n") if steps.exists() else 0
+        others = sorted({f"{each.phase}" for name, each in beats.items() if name != first})
+        beside = f"; the others are in: {', '.join(others)}" if others else ""
+        return (
+            f"{limit}: rank {first.removeprefix('rank')} hangs in phase {beat.phase!r} of step "
+            f"{done}{beside}; logs: {self._out / 'logs'}"
+        )
+
+    def divergence(self) -> str | None:
+        """The first step whose loss or gradient norm is not finite, as one line."""
+        for step in read_records(self._out / "ranks", 1)[0]:
+            if step.diverged:
+                return (
+                    f"step {step.step} diverged: loss {step.loss:g}, gradient norm "
+                    f"{step.grad_norm:g}; a time that is not of training is no measurement"
+                )
+        return None
+
+    def write(self, status: str, problem: str | None = None) -> RunResult:
+        """The result by now, written to its file."""
+        plan, settings = self._plan, self._settings
+        world_size = plan.layout.world_size
+        band = settings.band
+        if band is None and plan.prediction:
+            band = plan.prediction.error_fraction
+        records = read_records(self._out / "ranks", world_size)
+        result = RunResult.model_validate({
+            "status": status, "problem": problem, "starter_pid": os.getpid(),
+            "plan": str(self._out / PLAN_FILE),
+            "layout": label(plan), "engine": plan.engine, "device": settings.device,
+            "versions": settings.versions, "date": settings.date, "band": band,
+            **measured_fields(plan, records, settings.device),
+        })  # fmt: skip
+        write_result(result, self._out / RESULT_FILE)
+        return result
+
+    def close(self) -> None:
+        """Remove the progress bar."""
+        self._bar.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A layout of a tournament; `predicted_s` is its step time as the plan says it."""
+
+    plan: Plan
+    predicted_s: float | None
+
+
+def contenders(plan: Plan, top: int) -> tuple[Contender, ...]:
+    """The plan and its first `top` - 1 runners-up; their own predictions are not in the plan."""
+    chosen = Contender(plan, plan.prediction.step_time_s if plan.prediction else None)
+    others = (
+        Contender(
+            plan.model_copy(
+                update={
+                    "layout": other.layout, "prediction": None, "search": None, "runners_up": (),
+                    "reasons": (f"runner-up of {label(plan)}",),
+                }
+            ),
+            other.step_time_s,
+        )
+        for other in plan.runners_up[: top - 1]
+    )  # fmt: skip
+    return (chosen, *others)
+
+
+def tournament(
+    plan: Plan, top: int, run: Callable[[Plan, int], RunResult]
+) -> tuple[tuple[Contender, RunResult], ...]:
+    """Run every contender; the measured fastest comes first."""
+    entered = contenders(plan, top)
+    runs = [(each, run(each.plan, number)) for number, each in enumerate(entered, start=1)]
+    return tuple(sorted(runs, key=lambda pair: pair[1].step_time_s or float("inf")))

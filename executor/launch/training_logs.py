@@ -1,0 +1,131 @@
+"""Step time and memory out of the logs that training frameworks print.
+
+    torchtitan    step:  4  loss:  7.6  ...  memory: 66.91GiB(37.51%)  tps: 10,050  ...
+                  tps is tokens per second and GPU; memory is the reserved peak, nothing or
+                  less where the device counts none
+    Megatron-LM   iteration  2/ 100 | ... | elapsed time per iteration (ms): 5630.1 | ...
+                  [Rank 1] (after 1 iterations) memory (MB) | ... | max allocated: A | ... |
+                  max reserved: R, where MB is 2**20 bytes
+    nanotron      iteration: 1 / 15 | ... | elapsed_time_per_iteration_ms: 4.71K | ...
+                  Memory usage: 64.15MiB. Peak allocated 309.29MiB. Peak reserved: 496.00MiB
+                  numbers are shortened with K, M, B/G, T in powers of 1000
+
+Ranks may all print the same step: the slowest counts. Sources: torchtitan@b5bcd76
+`torchtitan/components/metrics.py`, Megatron-LM@d98e8a64 `megatron/training/training.py`,
+nanotron@2411b02 `src/nanotron/trainer.py`.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from meshplan.costmodels.units import GIB, MIB
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+COUNT = r"\d{1,12}"
+PLAIN = r"\d{1,30}(?:\.\d{0,30})?"
+NUMBER = rf"[-+]?(?:{PLAIN}(?:[eE][-+]?\d{{1,4}})?|nan|inf)"
+BETWEEN = ".{0,400}?"  # of one line; a bound, as a line may be very long
+TITAN = re.compile(
+    rf"step:\s{{0,9}}(?P<step>{COUNT})\s{{1,9}}loss:\s{{0,9}}(?P<loss>{NUMBER}){BETWEEN}"
+    rf"memory:\s{{0,9}}(?P<gib>-?{PLAIN})GiB{BETWEEN}tps:\s{{0,9}}(?P<tps>\d[\d,]{{0,30}})"
+)
+MEGATRON = re.compile(
+    rf"iteration\s{{1,9}}(?P<step>{COUNT})/\s{{0,9}}\d{{1,12}} \|{BETWEEN}"
+    rf"elapsed time per iteration \(ms\):\s{{0,9}}(?P<ms>{PLAIN})"
+)
+MEGATRON_LOSS = re.compile(rf"\| lm loss:\s{{0,9}}(?P<loss>{NUMBER})", re.I)
+MEGATRON_MEMORY = re.compile(
+    rf"max allocated: (?P<allocated>{PLAIN}){BETWEEN}max reserved: (?P<reserved>{PLAIN})"
+)
+NANOTRON = re.compile(
+    rf"iteration: (?P<step>{COUNT}) / \d{{1,12}} \|{BETWEEN}"
+    rf"elapsed_time_per_iteration_ms: (?P<ms>{PLAIN})(?P<scale>[KMBGT]?){BETWEEN}"
+    rf"lm_loss: (?P<loss>{NUMBER})"
+)
+NANOTRON_MEMORY = re.compile(
+    rf"Peak allocated (?P<allocated>{PLAIN})MiB\. Peak reserved: (?P<reserved>{PLAIN})MiB"
+)
+SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStep:
+    """One step as its log line tells it."""
+
+    step: int
+    step_time_s: float
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLog:
+    """A run as its log tells it; a peak is None where nothing was printed."""
+
+    steps: tuple[LoggedStep, ...]
+    allocated_peak_bytes: float | None
+    reserved_peak_bytes: float | None
+
+
+def read_torchtitan(text: str, tokens_per_gpu: float) -> TrainingLog:
+    """`tokens_per_gpu`: global batch tokens over GPUs; with it, tps becomes seconds."""
+    lines = TITAN.finditer(COLOUR.sub("", text))
+    found = [m for m in lines if float(m["tps"].replace(",", ""))]  # 0 is no step's rate
+    steps = (
+        LoggedStep(
+            int(m["step"]), tokens_per_gpu / float(m["tps"].replace(",", "")), float(m["loss"])
+        )
+        for m in found
+    )
+    reserved = max((float(m["gib"]) * GIB for m in found), default=0.0)
+    return TrainingLog(_slowest(steps), None, reserved if reserved > 0 else None)
+
+
+def read_megatron(text: str, tokens_per_gpu: float) -> TrainingLog:
+    """Megatron-LM's own log; `tokens_per_gpu` is not needed."""
+    del tokens_per_gpu
+    return TrainingLog(_slowest(_megatron_steps(text)), *_peaks(MEGATRON_MEMORY, text))
+
+
+def _megatron_steps(text: str) -> Iterator[LoggedStep]:
+    for line in text.splitlines():
+        match, loss = MEGATRON.search(line), MEGATRON_LOSS.search(line)
+        if match:
+            value = float(loss["loss"]) if loss else None  # none is printed for a skipped step
+            yield LoggedStep(int(match["step"]), float(match["ms"]) / 1e3, value)
+
+
+def read_nanotron(text: str, tokens_per_gpu: float) -> TrainingLog:
+    """nanotron's own log; `tokens_per_gpu` is not needed."""
+    del tokens_per_gpu
+    steps = (
+        LoggedStep(int(m["step"]), float(m["ms"]) * SCALES[m["scale"]] / 1e3, float(m["loss"]))
+        for m in NANOTRON.finditer(text)
+    )
+    return TrainingLog(_slowest(steps), *_peaks(NANOTRON_MEMORY, text))
+
+
+READERS: dict[str, Callable[[str, float], TrainingLog]] = {
+    "torchtitan": read_torchtitan,
+    "megatron": read_megatron,
+    "nanotron": read_nanotron,
+}
+
+
+def _slowest(steps: Iterator[LoggedStep]) -> tuple[LoggedStep, ...]:
+    """One entry per step, of the rank that took longest."""
+    found: dict[int, LoggedStep] = {}
+    for step in steps:
+        if step.step not in found or step.step_time_s > found[step.step].step_time_s:
+            found[step.step] = step
+    return tuple(found[number] for number in sorted(found))
+
+
+def _peaks(pattern: re.Pattern[str], text: str) -> tuple[float | None, float | None]:
+    """Largest allocated and reserved peaks of any rank, in bytes."""
+    found = list(pattern.finditer(text))
+    allocated, reserved = (
+        max((float(m[name]) * MIB for m in found), default=None)
+        for name in ("allocated", "reserved")
+    )
+    return allocated, reserved

@@ -1,0 +1,129 @@
+"""From a search's result to a plan file: the k best re-ranked by the event simulation, and why.
+
+The search proves which layout is best under the closed form. The k best of them that differ in kind
+are then timed by the event simulation (`planner.case.predict`): the fastest of those is the plan.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+from meshplan.costmodels.layout import Layout
+from meshplan.hardware_profiles.load import cluster_hash
+from meshplan.planner.answer.explain import (
+    Change,
+    Priced,
+    TimeParts,
+    alternatives,
+    lost_by,
+    needed_bytes,
+    priced,
+)
+from meshplan.planner.answer.question import Asked
+from meshplan.planner.case.host_memory import host_use
+from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, RunnerUp, SearchReport
+from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.check.verdicts import fullest
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import Progress, SearchResult, search
+
+MOST_REASONS = 8
+MOST_TIMED = 7  # of the changes: a deep pipeline takes a tenth of a second to play
+
+
+def case_at(question: Question, layout: Layout) -> Case:
+    """`layout` as an answer to `question`."""
+    q = question
+    return Case(
+        model=q.model, layout=layout, training=q.training, cluster=q.cluster, engine=q.engine
+    )
+
+
+def solve(
+    question: Question,
+    top: int,
+    time_limit_s: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> SearchResult:
+    """The `top` best layouts, ordered by simulated step time; raises `NoLayoutFits`."""
+    return search(
+        question,
+        k=top,
+        time_limit_s=time_limit_s,
+        progress=progress,
+        rerank=lambda layout: simulated_s(case_at(question, layout)),
+    )
+
+
+def simulated_s(case: Case) -> float:
+    """The step time that the event simulation gives; infinite where it finds that a rank does not
+    fit after all (the closed form knows less of what a zero-bubble pass holds, or the host).
+    """
+    model = step_model_of(case)
+    memory = stage_memory(model)
+    host = host_use((rank.host for rank in memory), case.cluster, case.layout.world_size)
+    if needed_bytes(memory) > case.cluster.capacity_bytes or host.lacking_bytes > 0:
+        return math.inf
+    return model.time().step_time_s
+
+
+def plan_of(asked: Asked, result: SearchResult) -> Plan:
+    """The plan file of the best solution, the others as runners-up."""
+    q = asked.question
+    best, *others = (case_at(q, solution.layout) for solution in result.solutions)
+    chosen = priced(best)
+    return Plan(
+        model=PlanModel.of(q.model.name, asked.model_config),
+        cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=cluster_hash(q.cluster)),
+        training=q.training,
+        engine=q.engine.name,
+        layout=best.layout,
+        prediction=chosen.prediction,
+        search=report_of(result),
+        runners_up=tuple(_runner_up(chosen.parts, other) for other in others),
+        reasons=reasons(chosen),
+    )
+
+
+def report_of(result: SearchResult) -> SearchReport:
+    """How the search ended, as the plan file states it."""
+    return SearchReport(
+        status=result.status,
+        bound_s=result.bound_s,
+        gap=result.gap,
+        candidates=result.candidates,
+        priced=result.priced,
+        cpsat_solves=result.cpsat_solves,
+        wall_s=round(result.wall_s, 3),
+        dropped=result.dropped,
+    )
+
+
+def _runner_up(chosen: TimeParts, case: Case) -> RunnerUp:
+    other = priced(case)
+    return RunnerUp(
+        layout=case.layout,
+        step_time_s=other.prediction.step_time_s,
+        reserved_bytes=fullest(other.prediction)[1].reserved,
+        lost_by=lost_by(chosen, other.parts),
+    )
+
+
+def reasons(chosen: Priced) -> tuple[str, ...]:
+    """Why not a little different: the changes nearest to being better first, then those that do not
+    fit.
+    """
+    found = list(_until(alternatives(chosen), MOST_TIMED))
+    timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
+    misfits = [c for c in found if c.lacks_bytes is not None]
+    kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]
+    return tuple(f"{c.fix.text}: {c.verdict}" for c in kept)
+
+
+def _until(found: Iterator[Change], most_timed: int) -> Iterator[Change]:
+    """Changes up to the one that makes `most_timed` of them timed."""
+    for change in found:
+        yield change
+        most_timed -= change.slower is not None
+        if not most_timed:
+            return

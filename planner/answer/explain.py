@@ -1,0 +1,224 @@
+"""Why a layout takes the time it takes, what a runner-up loses by, and why not a little different.
+
+parts      the seconds of a step by cause; they add up to the step time
+lost by    parts of the other layout - parts of the chosen one
+changes    one axis moved by one notch, all else kept, priced the same way: slower, does not fit,
+           or the rule that forbids it. The search has proved more than these: they are shown
+           because they are what people try first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
+
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.schedule.in_flight import rank_of_chunk
+from meshplan.costmodels.seconds.layer import Cost, Pass
+from meshplan.costmodels.step.step import StepModel, StepTime
+from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.planner.case.plan_file import Prediction, StageMemory
+from meshplan.planner.case.predict import prediction_of, stage_memory, step_model_of
+from meshplan.planner.case.resolve import Case, check_case
+from meshplan.planner.check.fixes import Fix, changes
+from meshplan.planner.space.engine_rules import unpriced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeParts:
+    """Seconds of one step by cause, of the busiest pipeline rank; `total_s` is the step time.
+
+    matmul_s, attention_s, pointwise_s  kernels, forward and backward
+    recompute_s                         running forwards again
+    host_s                              waiting for the host to issue kernels
+    tensor_s ... send_s, offload_s      communication and copies to the host that nothing hides
+    bubble_s                            waiting for other pipeline ranks
+    update_s, fixed_s                   weight update; once per step
+    """
+
+    matmul_s: float
+    attention_s: float
+    pointwise_s: float
+    recompute_s: float
+    host_s: float
+    tensor_s: float
+    context_s: float
+    expert_s: float
+    data_s: float
+    send_s: float
+    offload_s: float
+    bubble_s: float
+    update_s: float
+    fixed_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return sum(seconds for _, seconds in self.items())
+
+    def items(self) -> tuple[tuple[str, float], ...]:
+        """Name and seconds of each part, in order."""
+        return tuple((f.name, getattr(self, f.name)) for f in fields(self))
+
+
+PART_NAMES = {
+    "matmul_s": "matrix products",
+    "attention_s": "attention",
+    "pointwise_s": "memory-bound kernels",
+    "recompute_s": "recompute",
+    "host_s": "host overhead",
+    "tensor_s": "exposed tensor-parallel communication",
+    "context_s": "exposed context-parallel communication",
+    "expert_s": "exposed expert-parallel communication",
+    "data_s": "exposed gradient and weight communication",
+    "send_s": "exposed pipeline communication",
+    "offload_s": "exposed copies to and from the host",
+    "bubble_s": "pipeline bubble",
+    "update_s": "weight update",
+    "fixed_s": "once per step",
+}
+
+
+AS_FAST = 0.0005
+
+
+def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts:
+    """Where the step time of a layout goes; `time` if it is already known."""
+    time, m, la = time or step_model.time(), step_model.m, step_model.layout
+    ranks: dict[int, list[Cost]] = {}
+    for index, cost in enumerate(step_model.stage_costs):
+        rank = rank_of_chunk(la.schedule, la.pipeline_parallel, index)
+        ranks.setdefault(rank, []).append(cost)
+    busiest = reduce(add, max(ranks.values(), key=lambda costs: sum(c.total_s for c in costs)))
+    kernels: Pass = busiest.forward + busiest.input_grad + busiest.weight_grad
+    parts = {
+        "matmul_s": m * float(kernels.matmul_s),
+        "attention_s": m * float(kernels.attention_s),
+        "pointwise_s": m * float(kernels.pointwise_s),
+        "recompute_s": m * float(busiest.replay.compute_s),
+    }
+    return TimeParts(
+        **parts,
+        host_s=float(time.compute_s) - sum(parts.values()),
+        tensor_s=float(time.tensor_s),
+        context_s=float(time.context_s),
+        expert_s=float(time.expert_s),
+        data_s=float(time.data_s),
+        send_s=float(time.send_s),
+        offload_s=float(time.offload_s),
+        bubble_s=float(time.bubble_s),
+        update_s=float(time.optimizer_s),
+        fixed_s=float(time.fixed_s),
+    )
+
+
+def lost_by(chosen: TimeParts, other: TimeParts) -> dict[str, float]:
+    """Seconds that `other` takes more (or less, negative) than `chosen`, by part, largest first."""
+    before = dict(chosen.items())
+    changes = {name: seconds - before[name] for name, seconds in other.items()}
+    moved = {name: change for name, change in changes.items() if abs(change) > 1e-9}
+    return dict(sorted(moved.items(), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The chosen layout with one axis moved.
+
+    verdict      slower by so much and by what, or the bytes it lacks
+    slower       fraction of the step time, None where it does not fit
+    lacks_bytes  beyond the memory of the GPU, None where it fits
+    """
+
+    fix: Fix
+    verdict: str
+    slower: float | None = None
+    lacks_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A layout with its prediction and the parts of its step time."""
+
+    case: Case
+    prediction: Prediction
+    parts: TimeParts
+
+
+def priced(case: Case) -> Priced:
+    """Play the step of `case` once, and say everything about it."""
+    step_model = step_model_of(case)
+    time = step_model.time()
+    return Priced(case, prediction_of(step_model, time), time_parts(step_model, time))
+
+
+def alternatives(chosen: Priced) -> Iterator[Change]:
+    """What one notch on each axis would do: what would need more memory first."""
+    case = chosen.case
+    for fix in (*_spending(case.layout), *changes(case)):
+        moved = replace(case, layout=fix.layout)
+        if not runs(moved):
+            continue
+        lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.capacity_bytes
+        if lacks > 0:
+            yield Change(fix, f"lacks {format_bytes(lacks)}", lacks_bytes=lacks)
+        else:
+            found = priced(moved)
+            slower = found.prediction.step_time_s / chosen.prediction.step_time_s - 1
+            yield Change(fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower)
+
+
+def runs(case: Case) -> bool:
+    """Whether the engine runs the layout, and its profile says how."""
+    try:
+        check_case(case)
+    except InvalidLayout:
+        return False
+    return not unpriced(case.layout, case.engine)
+
+
+def _verdict(slower: float, lost: dict[str, float]) -> str:
+    """Slower or faster, with the two parts that moved most that way."""
+    if abs(slower) < AS_FAST:
+        return "as fast"
+    order = list(lost.items()) if slower >= 0 else list(reversed(lost.items()))
+    told = [(name, s) for name, s in order[:2] if s * slower > 0]
+    causes = ", ".join(
+        f"{PART_NAMES[name]} {'+' if s > 0 else '-'}{format_seconds(abs(s))}" for name, s in told
+    )
+    return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}: {causes}"
+
+
+def needed_bytes(memory: Sequence[StageMemory]) -> float:
+    """Bytes of a GPU that the fullest rank needs: allocated, the allocator's slack, the context.
+
+    What the allocator holds beyond that (`StageMemory.reserved`) it gives back under pressure.
+    """
+    return max(needed_of(stage) for stage in memory)
+
+
+def needed_of(stage: StageMemory) -> float:
+    """The same of one pipeline rank: the sum of its categories."""
+    return stage.allocated + stage.slack + stage.context
+
+
+def lacking_bytes(prediction: Prediction) -> float:
+    """Bytes that the fullest rank needs beyond the memory of its GPU; negative where it fits."""
+    return needed_bytes(prediction.memory) - prediction.gpu_memory_bytes
+
+
+def _spending(layout: Layout) -> Iterator[Fix]:
+    """Changes that need more memory: the reverse of those in `planner.check.fixes`."""
+    la = layout
+    yield Fix(
+        f"micro_batch_size {la.micro_batch_size * 2}",
+        replace(la, micro_batch_size=la.micro_batch_size * 2),
+    )
+    if la.recompute != "none":
+        stages = tuple(Stage(stage.layers) for stage in la.stages)
+        yield Fix("recompute none", replace(la, stages=stages))
+    for stage in range(la.zero_stage):
+        yield Fix(f"zero_stage {stage}", replace(la, zero_stage=stage, shard_group=0))
+    if la.optimizer_offload:
+        yield Fix("optimizer_offload 0", replace(la, optimizer_offload=0.0))
+    if la.activation_offload:
+        yield Fix("activation_offload 0", replace(la, activation_offload=0.0))

@@ -1,0 +1,260 @@
+"""What the command line says, as a question that the search can answer.
+
+model      a name of the catalogue, a config.json, or the folder that holds one
+cluster    a profile's name or file; or a GPU, GPUs per node and the network of each GPU, which
+           together are named GPU:PER_NODE:NETWORK (`hardware_profiles.load.compose_cluster`)
+batch      sequences, or tokens: 4M is 4 x 2**20 (labs count so: 512 x 8192), 1024x4096 is
+           sequences x their length, 4194304 is itself
+engine     whose rules and habits count; `native` on this machine's processors, `megatron-bridge`
+           elsewhere, where nothing is said
+seq_len    4096 where nothing is said, or what the model reads at most if that is shorter
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from meshplan.costmodels.model.hf_config import left_out
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.training import Optimizer, Precision, Training
+from meshplan.costmodels.units import GB, parse_bandwidth
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster, usual_cluster
+from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
+from meshplan.hardware_profiles.names import checked_name
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.case.limits import too_large
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.space.pins import parse_pins
+
+DEFAULT_SEQ_LEN = 4096
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+SUFFIX = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "B": 2**30}
+
+
+class BadQuestion(ValueError):
+    """Arguments that do not make a question; one line with the value, the rule and a fix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What was typed, before it is looked up; None where nothing was."""
+
+    model: str
+    gpus: int
+    cluster: str | None = None
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+    network: str | None = None
+    seq_len: str | None = None
+    global_batch: int | None = None
+    global_batch_tokens: str | None = None
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    expert_imbalance: float = 1.0
+    engine: str | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question, what the plan file must quote of it, and what was assumed.
+
+    cluster_name  what `load_cluster` takes to find the same cluster again
+    """
+
+    question: Question
+    model_config: dict[str, Any]
+    cluster_name: str
+    notes: tuple[str, ...]
+
+
+def ask(arguments: Arguments) -> Asked:
+    """Look everything up; raises `BadQuestion` and the loaders' errors for unknown names."""
+    a = arguments
+    _check_limits(a)
+    config, model = read_model(a.model)
+    try:
+        checked_name(model.name)
+    except ValueError as error:
+        raise BadQuestion(f"the model {error}") from None
+    notes = [f"{a.model}: the {tower} is not priced" for tower in left_out(config)]
+    cluster_name, cluster = _cluster(a)
+    if a.network:
+        notes.append(_network_said(a.network, cluster))
+    training, more = _training(a, config)
+    engine = load_engine(a.engine or _usual_engine(cluster))
+    if a.engine is None:
+        more.append(f"engine {engine.name} (--engine chooses another)")
+    _check_precision(training.precision, cluster)
+    question = Question(
+        model=model,
+        training=training,
+        gpus=a.gpus,
+        cluster=cluster,
+        engine=engine,
+        pins=parse_pins(a.pins),
+    )
+    return Asked(
+        question=question,
+        model_config=config,
+        cluster_name=cluster_name,
+        notes=(*notes, *more),
+    )
+
+
+def _check_limits(a: Arguments) -> None:
+    """Refuse at once what no search could answer (`planner.case.limits` has the numbers)."""
+    asked: dict[str, float | None] = {
+        "gpus": a.gpus,
+        "gpus_per_node": a.gpus_per_node,
+        "seq_len": parse_length(a.seq_len) if a.seq_len else None,
+        "expert_imbalance": a.expert_imbalance,
+    }
+    for name, value in asked.items():
+        if value is not None and (refusal := too_large(name, value)):
+            raise BadQuestion(refusal)
+
+
+def _cluster(a: Arguments) -> tuple[str, Cluster]:
+    if a.cluster and (a.gpu or a.gpus_per_node or a.network):
+        raise BadQuestion("--cluster already says --gpu, --gpus-per-node and --network; drop one")
+    if a.cluster == LOCAL_CPU:
+        name = f"{LOCAL_CPU}:{a.gpus}"
+    elif a.cluster or a.gpu:
+        name = a.cluster or _composed_name(a)
+    else:
+        raise BadQuestion("say what to train on: --cluster dgx-h100, or --gpu h100-sxm")
+    cluster = load_cluster(name)
+    if cluster.max_gpus is not None and a.gpus > cluster.max_gpus:
+        raise BadQuestion(f"--gpus {a.gpus}, but {name} has {cluster.max_gpus}; take at most these")
+    return name, cluster
+
+
+def _composed_name(a: Arguments) -> str:
+    """`GPU:PER_NODE:NETWORK`, or the GPU's name, which stands for the cluster it is usual in."""
+    assert a.gpu is not None
+    usual = usual_cluster(a.gpu)
+    if a.network is None:
+        if a.gpus_per_node not in (None, usual.gpus_per_node):
+            raise BadQuestion(f"--gpus-per-node {a.gpus_per_node} needs --network too: 400Gb/s")
+        return usual.gpu.name
+    per_node = a.gpus_per_node or usual.gpus_per_node
+    network_bytes_per_s = _network_of_each(a.network, per_node)
+    return f"{usual.gpu.name}:{per_node}:{network_bytes_per_s * 8e-9:g}Gb"
+
+
+def _network_of_each(text: str, gpus_per_node: int) -> float:
+    """Bytes per second of each GPU's share: "400Gb/s" is each GPU's card, "8x400Gb/s" the cards of
+    a node.
+    """
+    found = re.fullmatch(r"\s*(\d{1,3})\s*x\s*(.+)", text)
+    try:
+        each = parse_bandwidth(found[2] if found else text)
+    except ValueError as error:
+        raise BadQuestion(f"--network {error}, or 8x400Gb/s for all cards of a node") from None
+    return int(found[1]) * each / gpus_per_node if found else each
+
+
+def _network_said(text: str, cluster: Cluster) -> str:
+    """The network as it was understood, per GPU and per node."""
+    per_node = cluster.gpus_per_node
+    each_gb = _network_of_each(text, per_node) * 8 / GB
+    return f"network {each_gb:g} Gb/s of each GPU, {each_gb * per_node:g} Gb/s of a node"
+
+
+def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]]:
+    notes = []
+    shape = re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", a.global_batch_tokens or "")
+    seq_len = parse_length(a.seq_len) if a.seq_len else int(shape[2]) if shape else None
+    if seq_len is None:
+        longest = next((config[key] for key in LONGEST if isinstance(config.get(key), int)), None)
+        seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
+        notes.append(f"sequences of {seq_len} tokens (--seq-len chooses another length)")
+    sequences = _sequences(a, seq_len)
+    for name, value in (("seq_len", seq_len), ("global_batch_size", sequences)):
+        if refusal := too_large(name, value):
+            raise BadQuestion(refusal)
+    training = Training(
+        seq_len=seq_len,
+        global_batch_size=sequences,
+        precision=_one_of("--precision", a.precision, get_args(Precision)),
+        optimizer=_one_of("--optimizer", a.optimizer, get_args(Optimizer)),
+        expert_imbalance=a.expert_imbalance,
+    )
+    return training, notes
+
+
+def parse_length(text: str) -> int:
+    """Tokens of a sequence: "8192", or "32k" (x 1024); raises `BadQuestion`."""
+    found = re.fullmatch(r"([0-9]{1,18})(k|m)?", text.strip().lower())
+    tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
+    if tokens < 1:
+        raise BadQuestion(f"--seq-len {text!r} is no number of tokens; write 8192, 32k or 1m")
+    return tokens
+
+
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
+    if value not in known:
+        raise BadQuestion(f"{option} {value!r} is not known; it is one of {', '.join(known)}")
+    return value
+
+
+def _sequences(a: Arguments, seq_len: int) -> int:
+    if (a.global_batch is None) == (a.global_batch_tokens is None):
+        raise BadQuestion(
+            "say the batch of one step once: --global-batch 512 (sequences) or "
+            "--global-batch-tokens 4M"
+        )
+    if a.global_batch is not None:
+        return a.global_batch
+    text = str(a.global_batch_tokens)
+    tokens = parse_tokens(text)
+    if tokens % seq_len:
+        near = max(1, round(tokens / seq_len))
+        raise BadQuestion(
+            f"--global-batch-tokens {text} = {tokens} is {tokens / seq_len:.2f} sequences of "
+            f"{seq_len}, not a whole number; write --global-batch {near}"
+        )
+    return tokens // seq_len
+
+
+def parse_tokens(text: str) -> int:
+    """Tokens of "4M" (2**20 each), "1024x4096" or "4194304"; raises `BadQuestion`."""
+    if shape := re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", text):
+        tokens = int(shape[1]) * int(shape[2])
+    elif found := re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGB]?)", text.strip().upper()):
+        exact = float(found[1]) * SUFFIX[found[2]]
+        tokens = int(exact) if exact == int(exact) else 0
+    else:
+        tokens = 0
+    if tokens <= 0:
+        raise BadQuestion(
+            f"--global-batch-tokens {text!r} is no number of tokens; write 4M, 1024x4096 or 4194304"
+        )
+    return tokens
+
+
+def _usual_engine(cluster: Cluster) -> str:
+    return "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
+
+
+def _check_precision(precision: Precision, cluster: Cluster) -> None:
+    """The GPU must have a rate for every format that the recipe uses."""
+    if not _has_units(precision, cluster):
+        able = [name for name in RECIPES if _has_units(name, cluster)]
+        raise BadQuestion(
+            f"--precision {precision}: {cluster.gpu.title} has no such matrix units; "
+            f"it can do {', '.join(able)}"
+        )
+
+
+def _has_units(precision: Precision, cluster: Cluster) -> bool:
+    """Whether the GPU multiplies in the precision's own formats. A block-scaled format may run in
+    plain 8 bits (mxfp8 on Hopper), but four bits do not run in eight.
+    """
+    recipe, peaks = RECIPES[precision], cluster.gpu.peak_flops_per_s
+    linear = recipe.linear_dtypes[:1] if precision == "nvfp4" else recipe.linear_dtypes
+    return recipe.base_dtype in peaks and bool(set(linear) & set(peaks))

@@ -1,0 +1,202 @@
+"""The packing bound: how short the slowest rank can be, for many layouts of one shape at once.
+
+    W(s, n)   the least time of rank s with n layers, recomputation in any proportion
+    Y         some rank lasts at least the L-th smallest entry of W: a plan in which every rank
+              lasts less holds fewer than L layers
+    bound     weight Y + share T + constant + e, since some rank lasts Y and the slowest of all rows
+              together no less (T = sum of all c_j without recomputation, e = mean of the
+              once-per-step costs)
+
+Layers of several kinds are bounded by two stacks of equal layers, and the larger bound counts:
+every layer as cheap as the cheapest kind, and only the layers of the most frequent kind. Letters as
+in `planner.problem.closed_form`; arrays are [layout, rank, layers] unless said.
+"""
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.grid import Floats, Ints
+from meshplan.planner.problem.alike import Alike, end_costs
+from meshplan.planner.problem.stage_problem import StageProblem
+
+Number = TypeVar("Number", np.int64, np.float64)
+SAFETY = 1 - 1e-12  # of a bound that was computed in floating point
+CELLS = 2**18  # [layout, rank, layers] at a time: what a core's cache holds
+
+
+def at_least(ns: Floats) -> Floats:
+    """The whole ns that a lower bound of a whole number proves, if computed in floating point."""
+    proved: Floats = np.ceil(ns * SAFETY - 1e-3)
+    return proved
+
+
+class _Stack(NamedTuple):
+    """Equal layers, by layout: their number, the least of each price, what recomputation trades.
+
+    Saving x KiB of a layer costs at least max(slope x, later_slope x - offset) ns, and more than
+    `most_kib` cannot be saved. `rest_ns` is the time of the layers left out.
+    """
+
+    size: int
+    ns: Ints
+    state_kib: Ints
+    saved_kib: Ints
+    slope: Floats
+    later_slope: Floats
+    offset: Floats
+    most_kib: Floats
+    rest_ns: Ints
+
+
+def stacks(kind_counts: tuple[int, ...]) -> list[list[int]]:
+    """The kinds of each stack of equal layers that bounds a model with so many of each kind."""
+    present = [kind for kind, count in enumerate(kind_counts) if count]
+    if len(present) == 1:
+        return [present]
+    return [list(range(len(kind_counts))), [max(present, key=lambda kind: kind_counts[kind])]]
+
+
+def packing_bound(problem: StageProblem, below: int | None) -> int | None:
+    """A lower bound of the objective, `below` if nothing is below that; None: no fit."""
+    limit = None if below is None else np.array([below])
+    bound = packing_bounds(problem.alone, limit)[0]
+    return int(bound) if np.isfinite(bound) else below
+
+
+def packing_bounds(alike: Alike, below: Ints | None) -> Floats:
+    """A lower bound of each objective; infinite where no plan (below `below`) fits.
+
+    With `below` ranks that would last too long for it are left out, which costs less and bounds
+    more tightly: the answer then bounds only plans below it.
+    """
+    layers = sum(alike.kind_counts) + 1
+    step = max(1, CELLS // (alike.pp * layers))
+    parts = [
+        _bounds(alike.take(slice(i, i + step)), None if below is None else below[i : i + step])
+        for i in range(0, len(alike), step)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _bounds(alike: Alike, below: Ints | None) -> Floats:
+    found = [_packed(alike, _stack(alike, kinds), below) for kinds in stacks(alike.kind_counts)]
+    bounds: Floats = np.max(found, axis=0)
+    return bounds
+
+
+def _stack(alike: Alike, kinds: list[int]) -> _Stack:
+    c, modes = alike.prices, list(alike.modes)
+    times, saved = c.layer_ns[:, kinds].min(1), c.layer_saved_kib[:, kinds].min(1)
+    ns, kept = times[:, modes[0]], saved[:, modes[0]]
+    for mode in modes[1:]:
+        better = (times[:, mode] < ns) | ((times[:, mode] == ns) & (saved[:, mode] < kept))
+        ns, kept = np.where(better, times[:, mode], ns), np.where(better, saved[:, mode], kept)
+    if len(kinds) > 1:
+        # Overheads are not comparable across kinds: only the capacity to save is kept.
+        points = [(np.maximum(0, kept - saved[:, modes].min(1)), np.zeros(len(alike), np.int64))]
+    else:
+        points = [(kept - saved[:, mode], times[:, mode] - ns) for mode in modes]
+    left_out = [kind for kind in range(len(alike.kind_counts)) if kind not in kinds]
+    rest = c.layer_ns[:, left_out][:, :, modes].min(2) @ np.array(alike.kind_counts)[left_out]
+    count = sum(alike.kind_counts[kind] for kind in kinds)
+    return _Stack(count, ns, c.layer_state_kib[:, kinds].min(1), kept, *hull(points), rest)
+
+
+def hull(points: list[tuple[Ints, Ints]]) -> tuple[Floats, Floats, Floats, Floats]:
+    """The lower convex hull of (KiB saved, ns) from the origin: two slopes, where the second one
+    starts, and the most that can be saved."""
+    x = np.stack([point[0] for point in points]).astype(float)
+    y = np.stack([point[1] for point in points]).astype(float)
+    slopes = np.where(x > 0, y / np.maximum(x, 1), np.inf)
+    slope = slopes.min(0)
+    # Of the points on the first segment the farthest: the second segment starts there.
+    first = np.where(slopes == slope, x, 0).max(0)
+    slope = np.where(np.isfinite(slope), slope, 0.0)
+    height = slope * first
+    beyond = x > first
+    later = np.where(beyond, (y - height) / np.where(beyond, x - first, 1), np.inf).min(0)
+    later = np.where(np.isfinite(later), later, slope)
+    return slope, later, later * first - height, np.maximum(x.max(0), 0)
+
+
+def _packed(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
+    table = _rank_times(alike, stack, below)
+    pp, count = alike.pp, stack.size
+    bound = np.full(len(alike), np.inf)
+    entries = table[:, :, 1:].reshape(len(alike), -1)
+    fits = np.isfinite(table[:, :, 0]).all(1) & (np.isfinite(entries).sum(1) >= count)
+    if not fits.any():
+        return bound
+    table, entries = table[fits], entries[fits]
+    last = np.partition(entries, count - 1, axis=1)[:, count - 1]
+    steps = np.diff(np.where(np.isfinite(table), table, 1e30), axis=2).reshape(len(table), -1)
+    least = np.partition(steps, count - 1, axis=1)[:, :count].sum(1)
+    work = table[:, :, 0].sum(1) + least + stack.rest_ns[fits]
+    work = np.maximum(work, alike.least_work_ns[fits])
+    slowest = np.maximum(np.maximum(last, table[:, :, 0].max(1)), work / pp)
+    form = alike.form
+    over = np.broadcast_to(form.over, len(alike))[fits]
+    time = np.broadcast_to(form.weight, len(alike))[fits] * slowest + over / form.under * work
+    bound[fits] = at_least(time + alike.least_end_ns[fits])
+    return bound
+
+
+def _rank_times(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
+    """W(s, n), infinite where it does not fit; it never falls with n."""
+    most, of_chunk = _most_layers(alike, stack, below)
+    n = np.arange(int(min(stack.size, most.max())) + 1)
+    base, static = end_costs(alike)
+    per_chunk = np.repeat(of_chunk[:, None], alike.pp, axis=1)
+    held = _least_in_flight(n, np.sort(alike.vectors, axis=2), per_chunk)
+    held = np.where(n > most[:, None, None], -1, held)
+    room = alike.prices.cap_kib - static[:, :, None] - _each(stack.state_kib) * n
+    overhead = _overhead(n, stack, room, held, alike.vectors.max(axis=2))
+    send = alike.vpp * alike.prices.send_ns
+    table = (base + send[:, None])[:, :, None] + _each(stack.ns) * n + overhead
+    return np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
+
+
+def _each(values: "NDArray[Number]") -> "NDArray[Number]":
+    """One number per layout, for arrays by [layout, rank, layers]."""
+    return values[:, None, None]
+
+
+def _most_layers(alike: Alike, stack: _Stack, below: Ints | None) -> tuple[Ints, Ints]:
+    """Layers that a rank and a chunk may hold in a plan below `below`."""
+    if below is None:
+        most = np.full(len(alike), stack.size)
+        return most, most
+    layer, send, form = np.maximum(1, stack.ns), alike.prices.send_ns, alike.form
+    budget = below - 1 - alike.least_end_ns - form.share_ns(alike.least_work_ns)
+    weight = np.broadcast_to(form.weight, len(alike))
+    # One micro-batch: the objective does not weigh the slowest stage.
+    longest = np.where(weight > 0, budget // np.maximum(1, weight), stack.size * layer)
+    of_rank = np.clip((longest - alike.vpp * send) // layer, 0, stack.size)
+    return of_rank, of_rank
+
+
+def _least_in_flight(n: Ints, vectors: Ints, most: Ints) -> Ints:
+    """Layer-micro-batches held with n layers, the least held chunks filled first; -1: too many."""
+    chunks = vectors.shape[2]
+    full, rest = np.divmod(n, np.maximum(1, most)[:, :, None])
+    full = np.minimum(full, chunks)
+    nothing = np.zeros((*most.shape, 1), np.int64)
+    before = np.concatenate([nothing, vectors.cumsum(axis=2)], axis=2)
+    following = np.concatenate([vectors, nothing], axis=2)
+    total = np.take_along_axis(before, full, 2) * most[:, :, None]
+    total += np.take_along_axis(following, full, 2) * rest
+    return np.where(n > chunks * most[:, :, None], -1, total)
+
+
+def _overhead(n: Ints, stack: _Stack, room: Ints, held: Ints, most_held: Ints) -> Floats:
+    """The least ns of recomputation with which n layers fit into `room`, infinite if none does."""
+    need = np.maximum(_each(stack.saved_kib) * held - room, 0)
+    fits = (held >= 0) & (room >= 0) & (need <= _each(stack.most_kib) * held)
+    if not need[fits].any():
+        return np.where(fits, 0.0, np.inf)
+    # n layers that save need / (n most_held) KiB each
+    saving = need / np.maximum(1, most_held)[:, :, None]
+    later = _each(stack.later_slope) * saving - _each(stack.offset) * n
+    return np.where(fits, np.maximum(_each(stack.slope) * saving, later), np.inf)

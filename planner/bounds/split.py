@@ -1,0 +1,235 @@
+"""The least objective of a plan of each split: many layouts at once, without a solver.
+
+A split says how many layers each chunk holds, so with nothing recomputed a row lasts what its
+slowest chunk does. A rank that does not fit must recompute: up to its row's slowest chunk that is
+free, beyond it the row lasts longer. How much it must is a knapsack, relaxed to any proportion:
+
+    all rows >= all rows with nothing recomputed + max over ranks of the least time beyond that
+                saves what the rank lacks
+
+A layer saves KiB for ns along the concave hull of its modes, q_v times in chunk v; where layers are
+of several kinds, each as much as the kind that saves most. q is an in-flight vector or a mean of
+some (`PipelineShape.covers`): the largest bound counts. `planner.bounds.recompute` takes whole
+layers, where the hull does not say enough.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.planner.bounds.packing import CELLS, at_least, hull
+from meshplan.planner.problem.alike import Alike, end_costs
+
+Bools = NDArray[np.bool_]
+Counts = tuple[int, ...]
+FREE = 1e-12  # ns for each KiB that costs nothing: rates must be finite
+
+
+def split_bounds(alike: Alike, below: Ints | None) -> Floats:
+    """A lower bound of each layout's objective; infinite where no plan (below `below`) exists."""
+    cells = len(alike.splits or ()) * alike.pp * alike.vpp
+    step, bounds = max(1, CELLS // max(1, cells)), np.full(len(alike), math.inf)
+    for first in range(0, len(alike), step):
+        rows = slice(first, first + step)
+        pairs, least = least_of_splits(alike.take(rows), None if below is None else below[rows])
+        np.minimum.at(bounds, first + pairs.layout, least)
+    return bounds
+
+
+def least_of_splits(alike: Alike, below: Ints | None) -> tuple["Pairs", Floats]:
+    """The splits of each layout that may have a plan (below `below`), with the least objective."""
+    limits = np.full(len(alike), math.inf) if below is None else below.astype(float)
+    pairs = Pairs.below(alike, limits)
+    slowest = bare = pairs.slowest.sum(axis=1)
+    for which in range(alike.covers.shape[1]):
+        for rank in range(alike.pp):
+            beyond = pairs.beyond_ns(rank, which)
+            if beyond.any():
+                slowest = np.maximum(slowest, bare + beyond)
+                kept = pairs.objective_ns(slowest) < limits[pairs.layout]
+                if not kept.all():
+                    pairs, slowest, bare = pairs.take(kept), slowest[kept], bare[kept]
+    return pairs, pairs.objective_ns(slowest)
+
+
+class Layouts:
+    """What all splits of a layout share."""
+
+    def __init__(self, alike: Alike) -> None:
+        self.alike = alike
+
+    @cached_property
+    def hull(self) -> list[tuple[Floats, Floats]]:
+        """Segments of the hull of a layer's modes, by layout: up to so many ns save KiB per ns."""
+        ns, kib = self.alike.fastest
+        c = self.alike.prices
+        slope, later, offset, most = hull([
+            (np.maximum(0, kib[:, kind] - c.layer_saved_kib[:, kind, mode]),
+             c.layer_ns[:, kind, mode] - ns[:, kind])
+            for kind in set(self.alike.pattern) for mode in self.alike.modes
+        ])  # fmt: skip
+        slope, later = np.maximum(slope, FREE), np.maximum(later, FREE)
+        bend = later - slope
+        corner = np.where(bend > 0, np.minimum(offset / np.where(bend > 0, bend, 1.0), most), most)
+        return [(corner * slope, 1 / slope), ((most - corner) * later, 1 / later)]
+
+    @cached_property
+    def room(self) -> Floats:
+        """[layout, which, rank] KiB for layers; what the ends hold in flight is taken off too."""
+        alike, c = self.alike, self.alike.prices
+        room = (c.cap_kib - end_costs(alike)[1])[:, None] + np.zeros((1, alike.covers.shape[1], 1))
+        saved = (c.embedding_saved_kib, c.head_saved_kib)
+        for kib, (rank, place) in zip(saved, alike.ends, strict=True):
+            less = alike.vectors[:, None, rank, place] - alike.covers[:, :, rank, place]
+            room[:, :, rank] += less * kib[:, None]
+        return room
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Layouts, each cut as one of its splits: arrays are [pair, ...].
+
+    times, saved, states   [pair, chunk] ns and KiB with nothing recomputed
+    layers                 [pair, chunk]
+    slowest                [pair, row]
+    end_ns                 the largest once-per-step sum of a rank
+    """
+
+    layouts: Layouts
+    layout: Ints
+    split: Ints
+    layers: Ints
+    times: Floats
+    saved: Floats
+    states: Floats
+    slowest: Floats
+    end_ns: Floats
+
+    @classmethod
+    def below(cls, alike: Alike, limits: Floats) -> "Pairs":
+        """Those that with nothing recomputed are below the limit of their layout."""
+        c, (ns, kib) = alike.prices, alike.fastest
+        kinds = _layers_of_kind(alike.pattern, ns.shape[1], alike.splits or ())
+        times = _by_chunk(ns, kinds, c.embedding_ns, c.head_ns) + c.send_ns[:, None, None]
+        slowest = _slowest(alike, times)
+        ends = _by_chunk(c.layer_step_ns, kinds, c.embedding_step_ns, c.head_step_ns)
+        end_ns = ends[:, :, alike.chunks_of_rank].sum(axis=3).max(axis=2)
+        rows = slowest.sum(axis=2)
+        least = _objective_ns(alike, np.arange(len(alike))[:, None], rows, end_ns)
+        layout, split = np.nonzero(least < limits[:, None])
+        nothing = np.zeros(len(alike), np.int64)
+        return cls(
+            layouts=Layouts(alike), layout=layout, split=split,
+            layers=kinds.sum(axis=0)[split],
+            times=times[layout, split],
+            saved=_by_chunk(kib, kinds, nothing, nothing)[layout, split],
+            states=_by_chunk(c.layer_state_kib, kinds, nothing, nothing)[layout, split],
+            slowest=slowest[layout, split],
+            end_ns=end_ns[layout, split],
+        )  # fmt: skip
+
+    def take(self, kept: Bools | Ints) -> "Pairs":
+        """Some of them."""
+        arrays = (field.name for field in fields(self) if field.name != "layouts")
+        return replace(self, **{name: getattr(self, name)[kept] for name in arrays})
+
+    def objective_ns(self, rows_ns: Floats) -> Floats:
+        """The least objective if all rows together last `rows_ns`."""
+        return _objective_ns(self.layouts.alike, self.layout, rows_ns, self.end_ns)
+
+    def lacks_kib(self, rank: int, which: int) -> Floats:
+        """What `rank` lacks by a cover with nothing recomputed, and the least transient."""
+        chunks, held = list(self.layouts.alike.chunks_of_rank[rank]), self.held(rank, which)
+        needed = (self.saved[:, chunks] * held).sum(axis=1) + self.states[:, chunks].sum(axis=1)
+        lacks: Floats = needed - self.layouts.room[self.layout, which, rank]
+        return lacks
+
+    def held(self, rank: int, which: int) -> Floats:
+        """[pair, chunk of the rank] micro-batches in flight by a cover."""
+        held: Floats = self.layouts.alike.covers[self.layout, which, rank]
+        return held
+
+    def free_ns(self, rank: int) -> Floats:
+        """[pair, chunk of the rank] how much longer than it each chunk's own row lasts; 0 where
+        the chunks of a rank wait together."""
+        times = self.times[:, list(self.layouts.alike.chunks_of_rank[rank])]
+        return self.slowest - times if self.slowest.shape[1] == times.shape[1] else 0.0 * times
+
+    def spare_ns(self, rank: int) -> Floats:
+        """How much longer than the rank the slowest lasts, where its chunks wait together."""
+        times = self.times[:, list(self.layouts.alike.chunks_of_rank[rank])]
+        together = self.slowest.shape[1] < times.shape[1]
+        spare: Floats = (self.slowest[:, 0] - times.sum(axis=1)) * together
+        return spare
+
+    def beyond_ns(self, rank: int, which: int) -> Floats:
+        """What recomputation adds to all rows at least so that `rank` fits by a cover."""
+        lacks = self.lacks_kib(rank, which)
+        beyond, short = np.zeros(len(lacks)), np.flatnonzero(lacks > 0)
+        if len(short):
+            beyond[short] = self.take(short)._beyond_ns(rank, which, lacks[short])
+        return beyond
+
+    def _beyond_ns(self, rank: int, which: int, lacks: Floats) -> Floats:
+        chunks, held = list(self.layouts.alike.chunks_of_rank[rank]), self.held(rank, which)
+        free, segments = self.free_ns(rank), []
+        for ns, kib_per_ns in self.layouts.hull:
+            most = self.layers[:, chunks] * ns[self.layout, None]
+            unpaid, rate = np.minimum(free, most), held * kib_per_ns[self.layout, None]
+            free, lacks = free - unpaid, lacks - (unpaid * rate).sum(axis=1)
+            segments.append((rate, (most - unpaid) * rate))
+        rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
+        order = np.argsort(-rates, axis=1)
+        rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
+        total = most.cumsum(axis=1)
+        used = np.clip(lacks[:, None] - (total - most), 0.0, most)
+        paid = (used / np.maximum(rates, FREE)).sum(axis=1)
+        beyond = np.maximum(0.0, paid - self.spare_ns(rank))
+        return np.where(lacks > total[:, -1] + 1.0, math.inf, beyond)
+
+
+@cache
+def _layers_of_kind(pattern: Counts, kinds: int, splits: tuple[Counts, ...]) -> Floats:
+    """[kind, split, chunk] layers."""
+    of_kind = np.array(pattern) == np.arange(kinds)[:, None]
+    before = np.concatenate([np.zeros((len(of_kind), 1)), of_kind.cumsum(axis=1)], axis=1)
+    return np.diff(before[:, np.array(splits).cumsum(axis=1)], axis=2, prepend=0.0)
+
+
+def _by_chunk(of_kind: Ints, kinds: Floats, embedding: Ints, head: Ints) -> Floats:
+    """[layout, split, chunk] sums of what a layer of each kind costs, and the ends."""
+    found = of_kind.astype(float) @ kinds.reshape(len(kinds), -1)
+    found = found.reshape(len(of_kind), *kinds.shape[1:])
+    found[:, :, 0] += embedding[:, None]
+    found[:, :, -1] += head[:, None]
+    return found
+
+
+def _slowest(alike: Alike, times: Floats) -> Floats:
+    """[layout, split, row] the slowest chunk of each row; where the chunks of a rank wait together
+    one row, the slowest rank."""
+    slowest: Floats = (
+        times[:, :, alike.chunks_of_rank].sum(axis=3).max(axis=2, keepdims=True)
+        if alike.schedule in V_SHAPED
+        else times.reshape(*times.shape[:2], alike.vpp, alike.pp).max(axis=3)
+    )
+    return slowest
+
+
+def _objective_ns(alike: Alike, layout: Ints, rows_ns: Floats, end_ns: Floats) -> Floats:
+    form, shape = alike.form, alike.m.shape
+    weighed_ns = weighed(np.broadcast_to(form.weight, shape)[layout], rows_ns)
+    fixed = form.share_ns(alike.least_work_ns) + form.constant_ns + alike.prices.fixed_step_ns
+    return at_least(weighed_ns + np.broadcast_to(fixed, shape)[layout] + end_ns)
+
+
+def weighed(weight: Floats | Ints, rows_ns: Floats) -> Floats:
+    """The product, infinite where the rows cannot be had at all, even with a weight of 0."""
+    had = np.isfinite(rows_ns)
+    product: Floats = np.where(had, weight * np.where(had, rows_ns, 0.0), math.inf)
+    return product

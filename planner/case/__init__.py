@@ -1,0 +1,1 @@
+"""A config or a plan as a layout that can be priced."""

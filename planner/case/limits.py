@@ -1,0 +1,117 @@
+"""How much of anything is read: the limits of inputs and of questions, each with its line.
+
+Every limit is far above what real configs, plans and clusters have, and low enough that reading
+a file within all of them takes less than two seconds and 500 MB, whatever it holds.
+"""
+
+import re
+from collections.abc import Mapping
+
+import yaml
+
+from meshplan.costmodels.layout import MAX_COUNT as MAX_COUNT  # a degree's limit is a count's
+from meshplan.costmodels.training import MOST_IMBALANCE, MOST_SEQ_LEN, MOST_SEQUENCES
+from meshplan.planner.case.reading import UnreadableConfig
+
+MAX_BYTES = 2 * 2**20  # the largest published configs are a few KiB; plans of 1000 stages 100 KiB
+MAX_PROGRAM_BYTES = 2**18  # of a script or a Python file, which cost more to read than data does
+MAX_ENTRIES = 100_000  # a training config has hundreds; YAML aliases can multiply a few lines
+MAX_DEPTH = 50
+MAX_PATH = 500  # characters of a key with those above it
+MAX_DIGITS = 300  # of a whole number; a float64 has no more before its point
+MAX_STEPS = 20_000_000  # of following one shell script: characters expanded and words copied
+MAX_STAGES = 160  # that `check` prices in 2 s with fixes; published runs have up to 128
+MAX_EXPRESSION = 4000  # characters of one `$((...))` or pipeline layout
+
+MOST: Mapping[str, float] = {
+    "gpus": 2**20,  # the largest cluster announced has some 500,000
+    "gpus_per_node": 1024,
+    "seq_len": MOST_SEQ_LEN,
+    "global_batch_size": MOST_SEQUENCES,
+    "micro_batch_size": 2**20,
+    "vocab_size": 2**27,
+    "expert_imbalance": MOST_IMBALANCE,
+    "top": 1000,
+    "time_limit": 10**7,
+}
+"""The most that a question, an option or a plan may say, by name; the least is each one's own."""
+
+CYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one: 8 x as fast
+_DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
+_BRACES = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.S)
+
+
+def too_large(name: str, value: float, least: float = 1) -> str | None:
+    """Why `value` is no `name`, in one line with the rule and the fix; None if it may be."""
+    most = MOST[name]
+    if least <= value <= most:
+        return None
+    option = f"--{name.replace('_', '-')}"
+    return f"{option} {value:.12g} is not between {least:g} and {most:.12g}; take one of those"
+
+
+def check_size(text: str, kind: str, most_bytes: int = MAX_PROGRAM_BYTES) -> None:
+    """Refuse a longer `text`; raises `UnreadableConfig`."""
+    if len(text) > most_bytes:
+        raise UnreadableConfig(
+            f"{kind} of {len(text)} characters; at most {most_bytes} are read: keep the arguments "
+            "in a file of their own"
+        )
+
+
+def check_yaml(text: str) -> None:
+    """Refuse YAML that nests too deep or that its aliases make too large.
+
+    The parser's events say both before anything is built: libyaml's composer recurses on the C
+    stack, and what an alias stands for is counted where it is used. Raises `UnreadableConfig`, and
+    `yaml.YAMLError` for text that is not YAML.
+    """
+    total, anchors = 0, dict[str, int]()
+    opened: list[tuple[str | None, int]] = []
+    for event in yaml.parse(text, Loader=CYAML):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in (name for name, _ in opened):
+                raise UnreadableConfig(f"the alias *{event.anchor} contains itself", line)
+            total += anchors.get(event.anchor or "", 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            name, before = opened.pop()
+            if name:
+                anchors[name] = total - before
+        elif isinstance(event, yaml.NodeEvent):
+            total += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                opened.append((event.anchor, total - 1))
+            elif event.anchor:
+                anchors[event.anchor] = 1
+        _check_counts(total, len(opened), line)
+
+
+def _check_counts(entries: int, depth: int, line: int = 1) -> None:
+    if depth > MAX_DEPTH:
+        raise UnreadableConfig(f"it nests more than {MAX_DEPTH} deep; no config does", line)
+    if entries > MAX_ENTRIES:
+        raise UnreadableConfig(
+            f"more than {MAX_ENTRIES} entries (aliases count as what they stand for); no config "
+            "has as many",
+            line,
+        )
+
+
+def check_braces(text: str) -> None:
+    """Refuse JSON that nests too deep, before its keys are walked; raises `UnreadableConfig`."""
+    depth = 0
+    for entries, match in enumerate(_BRACES.finditer(text), start=1):
+        depth += (match[0] in "{[") - (match[0] in "}]")
+        _check_counts(entries, depth)
+
+
+def check_toml(text: str) -> None:
+    """Refuse TOML whose dotted keys nest too deep: they cost the square of their parts.
+
+    Raises `UnreadableConfig`.
+    """
+    check_size(text, "TOML")
+    if match := _DOTTED.search(text):
+        line = text.count("\n", 0, match.start()) + 1
+        raise UnreadableConfig(f"a key of {MAX_DEPTH} parts or more; no config has one", line)

@@ -1,0 +1,212 @@
+"""The plan file: what was asked, the layout that answers it, and what it should do when it runs.
+
+It is written by `plan` and read by `execute`, `check`, `explain` and `export`. The model's own
+configuration is inside, so a plan needs no other file; the cluster is named and pinned by its hash.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
+
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.load import first_fault
+from meshplan.hardware_profiles.names import Name
+from meshplan.hardware_profiles.schema import Frozen
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.limits import CYAML, MOST, check_yaml
+from meshplan.planner.case.reading import UnreadableConfig
+from meshplan.planner.text_files import write_text
+
+VERSION = 1
+UNSAID = ("adapters_only", "modules_apart")  # known of other engines' configurations only
+_SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+"""What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
+
+
+class UnreadablePlan(ValueError):
+    """A plan file that cannot be used; one line with the place, the value and the fix."""
+
+
+class PlanModel(Frozen):
+    """The model: the Hugging Face configuration it was read from, and a hash of it."""
+
+    name: Name
+    config: dict[str, Any]
+    sha256: str
+
+    @classmethod
+    def of(cls, name: str, config: dict[str, Any]) -> Self:
+        """The model `name` with its configuration, hashed."""
+        return cls(name=name, config=config, sha256=content_hash(config))
+
+    @model_validator(mode="after")
+    def _hash_matches(self) -> Self:
+        if self.sha256 != content_hash(self.config):
+            raise ValueError("model.sha256 does not match model.config; was it edited by hand?")
+        return self
+
+
+class PlanCluster(Frozen):
+    """The cluster by name, the accelerators used, and the hash of the profile that priced the
+    plan.
+    """
+
+    name: Name
+    gpus: int = Field(gt=0, le=MOST["gpus"])
+    sha256: str
+
+
+class StageMemory(Frozen):
+    """Predicted peak of one pipeline rank, by category, in bytes; `reserved` is what runs out.
+    `host` is in the host's memory, not the device's.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    transient: float
+    context: float
+    slack: float
+    allocated: float
+    reserved: float
+    host: float = 0.0
+
+
+class Prediction(Frozen):
+    """What one step should take. The parts of the time add up to `step_time_s`.
+
+    step_time_low_s, step_time_high_s
+                    between them 8 of 10 runs of this engine and GPU family fall
+                    (`hardware_profiles.intervals`); None in plans written before 0.2
+    reserved_low_bytes, reserved_high_bytes
+                    the same of the reserved memory of the fullest rank
+    error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
+    """
+
+    step_time_s: float
+    compute_s: float
+    exposed_comm_s: float
+    bubble_s: float
+    optimizer_s: float
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
+    error_fraction: float
+    tokens_per_s_per_gpu: float
+    mfu: float | None
+    hfu: float | None
+    memory: tuple[StageMemory, ...]
+    gpu_memory_bytes: float
+
+
+class RunnerUp(Frozen):
+    """Another layout, and what it loses to the chosen one."""
+
+    layout: Layout
+    step_time_s: float
+    reserved_bytes: float
+    lost_by: dict[str, float]
+
+    @field_serializer("layout")
+    def _said(self, value: Layout) -> dict[str, Any]:
+        return said(value)
+
+
+class SearchReport(Frozen):
+    """How the search ended. `OPTIMAL` only when every legal layout was solved or bounded away."""
+
+    status: Literal["OPTIMAL", "FEASIBLE"]
+    bound_s: float
+    gap: float
+    candidates: int
+    priced: int
+    cpsat_solves: int
+    wall_s: float
+    dropped: dict[str, int] = {}
+
+
+class Plan(Frozen):
+    """One answered question."""
+
+    meshplan: Literal[1] = 1
+    model: PlanModel
+    cluster: PlanCluster
+    training: Training
+    engine: Name
+    layout: Layout
+    prediction: Prediction | None = None
+    search: SearchReport | None = None
+    runners_up: tuple[RunnerUp, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @field_validator("layout", "training")
+    @classmethod
+    def _says_no_more(cls, value: Layout | Training) -> Layout | Training:
+        for name in UNSAID:
+            if getattr(value, name, False):
+                raise ValueError(f"{name}: no such field in a plan, which nothing could execute")
+        return value
+
+    @field_serializer("layout", "training")
+    def _said(self, value: Layout | Training) -> dict[str, Any]:
+        return said(value)
+
+    def to_yaml(self) -> str:
+        """The file's text; `Plan.from_yaml` reads it back to an equal plan."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=100)
+
+    @classmethod
+    def from_yaml(cls, text: str, place: str = "plan") -> Self:
+        """Read a plan; raises `UnreadablePlan` with one line that names `place`."""
+        try:
+            check_yaml(text)
+            data = yaml.load(text, Loader=CYAML)
+        except UnreadableConfig as error:
+            raise UnreadablePlan(f"{place}: {error}") from None
+        except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
+            raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(data, dict) or "meshplan" not in data:
+            raise UnreadablePlan(
+                f"{place}: not a plan file: it needs the key 'meshplan: {VERSION}'"
+            )
+        if data["meshplan"] != VERSION:
+            raise UnreadablePlan(
+                f"{place}: plan version {data['meshplan']!r}; this meshplan reads {VERSION}; "
+                "write it anew with `meshplan plan`"
+            )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise UnreadablePlan(f"{place}: {first_fault(error, 'plan')}") from None
+
+
+def said(value: Layout | Training) -> dict[str, Any]:
+    """What a plan file says of it: all fields but those of jobs that a plan does not launch."""
+    return {name: each for name, each in asdict(value).items() if name not in UNSAID}
+
+
+def content_hash(content: object) -> str:
+    """sha256 of `content` as canonical JSON, so that reordering keys does not change it."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in the file `path`; raises `UnreadablePlan`."""
+    try:
+        return Plan.from_yaml(text_of(path), str(path))
+    except UnreadableConfig as error:
+        raise UnreadablePlan(f"{path}: {error}") from None
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the plan file as a whole; raises `CannotWrite`."""
+    write_text(path, plan.to_yaml())

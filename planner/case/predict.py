@@ -1,0 +1,66 @@
+"""One layout priced in full, as the plan file states it."""
+
+from meshplan.costmodels.memory.states import Memory
+from meshplan.costmodels.step.step import Setting, StepModel, StepTime
+from meshplan.hardware_profiles.intervals import reserved_interval, step_time_interval
+from meshplan.planner.case.plan_file import Prediction, StageMemory
+from meshplan.planner.case.resolve import Case
+
+
+def predicted(case: Case) -> Prediction:
+    """Step time of a case with its parts, and the memory of each pipeline rank."""
+    step_model = step_model_of(case)
+    return prediction_of(step_model, step_model.time())
+
+
+def step_model_of(case: Case) -> StepModel:
+    """The layout of a case, to be asked for its memory (`stage_memory`) and its time."""
+    setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
+    return StepModel(setting, case.layout)
+
+
+def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
+    """The same of a layout that is already timed."""
+    cluster, training = step_model.setting.cluster, step_model.setting.training
+    engine, gpu = step_model.setting.engine.name, cluster.gpu.name
+    times, peaks = step_time_interval(engine, gpu), reserved_interval(engine, gpu)
+    memory = stage_memory(step_model)
+    reserved = max(stage.reserved for stage in memory)
+    cost = step_model.total_cost
+    gpus_per_step = time.step_time_s * step_model.layout.world_size
+    peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.other_dtype(cluster.gpu)]
+    mixed = step_model.pricer.device.recipe.cast_bytes > 0
+    return Prediction(
+        step_time_s=time.step_time_s,
+        compute_s=float(time.compute_s),
+        exposed_comm_s=float(time.exposed_comm_s),
+        bubble_s=float(time.bubble_s),
+        optimizer_s=float(time.optimizer_s + time.fixed_s),
+        step_time_low_s=time.step_time_s * times.low,
+        step_time_high_s=time.step_time_s * times.high,
+        reserved_low_bytes=reserved * peaks.low,
+        reserved_high_bytes=reserved * peaks.high,
+        error_fraction=times.error_fraction,
+        tokens_per_s_per_gpu=training.global_batch_tokens / gpus_per_step,
+        mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),
+        hfu=None if mixed else float((cost.model_flops + cost.replay_flops) / gpus_per_step / peak),
+        memory=memory,
+        gpu_memory_bytes=cluster.capacity_bytes,
+    )
+
+
+def stage_memory(step_model: StepModel) -> tuple[StageMemory, ...]:
+    """The memory of each pipeline rank."""
+    return tuple(_stage(memory, step_model) for memory in step_model.memory())
+
+
+def _stage(memory: Memory, step_model: StepModel) -> StageMemory:
+    slack = float(step_model.slack_bytes(memory))
+    context = step_model.context_bytes
+    allocated = float(memory.allocated)
+    return StageMemory(
+        weights=float(memory.weights), gradients=float(memory.gradients),
+        optimizer=float(memory.optimizer), activations=float(memory.activations),
+        transient=float(memory.transient), context=context, slack=slack, allocated=allocated,
+        reserved=step_model.reserved_bytes(memory), host=float(memory.host),
+    )  # fmt: skip

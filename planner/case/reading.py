@@ -1,0 +1,161 @@
+"""What a framework's config says, in our words: facts with the line they were read from.
+
+A config never says everything: the GPU, the model or the batch may be elsewhere. A `Reading` keeps
+what the file does say, the rule by which its framework cuts the layers into stages, and what it
+leaves out; `planner.case.resolve` adds the missing facts. `Exported` is the way back: files, a
+command, and what the format cannot express.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from meshplan.costmodels.layout import InvalidLayout
+
+COUNTS = frozenset(
+    (
+        *("data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_stages"),
+        *("context_parallel", "expert_parallel", "expert_tensor_parallel", "micro_batch_size"),
+        *("shard_replicas", "seq_len", "global_batch_size", "num_micro_batches", "gpus"),
+    )
+)
+"""Facts that are whole numbers of at least 1. `shard_replicas` is how many copies of the sharded
+state there are: dp * cp / shard_group."""
+
+FIELDS = COUNTS | frozenset(
+    (
+        *("sequence_parallel", "zero_stage", "shard_group", "schedule", "selective_modules"),
+        *("optimizer_offload", "activation_offload", "precision", "optimizer", "model"),
+    )
+)
+"""Every fact a config may state: fields of `Layout` and `Training`, `gpus`, `model` (a name)."""
+
+
+Mode = Literal["none", "selective", "full"]
+
+
+class UnreadableConfig(ValueError):
+    """A config that cannot be read; one line with the reason and the fix, and where it is."""
+
+    def __init__(self, text: str, line: int = 1) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+class NothingToRead(UnreadableConfig):
+    """A file with no layout of its own: skipped in a folder, unreadable if it was named."""
+
+
+class IllegalConfig(InvalidLayout):
+    """A config that reads, but that its framework would refuse; with the line to change."""
+
+    def __init__(self, text: str, line: int = 1) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One value, and the line of the file (from 1) that states it."""
+
+    value: Any
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """How a framework cuts the layers into pipeline stages (the rules are in `stage_rules`).
+
+    rule            "even": all equal, or an error; "ends": even, but the first and the last rank
+                    may hold another number, and the ends may count as layers (Megatron);
+                    "weighted": as even as it goes with the ends weighing some layers (torchtitan);
+                    "cost": by the parameters of a block (nanotron); "given": `layers` says it
+    first, last     layers of the first and the last rank, None for the even share
+    embedding, head layers that the embedding and the head count as
+    layers          of each virtual stage in model order
+    layers_per_stage  the stages follow from it (Megatron, torchtitan), None when they are counted
+    """
+
+    rule: Literal["even", "ends", "weighted", "cost", "given"] = "even"
+    first: int | None = None
+    last: int | None = None
+    embedding: int = 0
+    head: int = 0
+    layers: tuple[int, ...] = ()
+    layers_per_stage: int | None = None
+    line: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Which layers recompute: all in `mode`, or `first` of each stage, or one in `every`."""
+
+    mode: Mode = "none"
+    first: int | None = None
+    every: int | None = None
+
+    def layers(self, held: int) -> int:
+        """How many of a stage's `held` layers recompute."""
+        if self.mode == "none":
+            return 0
+        if self.first is not None:
+            return min(self.first, held)
+        return held // self.every if self.every else held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One config in our words.
+
+    engine          the engine profile that prices it
+    facts           by name, of `FIELDS`
+    model_config    the model's shape as a Hugging Face configuration, where the file states it
+    expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
+    ignored         keys that say nothing about the layout
+    unread          what changes layout, memory or shape and is not understood, by its line: then
+                    nothing is priced
+    others          further cases of the same file, such as the rounds of a loop over a degree
+    notes           what the file says that a layout cannot hold, one line each
+    """
+
+    framework: str
+    engine: str
+    path: str
+    facts: Mapping[str, Fact]
+    placement: Placement = field(default_factory=Placement)
+    recompute: Recompute = field(default_factory=Recompute)
+    model_config: dict[str, Any] | None = None
+    expert_tensor_follows: bool = False
+    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unread: tuple[Fact, ...] = ()
+    others: tuple["Reading", ...] = ()
+
+    def __post_init__(self) -> None:
+        assert set(self.facts) <= FIELDS, sorted(set(self.facts) - FIELDS)
+
+    def line(self, *names: str) -> int:
+        """The line of the first of the facts `names` that the file states, else 1."""
+        return next((self.facts[name].line for name in names if name in self.facts), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CannotSay:
+    """One thing of a plan that a format has no word for: the field, its value, and why."""
+
+    name: str
+    value: object
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A plan in a framework's own format: texts by file name, and the command that runs them."""
+
+    framework: str
+    files: Mapping[str, str]
+    launch: str
+    cannot_say: tuple[CannotSay, ...] = ()

@@ -1,0 +1,97 @@
+"""Facts that a config leaves out: from flags, `meshplan.toml`, or `[tool.meshplan]` in pyproject.
+
+    [tool.meshplan]            # the same keys at the top level of meshplan.toml
+    cluster = "dgx-h100"       # a built-in profile or a file
+    gpus = 64
+    model = "llama-3.1-70b"    # a built-in model, or a config.json
+    seq_len = 8192
+    global_batch_size = 512
+
+The nearest file above the config counts. A flag wins over the config; the file only fills in.
+"""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError
+
+from meshplan.costmodels.training import Precision
+from meshplan.hardware_profiles.schema import Frozen
+from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
+
+FILE, PROJECT = "meshplan.toml", "pyproject.toml"
+
+
+class UnreadableSettings(ValueError):
+    """A settings file that cannot be used; one line with the place, the value and the fix."""
+
+
+class Settings(Frozen):
+    """What flags and settings files may state; None where they do not."""
+
+    cluster: str | None = None
+    gpus: int | None = Field(default=None, gt=0, le=MOST["gpus"])
+    model: str | None = None
+    seq_len: int | None = Field(default=None, gt=0, le=MOST["seq_len"])
+    global_batch_size: int | None = Field(default=None, gt=0, le=MOST["global_batch_size"])
+    micro_batch_size: int | None = Field(default=None, gt=0, le=MOST["micro_batch_size"])
+    vocab_size: int | None = Field(default=None, gt=0, le=MOST["vocab_size"])
+    precision: Precision | None = None
+    engine: str | None = None
+    gpu_hour_price: float | None = Field(default=None, gt=0)
+
+    def fill(self, other: Self) -> Self:
+        """These settings, with those of `other` where these are absent."""
+        missing = {name: getattr(other, name) for name, value in self if value is None}
+        return self.model_copy(update=missing)
+
+
+def settings_near(path: Path) -> Settings:
+    """The settings of the nearest file at or above `path`; empty ones when there is none.
+
+    Raises `UnreadableSettings`.
+    """
+    folder = path if path.is_dir() else path.parent
+    return _settings_of(Path(folder).absolute())
+
+
+@cache
+def _settings_of(folder: Path) -> Settings:
+    for place in (folder, *folder.parents):
+        own, project = place / FILE, place / PROJECT
+        if own.is_file():
+            return _settings(_table(own), own)
+        if project.is_file():
+            table = _table(project).get("tool", {})
+            if isinstance(table, dict) and "meshplan" in table:
+                return _settings(table["meshplan"], project)
+    return Settings()
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PROGRAM_BYTES + 1)
+        text = data.decode("utf-8")
+        check_toml(text)
+        return tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableSettings(f"{path}: cannot be read: {one_line(error)}") from None
+
+
+def _settings(table: object, path: Path) -> Settings:
+    try:
+        return Settings.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "[tool.meshplan]"
+        known = ", ".join(Settings.model_fields)
+        raise UnreadableSettings(f"{path}: {key}: {first['msg']} (known keys: {known})") from None
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error without newlines and control characters, for a one-line message."""
+    text = " ".join(str(error).split())
+    return "".join(char if char.isprintable() else "?" for char in text)

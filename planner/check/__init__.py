@@ -1,0 +1,1 @@
+"""Findings about configs, and what would mend them."""

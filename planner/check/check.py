@@ -1,0 +1,214 @@
+"""`check`: every plan file and framework config at some paths, re-priced; one finding for each.
+
+The reader of framework configs and the price are given by the caller: this module opens no
+accelerator library, and runs in milliseconds per file.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.hardware_profiles.engines import UnknownEngine
+from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash
+from meshplan.hardware_profiles.load_models import UnknownModel
+from meshplan.planner.case.config_files import Candidate, candidates, text_of
+from meshplan.planner.case.limits import MAX_STAGES
+from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Reading, UnreadableConfig
+from meshplan.planner.case.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
+from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
+from meshplan.planner.check.fixes import Price
+from meshplan.planner.check.verdicts import PASSED, USAGE, Best, Finding, Limits, Place, judge
+
+Reader = Callable[[str, str, str | None], Reading | None]
+"""Text, path and the framework the user named (or None) to a reading; None when none claims it."""
+
+UNKNOWN = (UnknownProfile, UnknownEngine, UnknownModel, UnsupportedModel, UnreadableSettings)
+LOG = logging.getLogger("meshplan.check")
+_PLAN = re.compile(r'^(?:\{\s*)?[ \t]*"?meshplan"?[ \t]*:', re.M)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What checking needs from elsewhere; `best` only for `--slack`."""
+
+    read: Reader
+    price: Price
+    best: Best | None = None
+
+
+def check_paths(
+    paths: list[Path],
+    tools: Tools,
+    given: Settings | None = None,
+    *,
+    limits: Limits | None = None,
+    framework: str | None = None,
+) -> list[Finding]:
+    """One finding per file, in order; a folder is walked and what is no config there is skipped."""
+    found = []
+    for candidate in candidates(paths):
+        if candidate.skip:
+            found.append(_skipped(candidate, candidate.skip))
+        else:
+            found += check_file(
+                candidate, tools, given or Settings(), limits or Limits(), framework=framework
+            )
+    return found
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """0 all good, 1 findings, 2 when any file could not be judged."""
+    if any(finding.verdict in USAGE for finding in findings):
+        return 2
+    return int(any(finding.verdict not in PASSED for finding in findings))
+
+
+def check_file(
+    candidate: Candidate,
+    tools: Tools,
+    given: Settings,
+    limits: Limits,
+    *,
+    framework: str | None = None,
+) -> list[Finding]:
+    """A finding for each case of one file, whatever it holds: a file never takes the others' report
+    along.
+
+    Every user error becomes one line. What else is raised is a defect of ours: its finding says so
+    with the place, and its traceback goes to the log `meshplan.check`.
+    """
+    readings: list[Reading] = []
+
+    def read() -> Finding:
+        text = text_of(candidate.path)
+        if framework is None and _PLAN.search(text):
+            return _check_plan(text, str(candidate.path), tools, limits)
+        reading = tools.read(text, str(candidate.path), framework)
+        if reading is None:
+            if not candidate.named:
+                return _skipped(candidate, "no format recognised")
+            raise UnreadableConfig("no config format recognised; name it with --framework")
+        readings.extend((reading, *reading.others))
+        return _check_reading(reading, candidate.path, tools, given, limits)
+
+    found = [_finding(candidate, read)]
+    for other in readings[1:]:
+        judged = partial(_check_reading, other, candidate.path, tools, given, limits)
+        found.append(_finding(candidate, judged))
+    if len(found) == 1:
+        return found
+    return [
+        replace(finding, text=f"case {at} of {len(found)}: {finding.text}")
+        for at, finding in enumerate(found, start=1)
+    ]
+
+
+def _finding(candidate: Candidate, judged: Callable[[], Finding]) -> Finding:
+    """What `judged` says, or its error as a finding."""
+    path = str(candidate.path)
+    try:
+        return judged()
+    except UnreadableConfig as error:
+        if not candidate.named and isinstance(error, NothingToRead):
+            return _skipped(candidate, str(error))
+        return Finding(path=path, verdict="unreadable", text=one_line(error), line=error.line)
+    except UnreadablePlan as error:
+        return Finding(path=path, verdict="unreadable", text=one_line(error))
+    except MissingFacts as error:
+        return Finding(path=path, verdict="incomplete", text=one_line(error), line=error.line)
+    except IllegalConfig as error:
+        return Finding(path=path, verdict="illegal", text=one_line(error), line=error.line)
+    except InvalidLayout as error:
+        return Finding(path=path, verdict="illegal", text=one_line(error))
+    except UNKNOWN as error:
+        return Finding(path=path, verdict="unreadable", text=one_line(error))
+    except Exception as error:
+        LOG.debug("check of %s", path, exc_info=error)
+        return Finding(path=path, verdict="unreadable", text=_defect(error))
+
+
+DEFECT = "meshplan failed on this file: a defect of meshplan; please report it with the file"
+
+
+def _defect(error: Exception) -> str:
+    """A defect in one line: what was raised, and where."""
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    code = frame.tb_frame.f_code if frame else None
+    place = f" in {Path(code.co_filename).name}:{frame.tb_lineno}" if frame and code else ""
+    return one_line(ValueError(f"{DEFECT}: {type(error).__name__}{place}: {str(error)[:200]}"))
+
+
+def _check_stages(case: Case, line: int) -> None:
+    if (stages := len(case.layout.stages)) > MAX_STAGES:
+        raise UnreadableConfig(
+            f"{stages} pipeline stages; at most {MAX_STAGES} are priced: lower pipeline_parallel "
+            "or virtual_stages",
+            line,
+        )
+
+
+def _skipped(candidate: Candidate, why: str) -> Finding:
+    return Finding(path=str(candidate.path), verdict="skipped", text=why)
+
+
+def _check_reading(
+    reading: Reading, path: Path, tools: Tools, given: Settings, limits: Limits
+) -> Finding:
+    case = resolve(reading, given, settings_near(path))
+    _check_stages(case, reading.line("pipeline_parallel", "virtual_stages"))
+
+    def line_of(text: str) -> int:
+        words = re.findall(r"[a-z_]+", text)
+        named = [word for word in words if word in reading.facts]
+        return reading.line(*named, *_LIKELY)
+
+    place = Place(path=str(path), framework=reading.framework, line_of=line_of)
+    return judge(case, place, tools.price, limits, best=tools.best)
+
+
+_LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch_size")
+
+
+def _check_plan(text: str, path: str, tools: Tools, limits: Limits) -> Finding:
+    plan = Plan.from_yaml(text, path)
+    case = case_of(plan)
+    _check_stages(case, 1)
+
+    def line_of(text_of_finding: str) -> int:
+        for word in re.findall(r"[a-z_]+", text_of_finding):
+            if match := re.search(rf"^[ \t-]*{word}:", text, re.M):
+                return text[: match.end()].count("\n") + 1
+        return 1
+
+    place = Place(path=path, framework="plan", line_of=line_of)
+    planned = plan.prediction
+    return judge(case, place, tools.price, limits, planned=planned, best=tools.best)
+
+
+def case_of(plan: Plan) -> Case:
+    """A plan file as a case; raises the loaders' errors for names that are unknown here."""
+    cluster = cluster_named(plan.cluster.name)
+    layout = plan.layout
+    if layout.world_size != plan.cluster.gpus:
+        raise InvalidLayout(
+            f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {layout.world_size}"
+        )
+    changed = plan.cluster.sha256 not in (cluster_hash(cluster), "0" * len(plan.cluster.sha256))
+    note = f"the profile {plan.cluster.name} changed since the plan was written"
+    return Case(
+        model=model_from_config(plan.model.config, plan.model.name),
+        layout=layout,
+        training=plan.training,
+        cluster=cluster,
+        engine=engine_named(plan.engine),
+        notes=(note,) if changed else (),
+    )

@@ -1,0 +1,233 @@
+"""The smallest change that makes a layout legal, or makes it fit.
+
+One change at a time, in order of how little it disturbs: a smaller micro-batch, more recompute,
+more sharding, then other degrees on the same GPUs. Of the changes that fit, the fastest: memory
+is asked of every legal change, and time, which costs ten times as much, only of those that fit.
+Where no single change does, the one that leaves least is made, and the next, until it fits; other
+degrees only where the rest is not enough.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.planner.case.plan_file import Prediction, StageMemory
+from meshplan.planner.case.resolve import Case, check_case
+
+MOST_TIMED = 12  # changes that fit, the least disturbing first: milliseconds each
+MOST_CHANGES = 4  # one after the other, where no single one fits
+DEGREES = (
+    *("tensor_parallel", "context_parallel", "pipeline_parallel", "virtual_stages"),
+    *("expert_parallel", "data_parallel"),
+)
+
+
+_FOLLOWING = (
+    "sequence_parallel",
+    "expert_tensor_parallel",
+    "virtual_stages",
+    "schedule",
+    "shard_group",
+)
+"""What a change of a degree may take along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The memory of a case by pipeline rank; `whole` prices its time too."""
+
+    memory: tuple[StageMemory, ...]
+    whole: Callable[[], Prediction]
+
+
+Price = Callable[[Case], Quote]
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One change: what to set, and the layout that results."""
+
+    text: str
+    layout: Layout
+
+
+def fix_illegal(case: Case) -> Fix | None:
+    """The first single change that every rule accepts."""
+    return next((fix for fix in changes(case) if _legal(case, fix.layout)), None)
+
+
+def fix_memory(case: Case, price: Price, usable_bytes: float) -> Fix | None:
+    """The fastest single change whose every rank keeps within `usable_bytes`, else several."""
+    quotes = list(_quoted(case, price, changes))
+    fitting = [pair for pair in quotes if _peak_bytes(pair[1]) <= usable_bytes][:MOST_TIMED]
+    if fitting:
+        return min(fitting, key=lambda pair: pair[1].whole().step_time_s)[0]
+    return _several(case, price, usable_bytes, _memory_changes) or _several(
+        case, price, usable_bytes, changes
+    )
+
+
+def _several(
+    case: Case, price: Price, usable_bytes: float, changes_of: Callable[[Case], Iterator[Fix]]
+) -> Fix | None:
+    """One change after the other, each the one that leaves least, until it fits."""
+    least, here = inf, case
+    for _ in range(MOST_CHANGES):
+        quotes = _quoted(here, price, changes_of)
+        fix, quote = min(quotes, key=lambda pair: _peak_bytes(pair[1]), default=(None, None))
+        if fix is None or quote is None or _peak_bytes(quote) >= least:
+            return None
+        least, here = _peak_bytes(quote), replace(here, layout=fix.layout)
+        if least <= usable_bytes:
+            return Fix(_difference(case.layout, here.layout), here.layout)
+    return None
+
+
+def _difference(before: Layout, after: Layout) -> str:
+    others = tuple(name for name in DEGREES if name not in _FOLLOWING)
+    names = ("micro_batch_size", "recompute", "zero_stage", *_FOLLOWING, *others)
+    return _changes_of(before, after, names)
+
+
+def _changes_of(before: Layout, after: Layout, names: tuple[str, ...]) -> str:
+    changed = (name for name in names if getattr(before, name) != getattr(after, name))
+    return ", ".join(f"{name} {getattr(after, name)}".lower() for name in changed)
+
+
+def peak_bytes(memory: StageMemory) -> float:
+    """What a rank takes of the accelerator: the allocator's reserve and the context beside it."""
+    return memory.reserved + memory.context
+
+
+def _peak_bytes(quote: Quote) -> float:
+    return max(map(peak_bytes, quote.memory))
+
+
+def _quoted(
+    case: Case, price: Price, changes_of: Callable[[Case], Iterator[Fix]]
+) -> Iterator[tuple[Fix, Quote]]:
+    """The legal changes of a case with their memory."""
+    for fix in changes_of(case):
+        if _legal(case, fix.layout):
+            yield fix, price(replace(case, layout=fix.layout))
+
+
+def _legal(case: Case, layout: Layout) -> bool:
+    try:
+        check_case(replace(case, layout=layout))
+    except InvalidLayout:
+        return False
+    return True
+
+
+def changes(case: Case) -> Iterator[Fix]:
+    """Single changes of the layout on the same GPUs, the least disturbing first."""
+    yield from _memory_changes(case)
+    for axis in ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel"):
+        for value in _nearby(getattr(case.layout, axis)):
+            changed = _with_degree(case, axis, value)
+            if changed is not None:
+                yield Fix(_said(case, axis, changed), changed)
+    value = case.layout.virtual_stages
+    if value > 1:
+        plain = replace(
+            case.layout,
+            virtual_stages=1,
+            schedule="1f1b",
+            stages=_restaged(case, case.layout.pipeline_parallel, 1),
+        )
+        yield Fix(_said(case, "virtual_stages", plain), plain)
+
+
+def _memory_changes(case: Case) -> Iterator[Fix]:
+    la, rules = case.layout, case.engine.legality
+    for value in _divisors_below(la.micro_batch_size):
+        yield Fix(f"micro_batch_size {value}", replace(la, micro_batch_size=value))
+    if la.recompute in ("none", "mixed") and "selective" in rules.recompute:
+        stages = tuple(Stage(stage.layers, selective_layers=stage.layers) for stage in la.stages)
+        yield Fix("recompute selective", replace(la, stages=stages))
+    if la.recompute != "full" and "full" in rules.recompute:
+        stages = tuple(Stage(stage.layers, full_layers=stage.layers) for stage in la.stages)
+        yield Fix("recompute full", replace(la, stages=stages))
+    if la.data_parallel * la.context_parallel > 1:
+        allowed = rules.zero_with_pipeline if la.pipeline_parallel > 1 else rules.zero_stages
+        for stage in allowed:
+            if stage > la.zero_stage:
+                yield Fix(f"zero_stage {stage}", replace(la, zero_stage=stage))
+    if la.tensor_parallel > 1 and not la.sequence_parallel and rules.sequence_parallel != "never":
+        yield Fix("sequence_parallel true", replace(la, sequence_parallel=True))
+
+
+def _divisors_below(number: int) -> list[int]:
+    return [d for d in range(min(number, 1024) - 1, 0, -1) if number % d == 0]
+
+
+def _nearby(value: int) -> list[int]:
+    """Twice, half, and so on: the neighbours of a degree, nearest first."""
+    halves = [value >> k for k in (1, 2, 3) if value >> k]
+    return [value * 2, *halves[:1], value * 4, *halves[1:], *([1] if value > 8 else [])]
+
+
+def _said(case: Case, axis: str, after: Layout) -> str:
+    """The change with everything that has to change with it, so that it works when made alone."""
+    before = case.layout
+    text = f"{axis} {getattr(after, axis)}"
+    if before.data_parallel != after.data_parallel:
+        text += f" (data_parallel {after.data_parallel})"
+    also = _changes_of(before, after, tuple(name for name in _FOLLOWING if name != axis))
+    staged = len(before.stages) != len(after.stages) and not _cut_by_the_engine(case)
+    even = f"stages of {', '.join(str(stage.layers) for stage in after.stages)} layers"
+    return ", ".join([text, *filter(None, [also, even if staged else ""])])
+
+
+def _cut_by_the_engine(case: Case) -> bool:
+    """Whether the stages are those that the engine makes by itself, told only how many."""
+    la = case.layout
+    own = _restaged(case, la.pipeline_parallel, la.virtual_stages)
+    return [stage.layers for stage in la.stages] == [stage.layers for stage in own]
+
+
+def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
+    """The layout with another degree and the data_parallel that keeps the number of GPUs."""
+    la = case.layout
+    if axis == "expert_parallel":
+        return replace(la, expert_parallel=value)
+    if axis == "tensor_parallel" and value > case.cluster.gpus_per_node:
+        return None
+    per_replica = la.world_size // la.data_parallel // getattr(la, axis) * value
+    if la.world_size % per_replica:
+        return None
+    changed = replace(la, data_parallel=la.world_size // per_replica, shard_group=0)
+    if axis == "tensor_parallel":
+        follows = la.expert_tensor_parallel == la.tensor_parallel > 1
+        etp = value if follows else la.expert_tensor_parallel
+        return replace(
+            changed,
+            tensor_parallel=value,
+            expert_tensor_parallel=etp,
+            sequence_parallel=value > 1 and case.engine.legality.sequence_parallel != "never",
+        )
+    if axis == "context_parallel":
+        return replace(changed, context_parallel=value)
+    if value * la.virtual_stages > case.model.num_layers:
+        return None
+    return replace(
+        changed,
+        pipeline_parallel=value,
+        schedule=la.schedule if value > 1 else "1f1b",
+        virtual_stages=la.virtual_stages if value > 1 else 1,
+        stages=_restaged(case, value, la.virtual_stages if value > 1 else 1),
+    )
+
+
+def _restaged(case: Case, pp: int, vpp: int) -> tuple[Stage, ...]:
+    """Stages as the engine cuts them by itself, all recomputing what all layers did."""
+    rules, mode = case.engine.legality, case.layout.recompute
+    if rules.uneven_stages == "cost" and vpp == 1:
+        counts = split_by_cost(case.model, pp)
+    else:
+        ends_count = rules.layers_count_ends
+        counts = split_evenly(case.model.num_layers, pp * vpp, ends_count=ends_count)
+    return stages_with(counts, "none" if mode == "mixed" else mode)

@@ -1,0 +1,239 @@
+"""What is to be said of one config once it is a case: legal, fits, drifted, beaten; with margins.
+
+peak   = what the allocator reserves + the context beside it, on the fullest pipeline rank
+margin = usable memory - peak
+drift  = |predicted now / predicted when the plan was written - 1|, of the step time and of the peak
+beaten = step time / the best layout's step time - 1
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.units import GIB, format_bytes, format_seconds
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.case.plan_file import Prediction, StageMemory
+from meshplan.planner.case.resolve import Case, check_case
+from meshplan.planner.check.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory, peak_bytes
+
+Verdict = Literal[
+    "fits", "does not fit", "illegal", "drifted", "beaten", "unreadable", "incomplete", "skipped"
+]
+PASSED: tuple[Verdict, ...] = ("fits", "skipped")
+USAGE: tuple[Verdict, ...] = ("unreadable", "incomplete")
+CATEGORIES = ("weights", "gradients", "optimizer", "activations", "transient", "context", "slack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line about one file.
+
+    line          to annotate, from 1
+    text          the verdict with its numbers, one line
+    fix           the smallest change that helps, None when there is none to name
+    margin_bytes  usable memory left on the fullest pipeline rank; negative when it does not fit
+    stage, category  the fullest pipeline rank and its largest category of memory
+    """
+
+    path: str
+    verdict: Verdict
+    text: str
+    line: int = 1
+    fix: str | None = None
+    framework: str | None = None
+    label: str | None = None
+    margin_bytes: float | None = None
+    peak_bytes: float | None = None
+    capacity_bytes: float | None = None
+    stage: int | None = None
+    category: str | None = None
+    step_time_s: float | None = None
+    mfu: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a finding points: the file, its format, and the line of each fact."""
+
+    path: str
+    framework: str
+    line_of: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What counts as a finding: fractions of the step time (and of memory, for `tolerance`)."""
+
+    tolerance: float = 0.05
+    slack: float | None = None
+
+
+Best = Callable[[Case], tuple[str, float] | None]
+"""The label and step time of the best layout for a case, None when none fits."""
+
+
+def usable_bytes(cluster: Cluster) -> float:
+    """Memory of one accelerator that training may fill."""
+    return cluster.capacity_bytes
+
+
+def judge(
+    case: Case,
+    place: Place,
+    price: Price,
+    limits: Limits,
+    *,
+    planned: Prediction | None = None,
+    best: Best | None = None,
+) -> Finding:
+    """The verdict on one case; `planned` is the prediction in a plan file."""
+    try:
+        check_case(case)
+    except InvalidLayout as error:
+        return _illegal(case, place, str(error))
+    now = price(case).whole()
+    if now.mfu is not None and now.mfu > 1:
+        return _impossible(case, place, now.mfu)
+    rank, memory = fullest(now)
+    margin = usable_bytes(case.cluster) - peak_bytes(memory)
+    if margin < 0:
+        return _too_big(case, place, price, now)
+    verdict, text, line = _drift(case, place, now, planned, limits)
+    if verdict == "fits" and best is not None and limits.slack is not None:
+        verdict, text, line = _beaten(case, place, now, best, limits.slack)
+    said = text or (
+        f"{format_bytes(margin)} of {format_bytes(usable_bytes(case.cluster))} free "
+        f"on rank {rank}, {format_seconds(now.step_time_s)} per step"
+    )
+    return _finding(case, place, now, verdict=verdict, text=said, line=line)
+
+
+def fullest(prediction: Prediction) -> tuple[int, StageMemory]:
+    """The pipeline rank with the largest peak, and its memory."""
+    return max(enumerate(prediction.memory), key=lambda pair: peak_bytes(pair[1]))
+
+
+def largest_category(memory: StageMemory) -> str:
+    """The category that fills most of it."""
+    return max(CATEGORIES, key=lambda name: getattr(memory, name))
+
+
+def _finding(
+    case: Case,
+    place: Place,
+    now: Prediction,
+    *,
+    verdict: Verdict,
+    text: str,
+    line: int,
+    fix: str | None = None,
+) -> Finding:
+    rank, memory = fullest(now)
+    usable = usable_bytes(case.cluster)
+    return Finding(
+        path=place.path,
+        framework=place.framework,
+        verdict=verdict,
+        text=text,
+        line=line,
+        fix=fix,
+        label=case.layout.label,
+        margin_bytes=usable - peak_bytes(memory),
+        peak_bytes=peak_bytes(memory),
+        capacity_bytes=usable,
+        stage=rank,
+        category=largest_category(memory),
+        step_time_s=now.step_time_s,
+        mfu=now.mfu,
+        notes=case.notes,
+    )
+
+
+def _illegal(case: Case, place: Place, text: str) -> Finding:
+    fix = fix_illegal(case)
+    return Finding(
+        path=place.path,
+        framework=place.framework,
+        verdict="illegal",
+        text=text,
+        line=place.line_of(text),
+        fix=fix.text if fix else None,
+        label=case.layout.label,
+        notes=case.notes,
+    )
+
+
+def _impossible(case: Case, place: Place, mfu: float) -> Finding:
+    """No hardware runs above its peak: the price is wrong, and says nothing of the config."""
+    return Finding(
+        path=place.path,
+        framework=place.framework,
+        verdict="incomplete",
+        text=(
+            f"the price has an MFU of {mfu:.2f}, above 1: a defect of meshplan for this model, "
+            "no verdict on the config; please report it"
+        ),
+        label=case.layout.label,
+        notes=case.notes,
+    )
+
+
+def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding:
+    usable = usable_bytes(case.cluster)
+    rank, memory = fullest(now)
+    category = largest_category(memory)
+    fix = fix_memory(case, price, usable)
+    over = peak_bytes(memory) - usable
+    text = (
+        f"rank {rank} of {len(now.memory)} needs {peak_bytes(memory) / GIB:.1f} GiB, "
+        f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than the {usable / GIB:.1f} GiB of "
+        f"{case.cluster.gpu.name}; most are {category} ({format_bytes(getattr(memory, category))})"
+    ) + ("" if fix else f"; no {MOST_CHANGES} changes found fit it into these GPUs")
+    line = place.line_of(fix.text if fix else "micro_batch_size tensor_parallel")
+    named = fix.text if fix else None
+    return _finding(case, place, now, verdict="does not fit", text=text, line=line, fix=named)
+
+
+def _drift(
+    case: Case, place: Place, now: Prediction, planned: Prediction | None, limits: Limits
+) -> tuple[Verdict, str, int]:
+    line = place.line_of("prediction") if planned else 1
+    if planned is None:
+        return "fits", "", line
+    pairs = {
+        "step time": (now.step_time_s, planned.step_time_s, format_seconds),
+        "peak memory": (
+            peak_bytes(fullest(now)[1]),
+            peak_bytes(fullest(planned)[1]),
+            format_bytes,
+        ),
+    }
+    for name, (after, before, shown) in pairs.items():
+        change = after / before - 1
+        if abs(change) > limits.tolerance:
+            text = (
+                f"{name} is now predicted as {shown(after)}, {change:+.1%} from the plan's "
+                f"{shown(before)} (tolerance {limits.tolerance:.0%})"
+            )
+            return "drifted", text, line
+    return "fits", "", line
+
+
+def _beaten(
+    case: Case, place: Place, now: Prediction, best: Best, slack: float
+) -> tuple[Verdict, str, int]:
+    found = best(case)
+    line = place.line_of("data_parallel")
+    if found is None:
+        return "fits", "", line
+    label, step_time_s = found
+    lost = now.step_time_s / step_time_s - 1
+    if lost <= slack:
+        return "fits", "", line
+    text = (
+        f"{format_seconds(now.step_time_s)} per step, {lost:.1%} slower than {label} "
+        f"({format_seconds(step_time_s)}; slack {slack:.0%})"
+    )
+    return "beaten", text, line

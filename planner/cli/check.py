@@ -1,0 +1,202 @@
+"""The commands `check` and `export`: parse, call, print. The main command line mounts them.
+
+The executor's framework readers are imported inside the commands, as imports run one way.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, NoReturn, get_args
+
+import typer
+
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.planner.case.limits import too_large
+from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
+from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.settings import Settings, one_line
+from meshplan.planner.check.check import Tools, check_paths, exit_code
+from meshplan.planner.check.fixes import Quote
+from meshplan.planner.check.output import MACHINE, Format, as_table
+from meshplan.planner.check.verdicts import Limits
+from meshplan.planner.text_files import CannotWrite, write_text
+
+FORMATS = get_args(Format)
+
+
+Paths = Annotated[list[Path], typer.Argument(help="Plan files, configs, or folders of them.")]
+ClusterName = Annotated[
+    str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
+]
+Gpus = Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")]
+ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
+SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--global-batch-size", "--global-batch", min=1, help="Sequences per optimizer step."
+    ),
+]
+MicroBatch = Annotated[int | None, typer.Option(min=1, help="Sequences per forward and rank.")]
+VocabSize = Annotated[
+    int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")
+]
+FrameworkName = Annotated[
+    str | None, typer.Option(help="Read every path as this framework's config.")
+]
+Tolerance = Annotated[float, typer.Option(min=0, help="Drift that is no finding, as a fraction.")]
+Slack = Annotated[
+    float | None,
+    typer.Option(min=0, help="Search, and report a layout slower than the best by more."),
+]
+FormatName = Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")]
+
+
+def check(
+    paths: Paths,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    model: ModelName = None,
+    seq_len: SeqLen = None,
+    global_batch_size: Batch = None,
+    micro_batch_size: MicroBatch = None,
+    vocab_size: VocabSize = None,
+    framework: FrameworkName = None,
+    tolerance: Tolerance = 0.05,
+    slack: Slack = None,
+    output_format: FormatName = "table",
+) -> None:
+    """Say whether plans and framework configs still fit, are legal, and did not drift.
+
+    Example: meshplan check configs/ --cluster dgx-h100 --gpus 64
+
+    Facts that a config leaves out come from the options, or from [tool.meshplan] in pyproject.toml
+    or meshplan.toml. Exit 0: all good, 1: findings, 2: a file that cannot be read or judged.
+    """
+    if output_format not in FORMATS:
+        _fail(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
+    _check_limits(gpus=gpus, seq_len=seq_len, global_batch_size=global_batch_size,
+                  micro_batch_size=micro_batch_size, vocab_size=vocab_size)  # fmt: skip
+    given = Settings(
+        cluster=cluster,
+        gpus=gpus,
+        model=model,
+        seq_len=seq_len,
+        global_batch_size=global_batch_size,
+        micro_batch_size=micro_batch_size,
+        vocab_size=vocab_size,
+    )
+    findings = check_paths(
+        paths,
+        tools(search=slack is not None),
+        given,
+        limits=Limits(tolerance=tolerance, slack=slack),
+        framework=framework,
+    )
+    if output_format == "table":
+        terminal = sys.stdout.isatty()
+        print(as_table(findings, width=None if terminal else 160, color=terminal))
+    else:
+        print(MACHINE[output_format](findings))  # type: ignore[index]
+    raise typer.Exit(exit_code(findings))
+
+
+def export(
+    plan: Annotated[Path, typer.Argument(help="A plan file, as `meshplan plan -o` writes it.")],
+    to: Annotated[str, typer.Option(help="The framework: see `docs/frameworks.md`.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for the files; else print them.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int, typer.Option(min=1, help="Of the launch command; a divisor of all GPUs is taken.")
+    ] = 8,
+) -> None:
+    """Write a plan as a framework's own config, with the command that launches it.
+
+    Example: meshplan export plan.yaml --to megatron -o run/
+
+    Standard output has the files (or their paths) and the command; what the format cannot express
+    is listed on standard error.
+    """
+    from meshplan.executor.frameworks import exporter_named, read_config
+
+    try:
+        asked = read_plan(plan)
+        exported = exporter_named(to)(asked, gpus_per_node)
+        first, text = next(iter(exported.files.items()))
+        engine = read_config(text, first, exported.framework).engine
+    except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:
+        _fail(one_line(error))
+    for name, text in exported.files.items():
+        if output is None:
+            print(f"# {name}\n{text}")
+        else:
+            print(_written(output, name, text))
+    print(exported.launch)
+    for each in exported.cannot_say:
+        print(f"{exported.framework} cannot say {each}", file=sys.stderr)
+    if engine != asked.engine:
+        told = f"the plan is priced as {asked.engine} runs it, this file as {engine} does"
+        print(f"{told}: `meshplan check` it", file=sys.stderr)
+
+
+def _written(folder: Path, name: str, text: str) -> Path:
+    """Write one file of an export, making its folder; a failure is one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / name, text)
+    except (CannotWrite, OSError) as error:
+        _fail(f"{folder}: {one_line(error)}")
+    return folder / name
+
+
+def _check_limits(**given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None and (refusal := too_large(name, value)):
+            _fail(refusal)
+
+
+def _fail(text: str) -> NoReturn:
+    print(f"meshplan: {text}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def tools(*, search: bool = False) -> Tools:
+    """The readers of the executor and the price of the planner; the search only when asked for."""
+    from meshplan.executor.frameworks import read_config, recognise
+
+    def read(text: str, path: str, framework: str | None) -> Reading | None:
+        if framework is None and recognise(path, text) is None:
+            return None
+        return read_config(text, path, framework)
+
+    return Tools(read=read, price=quoted, best=best_layout if search else None)
+
+
+def quoted(case: Case) -> Quote:
+    """The memory of a case, and its whole price when it is asked for."""
+    from meshplan.planner.case.predict import prediction_of, stage_memory, step_model_of
+
+    model = step_model_of(case)
+    return Quote(stage_memory(model), lambda: prediction_of(model, model.time()))
+
+
+def best_layout(case: Case) -> tuple[str, float] | None:
+    """The best layout's label and its step time under the same price; None when none fits."""
+    from meshplan.planner.search.search import NoLayoutFits, Question, search
+
+    question = Question(
+        model=case.model,
+        training=case.training,
+        gpus=case.layout.world_size,
+        cluster=case.cluster,
+        engine=case.engine,
+    )
+    try:
+        found = search(question)
+    except NoLayoutFits:
+        return None
+    layout = found.solutions[0].layout
+    return layout.label, quoted(replace(case, layout=layout)).whole().step_time_s

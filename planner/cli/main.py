@@ -1,0 +1,173 @@
+"""The command `meshplan`: which commands there are, and what an error becomes.
+
+    exit code 0   done
+              1   done, and something was found (`check`, `profiles diff`), or a failure
+              2   usage, or an input that cannot be read or used: one line on stderr
+              3   nothing fits
+
+A command's module is imported when the command is called, so that `meshplan --help` answers at
+once and a command pays only for what it needs.
+"""
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a command lives and what it does; `group` is the heading that it is listed under."""
+
+    place: str
+    group: str
+    summary: str
+
+
+COMMANDS = {
+    "plan": Command("meshplan.planner.cli.plan:plan", "Plan", "Find the fastest layout that fits."),
+    "explain": Command(
+        "meshplan.planner.cli.explain:explain", "Plan", "Show why a plan is what it is."
+    ),
+    "export": Command(
+        "meshplan.planner.cli.check:export", "Use", "Write a plan in a framework's format."
+    ),
+    "execute": Command(
+        "meshplan.executor.cli.execute:execute", "Use", "Run a plan for a few steps."
+    ),
+    "check": Command("meshplan.planner.cli.check:check", "Use", "Say whether configs still fit."),
+    "profile": Command("meshplan.executor.cli.profile:profile", "Measure", "Measure this cluster."),
+    "validate": Command(
+        "meshplan.planner.cli.validate:validate",
+        "Measure",
+        "Score the cost model against measured runs.",
+    ),
+    "models": Command(
+        "meshplan.planner.cli.models:models", "Look up", "List or show known models."
+    ),
+    "profiles": Command(
+        "meshplan.planner.cli.profiles:profiles_app",
+        "Look up",
+        "List or show known GPUs and clusters.",
+    ),
+}
+
+EXIT_CODES = {
+    "meshplan.costmodels.model.config_fields.UnsupportedModel": 2,
+    "meshplan.costmodels.layout.InvalidLayout": 2,
+    "meshplan.hardware_profiles.engines.UnknownEngine": 2,
+    "meshplan.hardware_profiles.load.UnknownProfile": 2,
+    "meshplan.hardware_profiles.load_models.UnknownModel": 2,
+    "meshplan.planner.space.pins.PinError": 2,
+    "meshplan.planner.case.plan_file.UnreadablePlan": 2,
+    "meshplan.planner.answer.question.BadQuestion": 2,
+    "meshplan.planner.case.reading.UnreadableConfig": 2,
+    "meshplan.planner.case.resolve.MissingFacts": 2,
+    "meshplan.planner.case.settings.UnreadableSettings": 2,
+    "meshplan.planner.text_files.CannotWrite": 2,
+    "meshplan.planner.cli.validate.UnreadableRuns": 2,
+    "meshplan.planner.report.dry_run.DryRunFailed": 1,
+    "meshplan.planner.search.search.NoLayoutFits": 3,
+}
+"""The named errors that a user can mend; any other is ours and keeps its traceback."""
+
+
+class Commands(TyperGroup):
+    """The group of all commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, imported now; None if there is none."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands under their headings, without importing them."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, command in COMMANDS.items():
+            groups.setdefault(command.group, []).append((name, command.summary))
+        for heading, rows in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a named error becomes one line on stderr and its exit code."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            code = exit_code(error)
+            if code is None:
+                raise
+            from meshplan.planner.case.settings import one_line
+
+            print(f"error: {one_line(error)}", file=sys.stderr)
+            raise typer.Exit(code) from None
+
+
+def load_command(name: str) -> Any:
+    """The click command called `name`, its module imported."""
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False)
+        single.command(name)(found)
+        found = single
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The exit code of a named error; None for any other."""
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
+    return next((EXIT_CODES[name] for name in names if name in EXIT_CODES), None)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("meshplan"))
+        raise typer.Exit
+
+
+@app.callback()
+def meshplan(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Find the fastest parallel layout that fits for training a large language model, and prove it.
+
+    \b
+    Example:
+      meshplan plan llama-3.1-70b --gpus 256 --cluster dgx-h100 --seq-len 8192 \\
+        --global-batch-tokens 4M -o plan.yaml
+    """
+
+
+def main() -> None:
+    """The console entry."""
+    try:
+        app()
+    except BrokenPipeError:  # the reader of a pipe left: no message, the conventional code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,87 @@
+"""`meshplan models`: the catalogue, and what is known about one model."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.units import format_count
+from meshplan.hardware_profiles.load_models import model_names
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.report.output import listing, print_json, print_tables
+
+COLUMNS = ("name", "parameters", "active", "layers", "hidden", "heads", "kv heads", "experts")
+PLAN_HINT = "meshplan plan {} --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M"
+
+
+def models(
+    name: Annotated[
+        str | None, typer.Argument(help="A name of the catalogue, or a config.json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """List the known models, or show one with its parameters.
+
+    Example: meshplan models llama-3.1-70b
+    """
+    if name is None:
+        rows = [facts(*read_model(each)) for each in model_names()]
+        if as_json:
+            print_json({"models": rows})
+        else:
+            print_tables(catalogue_table(rows))
+        return
+    config, model = read_model(name)
+    if as_json:
+        print_json({**facts(config, model), "config": config})
+    else:
+        print_tables(model_table(facts(config, model), model))
+
+
+def facts(config: dict[str, Any], model: Model) -> dict[str, Any]:
+    """What the catalogue says of a model, with the units in the keys."""
+    count, attention = model_parameters(model), model.kinds[-1].attention
+    return {
+        "name": model.name,
+        "model_type": config["model_type"],
+        "parameters": count.without_mtp,
+        "active_parameters": active_parameters(model).without_mtp,
+        "layers": model.num_layers,
+        "hidden": model.hidden,
+        "heads": attention.heads,
+        "kv_heads": attention.kv_heads,
+        "experts": model.num_experts,
+        "vocab": model.vocab,
+        "source": config.get("_source", "given"),
+    }
+
+
+def catalogue_table(rows: list[dict[str, Any]]) -> Table:
+    """All models, one a line."""
+    table = listing(*COLUMNS, left=("name",))
+    for row in rows:
+        active = row["active_parameters"]
+        table.add_row(
+            row["name"],
+            format_count(row["parameters"]),
+            format_count(active) if active != row["parameters"] else "",
+            *(str(row[key]) for key in ("layers", "hidden", "heads", "kv_heads")),
+            str(row["experts"] or ""),
+        )
+    return table
+
+
+def model_table(row: dict[str, Any], model: Model) -> Table:
+    """One model: sizes, parameters by what they do, and how to plan it."""
+    table = listing()
+    for key, value in row.items():
+        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        table.add_row(key.replace("_", " "), shown)
+    count = model_parameters(model)
+    for part in ("embedding", "head", "attention", "dense_ffn", "routed_experts", "mtp"):
+        if getattr(count, part):
+            table.add_row(f"  in {part.replace('_', ' ')}", f"{getattr(count, part):,}")
+    table.add_row("plan it", PLAN_HINT.format(row["name"]))
+    return table

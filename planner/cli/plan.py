@@ -1,0 +1,200 @@
+"""`meshplan plan`: the question from the command line, the search, the answer in three steps."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from meshplan.planner.answer.answer import plan_of, solve
+from meshplan.planner.answer.question import Arguments, Asked, ask
+from meshplan.planner.case.plan_file import write_plan
+from meshplan.planner.cli.progress import SearchLine
+from meshplan.planner.report.dry_run import dry_run_line
+from meshplan.planner.report.fit import misfit_document, misfit_lines, most_asked
+from meshplan.planner.report.output import print_json
+from meshplan.planner.report.plan import print_answer, print_comparison, print_cost, read_beside
+from meshplan.planner.search.footprint import explain as explain_misfit
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import NoLayoutFits, SearchResult
+
+JOB, PINS, OUTPUT = "The job", "Pins: 8, 1,3, 1..16 or ..4", "The answer"
+PIN_AXES = {
+    "dp": "data_parallel",
+    "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
+    "vpp": "virtual_stages",
+    "cp": "context_parallel",
+    "ep": "expert_parallel",
+    "etp": "expert_tensor_parallel",
+    "zero": "zero_stage",
+    "shard_group": "shard_group",
+    "micro_batch": "micro_batch_size",
+    "schedule": "schedule",
+    "recompute": "recompute",
+    "sequence_parallel": "sequence_parallel",
+    "offload_optimizer": "optimizer_offload",
+    "offload_activations": "activation_offload",
+}
+"""The axis that each flag pins."""
+
+
+def pin(help_text: str, metavar: str = "RANGE") -> typer.models.OptionInfo:
+    """An option that pins an axis."""
+    option: typer.models.OptionInfo = typer.Option(
+        help=help_text, metavar=metavar, rich_help_panel=PINS
+    )
+    return option
+
+
+def plan(
+    model: Annotated[
+        str, typer.Argument(help="A name (`meshplan models`), a config.json, or its folder.")
+    ],
+    gpus: Annotated[int, typer.Option(help="Accelerators.", min=1, rich_help_panel=JOB)],
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="A profile's name (`meshplan profiles`) or file.", rich_help_panel=JOB),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Instead of --cluster: the GPU.", rich_help_panel=JOB)
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="With --gpu.", min=1, rich_help_panel=JOB)
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="With --gpu: 400Gb/s of each GPU, or 8x400Gb/s of a node.", rich_help_panel=JOB
+        ),
+    ] = None,
+    seq_len: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of a sequence: 8192, 32k; 4096 unless said.", rich_help_panel=JOB
+        ),
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(help="Sequences per step.", min=1, rich_help_panel=JOB)
+    ] = None,
+    global_batch_tokens: Annotated[
+        str | None,
+        typer.Option(help="Or tokens per step: 4M (x 2**20), 1024x4096.", rich_help_panel=JOB),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="bf16, fp16, fp8, mxfp8, ...", rich_help_panel=JOB)
+    ] = "bf16",
+    optimizer: Annotated[
+        str, typer.Option(help="adamw, adamw8bit, muon, sgd.", rich_help_panel=JOB)
+    ] = "adamw",
+    expert_imbalance: Annotated[
+        float,
+        typer.Option(help="Busiest experts over the mean.", min=1.0, rich_help_panel=JOB),
+    ] = 1.0,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="megatron-bridge (the default, but for CPUs: native), torchtitan, nanotron...",
+            rich_help_panel=JOB,
+        ),
+    ] = None,
+    dp: Annotated[str | None, pin("Data parallel.")] = None,
+    tp: Annotated[str | None, pin("Tensor parallel.")] = None,
+    pp: Annotated[str | None, pin("Pipeline parallel.")] = None,
+    vpp: Annotated[str | None, pin("Virtual stages per pipeline rank.")] = None,
+    cp: Annotated[str | None, pin("Context parallel.")] = None,
+    ep: Annotated[str | None, pin("Expert parallel.")] = None,
+    etp: Annotated[str | None, pin("Expert tensor parallel.")] = None,
+    zero: Annotated[str | None, pin("ZeRO stage, 0 to 3.")] = None,
+    shard_group: Annotated[str | None, pin("Ranks that ZeRO shards over.")] = None,
+    micro_batch: Annotated[str | None, pin("Sequences per forward.")] = None,
+    schedule: Annotated[str | None, pin("1f1b, interleaved_1f1b, zb_v, ...", "WORDS")] = None,
+    recompute: Annotated[str | None, pin("none, selective, full.", "WORDS")] = None,
+    sequence_parallel: Annotated[str | None, pin("on, off.", "WORDS")] = None,
+    offload_optimizer: Annotated[
+        str | None, pin("Fraction on the host: 0 (unless said), 0,0.5,1 or on.", "FRACTIONS")
+    ] = None,
+    offload_activations: Annotated[str | None, pin("The same.", "FRACTIONS")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Plan file.", rich_help_panel=OUTPUT)
+    ] = None,
+    top: Annotated[
+        int,
+        typer.Option(help="Layouts that differ in kind.", min=1, rich_help_panel=OUTPUT),
+    ] = 3,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(help="Seconds to search at most.", min=0.0, rich_help_panel=OUTPUT),
+    ] = None,
+    price_per_gpu_hour: Annotated[
+        float | None,
+        typer.Option(
+            help="Adds what a step and 1e12 tokens cost.",
+            min=0.0,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="A framework's config, to set beside the plan.", rich_help_panel=OUTPUT),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Run the fullest rank on fake tensors too (needs torch).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="The plan as one JSON document.", rich_help_panel=OUTPUT),
+    ] = False,
+) -> None:
+    """Find the fastest layout that fits, and prove it.
+
+    Example: meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M
+    """
+    given = locals()
+    names = Arguments.__dataclass_fields__.keys() - {"pins"}
+    pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
+    asked = ask(Arguments(**{name: given[name] for name in names}, pins=pins))
+    beside = read_beside(compare) if compare else None
+    try:
+        result = searched(asked, top, time_limit)
+    except NoLayoutFits as error:
+        _refuse(asked.question, error, as_json=as_json)
+    answer = plan_of(asked, result)
+    if out:
+        write_plan(answer, out)
+    if as_json:
+        print_json(answer.model_dump(mode="json"))
+    else:
+        print_answer(asked, result, answer)
+    if price_per_gpu_hour is not None and not as_json:
+        print_cost(answer, price_per_gpu_hour)
+    if beside:
+        print_comparison(answer, beside, price_per_gpu_hour, to_stderr=as_json)
+    if dry_run:
+        print(dry_run_line(answer), file=sys.stderr if as_json else sys.stdout)
+    if out:
+        print(f"wrote {out}", file=sys.stderr)
+
+
+def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult:
+    """The search, with a line on stderr once it takes longer than a second."""
+    line = SearchLine()
+    try:
+        return solve(asked.question, top, time_limit_s, line)
+    finally:
+        line.close()
+
+
+def _refuse(question: Question, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
+    """Say what came closest, what it lacks and what would do; exit code 3."""
+    why = explain_misfit(question, most_gpus=most_asked(question))
+    if as_json:
+        print_json(misfit_document(question, why))
+    lines = [str(error), *misfit_lines(question, why)]
+    print("error: " + "\n  ".join(lines), file=sys.stderr)
+    raise typer.Exit(3)

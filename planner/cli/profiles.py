@@ -1,0 +1,168 @@
+"""`meshplan profiles`: what is known about GPUs and clusters, and what you measured yourself."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, get_args
+
+import typer
+from rich.console import Console
+
+from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
+from meshplan.hardware_profiles.schema import Cluster, Dtype
+from meshplan.planner.profiles.compare import compare, comparison_tables
+from meshplan.planner.profiles.import_points import (
+    UnreadableLog,
+    read_measurements,
+    with_measurements,
+)
+from meshplan.planner.profiles.plot import NoPlot, plot_profile
+from meshplan.planner.profiles.report import (
+    find_profile,
+    listing,
+    listing_markdown,
+    listing_tables,
+    profile_table,
+)
+
+profiles_app = typer.Typer(
+    help="Known GPUs and clusters: list, show, compare, import measurements.\n\n"
+    "Example: meshplan profiles show dgx-h100",
+    invoke_without_command=True,
+)
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+@profiles_app.callback()
+def bare(context: typer.Context) -> None:
+    """Known GPUs and clusters: list, show, compare, import measurements.
+
+    Example: meshplan profiles show dgx-h100
+    """
+    if context.invoked_subcommand is None:
+        _list(as_json=False)
+
+
+@profiles_app.command("list")
+def list_profiles(
+    as_json: Json = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The tables of docs/hardware.md.")
+    ] = False,
+) -> None:
+    """List every built-in GPU and cluster with its main figures.
+
+    Example: meshplan profiles list
+    """
+    if markdown:
+        print(listing_markdown(listing()))
+    else:
+        _list(as_json=as_json)
+
+
+@profiles_app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Cluster, GPU, or a profile file.")],
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw roofline and bandwidth curves here (png, svg).")
+    ] = None,
+) -> None:
+    """Show every number of a profile with its source.
+
+    Example: meshplan profiles show dgx-h100 --plot dgx-h100.png
+    """
+    try:
+        profile = find_profile(name)
+        if plot:
+            if not isinstance(profile, Cluster):
+                _refuse(f"{name} is a GPU: --plot draws clusters, as in dgx-h100")
+            plot_profile(profile, plot)
+    except (UnknownProfile, NoPlot, OSError) as error:
+        _refuse(str(error))
+    if as_json:
+        _print_json(profile.model_dump(mode="json"))
+    else:
+        _print(profile_table(profile))
+
+
+@profiles_app.command()
+def diff(
+    before: Annotated[str, typer.Argument(help="Cluster name or profile file.")],
+    after: Annotated[str, typer.Argument(help="Cluster name or profile file.")],
+    tolerance: Annotated[
+        float, typer.Option(help="Relative change that is still the same.", min=0.0)
+    ] = 0.1,
+    as_json: Json = False,
+) -> None:
+    """Compare two clusters, measured points kind by kind; exit 1 if one changed beyond noise.
+
+    Example: meshplan profiles diff dgx-h100 aws-p5 --tolerance 0.2
+    """
+    try:
+        found = compare(load_cluster(before), load_cluster(after), tolerance)
+    except UnknownProfile as error:
+        _refuse(str(error))
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        _print(*comparison_tables(found))
+        if found.agree:
+            print(f"{found.num_agreeing} numbers agree within {tolerance:.0%} and their noise")
+    raise typer.Exit(0 if found.agree else 1)
+
+
+@profiles_app.command("import")
+def import_files(
+    files: Annotated[list[Path], typer.Argument(help="nccl-tests logs, matmul tables.")],
+    base: Annotated[str, typer.Option("--cluster", help="What they were measured on.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write (TOML).")],
+    dtype: Annotated[str, typer.Option(help="Of matmul tables that do not say it.")] = "bf16",
+    as_json: Json = False,
+) -> None:
+    """Write a profile from nccl-tests logs and matmul tables on top of a built-in cluster.
+
+    Example: meshplan profiles import all_reduce_perf.log --cluster dgx-h100 -o mine.toml
+    """
+    if dtype not in get_args(Dtype):
+        _refuse(f"--dtype {dtype}: one of {', '.join(get_args(Dtype))}")
+    try:
+        imported = [read_measurements(path, dtype=dtype) for path in files]  # type: ignore[arg-type]
+        cluster = with_measurements(load_cluster(base), imported, out.stem)
+        save_cluster(cluster, out)
+    except (UnknownProfile, UnreadableLog, OSError) as error:
+        _refuse(str(error))
+    counts = {
+        file.file: {"collectives": len(file.curves), "matmuls": len(file.matmuls)}
+        for file in imported
+    }
+    if as_json:
+        _print_json({"profile": str(out), "name": cluster.name, "imported": counts})
+        return
+    for name, count in counts.items():
+        print(f"{name}: {count['collectives']} collectives, {count['matmuls']} matmuls")
+    print(f"wrote {out}; use it with --cluster {out}")
+
+
+def _list(*, as_json: bool) -> None:
+    found = listing()
+    if as_json:
+        _print_json(dict(found))
+        return
+    _print(*listing_tables(found))
+
+
+def _print(*tables: Any) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in tables:
+        console.print(table)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=2))
+
+
+def _refuse(message: str) -> NoReturn:
+    """One line on stderr, exit 2: the user can mend it."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(2)

@@ -1,0 +1,54 @@
+"""What a running search says on stderr: nothing for a second, then one line, kept current."""
+
+import sys
+import time
+from typing import TextIO
+
+from meshplan.costmodels.units import format_seconds
+from meshplan.planner.search.search import Progress
+
+QUIET_S = 1.0
+LINE_EVERY_S = 5.0
+
+
+class SearchLine:
+    """Prints where a search stands; a terminal's line is rewritten, a log gets one every 5 s."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._started = time.monotonic()
+        self._last_s = -LINE_EVERY_S
+        self._width = 0
+
+    def __call__(self, progress: Progress) -> None:
+        """Show `progress` if there is reason to."""
+        elapsed_s = time.monotonic() - self._started
+        if elapsed_s < QUIET_S:
+            return
+        if self._stream.isatty():
+            text = describe(progress, elapsed_s)
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+            self._stream.flush()
+        elif elapsed_s - self._last_s >= LINE_EVERY_S:
+            self._last_s = elapsed_s
+            print(describe(progress, elapsed_s), file=self._stream)
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+
+def describe(progress: Progress, elapsed_s: float) -> str:
+    """One line: time, the best plan and its distance from the bound, the work done."""
+    work = f"{progress.candidates:,} layouts, {progress.cpsat_solves} CP-SAT solves"
+    if progress.best_s is None:
+        return f"searching {elapsed_s:.0f} s: nothing fits yet, {work}"
+    gap = 1 - progress.bound_s / progress.best_s
+    return (
+        f"searching {elapsed_s:.0f} s: best {format_seconds(progress.best_s)}, at most "
+        f"{max(0.0, gap):.1%} from optimal, {work}; Ctrl-C keeps the best"
+    )

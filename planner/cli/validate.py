@@ -1,0 +1,194 @@
+"""`meshplan validate`: the cost model against measured runs."""
+
+import datetime
+import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from meshplan import hardware_profiles
+from meshplan.planner.runs.accuracy import summary
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import read_runs, run_of
+from meshplan.planner.runs.validate import Predicted, Skipped, json_row, predict_rows
+from meshplan.planner.text_files import write_text
+
+BUILT_IN = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
+
+
+CHUNK = 100
+MANY_ROWS = 400  # below this, starting a second process costs more than it saves
+
+
+class UnreadableRuns(ValueError):
+    """A file of measured runs that cannot be read; one line."""
+
+
+def validate(
+    runs: Annotated[Path | None, typer.Argument(help="CSV of measured runs.")] = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="Write every row's prediction here ('-': stdout).")
+    ] = None,
+    suite: Annotated[str, typer.Option(help="Only these suites, comma-separated.")] = "",
+    grade: Annotated[str, typer.Option(help="Only these grades, such as A,B.")] = "",
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw predicted against measured (.png, .svg or .html).")
+    ] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="Learn the fitted constants into this folder.")
+    ] = None,
+) -> None:
+    """Score the cost model against measured runs, by suite.
+
+    Example: meshplan validate --grade A,B --json out.json
+
+    Without a file the published runs that ship with meshplan are used. Columns: docs/accuracy.md.
+    """
+    rows = _rows(runs or BUILT_IN, _words(suite), _words(grade))
+    if fit is not None:
+        _fit(rows, fit, runs)
+        return
+    results = _predict(rows)
+    predicted = [row for row in results if isinstance(row, Predicted)]
+    document: dict[str, Any] = {
+        "rows": [json_row(row) for row in results],
+        "summary": summary(predicted, len(results) - len(predicted)),
+    }
+    if json_out is not None:
+        text = json.dumps(document, indent=1) + "\n"
+        if str(json_out) == "-":
+            print(text, end="")
+            return
+        write_text(json_out, text)
+    _print(document["summary"], results)
+    if plot is not None:
+        from meshplan.planner.report.validate_plot import (
+            draw,  # draws only when asked: matplotlib is an extra
+        )
+
+        draw(predicted, plot)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word.strip() for word in text.split(",") if word.strip())
+
+
+def _rows(path: Path, suites: frozenset[str], grades: frozenset[str]) -> list[dict[str, str]]:
+    try:
+        rows = list(read_runs(path))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise UnreadableRuns(f"{path}: cannot be read as measured runs: {error}") from None
+    return [
+        row for row in rows
+        if (not suites or row.get("suite") in suites) and (not grades or row.get("grade") in grades)
+    ]  # fmt: skip
+
+
+def _predict(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    chunks = [rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK)]
+    workers = min(os.cpu_count() or 1, len(chunks)) if len(rows) >= MANY_ROWS else 1
+    results: list[Predicted | Skipped] = []
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("predicting", total=len(rows))
+        with ExitStack() as stack:
+            context = multiprocessing.get_context("spawn")
+            pool = (
+                stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+                if workers > 1
+                else None
+            )
+            for found in pool.map(_predict_chunk, chunks) if pool else map(_predict_chunk, chunks):
+                results += found
+                progress.advance(bar, len(found))
+    return results
+
+
+def _predict_chunk(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:
+    return list(predict_rows(rows))
+
+
+def _fit(rows: list[dict[str, str]], folder: Path, path: Path | None) -> None:
+    """Write one file per engine; a user's own runs correct the constants that ship."""
+    from meshplan.hardware_profiles.toml_io import write_toml
+    from meshplan.hardware_profiles.tunings import load_fit
+    from meshplan.planner.runs.fit import fit_all
+
+    runs = []
+    for row in rows:
+        try:
+            runs.append(run_of(row))
+        except SkippedRow:
+            continue  # said by a validation without --fit
+    console = Console(stderr=True)
+    today = datetime.date.today().isoformat()
+    folder.mkdir(parents=True, exist_ok=True)
+    source = "hardware_profiles/published/runs.csv" if path is None else str(path)
+    known = None if path is None else (lambda engine, gpu: load_fit(engine, gpu).tuning)
+    for engine, families in fit_all(runs, source, today, console.print, known).items():
+        document = {name: fit.model_dump(exclude_defaults=True) for name, fit in families.items()}
+        write_toml(document, folder / f"{engine}.toml")
+        print(f"{folder / engine}.toml: {', '.join(sorted(families))}")
+
+
+def _percent(value: float | None, signed: bool = False) -> str:
+    if value is None:
+        return "n/a"
+    return f"{value:+.1%}" if signed else f"{value:.1%}"
+
+
+def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
+    console = Console()
+    table = Table("suite", "rows", "median", "p90", "bias", "6ND at MFU 0.42", title="Step time")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    grades = {f"all of grade {grade}": cell for grade, cell in report["by_grade"].items()}
+    for name, cell in (report["step_time"] | grades).items():
+        table.add_row(
+            name, str(cell["rows"]), _percent(cell["median"]), _percent(cell["p90"]),
+            _percent(cell["bias"], signed=True), _percent(cell["simple_median"]),
+        )  # fmt: skip
+    console.print(table)
+    over_suites = _percent(report["mean_of_suite_medians"])
+    console.print(f"mean of the suites' medians (A, B): {over_suites}")
+    for kind in ("allocated", "reserved"):
+        if cell := report[kind]:
+            console.print(
+                f"{kind} memory, {cell['rows']} rows: median {_percent(cell['median'])}, "
+                f"p90 {_percent(cell['p90'])}, bias {_percent(cell['bias'], signed=True)}"
+            )
+    _print_choice(console, report)
+    reasons: dict[str, int] = {}
+    for row in results:
+        if isinstance(row, Skipped):
+            reasons[row.reason] = reasons.get(row.reason, 0) + 1
+    for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:8]:
+        console.print(f"skipped {count}: {reason}", highlight=False)
+
+
+def _print_choice(console: Console, report: dict[str, Any]) -> None:
+    fits = report["fits"]
+    if fits["balanced_accuracy"] is not None:
+        console.print(
+            f"does it fit: {_percent(fits['balanced_accuracy'])} balanced; {fits['missed']} of "
+            f"{fits['out_of_memory']} out-of-memory rows said to fit, {fits['careful']} of "
+            f"{fits['fitting']} fitting rows said not to"
+        )
+    if found := report["choice"]:
+        console.print(
+            f"choice in {found['groups']} groups: regret median "
+            f"{_percent(found['median_regret'])}, mean {_percent(found['mean_regret'])}, Spearman "
+            f"{found['spearman']:.2f}; rules of thumb: median "
+            f"{_percent(found['rules_median_regret'])}, mean "
+            f"{_percent(found['rules_mean_regret'])}"
+        )

@@ -1,0 +1,148 @@
+"""Layouts that differ in nothing but prices and micro-batches, so that one array holds them all.
+
+Letters as in `planner.problem.closed_form`; arrays are [layout, ...].
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.layout import Schedule
+from meshplan.planner.problem.closed_form import ClosedForm
+from meshplan.planner.problem.coefficients import ABSENT, Coefficients
+from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
+from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.space.stage_splits import splits
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pipelines:
+    """What one layout or many run alike, and what they cost.
+
+    prices      a row for each, held in memory as the schedule holds them
+    modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
+    pattern     the kind of each layer in model order
+    splits      the layers per stage to choose from, None for any
+    empty_ends  the first and the last of several stages may hold no layer
+    """
+
+    prices: Coefficients
+    schedule: Schedule
+    pp: int
+    vpp: int
+    modes: tuple[int, ...]
+    pattern: tuple[int, ...]
+    splits: tuple[tuple[int, ...], ...] | None = None
+    empty_ends: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages in all."""
+        return self.pp * self.vpp
+
+    @cached_property
+    def kind_counts(self) -> tuple[int, ...]:
+        """Layers of each kind."""
+        return tuple(self.pattern.count(kind) for kind in range(self.prices.layer_ns.shape[1]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alike(Pipelines):
+    """Layouts of one schedule, ranks, chunks, recompute modes and splits; `m` and prices differ."""
+
+    m: Ints
+
+    def take(self, rows: "Ints | slice") -> "Alike":
+        """Some of them."""
+        return replace(self, prices=self.prices.take(rows), m=self.m[rows])
+
+    def __len__(self) -> int:
+        return len(self.m)
+
+    @cached_property
+    def vectors(self) -> Ints:
+        """[layout, rank, chunk] the fullest in-flight vector of each rank."""
+        shapes, which = self._shapes
+        return np.stack([shape.fullest for shape in shapes])[which]
+
+    @cached_property
+    def covers(self) -> Floats:
+        """[layout, which, rank, chunk] `PipelineShape.covers`."""
+        shapes, which = self._shapes
+        return np.stack([shape.covers for shape in shapes])[which]
+
+    @property
+    def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The virtual stages of each rank, in model order."""
+        return self._shapes[0][0].chunks_of_rank
+
+    @property
+    def ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The ranks that hold the embedding and the head, and the place of their chunk there."""
+        return self._shapes[0][0].ends
+
+    @cached_property
+    def _shapes(self) -> tuple[list[PipelineShape], Ints]:
+        sizes, which = np.unique(self.m, return_inverse=True)
+        shape = partial(pipeline_shape, self.schedule, self.pp, self.vpp)
+        return [shape(m) for m in sizes.tolist()], which
+
+    @cached_property
+    def fastest(self) -> tuple[Ints, Ints]:
+        """[layout, kind] ns of a layer in its fastest mode, and the KiB that it saves there."""
+        modes, prices = list(self.modes), self.prices
+        ns, kib = prices.layer_ns[:, :, modes], prices.layer_saved_kib[:, :, modes]
+        least = ns.min(axis=2)
+        return least, np.where(ns == least[:, :, None], kib, ABSENT).min(axis=2)
+
+    @cached_property
+    def form(self) -> ClosedForm[Ints]:
+        """The coefficients of the objective."""
+        return self.prices.form(self.schedule, self.pp, self.vpp, self.m)
+
+    @cached_property
+    def least_work_ns(self) -> Ints:
+        """T, by layout."""
+        c = self.prices
+        layers = c.layer_ns[:, :, list(self.modes)].min(2) @ np.array(self.kind_counts)
+        total: Ints = layers + c.embedding_ns + c.head_ns + self.chunks * c.send_ns
+        return total
+
+    @cached_property
+    def least_end_ns(self) -> Ints:
+        """e and the constant, by layout."""
+        c = self.prices
+        layers = c.layer_step_ns @ np.array(self.kind_counts)
+        mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
+        return mean + c.fixed_step_ns + self.form.constant_ns
+
+
+def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Variant) -> Alike:
+    """`rows` of `space`, which have equally many pipeline ranks, run as `variant`."""
+    pp, vpp = int(space.grid.pipeline_parallel[rows[0]]), variant.virtual_stages
+    return Alike(
+        prices=coefficients.take(rows).held_as(variant.schedule),
+        m=space.grid.num_micro_batches[rows],
+        schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
+        pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
+        empty_ends=space.legality.layers_count_ends,
+    )  # fmt: skip
+
+
+def end_costs(alike: Alike) -> tuple[Ints, Ints]:
+    """[layout, rank] ns and KiB without a layer."""
+    c, shape = alike.prices, (len(alike), alike.pp)
+    least = c.transient_kib[:, list(alike.modes)].min(1)
+    base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], alike.pp, axis=1)
+    transient = np.repeat(least[:, None], alike.pp, axis=1)
+    (first, at_first), (last, at_last) = alike.ends
+    held = alike.vectors[:, first, at_first]
+    base[:, first] += c.embedding_ns
+    static[:, first] += c.embedding_state_kib + held * c.embedding_saved_kib
+    held = alike.vectors[:, last, at_last]
+    base[:, last] += c.head_ns
+    static[:, last] += c.head_state_kib + held * c.head_saved_kib
+    transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)
+    return base, static + transient

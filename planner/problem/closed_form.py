@@ -1,0 +1,81 @@
+"""The closed form of a pipeline's step: what the search minimises, in nanoseconds.
+
+    step = weight x slowest + share x sum c_j + constant + D
+
+    1f1b, gpipe        (m - 1) max c_j + sum c_j                                       2006.09503
+    zb_h1              the same less (S - 2 + min(m, S)) w: with equal stages and m >= S the bubble
+                       is (S - 1)(F + I - W)                                           2401.10241
+    interleaved_1f1b   m sum over rows of the row's max c_j + (S - 1) mean c_j         2104.04473
+    zb_v, dualpipe_v   m max over ranks of both chunks' sum + (S - 1)(F + 3 (I - W)), F alone where
+                       W is longer than I; with m < S one micro-batch's way there and back counts:
+                       2 S (F + I) + W + (m - 1) (F + I + W)
+
+    S, V, m  pipeline ranks, chunks per rank, micro-batches
+    c_j      one micro-batch in chunk j: layers, recomputation, transfer, embedding or head
+    F, I, W  forward, input gradient (with its recomputation) and weight gradient of the mean chunk
+    w        the least of the three
+    row      the chunks with one place on their ranks: a group of S micro-batches passes row after
+             row, and in each it waits for the row's slowest chunk
+    D        the largest sum of once-per-step costs of a rank, and what no rank escapes
+
+Equal stages are exact but for the V shapes, whose greedy order has no closed form: the factor 3 is
+the middle of what their simulation shows. `tests/planner/test_closed_form.py` holds the distances.
+
+Leaves out: what an overlapped transfer delays; DualPipe's overlap of a forward and a backward.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+
+Number = TypeVar("Number", int, NDArray[np.int64])
+
+
+class Passes(NamedTuple, Generic[Number]):
+    """One micro-batch's passes through the whole model, transfers too, recomputation apart."""
+
+    forward_ns: Number
+    input_grad_ns: Number
+    weight_grad_ns: Number
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm(Generic[Number]):
+    """The coefficients; the share is `over` / `under`."""
+
+    weight: Number
+    over: Number
+    under: int
+    constant_ns: Number
+
+    def share_ns(self, work_ns: Any) -> Any:
+        """share x `work_ns`, rounded up."""
+        return -(-self.over * work_ns // self.under)
+
+
+def closed_form(
+    schedule: Schedule, pp: int, vpp: int, m: Number, passes: Passes[Number]
+) -> ClosedForm[Any]:
+    """The form of one layout, or of many that differ in `m` and `passes`."""
+    if schedule in V_SHAPED:
+        return _v_shaped(pp, m, passes)
+    if vpp > 1:
+        return ClosedForm(m, pp - 1, pp * vpp, 0)
+    if schedule != "zb_h1":
+        return ClosedForm(m - 1, 1, 1, 0)
+    least = np.minimum.reduce(passes)
+    return ClosedForm(m - 1, 1, 1, -((pp - 2 + np.minimum(m, pp)) * least // pp))
+
+
+def _v_shaped(pp: int, m: Number, passes: Passes[Number]) -> ClosedForm[Any]:
+    f, i, w = passes
+    chunks, few, waits = 2 * pp, m < pp, i > w
+    # F + 3 (I - W) = 3 c - 2 F - 6 W with c = F + I + W
+    over = np.where(few, chunks - m - 1, np.where(waits, 3 * (pp - 1), 0))
+    fill = np.where(waits, -(pp - 1) * (2 * f + 6 * w), (pp - 1) * f)
+    return ClosedForm(m, over, chunks, np.where(few, -(chunks - 1) * w, fill) // chunks)

@@ -1,0 +1,68 @@
+"""What follows from a schedule, its ranks, chunks and micro-batches alone: who holds which chunk,
+and how many micro-batches each rank holds in it at once. Found once per shape, not once per layout.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.in_flight import V_SHAPED, Vector, in_flight, rank_of_chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineShape:
+    """The ranks of a pipeline.
+
+    in_flight        micro-batches held, by rank, as vectors over the rank's chunks; and as matrices
+    chunks_of_rank   the virtual stages of each rank, in model order
+    fullest          of each rank the vector with the largest sum, one row per rank
+    covers           `fullest`, and means of vectors that spread over more chunks: what fits by each
+                     vector fits by their means, [which, rank, chunk]
+    waits            groups of chunks, or of ranks' chunks together (V shapes), of which all wait
+                     for the slowest (`planner.problem.closed_form`)
+    ends             for the embedding and the head: the rank that holds it, and the place of its
+                     chunk among that rank's
+    """
+
+    in_flight: tuple[tuple[Vector, ...], ...]
+    matrices: tuple[Ints, ...]
+    chunks_of_rank: tuple[tuple[int, ...], ...]
+    fullest: Ints
+    covers: Floats
+    waits: tuple[tuple[tuple[int, ...], ...], ...]
+    ends: tuple[tuple[int, int], tuple[int, int]]
+
+
+@cache
+def pipeline_shape(schedule: Schedule, pp: int, vpp: int, m: int) -> PipelineShape:
+    """The shape of `pp` ranks with `vpp` chunks each that run `m` micro-batches."""
+    held, chunks = in_flight(schedule, pp, vpp, m), pp * vpp
+    holder = [rank_of_chunk(schedule, pp, chunk) for chunk in range(chunks)]
+    chunks_of_rank = tuple(
+        tuple(chunk for chunk, rank in enumerate(holder) if rank == s) for s in range(pp)
+    )
+    first, last = ((holder[j], chunks_of_rank[holder[j]].index(j)) for j in (0, chunks - 1))
+    return PipelineShape(
+        in_flight=held,
+        matrices=tuple(np.array(vectors, np.int64) for vectors in held),
+        chunks_of_rank=chunks_of_rank,
+        fullest=np.array([max(rank, key=sum) for rank in held], np.int64),
+        covers=np.array([_covers(vectors) for vectors in held], float).swapaxes(0, 1),
+        waits=(chunks_of_rank,)
+        if schedule in V_SHAPED
+        else tuple(tuple((j,) for j in range(row * pp, (row + 1) * pp)) for row in range(vpp)),
+        ends=(first, last),
+    )
+
+
+def _covers(vectors: tuple[Vector, ...]) -> list[Floats]:
+    """The fullest vector, and means that no choice of a few chunks can serve."""
+    held = np.array(vectors, float)
+    if len(held[0]) == 1:
+        return [held.max(axis=0)]
+    first, middle, last = held[0], held[len(held) // 2], held[-1]
+    means = [held.mean(axis=0), last, (first + last) / 2, middle, (first + middle + last) / 3]
+    return [held[held.sum(axis=1).argmax()], *means]

@@ -1,0 +1,1 @@
+"""Hardware profiles: reports, comparison, import."""

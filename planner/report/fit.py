@@ -1,0 +1,148 @@
+"""Step 1 of the answer: the fewest GPUs that hold a step; and what is said when nothing fits.
+
+frees   bytes that one change takes off the fullest rank: the changes of `planner.check.fixes`, and
+        an optimizer that keeps its moments in 8 bits or runs on the host
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from meshplan.costmodels.units import GIB, format_bytes
+from meshplan.planner.answer.answer import case_at
+from meshplan.planner.answer.explain import needed_bytes, runs
+from meshplan.planner.case.plan_file import Prediction, said
+from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.check.fixes import changes
+from meshplan.planner.check.verdicts import fullest, largest_category
+from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
+from meshplan.planner.search.footprint import Explanation, Fit, NearestMiss, minimum_gpus
+from meshplan.planner.search.priced_space import Question
+
+SHOWN_SAVINGS = 3
+NOUNS = {"optimizer": "optimizer states", "transient": "transient buffers"}
+MOST_GPUS_ASKED = 1024
+"""How far to look for a number of GPUs that is enough, where the question's own is not."""
+LEAST_SAVING = 0.05 * GIB
+
+
+def print_fit(out: Console, question: Question) -> None:
+    """Step 1 on stdout."""
+    out.print(step_heading(1, "Fit the model"))
+    found = minimum_gpus(question)
+    if found is None:
+        sizes = f"none of the smaller whole numbers of nodes, only {question.gpus} GPUs,"
+        out.print(indented(f"{sizes} hold a step"))
+        return
+    case = case_at(replace(question, gpus=found.gpus), found.layout)
+    prediction = predicted(case)
+    tried = f"{found.gpus} GPUs hold a step, no fewer{_tried(question, found.gpus)} do"
+    few = "1 GPU holds a step" if found.gpus == 1 else tried
+    out.print(indented(Text(f"{few}: ") + Text(found.layout.label, style="bold")))
+    rank, memory = fullest(prediction)
+    out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
+    out.print(indented(memory_legend()))
+    out.print(indented(bound_line(case, prediction)))
+
+
+def _tried(question: Question, found: int) -> str:
+    """What "fewer" means beyond one node, where counts that are no whole nodes are not asked."""
+    return " whole nodes" if found > question.cluster.gpus_per_node else ""
+
+
+def bound_line(case: Case, prediction: Prediction) -> str:
+    """What fills the fullest rank, and what would free most of it."""
+    rank, memory = fullest(prediction)
+    category = largest_category(memory)
+    size = format_bytes(getattr(memory, category))
+    line = f"rank {rank} is the fullest, its largest part {NOUNS.get(category, category)}: {size}"
+    freed = sorted(savings(case, prediction), key=lambda saving: -saving[1])[:SHOWN_SAVINGS]
+    if freed:
+        told = ", ".join(f"{text} {format_bytes(size)}" for text, size in freed)
+        line += f"; what frees most: {told}"
+    return line
+
+
+def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
+    """Each single change that lowers the fullest rank's peak, and by how many bytes."""
+    before = needed_bytes(prediction.memory)
+    cases = [(fix.text, replace(case, layout=fix.layout)) for fix in changes(case)]
+    if case.training.optimizer == "adamw":
+        training = replace(case.training, optimizer="adamw8bit")
+        cases.append(("8-bit optimizer moments", replace(case, training=training)))
+    if not case.layout.optimizer_offload:
+        layout = replace(case.layout, optimizer_offload=1.0)
+        cases.append(("the optimizer on the host", replace(case, layout=layout)))
+    for text, changed in cases:
+        if runs(changed):
+            freed = before - needed_bytes(stage_memory(step_model_of(changed)))
+            if freed > LEAST_SAVING:
+                yield text, freed
+
+
+def misfit_lines(question: Question, why: Explanation) -> list[str]:
+    """Why nothing fits: the nearest miss, the pins that forbid it, and what would do."""
+    lines = []
+    if why.nearest is None:
+        lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
+    else:
+        lines.append(_miss(why.nearest))
+    for pin, fit in why.relaxations.items():
+        lines.append(f"without the pin {pin} it fits: {fit.layout.label}")
+    if why.on_host:
+        lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.label}")
+    if why.enough:
+        lines.append(f"it fits from {why.enough.gpus} GPUs on: {why.enough.layout.label}")
+    if why.fewer:
+        lines.append(f"it fits on {why.fewer.gpus} GPUs: {why.fewer.layout.label}")
+    if not (why.relaxations or why.enough or why.fewer):
+        lines.append(
+            f"no number of GPUs up to {most_asked(question)} holds it as asked (tried: every "
+            "number within a node, then whole nodes)"
+        )
+    return lines
+
+
+def most_asked(question: Question) -> int:
+    """The most GPUs that are tried for the sake of the explanation."""
+    return max(4 * question.gpus, MOST_GPUS_ASKED)
+
+
+def _miss(nearest: NearestMiss) -> str:
+    return (
+        f"the nearest miss, {nearest.layout.label}, lacks {format_bytes(nearest.lacking_bytes)} "
+        f"({nearest.lacking_bytes:,.0f} bytes) of {format_bytes(nearest.capacity_bytes)} per GPU"
+    )
+
+
+def _largest_rule(why: Explanation) -> str:
+    rules = sorted(why.dropped.items(), key=lambda item: -item[1])
+    return rules[0][0] if rules else "no shape divides"
+
+
+def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
+    """The same as one JSON document."""
+    return {
+        "status": "INFEASIBLE",
+        "gpus": question.gpus,
+        "nearest": None
+        if why.nearest is None
+        else {
+            "layout": said(why.nearest.layout),
+            "lacking_bytes": why.nearest.lacking_bytes,
+            "capacity_bytes": why.nearest.capacity_bytes,
+        },
+        "relaxations": {pin: _fit(fit) for pin, fit in why.relaxations.items()},
+        "enough": None if why.enough is None else _fit(why.enough),
+        "fewer": None if why.fewer is None else _fit(why.fewer),
+        "on_host": None if why.on_host is None else _fit(why.on_host),
+        "dropped": why.dropped,
+    }
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    return {"gpus": fit.gpus, "layout": said(fit.layout)}

@@ -1,0 +1,218 @@
+"""What people see in the terminal: the plan in its three steps, the proof, memory and time.
+
+The only file of the planner that knows colours. Everything prints without them too: the memory bars
+are letters, one per category.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from meshplan.costmodels.units import GIB, format_bytes, format_seconds
+from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
+from meshplan.planner.case.host_memory import host_use
+from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
+from meshplan.planner.case.resolve import cluster_named
+from meshplan.planner.report.output import listing
+
+BAR = 50
+CATEGORIES = {
+    "weights": ("w", "blue"),
+    "gradients": ("g", "cyan"),
+    "optimizer": ("o", "magenta"),
+    "activations": ("a", "green"),
+    "transient": ("t", "yellow"),
+    "slack": ("s", "bright_black"),
+    "context": ("c", "red"),
+}
+"""The parts of a rank's memory in the order they are stacked, with their letter and colour."""
+
+
+def step_heading(number: int, title: str) -> Text:
+    """The heading of one of the three steps."""
+    return Text(f"\n{number}  {title}", style="bold")
+
+
+def indented(renderable: RenderableType) -> Padding:
+    """`renderable` under the heading of its step."""
+    return Padding(renderable, (0, 0, 0, 3))
+
+
+def time_line(prediction: Prediction) -> Text:
+    """Step time with the range of 8 in 10 runs, throughput and utilisation."""
+    parts = [
+        f"step {format_seconds(prediction.step_time_s)}{range_of(prediction)}",
+        f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s per GPU",
+    ]
+    if prediction.mfu is not None:
+        parts.append(f"MFU {prediction.mfu:.1%}")
+    return Text(", ".join(parts))
+
+
+def range_of(prediction: Prediction) -> str:
+    """Between what 8 of 10 runs fall, in brackets; empty where a plan does not say."""
+    low, high = prediction.step_time_low_s, prediction.step_time_high_s
+    if low is None or high is None:
+        return ""
+    return f" ({format_seconds(low)} to {format_seconds(high)} in 8 of 10 runs)"
+
+
+def parts_table(parts: TimeParts) -> Table:
+    """Where the step time goes, largest first, with a bar each."""
+    table = listing()
+    total_s = parts.total_s
+    for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
+        share = seconds / total_s
+        if share >= 0.001:
+            bar = Text("#" * max(1, round(share * 40)), style="blue")
+            table.add_row(PART_NAMES[name], format_seconds(seconds), f"{share:.1%}", bar)
+    return table
+
+
+def memory_bars(
+    memory: Sequence[StageMemory], gpu_memory_bytes: float, first_rank: int = 0
+) -> Table:
+    """Stacked bars, one per pipeline rank (neighbours that hold the same share a line)."""
+    table = listing()
+    fullest = needed_bytes(memory)
+    scale = BAR / max(gpu_memory_bytes, fullest)
+    for title, stage in folded(memory, first_rank):
+        bar = Text()
+        for name, (letter, colour) in CATEGORIES.items():
+            length = round(getattr(stage, name) * scale)
+            bar.append(
+                letter * length, style=f"{colour} on {colour}" if sys.stdout.isatty() else ""
+            )
+        free = round(gpu_memory_bytes * scale) - len(bar)
+        bar.append("." * max(0, free))
+        used = f"{needed_of(stage) / GIB:.1f} of {format_bytes(gpu_memory_bytes)}"
+        table.add_row(title, bar, used)
+    return table
+
+
+def folded(memory: Sequence[StageMemory], first_rank: int = 0) -> list[tuple[str, StageMemory]]:
+    """Title and memory of each pipeline rank; neighbours alike to 0.1 GiB become one."""
+
+    def rounded(item: tuple[int, StageMemory]) -> tuple[float, ...]:
+        return tuple(round(getattr(item[1], name) / GIB, 1) for name in CATEGORIES)
+
+    rows = []
+    for _, group in groupby(enumerate(memory, first_rank), key=rounded):
+        ranks = list(group)
+        first, last = ranks[0][0], ranks[-1][0]
+        rows.append((f"rank {first}" if first == last else f"ranks {first}-{last}", ranks[0][1]))
+    return rows
+
+
+def memory_legend() -> Text:
+    """What the letters and colours of the bars mean."""
+    legend = Text()
+    for name, (letter, colour) in CATEGORIES.items():
+        legend.append(f"{letter} ", style=colour)
+        legend.append(f"{name}  ")
+    return legend
+
+
+def memory_table(memory: Sequence[StageMemory]) -> Table:
+    """GiB by category and pipeline rank."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("GiB")
+    for name in (*CATEGORIES, "allocated", "reserved"):
+        table.add_column(name, justify="right")
+    for title, stage in folded(memory):
+        values = (getattr(stage, name) for name in (*CATEGORIES, "allocated", "reserved"))
+        table.add_row(title, *(f"{value / GIB:.1f}" for value in values))
+    return table
+
+
+def host_line(plan: Plan) -> str:
+    """What is kept on the host, empty where nothing is."""
+    assert plan.prediction is not None
+    host_bytes = [stage.host for stage in plan.prediction.memory]
+    if not any(host_bytes):
+        return ""
+    return host_use(host_bytes, cluster_named(plan.cluster.name), plan.cluster.gpus).text
+
+
+def stages_line(plan: Plan) -> str:
+    """Layers of each virtual stage in model order, and how many of all recompute what."""
+    stages = plan.layout.stages
+    runs = [(layers, len(list(group))) for layers, group in groupby(s.layers for s in stages)]
+    counts = ", ".join(
+        f"{count} x {layers}" if count > 1 else str(layers) for layers, count in runs
+    )
+    total = sum(stage.layers for stage in stages)
+    full = sum(stage.full_layers for stage in stages)
+    selective = sum(stage.selective_layers for stage in stages)
+    told = [f"{counts} layers"]
+    if full:
+        told.append(f"{full} of {total} recomputed")
+    if selective:
+        told.append(f"{selective} of {total} selectively recomputed")
+    return ", ".join(told)
+
+
+def proof_lines(search: SearchReport) -> list[str]:
+    """What the search proved, and what it did for that."""
+    if search.status == "OPTIMAL":
+        claim = (
+            f"OPTIMAL: under the closed-form prices, where the best takes "
+            f"{format_seconds(search.bound_s)}, no legal layout is faster"
+        )
+    else:
+        claim = (
+            f"FEASIBLE: the search was ended; under the closed-form prices nothing is faster than "
+            f"{format_seconds(search.bound_s)}, {search.gap:.1%} below the best found"
+        )
+    work = (
+        f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
+        f"solves, {search.wall_s:.2f} s"
+    )
+    return [claim, work]
+
+
+def runners_table(plan: Plan) -> Table:
+    """The runners-up and what each lost by."""
+    assert plan.prediction is not None
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for heading in ("runner-up", "step", "slower", "reserved", "lost by"):
+        table.add_column(
+            heading, justify="left" if heading in ("runner-up", "lost by") else "right"
+        )
+    for other in plan.runners_up:
+        slower = other.step_time_s / plan.prediction.step_time_s - 1
+        table.add_row(
+            other.layout.label,
+            format_seconds(other.step_time_s),
+            f"{slower:+.1%}",
+            format_bytes(other.reserved_bytes),
+            lost_text(other),
+        )
+    return table
+
+
+def lost_text(other: RunnerUp, most: int = 2) -> str:
+    """The parts that cost a runner-up most."""
+    found = [(name, s) for name, s in other.lost_by.items() if s > 0][:most]
+    return ", ".join(f"{PART_NAMES[name]} +{format_seconds(s)}" for name, s in found)
+
+
+def dropped_table(dropped: dict[str, int]) -> Table:
+    """How many layouts each rule dropped before pricing."""
+    table = listing()
+    for reason, count in sorted(dropped.items(), key=lambda item: -item[1]):
+        table.add_row(f"{count:,}", reason)
+    return table
+
+
+def bullets(lines: Iterable[str]) -> Table:
+    """One entry each with a dash, further lines indented."""
+    table = listing()
+    for line in lines:
+        table.add_row("-", Text(line))
+    return table

@@ -1,0 +1,121 @@
+"""The timeline of one training step: what each pipeline rank does when, and its Chrome trace.
+
+The actions are those that `costmodels.schedule.simulation.play` times; each rank then reduces the
+gradients that were not hidden, and updates its weights when all ranks have reduced theirs. The
+last event ends when the step does, but for what `StepTime.fixed_s` adds once.
+
+Trace format: Trace Event Format, complete events ("ph": "X"), microseconds; one thread per rank.
+Chrome (chrome://tracing) and ui.perfetto.dev open it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.schedule.actions import Action
+from meshplan.costmodels.schedule.simulation import play
+from meshplan.costmodels.step.step import StepModel
+
+NAMES = {
+    "F": "forward",
+    "B": "backward",
+    "I": "input gradient",
+    "W": "weight gradient",
+    "R": "gradient reduction",
+    "U": "weight update",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One piece of work of one pipeline rank; `kind` is a key of `NAMES`.
+
+    stage, micro_batch   -1 where the work belongs to none
+    """
+
+    rank: int
+    kind: str
+    stage: int
+    micro_batch: int
+    start_s: float
+    end_s: float
+
+    @property
+    def title(self) -> str:
+        """Such as `2F0`; the name of the work where it belongs to no stage."""
+        if self.stage < 0:
+            return NAMES[self.kind]
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeline:
+    """All events of a step, rank after rank; `micro_batches` of them were played."""
+
+    ranks: int
+    micro_batches: int
+    events: tuple[Event, ...]
+
+    @property
+    def end_s(self) -> float:
+        """When the last event ends."""
+        return max(event.end_s for event in self.events)
+
+
+def step_timeline(step_model: StepModel, most_micro_batches: int | None = None) -> StepTimeline:
+    """What `step_model` does in one step, of at most so many micro-batches."""
+    la, model = step_model.layout, step_model
+    m = shortened(la, model.m, most_micro_batches)
+    played = play(la.schedule, la.pipeline_parallel, la.virtual_stages, m, model.work)
+    events = [
+        _event(rank, action, start, end)
+        for rank, actions in enumerate(played.actions)
+        for action, start, end in actions
+    ]
+    ranks = range(la.pipeline_parallel)
+    reduced = [end + model.reduce_s(rank) for rank, end in enumerate(played.end_s)]
+    done = max(reduced)
+    for rank in ranks:
+        events.append(Event(rank, "R", -1, -1, played.end_s[rank], reduced[rank]))
+        events.append(Event(rank, "U", -1, -1, done, done + model.update_s(rank)))
+    kept = (event for event in events if event.end_s > event.start_s)
+    return StepTimeline(la.pipeline_parallel, m, tuple(kept))
+
+
+def shortened(layout: Layout, micro_batches: int, most: int | None) -> int:
+    """As many micro-batches as `most` allows, still a multiple of pipeline_parallel above it."""
+    if most is None or micro_batches <= most:
+        return micro_batches
+    pp = layout.pipeline_parallel
+    return min(micro_batches, max(most - most % pp, 2 * pp))
+
+
+def _event(rank: int, action: Action, start_s: float, end_s: float) -> Event:
+    return Event(rank, action.kind, action.stage, action.micro_batch, start_s, end_s)
+
+
+def chrome_trace(timeline: StepTimeline, title: str) -> dict[str, Any]:
+    """The timeline as a Chrome trace."""
+    names = [
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": rank, "args": {"name": f"rank {rank}"}}
+        for rank in range(timeline.ranks)
+    ]
+    process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": title}}
+    return {
+        "displayTimeUnit": "ms",
+        "traceEvents": [process, *names, *(_trace_event(event) for event in timeline.events)],
+    }
+
+
+def _trace_event(event: Event) -> dict[str, Any]:
+    args = {"stage": event.stage, "micro_batch": event.micro_batch} if event.stage >= 0 else {}
+    return {
+        "ph": "X",
+        "name": event.title,
+        "cat": NAMES[event.kind],
+        "pid": 0,
+        "tid": event.rank,
+        "ts": event.start_s * 1e6,
+        "dur": (event.end_s - event.start_s) * 1e6,
+        "args": args,
+    }

@@ -1,0 +1,1 @@
+"""Measured runs: reading, predicting, learning from them."""

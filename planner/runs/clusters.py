@@ -1,0 +1,124 @@
+"""The cluster that a measured run used: what its row says, and the usual machine for the rest."""
+
+import re
+from dataclasses import asdict
+from functools import cache
+
+from meshplan.hardware_profiles.load import compose_cluster, load_cluster, usual_cluster
+from meshplan.hardware_profiles.schema import BusBandwidth, Cluster, Link
+from meshplan.planner.runs.rows import Bandwidths, Row
+
+GB = 1e9
+
+
+def cluster_of(row: Row) -> Cluster:
+    """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes
+    and, unless it was named, the network that the row states.
+    """
+    text, usual = row.interconnect, usual_cluster(row.gpu)
+    named = [_named_cluster(name) for words, name in INTERCONNECTS.items() if words in text.lower()]
+    known = [cluster for cluster in named if cluster.gpu.name == usual.gpu.name]
+    cluster = known[0] if known else usual
+    per_node = row.gpus_per_node or cluster.gpus_per_node
+    if "nvl72" in text.lower():
+        per_node = NVL72_RANKS
+    cluster = cluster.model_copy(update={"gpus_per_node": per_node})
+    return _with_measured_links(cluster if known else _with_stated_network(cluster, text), row)
+
+
+def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
+    """What a node's network cards carry together, None where `text` does not say.
+
+    Read are "8x400Gb/s", "4 * 100Gb RoCE" (cards x rate), "400 Gb/s per node" and "1600 Gbps RoCE
+    node-to-node" (whole node). A rate without a count ("400 Gb/s NDR IB") is one card of several:
+    people mean the card of each GPU. b is bits, B bytes.
+    """
+    found = _RATE.findall(text)
+    if not found:
+        return None
+    cards, rate, unit, rest = found[-1]
+    whole = re.search(r"per node|node-to-node", rest, re.IGNORECASE)
+    number_of_cards = float(cards) if cards else 1 if whole else gpus_per_node
+    return number_of_cards * float(rate) * GB / (1 if unit == "B" else 8)
+
+
+_RATE = re.compile(
+    r"(?:(\d+)\s*[x*\u00d7]\s*)?(\d+(?:\.\d+)?)\s*G([bB])(?:it)?(?:ps|/s)?"
+    r"(?=[^;+]*(?:IB|InfiniBand|RoCE|RDMA|NIC|EFA|Omni-?Path|Ethernet|HDR|NDR|per node))([^;+]*)",
+    re.IGNORECASE,
+)
+SAME_NETWORK = 0.25
+
+
+def _with_stated_network(cluster: Cluster, text: str) -> Cluster:
+    """The network that the row states, where it is not the one that `cluster` is known with."""
+    stated = node_network_bytes_per_s(text, cluster.gpus_per_node)
+    if stated is None:
+        return cluster
+    per_gpu = stated / cluster.gpus_per_node
+    composed = compose_cluster(cluster.gpu.name, cluster.gpus_per_node, per_gpu).network
+    known = cluster.network.bus_bandwidth.all_gather
+    if abs(composed.bus_bandwidth.all_gather / known - 1) <= SAME_NETWORK:
+        return cluster
+    return cluster.model_copy(update={"network": composed, "bandwidth_by_nodes": {}})
+
+
+@cache
+def _named_cluster(name: str) -> Cluster:
+    return load_cluster(name)
+
+
+NVL72_RANKS = 64
+"""Of the 72 GPUs of a rack, those that a job with power-of-two degrees fills."""
+
+INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
+"""Words of a row's interconnect, and the cluster that they name, for the same GPU."""
+
+
+def _with_measured_links(cluster: Cluster, row: Row) -> Cluster:
+    """The row's own bus bandwidths in place of the cluster's.
+
+    They were measured with 1 GiB over the whole job. Rings that were slow were slow per step:
+    between 4 and 64 nodes the bandwidth of such jobs halves with each doubling of the ranks, that
+    of all_reduce like that of all_gather. So what the usual bandwidth does not explain of an
+    all_gather stalls each step, and the rate of all_reduce is what it has beside that.
+    """
+    per_node = cluster.gpus_per_node
+    node = cluster.node
+    rates = _rates(node) | {kind: value * GB for kind, value in _stated(row.node).items()}
+    node = node.model_copy(update={"bus_bandwidth": BusBandwidth(**rates)})
+    if row.gpus <= per_node:
+        return cluster.model_copy(update={"node": node})
+    network = _measured_network(cluster.network, row.world, row.gpus)
+    return cluster.model_copy(update={"node": node, "network": network})
+
+
+def _rates(link: Link) -> dict[str, float]:
+    rates: dict[str, float] = link.bus_bandwidth.model_dump()
+    return rates
+
+
+def _stated(measured: Bandwidths) -> dict[str, float]:
+    return {kind: value for kind, value in asdict(measured).items() if value}
+
+
+def _measured_network(link: Link, measured: Bandwidths, ranks: int) -> Link:
+    rates = _rates(link)
+    latency_s, stall_s, share = link.latency_s, 0.0, (ranks - 1) / ranks
+    if measured.all_gather:
+        taken_s = share * MEASURED_SIZE_BYTES / (measured.all_gather * GB)
+        wire_s = share * MEASURED_SIZE_BYTES / rates["all_gather"]
+        step_s = (taken_s - wire_s) / (ranks - 1)
+        latency_s = min(max(step_s, link.latency_s / 4), link.latency_s)
+        stall_s = max(step_s - link.latency_s, 0.0)
+    if measured.all_reduce:
+        moved = 2 * share * MEASURED_SIZE_BYTES
+        left_s = moved / (measured.all_reduce * GB) - stall_s * (ranks - 1)
+        if not stall_s:
+            rates["all_reduce"] = measured.all_reduce * GB
+        elif left_s > moved / rates["all_reduce"]:
+            rates["all_reduce"] = moved / left_s
+    return Link(latency_s=latency_s, stall_s=stall_s, bus_bandwidth=BusBandwidth(**rates))
+
+
+MEASURED_SIZE_BYTES = 2**30

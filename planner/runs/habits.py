@@ -1,0 +1,115 @@
+"""Which engine a measured run used, and how its habits differ from that engine's usual ones.
+
+The framework's name gives the engine and, of Megatron-Bridge, the release. Of Megatron-LM the year
+counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed. What else a source
+says of a run are the row's facts (`planner.runs.notes.FACTS`).
+"""
+
+import re
+from typing import Any
+
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.runs.engines import LAST_WITHOUT_FLASH, engine_name
+from meshplan.planner.runs.rows import Facts, Row
+
+FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
+"""Releases of Megatron-Bridge: the first with a fast kernel for sinks, and one that lost it."""
+
+LIGER = {
+    "fused_norm": True, "fused_gated": True, "fused_rope": True, "fused_cross_entropy": True,
+    "chunked_loss": True, "loss_chunk_bytes": 1e9,
+}  # fmt: skip
+TE_LOSS = {"fused_cross_entropy": True, "logits_bytes": 2.0}
+NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
+CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
+"""Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
+
+BEFORE_FLASH = {
+    "attention": "unfused", "flash_attention": False, "dropout": True, "keeps_buffers": False,
+}  # fmt: skip
+"""NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
+Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
+them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
+"""
+
+GRAPHED_CASTS = 1
+"""Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): with
+three casts those runs are predicted too slow [observed; no source in its code is known].
+"""
+
+ASYNC_OVERLAP = {"tensor": 0.7}
+NOT_HIDDEN = {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0}
+ALWAYS_HIDDEN = 0.4
+"""Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
+product: backward it gathers the input beside one and scatters its gradient beside the other
+(NVIDIA/TransformerEngine transformer_engine/pytorch/module/linear.py).
+"""
+
+
+def engine_of(row: Row) -> Engine:
+    """The engine that prices the row, with the habits that its facts name."""
+    engine = load_engine(_name_of(row))
+    titan = "torchtitan" in (engine.name, engine.fitted_as)
+    kernels = _kernels_said(row.facts, titan=titan)
+    if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
+        kernels |= {"expert_casts": GRAPHED_CASTS}
+    overlap = _overlap_said(row.facts, engine, titan=titan)
+    return engine.model_copy(
+        update={
+            "kernels": engine.kernels.model_copy(update=kernels),
+            "overlap": engine.overlap.model_copy(update=overlap),
+        }
+    )
+
+
+def _name_of(row: Row) -> str:
+    """Of the engine in the version that the row names."""
+    name = engine_name(row.framework)
+    old = row.year is not None and row.year <= LAST_WITHOUT_FLASH
+    if old and name == "megatron" and "nemo" not in row.framework.lower():
+        return "megatron-deepspeed"
+    if name == "nanotron" and row.facts.stalling_p2p:
+        return "nanotron-2024"
+    if name == "megatron-bridge" and _slow_sinks(row.framework):
+        return "megatron-bridge-2025"
+    return name
+
+
+def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    if facts.flash_attention is False:
+        said |= BEFORE_FLASH
+    if titan and facts.compiled is False:
+        said |= NOT_COMPILED
+    if titan and facts.fp8_scaling == "rowwise":
+        said |= CASTS_BY_ROW
+    if facts.fused_kernels == "liger":
+        said |= LIGER
+    if facts.fused_loss == "te":
+        said |= TE_LOSS
+    if facts.cp_kind:
+        said |= {"context": facts.cp_kind}
+    if facts.attention_kernel == "flash3":
+        said |= {"attention": "cudnn"}
+    if facts.dispatcher:
+        every = facts.dispatcher == "alltoall"
+        said |= {"dispatch": "all_to_all" if every else "deduplicated"}
+    return said
+
+
+def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, float]:
+    said = dict(ASYNC_OVERLAP) if titan and facts.async_tensor else {}
+    if facts.comm_overlap is False:
+        said |= NOT_HIDDEN | {"tensor": min(engine.overlap.tensor, ALWAYS_HIDDEN)}
+    if facts.hidden_exchanges:
+        said |= {"expert": engine.overlap.expert_interleaved}
+    return said
+
+
+def _slow_sinks(framework: str) -> bool:
+    found = re.search(r"\b(\d\d)\.(\d\d)(?:\.(\d\d))?", framework)
+    if found is None:
+        return False
+    release = tuple(int(part) for part in found.groups() if part)
+    return release < FUSED_SINKS or release == BROKEN_SINKS

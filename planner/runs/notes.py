@@ -1,0 +1,169 @@
+"""What the free words beside a measured run say of how it ran, as columns of their own.
+
+A file of measured runs states these facts in the columns of `FACTS`; `hardware_profiles/published`
+has them. A file without the columns (people write notes) gets them from its words, once, when it is
+read; `python -m benchmarks.run_columns FILE` writes them into the file, where they can be checked
+and corrected. Nothing later than this module looks at a note.
+
+Two facts are known of a whole source rather than said in each of its rows: the zero-bubble paper
+(2401.10241, section 5.1) gives the first and the last stage a layer less, and NVIDIA's recipes of
+DeepSeek-V3 train its multi-token-prediction module unless a row says otherwise
+(NVIDIA-NeMo/Megatron-Bridge@05d003f src/megatron/bridge/recipes/deepseek/deepseek_v3.py; rows of
+theirs that state FLOPs and tokens state 260e9 a token so, and 250e9 "w/o MTP").
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from meshplan.costmodels.units import GIB
+from meshplan.planner.runs.engines import LAST_WITHOUT_FLASH, engine_name
+
+Cells = Mapping[str, str]
+
+FACTS = {
+    "priced_gpu": "the GPU's profile where `gpu` is too wide a word for it",
+    "flash_attention": "0: before FlashAttention, or without it",
+    "attention_kernel": "flash3: FlashAttention-3",
+    "qk_norm": "head: norms of queries and keys",
+    "sinks": "1: attention sinks",
+    "compiled": "0: torch.compile was off",
+    "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks",
+    "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits",
+    "fp8_scaling": "rowwise: scales by row and column",
+    "stalling_p2p": "1: nanotron before its point-to-point fix",
+    "async_tensor": "1: tensor parallel's collectives run beside products",
+    "comm_overlap": "0: no overlap of communication, as far as a switch does it",
+    "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
+    "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
+    "widest_ep": "1: experts over as many data-parallel ranks as divide them",
+    "hidden_exchanges": "1: exchanges between experts behind another micro-batch",
+    "mtp_modules": "multi-token-prediction modules that were trained",
+    "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
+    "cuda_graph": "full_iteration: one graph holds a whole step",
+    "shard_group": "ranks that ZeRO shards over, where not all",
+    "optimizer_offload": "1: the optimizer ran on the host",
+    "adapters": "lora: the weights are frozen beside trained adapters",
+    "other_config": "1: the layout is that of a config file beside the published result",
+    "allocated_gib": "peak of allocated memory",
+    "reserved_gib": "peak of memory that the allocator reserved",
+    "memory_of": "0: of the first rank; empty: of the fullest",
+}
+"""The columns, and what their values mean; an empty cell means that the source does not say."""
+
+UNCOMPILED = r"\b(?<!aot_)eager\b|no torch\.compile|torch\.compile (?:off|disabled)|aot_eager"
+"""aot_eager traces a model and fuses nothing (pytorch torch/_dynamo/backends/debugging.py)."""
+
+NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
+    (column, value, re.compile(words, flags))
+    for column, value, words, flags in (
+        ("stalling_p2p", "1", r"pp_fix=0", 0),
+        ("compiled", "0", UNCOMPILED, re.IGNORECASE),
+        ("async_tensor", "1", r"\basync tp\b", re.IGNORECASE),
+        ("fp8_scaling", "rowwise", r"\bfp8-rowwise\b", re.IGNORECASE),
+        ("hidden_exchanges", "1", r"\bEP all-to-all overlapped\b", 0),
+        ("comm_overlap", "0", r"\bcomm overlap all disabled\b", 0),
+        ("fused_kernels", "liger", r"(?<!no )\bliger kernels\b", re.IGNORECASE),
+        ("fused_loss", "te", r"\bTE fused cross entropy\b", 0),
+        ("cp_kind", "all_to_all", r"\bCP by all-to-all\b", 0),
+        ("attention_kernel", "flash3", r"\bFA3\b", 0),
+        ("cuda_graph", "full_iteration", r"cuda graphs: [^;]*full_iteration", re.IGNORECASE),
+        ("widest_ep", "1", r"deepep", re.IGNORECASE),
+        ("optimizer_offload", "1", r"cpu-offloaded optimizer|cpu offload of adamw", re.IGNORECASE),
+        ("other_config", "1", r"\bmay differ from the measured run\b", 0),
+        ("adapters", "lora", r"\bq?lora\b", re.IGNORECASE),
+    )
+)
+"""Column, value, and the words of a note that mean it."""
+
+DISPATCHER = re.compile(
+    r"\bdispatcher (alltoall|deepep|hybridep)\b|\b(alltoall|deepep|hybridep)( flex)? dispatcher\b",
+    re.IGNORECASE,
+)
+FROM_RECIPE = re.compile(r"\bfrom recipe\b")
+SHARD_GROUP = re.compile(r"shard_group=(\d+)")
+PRINTED_BYTES = re.compile(r"peak_memory_usage (\d+) bytes")
+"""A log's own number, exact where `mem_gb` is that number in another unit."""
+
+ALSO_RESERVED = re.compile(r"\(max reserved ([\d.]+) GiB\)")
+"""Beside an allocated peak."""
+
+
+def with_facts(cells: Cells) -> dict[str, str]:
+    """The row with the columns of `FACTS`: its own, or where it has none of them those of its
+    words.
+    """
+    if not FACTS.keys().isdisjoint(cells):
+        return dict(cells)
+    return dict(cells) | facts_in_words(cells)
+
+
+def facts_in_words(cells: Cells) -> dict[str, str]:
+    """The facts that the words of a row state."""
+    said: dict[str, str] = {}
+    for source in (_of_note, _of_framework, _of_model, _of_memory):
+        said |= dict(source(cells))
+    return said
+
+
+Said = Iterator[tuple[str, str]]
+
+
+def _of_note(cells: Cells) -> Said:
+    note = cells.get("note") or ""
+    for column, value, words in NOTES:
+        if words.search(note):
+            yield column, value
+    if found := SHARD_GROUP.search(note):
+        yield "shard_group", found[1]
+    if found := DISPATCHER.search(note):
+        yield "dispatcher", (found[1] or found[2]).lower()
+    elif FROM_RECIPE.search(note):
+        yield "dispatcher", "alltoall"  # Megatron's own, where a recipe names no other
+    if (cells.get("gpu") or "").strip() == "h100-sxm" and "memory variant not stated" in note:
+        # torchao's card is the one that torchtitan's pages, by the same people, name: bf16 runs
+        # at the same speed on both.
+        yield "priced_gpu", "h100-96gb-hbm2e-500w"
+
+
+def _of_framework(cells: Cells) -> Said:
+    framework, year = (cells.get("framework") or "").lower(), cells.get("year") or ""
+    old_nemo = "nemo" in framework and year.isdigit() and int(year) <= LAST_WITHOUT_FLASH
+    if old_nemo or "zero-bubble" in framework:
+        yield "flash_attention", "0"
+    if re.search(UNCOMPILED, framework):
+        yield "compiled", "0"
+    if cells.get("suite") == "zb":
+        yield "ends_are_layers", "1"
+
+
+def _of_model(cells: Cells) -> Said:
+    name = cells.get("model") or cells.get("id") or ""
+    known = re.sub("[^a-z0-9]", "", name.lower())
+    if "gptoss" in known:
+        yield "sinks", "1"
+    if "qwen3" in known and not (cells.get("attention") or "").startswith("mla"):
+        yield "qk_norm", "head"
+    if re.search(r"\bq?lora\b", name, re.IGNORECASE):
+        yield "adapters", "lora"
+    if found := re.search(r"\bw/(o?) mtp\b", name.lower()):
+        yield "mtp_modules", "0" if found[1] else "1"
+    elif "deepseekv3" in known and engine_name(cells.get("framework") or "") in NVIDIA:
+        yield "mtp_modules", "1"
+
+
+NVIDIA = ("nemo", "megatron-bridge")
+"""Engines whose recipes of DeepSeek-V3 train its module."""
+
+
+def _of_memory(cells: Cells) -> Said:
+    note, memory = cells.get("note") or "", (cells.get("mem_gb") or "").strip()
+    kind = (cells.get("mem_kind") or note).lower()
+    if printed := PRINTED_BYTES.search(note):
+        memory = f"{int(printed[1]) / GIB:.6g}"
+    said = re.findall("allocated|reserved", kind)[:1]  # the first is its own
+    if said and memory:
+        yield f"{said[0]}_gib", memory
+    if said != ["reserved"] and (beside := ALSO_RESERVED.search(note)):
+        yield "reserved_gib", beside[1]
+    if "rank 0" in kind:
+        yield "memory_of", "0"

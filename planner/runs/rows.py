@@ -1,0 +1,206 @@
+"""A row of a file of measured runs, its cells read once: numbers, words, and the facts beside them.
+
+Every cell is checked here, so what is said of a run later is typed, and a cell that makes no sense
+skips the row with its reason.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS
+from meshplan.planner.case.limits import MAX_COUNT
+from meshplan.planner.runs.notes import with_facts
+
+Cells = Mapping[str, str]
+
+
+class SkippedRow(ValueError):
+    """A row that says too little, or nothing that can be priced; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """How a run was run, where that is not how its framework usually runs.
+
+    The columns of `planner.runs.notes.FACTS`; "", 0, False and None: the source does not say.
+    """
+
+    flash_attention: bool | None
+    attention_kernel: str
+    compiled: bool | None
+    fused_kernels: str
+    fused_loss: str
+    fp8_scaling: str
+    stalling_p2p: bool
+    async_tensor: bool
+    comm_overlap: bool | None
+    cp_kind: str
+    dispatcher: str
+    widest_ep: bool
+    hidden_exchanges: bool
+    mtp_modules: int
+    ends_are_layers: bool
+    cuda_graph: str
+    shard_group: int
+    optimizer_offload: bool
+    adapters: str
+    other_config: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bandwidths:
+    """Bus bandwidths in 1e9 bytes/s that a job measured itself, with 1 GiB; None: not stated."""
+
+    all_reduce: float | None
+    all_gather: float | None
+    reduce_scatter: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the row says happened; None where it does not. `rank_0`: memory is the first stage's."""
+
+    step_time_s: float | None
+    allocated_gib: float | None
+    reserved_gib: float | None
+    rank_0: bool
+    oom: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row. None: not stated. `shape`: the cells that describe the model.
+
+    gpu     the profile that it is priced with
+    stages  layers/selective/full of each virtual stage, "3/1/1 1/0/1", where they are not alike
+    """
+
+    id: str
+    suite: str
+    grade: str
+    framework: str
+    year: int | None
+    model: str
+    shape: Cells
+    seq_len: int
+    precision: str
+    gpu: str
+    gpus: int
+    gpus_per_node: int | None
+    interconnect: str
+    node: Bandwidths
+    world: Bandwidths
+    dp: int | None
+    tp: int
+    pp: int
+    vpp: int | None
+    cp: int
+    ep: int | None
+    etp: int | None
+    sp: bool | None
+    zero: int | None
+    schedule: str
+    recompute: str
+    stages: str
+    micro_batch: int | None
+    global_batch: int
+    facts: Facts
+    measured: Measured
+
+
+def row_of(cells: Cells) -> Row:
+    """The cells as a row; raises `SkippedRow`. Columns that are not there count as empty."""
+    cells = with_facts(cells)
+    text = {key: value.strip() for key, value in cells.items() if isinstance(value, str)}
+    return Row(
+        id=text["id"], suite=text.get("suite", ""), grade=text.get("grade", ""),
+        framework=text.get("framework", ""), year=_year(text.get("year", "")),
+        model=text.get("model") or text["id"],
+        shape={key: text[key] for key in SHAPE_FIELDS if key in text},
+        seq_len=_stated(text, "seq_len"), precision=(text.get("precision") or "bf16").lower(),
+        gpu=text.get("priced_gpu") or text.get("gpu", ""), gpus=_stated(text, "gpus"),
+        gpus_per_node=_whole(text, "gpus_per_node"), interconnect=text.get("interconnect", ""),
+        node=_bandwidths(text, "node"), world=_bandwidths(text, "world"),
+        dp=_whole(text, "dp"), tp=_whole(text, "tp") or 1, pp=_whole(text, "pp") or 1,
+        vpp=_whole(text, "vpp"), cp=_whole(text, "cp") or 1, ep=_whole(text, "ep"),
+        etp=_whole(text, "etp"), sp=_flag(text, "sp"), zero=_whole(text, "zero", least=0),
+        schedule=text.get("schedule", "").lower(), recompute=text.get("recompute", "").lower(),
+        stages=text.get("stages", ""),
+        micro_batch=_whole(text, "micro_batch"), global_batch=_stated(text, "global_batch"),
+        facts=_facts(text), measured=_measured(text),
+    )  # fmt: skip
+
+
+def _facts(text: Cells) -> Facts:
+    word = {key: text.get(key, "").lower() for key in Facts.__slots__}
+    return Facts(
+        flash_attention=_flag(text, "flash_attention"), attention_kernel=word["attention_kernel"],
+        compiled=_flag(text, "compiled"), fused_kernels=word["fused_kernels"],
+        fused_loss=word["fused_loss"], fp8_scaling=word["fp8_scaling"],
+        stalling_p2p=bool(_flag(text, "stalling_p2p")),
+        async_tensor=bool(_flag(text, "async_tensor")), comm_overlap=_flag(text, "comm_overlap"),
+        cp_kind=word["cp_kind"], dispatcher=word["dispatcher"],
+        widest_ep=bool(_flag(text, "widest_ep")),
+        hidden_exchanges=bool(_flag(text, "hidden_exchanges")),
+        mtp_modules=_whole(text, "mtp_modules", least=0) or 0,
+        ends_are_layers=bool(_flag(text, "ends_are_layers")), cuda_graph=word["cuda_graph"],
+        shard_group=_whole(text, "shard_group") or 0,
+        optimizer_offload=bool(_flag(text, "optimizer_offload")), adapters=word["adapters"],
+        other_config=bool(_flag(text, "other_config")),
+    )  # fmt: skip
+
+
+def _bandwidths(text: Cells, scope: str) -> Bandwidths:
+    return Bandwidths(
+        all_reduce=_number(text, f"{scope}_allreduce_gbs"),
+        all_gather=_number(text, f"{scope}_allgather_gbs"),
+        reduce_scatter=_number(text, f"{scope}_reducescatter_gbs"),
+    )
+
+
+def _measured(text: Cells) -> Measured:
+    return Measured(
+        step_time_s=_number(text, "step_time_s"), allocated_gib=_number(text, "allocated_gib"),
+        reserved_gib=_number(text, "reserved_gib"), rank_0=text.get("memory_of") == "0",
+        oom=text.get("oom", "0") not in ("0", ""),
+    )  # fmt: skip
+
+
+def _number(text: Cells, key: str) -> float | None:
+    """The number in a cell, None if it is empty; raises `SkippedRow` unless it can be measured."""
+    cell = text.get(key, "")
+    try:
+        value = float(cell) if cell else None
+    except ValueError:
+        raise SkippedRow(f"{key} is {cell!r}, not a number") from None
+    if value is not None and not 0 <= value < math.inf:
+        raise SkippedRow(f"{key} is {cell}; it takes a number from 0")
+    return value
+
+
+def _whole(text: Cells, key: str, *, least: int = 1) -> int | None:
+    value = _number(text, key)
+    if value is None:
+        return None
+    if value != int(value) or not least <= value <= MAX_COUNT:
+        raise SkippedRow(f"{key} is {value:g}; it takes a whole number from {least} to {MAX_COUNT}")
+    return int(value)
+
+
+def _stated(text: Cells, key: str) -> int:
+    value = _whole(text, key)
+    if value is None:
+        raise SkippedRow(f"{key} is not stated")
+    return value
+
+
+def _flag(text: Cells, key: str) -> bool | None:
+    cell = text.get(key, "")
+    if cell not in ("", "0", "1"):
+        raise SkippedRow(f"{key} is {cell!r}; it takes 1, 0 or nothing")
+    return cell == "1" if cell else None
+
+
+def _year(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) == 4 else None

@@ -1,0 +1,275 @@
+"""Measured training runs: rows of a CSV file as settings and layouts that the cost model can price.
+
+The columns are those of `docs/accuracy.md`. A row that cannot be priced is skipped with the reason,
+never a crash. What a row leaves empty is filled in as its framework would run it, and `assumed`
+says so.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from meshplan.costmodels.layout import (
+    VIRTUAL_STAGES,
+    InvalidLayout,
+    Layout,
+    RecomputeModule,
+    Schedule,
+    Stage,
+)
+from meshplan.costmodels.model.bare_shape import model_from_shape
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
+from meshplan.costmodels.training import Precision, Training
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.runs.clusters import cluster_of
+from meshplan.planner.runs.habits import engine_of
+from meshplan.planner.runs.memory import as_it_held
+from meshplan.planner.runs.rows import Measured, Row, SkippedRow, row_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One row, ready to be priced.
+
+    step_graph  one CUDA graph holds a whole step, so the host issues no kernels
+    """
+
+    id: str
+    suite: str
+    grade: str
+    model: Model
+    training: Training
+    layout: Layout
+    cluster: Cluster
+    engine: Engine
+    measured: Measured
+    assumed: tuple[str, ...]
+    step_graph: bool = False
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """Runs that differ in nothing but the layout."""
+        t = self.training
+        return (
+            self.suite, self.model.name, self.cluster.gpu.name, self.layout.world_size, t.seq_len,
+            t.global_batch_size, t.precision, self.engine.name,
+        )  # fmt: skip
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": "gpipe", "afab": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b",
+    "zb": "zb_h1", "zb-h1": "zb_h1", "zb-v": "zb_v", "zbv": "zb_v", "v-half": "zb_v",
+    "v-min": "zb_v", "dualpipe": "dualpipe_v",
+}  # fmt: skip
+
+
+def read_runs(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of the file as they are.
+
+    Raises `OSError`, or `ValueError` without an `id` column and where it is no CSV.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        try:
+            if "id" not in (reader.fieldnames or ()):
+                raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
+            yield from reader
+        except csv.Error as error:
+            raise ValueError(f"{path}: not CSV: {error}") from None
+
+
+def run_of(cells: Mapping[str, str]) -> Run:
+    """The row as a run; raises `SkippedRow`."""
+    row = row_of(cells)
+    engine = engine_of(row)
+    try:
+        model = model_from_shape(row.shape, row.model)
+        model = replace(model, mtp_layers=row.facts.mtp_modules)
+        cluster = cluster_of(row)
+        training = _training(row)
+        layout, assumed = _layout(row, model, training, engine)
+    except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
+        raise SkippedRow(str(error)) from None
+    if "recompute" in assumed and row.measured.step_time_s and not row.measured.oom:
+        layout = as_it_held(layout, model, training, cluster, engine)
+    return Run(
+        id=row.id, suite=row.suite, grade=row.grade, model=model, training=training, layout=layout,
+        cluster=cluster, engine=engine, measured=row.measured, assumed=assumed,
+        step_graph=row.facts.cuda_graph == "full_iteration",
+    )  # fmt: skip
+
+
+def _training(row: Row) -> Training:
+    known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+    if row.precision not in known:
+        raise SkippedRow(f"precision {row.precision!r} is not priced; known: {', '.join(known)}")
+    return Training(
+        seq_len=row.seq_len, global_batch_size=row.global_batch,
+        precision=known[known.index(row.precision)], adapters_only=row.facts.adapters == "lora",
+    )  # fmt: skip
+
+
+def _layout(
+    row: Row, model: Model, training: Training, engine: Engine
+) -> tuple[Layout, tuple[str, ...]]:
+    tp, pp, cp = row.tp, row.pp, row.cp
+    dp = row.dp or row.gpus // (tp * pp * cp)
+    if dp * tp * pp * cp != row.gpus:
+        raise SkippedRow(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is not {row.gpus} GPUs")
+    vpp = (row.vpp or _default_chunks(row, model, engine)) if pp > 1 else 1
+    mbs, group = row.micro_batch or 1, row.facts.shard_group
+    recompute, modules = _recompute(row.recompute)
+    stages = _stages(row, model, engine, pp * vpp, recompute)
+    zero = _default_zero(engine, dp * cp) if row.zero is None else row.zero
+    layout = Layout(
+        data_parallel=dp, tensor_parallel=tp, pipeline_parallel=pp, context_parallel=cp,
+        virtual_stages=vpp, expert_parallel=row.ep or _default_ep(row, model, dp * cp),
+        expert_tensor_parallel=row.etp or _default_etp(model, engine, tp),
+        sequence_parallel=_sequence_parallel(row, engine), zero_stage=zero,
+        shard_group=group if group < dp * cp else 0, micro_batch_size=mbs,
+        schedule=_schedule(row, vpp), stages=stages,
+        selective_modules=modules,
+        optimizer_offload=float(row.facts.optimizer_offload and engine.legality.optimizer_offload),
+        modules_apart=model.mtp_layers > 0 and len(stages) > 1 and stages[-1].layers == 0,
+    )  # fmt: skip
+    m = layout.num_micro_batches(training)
+    if m < 1:
+        raise SkippedRow(
+            f"global batch {training.global_batch_size} is less than dp {dp} x micro batch {mbs}"
+        )
+    if layout.schedule == "interleaved_1f1b" and m > pp and m % pp:
+        raise SkippedRow(f"{m} micro-batches are no multiple of {pp} pipeline ranks")
+    return layout, _assumed(row, vpp)
+
+
+def _assumed(row: Row, vpp: int) -> tuple[str, ...]:
+    """The columns that the row leaves empty, or that a config file beside the result fills."""
+    stated = {
+        "zero": row.zero is not None, "recompute": bool(row.recompute),
+        "micro_batch": row.micro_batch is not None, "sp": row.sp is not None,
+        "vpp": row.vpp is not None or vpp == 1,
+    }  # fmt: skip
+    filled = (key for key, said in stated.items() if row.facts.other_config or not said)
+    return tuple(key for key in filled if key != "vpp" or vpp > 1)
+
+
+def _stages(
+    row: Row, model: Model, engine: Engine, number: int, recompute: str
+) -> tuple[Stage, ...]:
+    """As the row states them, or as its engine would cut them."""
+    if not row.stages:
+        return stages_with(_stage_counts(row, model, number, engine), recompute)
+    found = [re.fullmatch(r"(\d{1,5})/(\d{1,5})/(\d{1,5})", word) for word in row.stages.split()]
+    stages = tuple(Stage(*map(int, each.groups())) for each in found if each)
+    if len(stages) != len(found) or len(stages) != number:
+        raise SkippedRow(f"stages {row.stages!r} are not {number} times layers/selective/full")
+    if sum(stage.layers for stage in stages) != model.num_layers:
+        raise SkippedRow(f"stages {row.stages!r} do not hold {model.num_layers} layers")
+    return stages
+
+
+BLOCKS_BESIDE_LAYERS = 5
+"""What nanotron cuts by cost beside layers: embedding, final norm, head, cast and loss
+(huggingface/nanotron src/nanotron/models/llama.py, its `PipelineBlock`s).
+"""
+
+
+def _stage_counts(row: Row, model: Model, num_stages: int, engine: Engine) -> tuple[int, ...]:
+    by_cost, ends = engine.legality.uneven_stages == "cost", _ends_count(row, engine)
+    if num_stages > model.num_layers + (BLOCKS_BESIDE_LAYERS if by_cost else 2 * ends):
+        raise SkippedRow(f"{num_stages} stages for {model.num_layers} layers")
+    if by_cost:
+        return split_by_cost(model, num_stages)
+    return split_evenly(model.num_layers, num_stages, ends_count=ends, mtp_layers=model.mtp_layers)
+
+
+def _ends_count(row: Row, engine: Engine) -> bool:
+    return engine.legality.layers_count_ends or row.facts.ends_are_layers
+
+
+def _default_chunks(row: Row, model: Model, engine: Engine) -> int:
+    """Virtual stages of a run that does not say how many: its schedule's, or if that has any number
+    of them one for each layer.
+    """
+    words = row.schedule.split()
+    schedule = SCHEDULES.get(words[0], "1f1b") if words else "1f1b"
+    if schedule in VIRTUAL_STAGES:
+        return VIRTUAL_STAGES[schedule]
+    return max(1, (model.num_layers + 2 * _ends_count(row, engine)) // row.pp)
+
+
+def _schedule(row: Row, vpp: int) -> Schedule:
+    words = row.schedule.split()
+    if row.pp == 1:
+        return "1f1b"
+    if words[:1] in ([], ["1f1b"]):
+        return "interleaved_1f1b" if vpp > 1 else "1f1b"
+    if words[0] not in SCHEDULES:
+        raise SkippedRow(f"schedule {words[0]!r} is not priced; known: {', '.join(SCHEDULES)}")
+    schedule = SCHEDULES[words[0]]
+    if VIRTUAL_STAGES.get(schedule, vpp) == vpp:
+        return schedule
+    if (schedule, vpp) == ("zb_h1", VIRTUAL_STAGES["zb_v"]):
+        return "zb_v"
+    raise SkippedRow(f"{words[0]} has {VIRTUAL_STAGES[schedule]} virtual stages, not {vpp}")
+
+
+def _sequence_parallel(row: Row, engine: Engine) -> bool:
+    always = engine.legality.sequence_parallel == "always"
+    return row.tp > 1 and (always if row.sp is None else row.sp)
+
+
+def _default_ep(row: Row, model: Model, ranks: int) -> int:
+    """DeepEP dispatches over all ranks that it can unless told
+    (NVIDIA-NeMo/Automodel@037e04a6 examples/benchmark/configs/gptoss_120b_te_deepep.yaml).
+    """
+    return math.gcd(model.num_experts, ranks) if row.facts.widest_ep else 1
+
+
+FINE_GRAINED_EXPERTS = 32
+
+
+def _default_etp(model: Model, engine: Engine, tp: int) -> int:
+    """Megatron splits experts over the tensor-parallel ranks unless told; recipes with many small
+    experts tell it not to."""
+    splits = engine.legality.expert_tensor_parallel and model.is_moe
+    return tp if splits and model.num_experts < FINE_GRAINED_EXPERTS else 1
+
+
+def _default_zero(engine: Engine, ranks: int) -> int:
+    if ranks == 1:
+        return 0
+    return max(
+        z for z in engine.legality.zero_stages if z <= 1 or 1 not in engine.legality.zero_stages
+    )
+
+
+MODULES: dict[str, tuple[RecomputeModule, ...]] = {
+    "layernorm": ("norm",), "norm": ("norm",), "mla_up_proj": ("mla_up_proj",), "mlp": ("mlp",),
+    "moe_act": ("moe_act",), "act": ("moe_act",), "moe": ("moe",), "moe_expert": ("moe",),
+    "attn": ("core_attention",), "core_attn": ("core_attention",), "shared_expert": ("mlp",),
+}  # fmt: skip
+
+
+def _recompute(words: str) -> tuple[str, tuple[RecomputeModule, ...]]:
+    """The mode and the modules that a row's words name."""
+    if words in ("", "none"):
+        return "none", ("core_attention",)
+    if words == "full":
+        return "full", ("core_attention",)
+    if "per-op" in words or "graph sac" in words or "default policy" in words:
+        return "selective", ("pointwise", "norm", "linear_half")
+    found = tuple(
+        module for name, modules in MODULES.items()
+        if name in words.replace("+", " ").replace(",", " ").replace("(", " ").split()
+        for module in modules
+    )  # fmt: skip
+    return "selective", found or ("core_attention",)

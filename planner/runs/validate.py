@@ -1,0 +1,131 @@
+"""How good the cost model is on measured runs: a prediction per row, and the errors by suite.
+
+step error    predicted / measured - 1
+memory error  the same for the allocated and for the reserved peak, each against its own kind
+fits          a row that ran out of memory should not fit, one that ran should: balanced accuracy
+regret        measured time of the layout that we rank first over the measured best, minus 1,
+              over groups of at least four layouts of one model, GPUs, batch and engine
+simple model  6 N D / (peak x 0.42): one constant MFU for everything
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from meshplan.costmodels.model.parameters import active_parameters
+from meshplan.costmodels.step.step import Setting, StepModel, StepTime
+from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.intervals import Interval, reserved_interval, step_time_interval
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
+from meshplan.planner.runs.memory import holds, recomputing
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, run_of
+
+SIMPLE_MFU = 0.42
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the cost model says of one run."""
+
+    run: Run
+    time: StepTime
+    allocated_gib: float
+    reserved_gib: float
+    fits: bool
+    simple_step_time_s: float
+
+    @property
+    def step_time_interval(self) -> Interval:
+        """Factors on the step time that 8 of 10 runs lie between."""
+        return step_time_interval(self.run.engine.name, self.run.cluster.gpu.name)
+
+    @property
+    def reserved_interval(self) -> Interval:
+        """The same of the reserved memory."""
+        return reserved_interval(self.run.engine.name, self.run.cluster.gpu.name)
+
+    @property
+    def step_error(self) -> float | None:
+        """Predicted over measured step time, minus one."""
+        measured = self.run.measured.step_time_s
+        return self.time.step_time_s / measured - 1 if measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that was not priced, and why."""
+
+    id: str
+    reason: str
+
+
+def predict_rows(rows: Iterable[dict[str, str]]) -> Iterator[Predicted | Skipped]:
+    """A prediction, or the reason why there is none, for each row in turn."""
+    for row in rows:
+        try:
+            run = run_of(row)
+        except SkippedRow as reason:
+            yield Skipped(row.get("id") or "", str(reason))
+            continue
+        yield predict_run(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning)
+
+
+def predict_run(run: Run, tuning: Tuning) -> Predicted:
+    """Time and memory of one run under `tuning`."""
+    model = step_model(run, tuning)
+    allocated_gib, reserved_gib = memory_gib(run, model)
+    return Predicted(
+        run=run, time=model.time(), allocated_gib=allocated_gib, reserved_gib=reserved_gib,
+        fits=_fits(run, model), simple_step_time_s=_simple_s(run),
+    )  # fmt: skip
+
+
+def step_model(run: Run, tuning: Tuning) -> StepModel:
+    """The cost model of the run's layout under `tuning`, without the host's part under a graph."""
+    if run.step_graph:
+        tuning = tuning.model_copy(update={"launch_s": 0.0, "routing_s": 0.0, "micro_batch_s": 0.0})
+    setting = Setting(run.model, run.training, run.cluster, run.engine, tuning)
+    return StepModel(setting, run.layout)
+
+
+def memory_gib(run: Run, model: StepModel) -> tuple[float, float]:
+    """Allocated and reserved peak of the rank that the row speaks of."""
+    memory = [(float(m.allocated), model.reserved_bytes(m)) for m in model.memory()]
+    allocated, reserved = memory[0] if run.measured.rank_0 else max(memory, key=itemgetter(1))
+    return allocated / GIB, reserved / GIB
+
+
+def _fits(run: Run, model: StepModel) -> bool:
+    """Whether every rank fits; where the row leaves recompute open, with as much of it as there
+    is.
+    """
+    if "recompute" in run.assumed:
+        model = StepModel(model.setting, recomputing(run.layout))
+    return holds(model)
+
+
+def _simple_s(run: Run) -> float:
+    peaks = run.cluster.gpu.peak_flops_per_s
+    flops = 6 * active_parameters(run.model).without_mtp * run.training.global_batch_tokens
+    return flops / (peaks.get("bf16", peaks["fp16"]) * SIMPLE_MFU * run.layout.world_size)
+
+
+NUMBERS = (
+    "predicted_step_time_s", "predicted_step_time_low_s", "predicted_step_time_high_s",
+    "predicted_allocated_gib", "predicted_reserved_gib", "predicted_reserved_low_gib",
+    "predicted_reserved_high_gib", "fits",
+)  # fmt: skip
+
+
+def json_row(row: Predicted | Skipped) -> dict[str, Any]:
+    """The row as the JSON output states it."""
+    if isinstance(row, Skipped):
+        return {"id": row.id, **dict.fromkeys(NUMBERS), "skipped": row.reason}
+    seconds, times, peaks = row.time.step_time_s, row.step_time_interval, row.reserved_interval
+    values = (
+        seconds, seconds * times.low, seconds * times.high, row.allocated_gib, row.reserved_gib,
+        row.reserved_gib * peaks.low, row.reserved_gib * peaks.high, row.fits,
+    )  # fmt: skip
+    return {"id": row.run.id, **dict(zip(NUMBERS, values, strict=True)), "skipped": None}

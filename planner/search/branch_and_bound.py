@@ -1,0 +1,395 @@
+"""Best-first branch and bound over all legal layouts of a space.
+
+Every legal layout is in exactly one place at any time:
+    (a) a row that is not opened yet, or an open layout with a lower bound;
+    (b) dropped by a necessary condition on memory, or proved infeasible by the solver;
+    (c) solved: its best cut into stages is known and compared.
+
+    rows    in order of `planner.bounds.inner.row_bounds`, opened in blocks; each layout of a block
+            gets its packing bound at once
+    fresh   opened: takes a bound by its splits and a first plan next, while below the best
+    open    has both; CP-SAT is asked for plans below a window just above the bound, which is far
+            faster than an open question. No plan there raises the bound to the window's edge
+
+Cheap steps come first, so CP-SAT starts from a narrow window; and of the open layouts it is asked
+about the one that holds the best plan so far, then always about the smallest bound. When no bound
+of (a) is below the best plan, that plan is optimal over the whole space under the prices.
+"""
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.grid import Ints
+from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.bounds.packing import CELLS, packing_bound, packing_bounds
+from meshplan.planner.bounds.split import split_bounds
+from meshplan.planner.problem.alike import run_as
+from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.stages.solve import Solver
+
+WINDOWS = (0.03, 0.25)
+NEAR = 1.3  # a cutoff so close to the bound is window enough
+SPREAD = 1.5
+FIRST_KINDS = 8
+ROWS_PER_BLOCK = 256
+MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alone
+RUNNER_S = 0.3  # deterministic seconds of CP-SAT for a runner-up, whose optimality is not proved
+PROGRESS_S = 0.2
+NOTHING = 2**62  # a bound: no plan fits
+
+Kind = tuple[int, int, int, int]
+Family = tuple[str, int, int, int, tuple[int, ...]]
+
+
+class Progress(NamedTuple):
+    """Where a running search stands; `best_s` is None before the first plan."""
+
+    best_s: float | None
+    bound_s: float
+    candidates: int
+    cpsat_solves: int
+
+
+class Found(NamedTuple):
+    """The best plan known of one kind."""
+
+    objective: int
+    row: int
+    variant: Variant
+    plan: StagePlan
+
+
+class _Layout(NamedTuple):
+    """An opened layout; `asked` windows of it hold no plan. `waiting`: those that were opened with
+    it and have no split bound yet."""
+
+    bound: int
+    number: int
+    row: int
+    variant: Variant
+    asked: int
+    waiting: "deque[_Layout]"
+
+
+class BranchAndBound:
+    """One search: what is open, and the best plan of each kind."""
+
+    def __init__(
+        self,
+        space: Space,
+        coefficients: Coefficients,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.space, self.coefficients = space, coefficients
+        self.progress, self._reported = progress, time.perf_counter()
+        fits = row_fits(space, coefficients)
+        bounds = row_bounds(space, coefficients)
+        self.bounds = bounds
+        self.rows = np.flatnonzero(fits)[np.argsort(bounds[fits], kind="stable")]
+        self.next_row = 0
+        self.candidates = self._variants_in(np.arange(len(space.grid)))
+        self.misfits = self.candidates - self._variants_in(self.rows)
+        self.fresh: list[_Layout] = []
+        self.open: list[_Layout] = []
+        self.best: dict[Kind, Found] = {}
+        self.solver, self.runner_solver = Solver(), Solver(RUNNER_S)
+        self.solved = 0
+        self.unsolved_bound: int | None = None
+        self._numbers = count()
+        self._split_bounds: dict[int, int] = {}
+        self._refuted: dict[Family, list[tuple[tuple[int, ...], int]]] = {}
+
+    def _variants_in(self, rows: Ints) -> int:
+        return sum(
+            len(alike) * len(self.space.variants(int(alike[0])))
+            for alike in self.space.shapes(rows)
+        )
+
+    @property
+    def bound(self) -> int | None:
+        """Nothing that is still open is below this; None when nothing is open."""
+        return least(self._cheap_bound, self.open[0].bound if self.open else None)
+
+    @property
+    def _cheap_bound(self) -> int | None:
+        row = int(self.bounds[self.rows[self.next_row]]) if self.next_row < len(self.rows) else None
+        return least(row, self.fresh[0].bound if self.fresh else None)
+
+    @property
+    def cutoff(self) -> int | None:
+        """What a layout must beat to be the best."""
+        return min((found.objective for found in self.best.values()), default=None)
+
+    def ranked(self) -> list[Found]:
+        """The best plan of each kind, the fastest first."""
+        return sorted(self.best.values(), key=lambda found: found[:2])
+
+    def seed(self) -> None:
+        """A plan of each of the likeliest kinds, so that the first bounds have a cutoff."""
+        tried: set[Kind] = set()
+        for row in self.rows.tolist():
+            kind = self._kind(row)
+            plain = [each for each in self.space.variants(row) if each.virtual_stages == 1]
+            if kind in tried or not plain:
+                continue
+            tried.add(kind)
+            for variant in plain:
+                _, plan = self.solver.first_plan(self._problem(row, variant))
+                self._offer(row, variant, plan)
+            if len(tried) == FIRST_KINDS:
+                return
+
+    def prove(self, deadline: float | None) -> bool:
+        """Work until the best plan is proved; False if time or the user ended it."""
+        try:
+            while (bound := self.bound) is not None:
+                cutoff = self.cutoff
+                if cutoff is not None and bound >= cutoff:
+                    return True
+                if deadline is not None and time.perf_counter() >= deadline:
+                    return False
+                self._report(bound)
+                cheap = self._cheap_bound
+                if cheap is not None and (cutoff is None or cheap < cutoff):
+                    self._advance(cutoff)
+                else:
+                    self._ask_next(cutoff)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def find_runners_up(self, k: int, deadline: float | None) -> None:
+        """The likely best of other kinds: first plans in order of bound, then a solve of each."""
+        try:
+            for _ in range(MOST_RUNNERS_TRIED):
+                ranked, bound = self.ranked(), self._cheap_bound
+                limit = int(ranked[0].objective * SPREAD)
+                limit = min(limit, ranked[k - 1].objective) if len(ranked) >= k else limit
+                late = deadline is not None and time.perf_counter() >= deadline
+                if bound is None or bound >= limit or late:
+                    break
+                self._advance(limit)
+            for found in self.ranked()[1:k]:
+                if deadline is not None and time.perf_counter() >= deadline:
+                    return
+                problem = self._problem(found.row, found.variant)
+                outcome = self.runner_solver.solve(problem, found.objective)
+                self._offer(found.row, found.variant, outcome.plan)
+        except KeyboardInterrupt:
+            return
+
+    def _report(self, bound: int) -> None:
+        now, best = time.perf_counter(), self.cutoff
+        if self.progress and now - self._reported >= PROGRESS_S:
+            self._reported = now
+            self.progress(
+                Progress(
+                    best / NS_PER_S if best is not None else None,
+                    bound / NS_PER_S,
+                    self.candidates,
+                    self.solver.solves,
+                )
+            )
+
+    def _advance(self, cutoff: int | None) -> None:
+        """Open the next rows, or give the fresh layout with the smallest bound its first plan."""
+        if not self.fresh or self.fresh[0].bound > (self._cheap_bound or 0):
+            self._open_rows(cutoff)
+            return
+        entry = self.fresh[0]
+        problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
+        below = least(cutoff, own.objective if own else None)
+        if problem.splits is not None and (below is None or entry.bound < below):
+            bound = self._split_bound(entry, problem, cutoff)
+            if bound is None:
+                heapq.heappop(self.fresh)
+                self.misfits += 1
+                return
+            entry = entry._replace(bound=max(entry.bound, bound))
+        if below is not None and entry.bound >= below:
+            # Not worth a plan now; a later, larger cutoff may ask for one.
+            heapq.heappop(self.fresh)
+            self._keep(entry, self.fresh)
+            return
+        raised = self._planned(entry, problem)
+        # Replaced only now: an interrupted step leaves the layout where it was.
+        heapq.heappop(self.fresh)
+        self._keep(raised, self.open)
+
+    def _open_rows(self, cutoff: int | None) -> None:
+        rows = self.rows[self.next_row : self.next_row + ROWS_PER_BLOCK]
+        if cutoff is not None:
+            rows = rows[self.bounds[rows] < cutoff]
+        groups: dict[tuple[int, Variant], list[int]] = {}
+        for row in rows.tolist():
+            for variant in self.space.variants(row):
+                pp = int(self.space.grid.pipeline_parallel[row])
+                groups.setdefault((pp, variant), []).append(row)
+        opened = [
+            layout
+            for (_, variant), alike in groups.items()
+            for layout in self._packed(variant, np.array(alike), cutoff)
+        ]
+        for layout in opened:
+            heapq.heappush(self.fresh, layout)
+        self.next_row += len(rows)
+
+    def _packed(self, variant: Variant, rows: Ints, cutoff: int | None) -> Iterator[_Layout]:
+        """The layouts of `rows` run as `variant`, with their packing bounds."""
+        limits = self._limits(rows, cutoff)
+        bounds = packing_bounds(run_as(self.space, self.coefficients, rows, variant), limits)
+        waiting: deque[_Layout] = deque()
+        for index, (row, packed) in enumerate(zip(rows.tolist(), bounds, strict=True)):
+            if not np.isfinite(packed):
+                if limits is None:
+                    self.misfits += 1
+                    continue
+                packed = limits[index]
+            bound, own = max(int(packed), int(self.bounds[row])), self.best.get(self._kind(row))
+            if own is None or bound < own.objective:
+                waiting.append(_Layout(bound, next(self._numbers), row, variant, 0, waiting))
+        yield from waiting
+
+    def _limits(self, rows: Ints, cutoff: int | None) -> Ints | None:
+        """What a plan of each row must beat: `cutoff`, and the best of its kind."""
+        if cutoff is None:
+            return None
+        owns = [self.best.get(self._kind(row)) for row in rows.tolist()]
+        return np.array([min(cutoff, own.objective) if own else cutoff for own in owns])
+
+    def _split_bound(self, entry: _Layout, problem: StageProblem, cutoff: int | None) -> int | None:
+        """The bound of `entry` by its splits, found with its next neighbours; None: nothing fits.
+
+        What reaches the limit of now stays at it.
+        """
+        if entry.number not in self._split_bounds:
+            cells = len(problem.splits or ()) * problem.chunks
+            batch = [entry]
+            entry.waiting.remove(entry)
+            while entry.waiting and len(batch) * cells < CELLS // 4:
+                batch.append(entry.waiting.popleft())
+            rows = np.array([layout.row for layout in batch])
+            limits = self._limits(rows, cutoff)
+            alike = run_as(self.space, self.coefficients, rows, entry.variant)
+            bounds = split_bounds(alike, limits)
+            if limits is not None:
+                bounds = np.minimum(bounds, limits)
+            for layout, bound in zip(batch, bounds, strict=True):
+                self._split_bounds[layout.number] = int(bound) if np.isfinite(bound) else NOTHING
+        found = self._split_bounds[entry.number]
+        return found if found < NOTHING else None
+
+    def _planned(self, entry: _Layout, problem: StageProblem) -> _Layout | None:
+        """`entry` after its first plan; None when that solves it or nothing fits."""
+        bound, plan = self.solver.first_plan(problem)
+        self._offer(entry.row, entry.variant, plan)
+        if bound is None:
+            self.misfits += 1
+            return None
+        bound = max(bound, entry.bound)
+        if plan is not None and plan.objective <= bound:
+            self.solved += 1
+            return None
+        return entry._replace(bound=bound)
+
+    def _keep(self, entry: _Layout | None, heap: list[_Layout]) -> None:
+        """Put `entry` into `heap` unless a plan of its own kind is as good as it can be."""
+        if entry is not None:
+            own = self.best.get(self._kind(entry.row))
+            if own is None or entry.bound < own.objective:
+                heapq.heappush(heap, entry)
+
+    def _ask_next(self, cutoff: int | None) -> None:
+        entry = self._most_promising()
+        own = self.best.get(self._kind(entry.row))
+        below = least(cutoff, own.objective if own else None)
+        raised = self._ask(entry, self._problem(entry.row, entry.variant), below)
+        self.open.remove(entry)
+        heapq.heapify(self.open)
+        self._keep(raised, self.open)
+
+    def _most_promising(self) -> _Layout:
+        """The open layout of the best plan, if no window of it was asked; else the least bound."""
+        ranked = self.ranked()
+        if ranked:
+            best = (ranked[0].row, ranked[0].variant)
+            for entry in self.open:
+                if (entry.row, entry.variant) == best and not entry.asked:
+                    return entry
+        return self.open[0]
+
+    def _ask(self, entry: _Layout, problem: StageProblem, below: int | None) -> _Layout | None:
+        """`entry` after CP-SAT looked below a window; None when it is solved or infeasible."""
+        window = below
+        near = below is not None and below <= entry.bound * NEAR
+        if entry.asked < len(WINDOWS) and not near:
+            window = least(below, entry.bound + 1 + int(entry.bound * WINDOWS[entry.asked]))
+        asked = entry.asked + (window != below)
+        if window is not None and self._surely_not_below(problem, window):
+            return entry._replace(bound=window, asked=asked)
+        outcome = self.solver.solve(problem, window)
+        self._offer(entry.row, entry.variant, outcome.plan)
+        if outcome.status == "OPTIMAL":
+            self.solved += 1
+            return None
+        if outcome.bound is None:
+            self.misfits += 1
+            return None
+        bound = max(entry.bound, outcome.bound)
+        if outcome.status == "INFEASIBLE":
+            self._refuted.setdefault(_family(problem), []).append((problem.costs, bound))
+            return entry._replace(bound=bound, asked=asked)
+        if entry.asked >= len(WINDOWS):
+            self.unsolved_bound = least(self.unsolved_bound, bound)
+            return None
+        return entry._replace(bound=bound, asked=len(WINDOWS))
+
+    def _surely_not_below(self, problem: StageProblem, window: int) -> bool:
+        """Whether there is no plan below `window`, by what costs less than CP-SAT."""
+        if self._known_refuted(problem, window):
+            return True
+        packed = packing_bound(problem, window)
+        return packed is not None and packed >= window
+
+    def _known_refuted(self, problem: StageProblem, window: int) -> bool:
+        """Whether a layout that is nowhere dearer was proved to have no plan below `window`."""
+        return any(
+            bound >= window and all(a <= b for a, b in zip(costs, problem.costs, strict=True))
+            for costs, bound in self._refuted.get(_family(problem), ())
+        )
+
+    def _problem(self, row: int, variant: Variant) -> StageProblem:
+        return stage_problem(self.space, self.coefficients, row, variant)
+
+    def _kind(self, row: int) -> Kind:
+        grid = self.space.grid
+        return (
+            int(grid.tensor_parallel[row]),
+            int(grid.context_parallel[row]),
+            int(grid.pipeline_parallel[row]),
+            int(grid.expert_parallel[row]),
+        )
+
+    def _offer(self, row: int, variant: Variant, plan: StagePlan | None) -> None:
+        kind = self._kind(row)
+        known = self.best.get(kind)
+        if plan is not None and (known is None or plan.objective < known.objective):
+            self.best[kind] = Found(plan.objective, row, variant, plan)
+
+
+def _family(problem: StageProblem) -> Family:
+    """Problems that differ only in their prices."""
+    return (problem.schedule, problem.pp, problem.vpp, problem.m, problem.modes)
+
+
+def least(*values: int | None) -> int | None:
+    """The least of those that are known."""
+    return min((value for value in values if value is not None), default=None)

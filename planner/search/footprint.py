@@ -1,0 +1,234 @@
+"""Does it fit at all? The smallest number of GPUs, and why nothing fits.
+
+    fitting_layout   any legal layout of a question that fits, with its least memory
+    minimum_gpus     the first size, ascending, that has one: sizes are not monotone (divisibility),
+                     so they are scanned and not bisected
+    explain          nothing fits: a minimal set of the user's pins that together forbid it
+    (deletion
+                     filter), what each of them alone would allow, how many bytes the nearest miss
+                     lacks, and the GPUs from which it fits
+
+A layout holds least with micro-batches of one sequence, so only the smallest allowed size is looked
+at, and with one chunk per rank (a layer is never held for fewer micro-batches with more), so
+chunked schedules count only where the question allows no other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshplan.costmodels.layout import Layout
+from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.space.legal_layouts import Space, enumerate_space, legal_schedules
+from meshplan.planner.space.pins import Pin, Pins, parse_pin
+from meshplan.planner.stages.solve import Solver
+
+MOST_TIMES_CAPACITY = 4096
+MISS_PRECISION = 1.005
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A layout that fits on `gpus`, and its reserved bytes by pipeline rank."""
+
+    gpus: int
+    layout: Layout
+    peak_bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NearestMiss:
+    """The layout that comes closest, and the bytes per GPU that it lacks (to 0.5 %)."""
+
+    layout: Layout
+    lacking_bytes: float
+    capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why nothing fits.
+
+    core          pins that together forbid every layout; without any one of them something fits.
+                  Empty: nothing fits whatever is pinned
+    relaxations   for each pin of the core a layout that fits without it
+    nearest       None if no layout is legal at all
+    enough        the smallest larger size that fits with the same pins, None if none was found
+    fewer         the smallest smaller size that does, None if none was found
+    on_host       a layout that fits with the optimizer on the host, None if none does
+    dropped       legal rules that dropped layouts, by count
+    """
+
+    core: tuple[str, ...]
+    relaxations: dict[str, Fit]
+    nearest: NearestMiss | None
+    enough: Fit | None
+    fewer: Fit | None
+    on_host: Fit | None
+    dropped: dict[str, int]
+
+
+def fitting_layout(question: Question, price: Pricer = closed_form) -> Fit | None:
+    """A layout of `question` that fits, None if none does."""
+    memory = _Memory(question, price)
+    return memory.fit(memory.capacity_kib)
+
+
+def sizes(question: Question, most: int) -> Iterator[int]:
+    """GPUs worth asking, ascending: every count within a node, then whole nodes."""
+    node = question.cluster.gpus_per_node
+    yield from range(1, min(node, most) + 1)
+    yield from range(2 * node, most + 1, node)
+
+
+def minimum_gpus(
+    question: Question, *, first: int = 1, most: int | None = None, price: Pricer = closed_form
+) -> Fit | None:
+    """The fewest GPUs, from `first` to `most` (the question's own number), that hold one step."""
+    for gpus in sizes(question, most if most is not None else question.gpus):
+        if gpus >= first and (found := fitting_layout(replace(question, gpus=gpus), price)):
+            return found
+    return None
+
+
+def explain(
+    question: Question, *, most_gpus: int | None = None, price: Pricer = closed_form
+) -> Explanation:
+    """Why no layout of `question` fits; asks up to `most_gpus` (four times as many) for enough."""
+    pins = question.pins
+    relaxations: dict[str, Fit] = {}
+    kept = _opening(question, price)
+    for axis in [axis for axis in pins.axes if axis not in kept.axes]:
+        found = fitting_layout(replace(question, pins=pins.without(axis)), price)
+        if found is None:
+            pins = pins.without(axis)
+    fits = fitting_layout(replace(question, pins=kept), price)
+    for axis in [axis for axis in pins.axes if fits and axis not in kept.axes]:
+        relaxed = fitting_layout(replace(question, pins=pins.without(axis)), price)
+        assert relaxed is not None, "the deletion filter kept a pin that does not matter"
+        relaxations[f"{axis} {pins.axes[axis].text}"] = relaxed
+    memory = _Memory(question, price)
+    return Explanation(
+        core=tuple(relaxations),
+        relaxations=relaxations,
+        nearest=memory.nearest_miss(),
+        enough=minimum_gpus(
+            question,
+            first=question.gpus + 1,
+            most=most_gpus if most_gpus is not None else 4 * question.gpus,
+            price=price,
+        ),
+        fewer=minimum_gpus(question, most=question.gpus - 1, price=price),
+        on_host=fitting_layout(replace(question, pins=_on_host(question.pins)), price),
+        dropped=_dropped(question),
+    )
+
+
+def _dropped(question: Question) -> dict[str, int]:
+    """How many layouts each rule drops, under the user's own pins alone."""
+    q = question
+    per_node = q.cluster.gpus_per_node
+    return enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, per_node).dropped
+
+
+def _opening(question: Question, price: Pricer) -> Pins:
+    """The pins that open what a default keeps out, if something fits with them alone: without them
+    there is less to choose from, so they forbid nothing.
+    """
+    opening = question.pins.opening
+    return opening if fitting_layout(replace(question, pins=opening), price) else Pins()
+
+
+class _Memory:
+    """The rows of a question that hold least, and whether they fit under a capacity."""
+
+    def __init__(self, question: Question, price: Pricer) -> None:
+        q = replace(question, pins=_smallest_batches(question.pins))
+        self.question = q
+        self.space: Space = _plain_where_it_can_be(
+            enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+        )
+        self.solver = Solver()
+        self.coefficients: Coefficients | None = None
+        self.capacity_kib = 0
+        if len(self.space.grid):
+            self.coefficients = price_space(q, self.space, price)
+            self.capacity_kib = self.coefficients.cap_kib
+
+    def fit(self, capacity_kib: int) -> Fit | None:
+        """A layout that fits when every GPU has `capacity_kib`."""
+        if self.coefficients is None:
+            return None
+        coefficients = replace(self.coefficients, cap_kib=capacity_kib)
+        rows = np.flatnonzero(row_fits(self.space, coefficients))
+        for row in rows[np.argsort(row_bounds(self.space, coefficients)[rows], kind="stable")]:
+            if found := self._fit_row(coefficients, int(row)):
+                return found
+        return None
+
+    def _fit_row(self, coefficients: Coefficients, row: int) -> Fit | None:
+        variants = self.space.variants(row)
+        plain = [variant for variant in variants if variant.virtual_stages == 1]
+        for variant in plain or variants:
+            problem = stage_problem(self.space, coefficients, row, variant)
+            plan = self._plan(problem)
+            if plan is not None:
+                layout = layout_of_row(self.space.grid, row, variant, plan)
+                peaks = tuple(map(coefficients.reserved_bytes, plan.peak_kib))
+                return Fit(self.question.gpus, layout, peaks)
+        return None
+
+    def _plan(self, problem: StageProblem) -> StagePlan | None:
+        _, plan = self.solver.first_plan(problem)
+        if plan is None and problem.vpp > 1:
+            return self.solver.solve(problem, None).plan
+        return plan
+
+    def nearest_miss(self) -> NearestMiss | None:
+        """The least capacity at which something fits, by bisection; None if nothing is legal."""
+        if self.coefficients is None:
+            return None
+        low, high, found = self.capacity_kib, 2 * self.capacity_kib, None
+        while found is None and high <= MOST_TIMES_CAPACITY * self.capacity_kib:
+            found = self.fit(high)
+            low, high = (low, high) if found else (high, 2 * high)
+        if found is None:
+            return None
+        while high > low * MISS_PRECISION:
+            middle = (low + high) // 2
+            if better := self.fit(middle):
+                high, found = middle, better
+            else:
+                low = middle
+        assert self.coefficients is not None
+        lacking = self.coefficients.reserved_bytes(high - self.capacity_kib)
+        return NearestMiss(
+            found.layout, lacking, self.coefficients.reserved_bytes(self.capacity_kib)
+        )
+
+
+def _plain_where_it_can_be(space: Space) -> Space:
+    """`space` without the rows of several chunks per rank that may have one as well."""
+    grid, kept = space.grid, np.ones(len(space.grid), dtype=bool)
+    for rows in space.shapes(np.flatnonzero(grid.virtual_stages == 2)):
+        pp, m = grid.pipeline_parallel[rows[0]], grid.num_micro_batches[rows[0]]
+        legal = legal_schedules(space.model, space.legality, space.pins, int(pp), int(m))
+        kept[rows] = all(chunks > 1 for _, chunks in legal)
+    return replace(space, grid=grid.take(np.flatnonzero(kept)))
+
+
+def _on_host(pins: Pins) -> Pins:
+    """`pins` with the optimizer on the host."""
+    return Pins({**pins.axes, "optimizer_offload": parse_pin("optimizer_offload", "on")})
+
+
+def _smallest_batches(pins: Pins) -> Pins:
+    """`pins` with micro-batches of one sequence, unless the user said how large they are."""
+    if "micro_batch_size" in pins.axes:
+        return pins
+    return Pins({**pins.axes, "micro_batch_size": Pin("1", ranges=((1, 1),))})

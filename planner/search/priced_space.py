@@ -1,0 +1,48 @@
+"""What is asked of the search, and the prices of every row of its space."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.prices import Prices
+from meshplan.costmodels.step.prices import price as closed_form_price
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.space.legal_layouts import Space
+from meshplan.planner.space.pins import Pins
+
+ROWS_PER_PRICE = 65_536
+Pricer = Callable[[Grid, "Question"], Prices]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be trained, on what, by which engine, and what the user fixed."""
+
+    model: Model
+    training: Training
+    gpus: int
+    cluster: Cluster
+    engine: Engine
+    pins: Pins = field(default_factory=Pins)
+
+
+def closed_form(grid: Grid, question: Question) -> Prices:
+    """The cost model's own prices, with what was fitted for this engine and GPU."""
+    q = question
+    return closed_form_price(grid, Setting.fitted(q.model, q.training, q.cluster, q.engine))
+
+
+def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
+    """Every row of `space` priced, in blocks so that memory stays small."""
+    rows = np.arange(len(space.grid))
+    return Coefficients.joined(
+        Coefficients.of(price(space.grid.take(rows[i : i + ROWS_PER_PRICE]), question))
+        for i in range(0, max(1, len(rows)), ROWS_PER_PRICE)
+    )

@@ -1,0 +1,173 @@
+"""The best layout of a question, with a proof, and the runners-up of other kinds.
+
+`planner.search.branch_and_bound` proves the best plan over the whole legal space under the prices;
+on a time limit or Ctrl-C the smallest open bound is the honest distance. Runners-up differ in kind
+(tp, cp, pp, ep): they are the best plans that first plans in order of bound found, each solved by
+CP-SAT for its own layout. That no other layout of their kind is faster is not proved unless
+`Solution.proved` says so.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layout import Layout, check_layout
+from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.problem.stage_problem import StagePlan
+from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
+from meshplan.planner.search.branch_and_bound import Progress as Progress
+from meshplan.planner.search.priced_space import Pricer, closed_form, price_space
+from meshplan.planner.search.priced_space import Question as Question
+from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
+
+
+class NoLayoutFits(Exception):
+    """No legal layout of the question fits; `planner.search.footprint.explain` says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """One layout with its best cut into stages.
+
+    step_time_s   under the closed-form prices
+    peak_bytes    reserved, by pipeline rank
+    reranked_s    what the caller's own judgement says (`search(rerank=...)`), None without one
+    proved        no layout that should precede it was left open
+    """
+
+    layout: Layout
+    step_time_s: float
+    peak_bytes: tuple[float, ...]
+    proved: bool
+    reranked_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """How a search ended.
+
+    status       OPTIMAL when every legal layout was solved, infeasible or bounded away
+    bound_s      nothing is faster; gap = 1 - bound_s / best
+    candidates   legal layouts (all axes but the cut into stages)
+    priced       rows that the cost model priced; their schedules and chunks share a price
+    misfits      layouts dropped by memory        bounded   layouts never solved: bound too high
+    dropped      rows dropped before pricing, by rule
+    """
+
+    status: Literal["OPTIMAL", "FEASIBLE"]
+    solutions: tuple[Solution, ...]
+    bound_s: float
+    gap: float
+    candidates: int
+    priced: int
+    misfits: int
+    bounded: int
+    solved: int
+    cpsat_solves: int
+    wall_s: float
+    dropped: dict[str, int]
+
+
+def search(
+    question: Question,
+    *,
+    k: int = 1,
+    time_limit_s: float | None = None,
+    price: Pricer = closed_form,
+    progress: Callable[[Progress], None] | None = None,
+    rerank: Callable[[Layout], float] | None = None,
+) -> SearchResult:
+    """The `k` best layouts that differ in kind, the fastest proved so; raises `NoLayoutFits`.
+
+    `rerank` gives a finer step time (the event simulation); solutions are then ordered by it.
+    """
+    started = time.perf_counter()
+    q = question
+    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    if not len(space.grid):
+        raise NoLayoutFits(f"no layout of {q.model.name} on {q.gpus} GPUs obeys every rule")
+    coefficients = price_space(question, space, price)
+    run = BranchAndBound(space, coefficients, progress)
+    deadline = started + time_limit_s if time_limit_s is not None else None
+    run.seed()
+    finished = run.prove(deadline)
+    if not run.best:
+        raise NoLayoutFits(
+            f"no layout of {q.model.name} fits on {q.gpus} GPUs" if finished
+            else "the search was ended before it found a layout that fits"
+        )  # fmt: skip
+    if finished and k > 1:
+        run.find_runners_up(k, deadline)
+    open_bound = least(run.bound, run.unsolved_bound)
+    solutions = tuple(
+        _solution(question, space, coefficients, found, open_bound) for found in run.ranked()[:k]
+    )
+    if rerank:
+        judged = [replace(s, reranked_s=rerank(s.layout)) for s in solutions]
+        solutions = tuple(sorted(judged, key=lambda s: s.reranked_s or 0.0))
+    return _result(run, solutions, open_bound, started)
+
+
+def _result(
+    run: BranchAndBound, solutions: tuple[Solution, ...], open_bound: int | None, started: float
+) -> SearchResult:
+    """What was found and what is proved about it."""
+    best = run.ranked()[0].objective
+    bound = best if open_bound is None else min(best, open_bound)
+    return SearchResult(
+        status="OPTIMAL" if bound >= best else "FEASIBLE",
+        solutions=solutions,
+        bound_s=bound / NS_PER_S,
+        gap=1 - bound / best if best else 0.0,
+        candidates=run.candidates,
+        priced=len(run.space.grid),
+        misfits=run.misfits,
+        bounded=run.candidates - run.misfits - run.solved,
+        solved=run.solved,
+        cpsat_solves=run.solver.solves + run.runner_solver.solves,
+        wall_s=time.perf_counter() - started,
+        dropped=run.space.dropped,
+    )
+
+
+def _solution(
+    question: Question,
+    space: Space,
+    coefficients: Coefficients,
+    found: Found,
+    open_bound: int | None,
+) -> Solution:
+    layout = layout_of_row(space.grid, found.row, found.variant, found.plan)
+    check_layout(layout, space.model, question.training)
+    return Solution(
+        layout=layout,
+        step_time_s=found.objective / NS_PER_S,
+        peak_bytes=tuple(map(coefficients.reserved_bytes, found.plan.peak_kib)),
+        proved=open_bound is None or found.objective <= open_bound,
+    )
+
+
+def layout_of_row(grid: Grid, row: int, variant: Variant, plan: StagePlan) -> Layout:
+    """The layout that `plan` makes of a row and its variant."""
+    zero = int(grid.zero_stage[row])
+    replicas = int(grid.data_parallel[row] * grid.context_parallel[row])
+    group = int(grid.shard_group[row])
+    return Layout(
+        data_parallel=int(grid.data_parallel[row]),
+        tensor_parallel=int(grid.tensor_parallel[row]),
+        pipeline_parallel=int(grid.pipeline_parallel[row]),
+        virtual_stages=variant.virtual_stages,
+        context_parallel=int(grid.context_parallel[row]),
+        expert_parallel=int(grid.expert_parallel[row]),
+        expert_tensor_parallel=int(grid.expert_tensor_parallel[row]),
+        sequence_parallel=bool(grid.sequence_parallel[row]),
+        zero_stage=zero,
+        shard_group=0 if zero == 0 or group == replicas else group,
+        micro_batch_size=int(grid.micro_batch_size[row]),
+        schedule=variant.schedule,
+        stages=plan.stages,
+        optimizer_offload=float(grid.optimizer_offload[row]),
+        activation_offload=float(grid.activation_offload[row]),
+    )

@@ -1,0 +1,1 @@
+"""The legal layouts of a question."""

@@ -1,0 +1,127 @@
+"""Whether an engine can run one given layout, beyond the rules of the mathematics.
+
+`space` lists what is worth searching; this judges what somebody already runs, so it refuses only
+what the engine itself would refuse, and names what the engine's profile does not price.
+"""
+
+from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
+from meshplan.costmodels.training import Optimizer, Training
+from meshplan.hardware_profiles.engine_schema import Engine, Legality
+from meshplan.hardware_profiles.schema import Gpu
+
+ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")
+"""Optimizers whose update is one pass over memory, as a host's processors can do it."""
+
+
+def shards_under(schedule: Schedule, legality: Legality, zero_stage: int) -> bool:
+    """Whether the engine's gradients are right in `zero_stage` under `schedule`."""
+    stages = legality.zero_with_split_backward
+    return stages is None or schedule not in ZERO_BUBBLE or zero_stage in stages
+
+
+def recomputes_under(schedule: Schedule, legality: Legality) -> bool:
+    """Whether the engine recomputes layers under `schedule`."""
+    return schedule not in ZERO_BUBBLE or legality.recompute_with_split_backward
+
+
+def check_engine(layout: Layout, model: Model, training: Training, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` would stop with an error."""
+    la, rules = layout, engine.legality
+    for kind in model.kinds:
+        heads = kind.attention.kv_heads
+        if rules.kv_heads_divide and not kind.attention.is_mla and heads % la.tensor_parallel:
+            raise InvalidLayout(
+                f"{heads} key/value heads do not divide by tensor_parallel {la.tensor_parallel}, "
+                f"and {engine.title} does not copy them"
+            )
+    if la.context_parallel > 1 and not rules.context_parallel:
+        raise InvalidLayout(f"{engine.title} has no context_parallel; it must be 1")
+    if la.pipeline_parallel > 1:
+        _check_pipeline(la, training, engine)
+    _check_offload(la, training, engine)
+
+
+def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
+    pp, count = la.pipeline_parallel, la.num_micro_batches(training)
+    batch = (
+        f"global batch {training.global_batch_size} / (data_parallel {la.data_parallel} x "
+        f"micro_batch_size {la.micro_batch_size}) = {count} micro-batches"
+    )
+    if engine.legality.micro_batches_at_least_pp and count < pp:
+        raise InvalidLayout(f"{batch}, fewer than pipeline_parallel {pp}")
+    interleaved = la.schedule == "interleaved_1f1b"
+    if interleaved and engine.legality.interleaved_needs_multiple and count % pp:
+        raise InvalidLayout(f"{batch}, which interleaving needs as a multiple of {pp}")
+    if la.schedule == "dualpipe_v" and count < 2 * pp:
+        raise InvalidLayout(f"{batch}, fewer than the 2 x {pp} that dualpipe_v needs")
+    check_split_backward(la, engine)
+
+
+def check_split_backward(la: Layout, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` cannot run a schedule that computes the gradients of
+    inputs and of weights apart."""
+    rules = engine.legality
+    if la.pipeline_parallel == 1:
+        return
+    if not shards_under(la.schedule, rules, la.zero_stage):
+        stages = " or ".join(map(str, rules.zero_with_split_backward or ()))
+        raise InvalidLayout(
+            f"schedule {la.schedule} with zero_stage {la.zero_stage}: {engine.title} gives wrong "
+            f"gradients; use zero_stage {stages}, or a schedule that does not split the backward"
+        )
+    if la.recompute != "none" and not recomputes_under(la.schedule, rules):
+        raise InvalidLayout(
+            f"schedule {la.schedule} with recompute {la.recompute}: {engine.title} does not replay "
+            "layers for a split backward; use recompute none, or another schedule"
+        )
+
+
+def _check_offload(la: Layout, training: Training, engine: Engine) -> None:
+    rules = engine.legality
+    if la.optimizer_offload and not rules.optimizer_offload:
+        raise InvalidLayout(f"optimizer_offload: {engine.title} keeps the optimizer on the device")
+    if la.optimizer_offload and training.optimizer not in ON_CPU:
+        raise InvalidLayout(
+            f"optimizer_offload: there is no {training.optimizer} on the host; use {ON_CPU[0]}"
+        )
+    if la.optimizer_offload and la.zero_stage == 0 and la.data_parallel * la.context_parallel > 1:
+        raise InvalidLayout("optimizer_offload: its states are those of a rank; zero_stage 1")
+    if la.activation_offload and rules.activation_offload == "never":
+        raise InvalidLayout(f"activation_offload: {engine.title} keeps activations on the device")
+    plain = la.pipeline_parallel == 1 and la.recompute == "none"
+    if la.activation_offload and rules.activation_offload == "plain" and not plain:
+        raise InvalidLayout(
+            f"activation_offload: {engine.title} does it without pipeline_parallel and recompute"
+        )
+
+
+def check_precision(training: Training, gpu: Gpu) -> None:
+    """Raise `InvalidLayout` where `gpu` has no matmuls of the training's number format."""
+    recipe, formats = RECIPES[training.precision], gpu.peak_flops_per_s
+    own = training.precision in ("fp8", "mxfp8", "nvfp4")
+    lacking = training.precision if own else recipe.base_dtype
+    if lacking not in formats or recipe.base_dtype not in formats:
+        raise InvalidLayout(
+            f"precision {training.precision}: {gpu.name} has no {lacking} (it has "
+            f"{', '.join(formats)})"
+        )
+
+
+def unpriced(layout: Layout, engine: Engine) -> tuple[str, ...]:
+    """What of `layout` the engine's profile does not describe, so that its price is a guess."""
+    la, rules = layout, engine.legality
+    pipelined, split = la.pipeline_parallel > 1, la.tensor_parallel > 1
+    sequence = {"always": True, "never": False}.get(rules.sequence_parallel, la.sequence_parallel)
+    found = {
+        f"zero_stage {la.zero_stage}": la.zero_stage not in rules.zero_stages,
+        f"zero_stage {la.zero_stage} with a pipeline": pipelined
+        and la.zero_stage not in rules.zero_with_pipeline,
+        f"schedule {la.schedule}": pipelined and la.schedule not in rules.schedules,
+        f"sequence_parallel {la.sequence_parallel}": split and la.sequence_parallel != sequence,
+        "expert_parallel": la.expert_parallel > 1 and not rules.expert_parallel,
+        "shard_group": la.shard_group > 0 and not rules.hybrid_shard,
+    }
+    return tuple(f"the profile of {engine.name} does not cover {x}" for x in found if found[x])

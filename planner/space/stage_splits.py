@@ -1,0 +1,117 @@
+"""The ways in which an engine can cut a model's layers into virtual stages.
+
+"free" engines take any counts: with one chunk per rank the solver chooses (`splits` is None), with
+several it chooses among rows of equal chunks, since a row waits for its slowest one:
+
+    rows   rows hold q or q + 1 layers per chunk; what is too much is taken from the first chunk and
+           the last, and then one layer each from chunks in order, or in reverse order
+
+The others leave a short list:
+
+    even   L + e + h layers over all stages alike, where the embedding (e) and the head (h) may each
+           take the place of one layer if the engine allows it
+    ends   the same per pipeline rank, but the first and the last rank may hold another number
+           (Megatron-LM's decoder-first/last-pipeline-num-layers), each cut into vpp equal chunks
+    cost   the engine's own cut (`costmodels.step.stage_split.split_by_cost`)
+
+A stage holds at least one layer, but the first and the last may hold the embedding or the head
+alone where those count as layers.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.stage_split import split_by_cost
+from meshplan.hardware_profiles.engine_schema import Legality
+
+Counts = tuple[int, ...]
+MORE_LAYERS = 1  # per rank, so that the ends may be shorter
+MOST_OF_FIRST = 2  # layers that the embedding may take the place of
+
+
+def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts, ...] | None:
+    """The layers of each virtual stage in model order, every legal way; None for any counts."""
+    if legality.uneven_stages == "free" or pp == 1:
+        if vpp > 1:
+            return _rows(model.num_layers, pp, vpp, 0 if legality.layers_count_ends else 1)
+        return None if pp <= _most_stages(model, legality, pp) else ()
+    if legality.uneven_stages == "cost":
+        if vpp > 1:
+            return ()
+        counts = split_by_cost(model, pp)
+        return (counts,) if min(counts[:-1]) > 0 else ()
+    even = legality.uneven_stages == "even"
+    return _regular(model.num_layers, pp, vpp, legality.layers_count_ends, even)
+
+
+def can_split(model: Model, legality: Legality, pp: int, vpp: int) -> bool:
+    """Whether there is any way."""
+    if legality.uneven_stages in ("even", "ends") and pp > 1:
+        even, ends = legality.uneven_stages == "even", legality.layers_count_ends
+        return any(True for _ in _each_regular(model.num_layers, pp, vpp, ends, even))
+    ways = splits(model, legality, pp, vpp)
+    return ways is None or len(ways) > 0
+
+
+@cache
+def _rows(layers: int, pp: int, vpp: int, fewest_at_ends: int) -> tuple[Counts, ...]:
+    """Rows of equal chunks, `MORE_LAYERS` per rank more than must be at most."""
+    found: set[Counts] = set()
+    least = -(-layers // pp)
+    for total in range(max(vpp, least), max(vpp, least) + MORE_LAYERS + 1):
+        small, larger = divmod(total, vpp)
+        sizes = [small] * (vpp - larger) + [small + 1] * larger
+        for order in (sizes, sizes[::-1]):
+            counts = [n for n in order for _ in range(pp)]
+            found.update(_shortened(counts, sum(counts) - layers, fewest_at_ends))
+    return tuple(sorted(found))
+
+
+def _shortened(counts: list[int], surplus: int, fewest_at_ends: int) -> Iterator[Counts]:
+    """`counts` less `surplus` layers."""
+    body = range(1, len(counts) - 1)
+    for first in range(min(MOST_OF_FIRST, surplus, counts[0] - fewest_at_ends) + 1):
+        for last in range(min(surplus - first, counts[-1] - fewest_at_ends) + 1):
+            rest = surplus - first - last
+            for order in (body, reversed(body)):
+                shorter = [j for j in order if counts[j] > 1][:rest]
+                if len(shorter) == rest:
+                    cut = [n - (j in shorter) for j, n in enumerate(counts)]
+                    yield (cut[0] - first, *cut[1:-1], cut[-1] - last)
+
+
+def _most_stages(model: Model, legality: Legality, pp: int) -> int:
+    return model.num_layers + (2 if legality.layers_count_ends and pp > 1 else 0)
+
+
+@cache
+def _regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> tuple[Counts, ...]:
+    return tuple(sorted(set(_each_regular(layers, pp, vpp, ends, even))))
+
+
+def _each_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> Iterator[Counts]:
+    for embedding in range(2 if ends else 1):
+        for head in range(2 if ends else 1):
+            for ranks in _ranks(layers + embedding + head, pp, vpp, even):
+                counts = list(ranks) * vpp
+                counts[0] -= embedding
+                counts[-1] -= head
+                empty = 0 if ends else 1
+                if min(counts[1:-1], default=1) >= 1 and min(counts[0], counts[-1]) >= empty:
+                    yield tuple(counts)
+
+
+def _ranks(total: int, pp: int, vpp: int, even: bool) -> Iterator[Counts]:
+    """Layers of each chunk of each rank, so that vpp chunks of all ranks hold `total`."""
+    if total % vpp:
+        return
+    per_round = total // vpp
+    if even:
+        if per_round % pp == 0:
+            yield (per_round // pp,) * pp
+        return
+    for middle in range(1, per_round // (pp - 2) + 1) if pp > 2 else (0,):
+        ends = per_round - middle * (pp - 2)
+        for first in range(ends + 1):
+            yield first, *[middle] * (pp - 2), ends - first

@@ -1,0 +1,72 @@
+"""CP-SAT as this project runs it: one worker, a fixed seed, a deterministic limit, little presolve.
+
+One worker and the deterministic limit make equal questions give equal plans. Presolve's probing
+costs ten times what it saves on models this small (measured). OR-Tools is imported by the functions
+that build a model, so that a question that needs none does not wait half a second for it.
+"""
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from meshplan.planner.problem.stage_problem import StagePlan
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
+
+
+class Outcome(NamedTuple):
+    """What a solve of an inner problem established.
+
+    OPTIMAL     `plan` is best, `bound` its objective
+    FEASIBLE    `plan` was found, nothing below `bound` exists
+    INFEASIBLE  nothing below `bound` exists; with `bound` None nothing fits at all
+    UNKNOWN     the limit came first; nothing below `bound` exists
+    """
+
+    status: Status
+    plan: StagePlan | None
+    bound: int | None
+
+
+class Solved(NamedTuple):
+    """A solved model: `bound` and `objective` in the model's own unit."""
+
+    status: Status
+    objective: int
+    bound: int
+    solver: Any
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a solution to read."""
+        return self.status in ("OPTIMAL", "FEASIBLE")
+
+    def value(self, expression: Any) -> int:
+        """The value of a variable or linear expression."""
+        return int(self.solver.value(expression))
+
+
+def solve_model(model: "cp_model.CpModel", seconds: float) -> Solved:
+    """Minimise `model` within deterministic `seconds`; raises RuntimeError if it is not a model."""
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 1
+    solver.parameters.max_deterministic_time = seconds
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.max_presolve_iterations = 1
+    code = solver.solve(model)
+    names: dict[Any, Status] = {
+        cp_model.OPTIMAL: "OPTIMAL",
+        cp_model.FEASIBLE: "FEASIBLE",
+        cp_model.INFEASIBLE: "INFEASIBLE",
+        cp_model.UNKNOWN: "UNKNOWN",
+    }
+    if code not in names:
+        raise RuntimeError(f"CP-SAT refused the model: {model.validate()}")
+    found = names[code] in ("OPTIMAL", "FEASIBLE")
+    objective = round(solver.objective_value) if found else 0
+    bound = round(solver.best_objective_bound) if names[code] != "INFEASIBLE" else 0
+    return Solved(names[code], objective, bound, solver)

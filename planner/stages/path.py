@@ -1,0 +1,282 @@
+"""One chunk per rank: the stages are a path through the layers, and each step of it has a price.
+
+`Intervals.price(j, a, b)` is the least time of stage j when it holds layers a..b-1 under the cap:
+memory is only traded for time inside a stage, so no plan needs a slower mix. What is left is a path
+0 = b_0 <= b_1 <= .. <= b_S = L that minimises (m - 1) X + sum c_j + D.
+
+    greedy_path   the least possible X, by filling each stage as far as X allows: a plan, and a
+    bound best_split    the best of a short list of splits
+    solve_path    exact, by CP-SAT: z[j, a, b] = "stage j holds a..b-1", only inside the window of
+                  intervals that an objective below the cutoff allows
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.planner.bounds.split import least_of_splits
+from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
+from meshplan.planner.stages.cpsat import Outcome, solve_model
+
+
+class Price(NamedTuple):
+    """The fastest way in which one stage holds its layers."""
+
+    ns: int
+    selective: int
+    full: int
+
+
+class Interval(NamedTuple):
+    """Stage `stage` holds layers `first` .. `end` - 1."""
+
+    stage: int
+    first: int
+    end: int
+
+
+class Intervals:
+    """Prices of the stages of one problem, each found once."""
+
+    def __init__(self, problem: StageProblem) -> None:
+        assert problem.vpp == 1, "the path model has one chunk per rank"
+        self.problem = problem
+        self._known: dict[Interval, Price | None] = {}
+        kinds = np.array(problem.pattern, np.int64)
+        self._times = prefix(np.array(problem.layer_ns)[kinds])
+        self._saved = prefix(np.array(problem.saved_kib)[kinds])
+        self._states = prefix(np.array(problem.state_kib)[kinds])
+        self._updates = prefix(np.array(problem.update_kib)[kinds])
+        self._steps = prefix(np.array(problem.step_ns)[kinds])
+        self._floor = prefix(np.array(problem.layer_ns)[:, list(problem.modes)].min(1)[kinds])
+
+    def least_ns(self, stage: int, first: int, end: int) -> int:
+        """A lower bound of `price`: every layer in its fastest mode."""
+        return int(self._floor[end] - self._floor[first]) + self._ends_ns(stage)
+
+    def price(self, stage: int, first: int, end: int) -> Price | None:
+        """The fastest legal mix of recompute modes, None if none fits."""
+        shift = 0 if not self.problem.uniform else first
+        key = Interval(stage, first - shift, end - shift)
+        if key not in self._known:
+            self._known[key] = self._cheapest(key)
+        return self._known[key]
+
+    def step_ns(self, stage: int, first: int, end: int) -> int:
+        """Once per step, in stage `stage`."""
+        problem, total = self.problem, int(self._steps[end] - self._steps[first])
+        total += problem.embedding.step_ns if stage == 0 else 0
+        return total + (problem.head.step_ns if stage == problem.pp - 1 else 0)
+
+    def _ends_ns(self, stage: int) -> int:
+        problem = self.problem
+        total = problem.send_ns + (problem.embedding.ns if stage == 0 else 0)
+        return total + (problem.head.ns if stage == problem.pp - 1 else 0)
+
+    def _cheapest(self, key: Interval) -> Price | None:
+        """Price every split of the interval into full | selective | none, and take the fastest."""
+        problem, (stage, first, end) = self.problem, key
+        full, selective, transient = mixes(end - first, problem.modes, problem.transient_kib)
+        cut, second = first + full, first + full + selective
+        time, saved = (mixed(table, first, cut, second, end)
+                       for table in (self._times, self._saved))  # fmt: skip
+        held = int(problem.in_flight[stage][0][0])
+        static = problem.fixed_kib + int(self._states[end] - self._states[first])
+        floor, update = 0, int(self._updates[end] - self._updates[first])
+        kept = 0
+        for end_part, holder in ((problem.embedding, 0), (problem.head, problem.pp - 1)):
+            if stage == holder:
+                static += end_part.state_kib
+                kept += held * end_part.saved_kib
+                update += end_part.update_kib
+                floor = max(floor, end_part.transient_kib)
+        running = kept + held * saved + np.maximum(transient, floor)
+        fits = static + np.maximum(running, update) <= problem.cap_kib
+        if not fits.any():
+            return None
+        best = int(np.where(fits, time, np.iinfo(np.int64).max).argmin())
+        return Price(int(time[best]) + self._ends_ns(stage), int(selective[best]), int(full[best]))
+
+
+def stages_of(prices: list[Price], ends: list[int]) -> tuple[Stage, ...]:
+    """The stages whose layers end at `ends`."""
+    starts = [0, *ends[:-1]]
+    return tuple(
+        Stage(end - first, price.selective, price.full)
+        for price, first, end in zip(prices, starts, ends, strict=True)
+    )
+
+
+def plan_of(intervals: Intervals, ends: list[int]) -> StagePlan | None:
+    """The plan whose stages end at `ends`, each in its fastest mix; None if one does not fit."""
+    prices = []
+    for stage, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        price = intervals.price(stage, first, end)
+        if price is None:
+            return None
+        prices.append(price)
+    plan = evaluate(intervals.problem, stages_of(prices, ends))
+    assert plan is not None, "a stage that was priced as fitting does not fit"
+    return plan
+
+
+def greedy_path(intervals: Intervals) -> tuple[int, StagePlan | None]:
+    """The least X that any plan can have, and a plan that has it; None if nothing fits.
+
+    A stage that may last X takes as many layers as it can: starting later never reaches less far,
+    so if this does not reach the end nothing does. X then rises to the least price in the way.
+    """
+    problem = intervals.problem
+    low = -(-problem.least_work_ns // problem.pp)
+    ends, blocked = _fill(intervals, None)
+    if ends is None:
+        return low, None
+    high = _slowest(intervals, ends)
+    ends_high = ends
+    while low < high:
+        guess = (low + high) // 2
+        ends, blocked = _fill(intervals, guess)
+        if ends is None:
+            low = max(guess + 1, blocked)
+        else:
+            high, ends_high = _slowest(intervals, ends), ends
+    return high, plan_of(intervals, ends_high)
+
+
+def _slowest(intervals: Intervals, ends: list[int]) -> int:
+    prices = [
+        intervals.price(stage, first, end)
+        for stage, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+    ]
+    return max(price.ns for price in prices if price is not None)
+
+
+def _fill(intervals: Intervals, limit: int | None) -> tuple[list[int] | None, int]:
+    """Stage ends when each takes all that `limit` allows; or None and the least price above it."""
+    problem, position, ends, blocked = intervals.problem, 0, [], 2**62
+    needed = [problem.fewest_layers(j) for j in range(problem.pp)]
+    for stage in range(problem.pp):
+        most = len(problem.pattern) - sum(needed[stage + 1 :])
+        reach = None
+        for end in range(position + needed[stage], most + 1):
+            price = intervals.price(stage, position, end)
+            if price is None:
+                break
+            if limit is not None and price.ns > limit:
+                blocked = min(blocked, price.ns)
+                break
+            reach = end
+        if reach is None:
+            return None, blocked
+        position = reach
+        ends.append(reach)
+    return (ends, blocked) if position == len(problem.pattern) else (None, blocked)
+
+
+def best_split(intervals: Intervals) -> StagePlan | None:
+    """The best of the engine's own splits, None if none fits."""
+    problem, best = intervals.problem, None
+    pairs, least = least_of_splits(problem.alone, None)
+    for row in np.argsort(least, kind="stable"):
+        if best is not None and least[row] >= best[0]:
+            break
+        ends = pairs.layers[row].astype(int).cumsum().tolist()
+        objective = _objective(intervals, ends)
+        if objective is not None and (best is None or objective < best[0]):
+            best = (objective, ends)
+    return plan_of(intervals, best[1]) if best else None
+
+
+def _objective(intervals: Intervals, ends: list[int]) -> int | None:
+    problem, times, end_ns = intervals.problem, [], 0
+    for stage, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        price = intervals.price(stage, first, end)
+        if price is None:
+            return None
+        times.append(price.ns)
+        end_ns = max(end_ns, intervals.step_ns(stage, first, end))
+    return objective_of(problem, times, end_ns)
+
+
+def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outcome:
+    """The best path with an objective below `below`, by CP-SAT within deterministic `seconds`."""
+    from ortools.sat.python import cp_model
+
+    problem = intervals.problem
+    window = _window(intervals, below)
+    if window is None:
+        return Outcome("INFEASIBLE", None, below)
+    model = cp_model.CpModel()
+    chosen = {key: model.new_bool_var("") for layer in window for key in layer}
+    longest = model.new_int_var(0, max(price.ns for w in window for price in w.values()), "X")
+    ends_ns = [intervals.step_ns(*key) for key in chosen]
+    step_end = model.new_int_var(0, max(ends_ns), "D")
+    for stage, layer in enumerate(window):
+        model.add_exactly_one(chosen[key] for key in layer)
+        model.add(longest >= sum(price.ns * chosen[key] for key, price in layer.items()))
+        model.add(step_end >= sum(intervals.step_ns(*key) * chosen[key] for key in layer))
+        if stage:
+            for cut in sorted({key.first for key in layer}):
+                arriving = sum(chosen[key] for key in window[stage - 1] if key.end == cut)
+                leaving = sum(chosen[key] for key in layer if key.first == cut)
+                model.add(arriving == leaving)
+    work = sum(price.ns * chosen[key] for layer in window for key, price in layer.items())
+    objective = problem.form.weight * longest + work + step_end
+    if below is not None:
+        model.add(objective <= below - 1 - problem.constant_ns)
+    model.minimize(objective)
+    solved = solve_model(model, seconds)
+    bound = solved.bound + problem.constant_ns
+    if not solved.found:
+        return Outcome(solved.status, None, below if solved.status == "INFEASIBLE" else bound)
+    ends = [key.end for key, var in chosen.items() if solved.value(var)]
+    plan = plan_of(intervals, ends)
+    assert plan is not None
+    assert plan.objective <= solved.objective + problem.constant_ns, "CP-SAT mispriced a plan"
+    return Outcome(solved.status, plan, min(bound, plan.objective))
+
+
+def _window(intervals: Intervals, below: int | None) -> list[dict[Interval, Price]] | None:
+    """By stage, the intervals of paths whose stages are all short enough; None: no such path."""
+    problem, last = intervals.problem, len(intervals.problem.pattern)
+    limit = 2**62
+    if below is not None:
+        rest, weight = problem.least_work_ns + problem.least_end_ns, problem.form.weight
+        # One micro-batch: the objective does not weigh the longest stage.
+        limit = (below - 1 - rest) // weight if weight else limit
+    window: list[dict[Interval, Price]] = []
+    starts = {0}
+    for stage in range(problem.pp):
+        layer = {
+            key: price
+            for first in sorted(starts)
+            for key, price in _extensions(intervals, stage, first, limit)
+        }
+        window.append(layer)
+        starts = {key.end for key in layer}
+    reached = {last}
+    for stage in reversed(range(problem.pp)):
+        window[stage] = {key: p for key, p in window[stage].items() if key.end in reached}
+        reached = {key.first for key in window[stage]}
+        if not window[stage]:
+            return None
+    return window
+
+
+def _extensions(
+    intervals: Intervals, stage: int, first: int, limit: int
+) -> Iterator[tuple[Interval, Price]]:
+    problem, layers = intervals.problem, len(intervals.problem.pattern)
+    later = sum(problem.fewest_layers(j) for j in range(stage + 1, problem.pp))
+    for end in range(first + problem.fewest_layers(stage), layers - later + 1):
+        if stage == problem.pp - 1 and end < layers:
+            continue
+        price = intervals.price(stage, first, end) if (
+            intervals.least_ns(stage, first, end) <= limit
+        ) else None  # fmt: skip
+        if price is None or price.ns > limit:
+            return
+        yield Interval(stage, first, end), price

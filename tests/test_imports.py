@@ -1,0 +1,64 @@
+"""Imports run one way: between the four packages, and between the rooms of each."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("hardware_profiles", "costmodels", "planner", "executor")
+"""Each may import those before it."""
+
+
+def imports(path: Path, *, at_start: bool) -> list[str]:
+    """Modules of the project that a file imports; `at_start`: when it is itself imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = []
+    for node in tree.body if at_start else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("meshplan"):
+            whole = [f"{node.module}.{name.name}" for name in node.names]
+            found += [module.removeprefix("meshplan.") for module in whole]
+    return found
+
+
+def room(module: str) -> str:
+    """The sub-package that a module is in, or the module itself beside the sub-packages."""
+    return ".".join(module.split(".")[:2])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_one_way(package: str) -> None:
+    """hardware_profiles <- costmodels <- planner <- executor; commands import later ones inside."""
+    later = PACKAGES[PACKAGES.index(package) + 1 :]
+    for path in (ROOT / package).rglob("*.py"):
+        wrong = [name for name in imports(path, at_start=True) if name.split(".")[0] in later]
+        assert wrong == [], path
+
+
+@pytest.mark.parametrize("package", ("costmodels", "planner"))
+def test_rooms_import_one_way(package: str) -> None:
+    """No room of a package needs, through any others, a room that needs it."""
+    needs: dict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / package).rglob("*.py"):
+        own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        inside = (name for name in imports(path, at_start=False) if name.startswith(f"{package}."))
+        needs[own] |= {room(name) for name in inside} - {own}
+    assert len(needs) > 5
+    for start in list(needs):
+        seen, waiting = set(), list(needs[start])
+        while waiting:
+            at = waiting.pop()
+            if at not in seen:
+                seen.add(at)
+                waiting += needs.get(at, ())
+        assert start not in seen, f"{start} is in a circle"
+
+
+def test_an_install_has_one_name() -> None:
+    """src/meshplan leads to the four packages and holds nothing else that runs."""
+    inside = sorted(path.name for path in (ROOT / "src" / "meshplan").iterdir())
+    assert [name for name in inside if name != "__pycache__"] == [
+        "__init__.py", *sorted((*PACKAGES, "py.typed")),
+    ]  # fmt: skip
+    assert all((ROOT / "src" / "meshplan" / name).resolve() == ROOT / name for name in PACKAGES)
