@@ -36,7 +36,7 @@ SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")
 Batch = Annotated[
     int | None,
     typer.Option(
-        "--global-batch-size", "--global-batch", min=1, help="Sequences per optimizer step."
+        "--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."
     ),
 ]
 MicroBatch = Annotated[int | None, typer.Option(min=1, help="Sequences per forward and rank.")]
