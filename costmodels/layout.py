@@ -23,6 +23,9 @@ RecomputeModule = Literal[
 with
 `pointwise` is torchtitan's per-operation policy; the others are modules of Megatron-Core."""
 
+MODES = ("none", "selective", "full")
+"""How much of a layer the backward pass recomputes; grids of prices have them in this order."""
+
 VIRTUAL_STAGES: dict[Schedule, int] = {
     "gpipe": 1, "1f1b": 1, "zb_h1": 1, "zb_v": 2, "dualpipe_v": 2,
 }  # fmt: skip

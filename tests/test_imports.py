@@ -36,7 +36,7 @@ def test_packages_import_one_way(package: str) -> None:
         assert wrong == [], path
 
 
-@pytest.mark.parametrize("package", ("costmodels", "planner"))
+@pytest.mark.parametrize("package", ["costmodels", "planner"])
 def test_rooms_import_one_way(package: str) -> None:
     """No room of a package needs, through any others, a room that needs it."""
     needs: dict[str, set[str]] = defaultdict(set)

@@ -16,6 +16,7 @@ A pipeline also holds a message just sent and one posted early: two tensors of t
 from dataclasses import dataclass
 from functools import cached_property
 
+from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.memory.backward_peak import (
     Step,
     backward_steps,
@@ -27,7 +28,6 @@ from meshplan.costmodels.memory.backward_peak import (
 from meshplan.costmodels.memory.states import Sharding
 from meshplan.costmodels.model.parameters import RankParameters, padded_vocab
 from meshplan.costmodels.schedule.held_micro_batches import Moment, moments
-from meshplan.costmodels.step.ranks import MODES
 from meshplan.costmodels.step.stages import StageModel
 
 WIDE = 4.0  # bytes of an fp32 number

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.grid import Floats, Grid
+from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.memory.backward_peak import (
     backward_steps,
     left_bytes,
@@ -23,7 +24,6 @@ from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
 from meshplan.costmodels.seconds.layer import Cost
 from meshplan.costmodels.step.price_tables import Table
-from meshplan.costmodels.step.ranks import MODES
 from meshplan.costmodels.weights.offload import host_share_bytes, offloads
 
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.grid import Floats, Grid, Ints, distinct, thousandths
+from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.seconds.process_groups import shard_group
-from meshplan.costmodels.step.ranks import MODES, Rank
+from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.engine_schema import Axis
 

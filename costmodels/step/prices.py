@@ -26,12 +26,13 @@ import numpy as np
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.grid import Floats, Grid
+from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
 from meshplan.costmodels.step.price_memory import memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room
 from meshplan.costmodels.step.price_tables import weight_table, work_table
-from meshplan.costmodels.step.ranks import MODES, Sent, beside
+from meshplan.costmodels.step.ranks import Sent, beside
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 

@@ -52,7 +52,6 @@ from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads, 
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
 from meshplan.hardware_profiles.engine_schema import State
 
-MODES = ("none", "selective", "full")
 ZERO_2 = 2
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layout import MODES, Layout
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
-from meshplan.costmodels.step.ranks import MODES, Rank, beside
+from meshplan.costmodels.step.ranks import Rank, beside
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 

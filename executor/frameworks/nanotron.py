@@ -53,7 +53,7 @@ COUNTS = {
     "seq_len": "tokens.sequence_length",
     "num_micro_batches": "tokens.batch_accumulation_per_replica",
 }
-SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "afab": "gpipe"}
+PIPELINE_ENGINES: dict[str, Schedule] = {"1f1b": "1f1b", "afab": "gpipe"}
 TP_MODES = {
     "REDUCE_SCATTER": True,
     "ALL_REDUCE": False,
@@ -125,7 +125,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
 
 def _parallelism(answer: Answer) -> dict[str, Any]:
     la = answer.layout
-    engine = next((name for name, ours in SCHEDULES.items() if ours == la.schedule), "1f1b")
+    engine = next((name for name, ours in PIPELINE_ENGINES.items() if ours == la.schedule), "1f1b")
     return {
         "dp": la.data_parallel,
         "tp": la.tensor_parallel,
@@ -242,7 +242,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     unsaid += unless(la, why, expert_parallel=1)
     if la.zero_stage > 1:
         unsaid.append(CannotSay("layout.zero_stage", la.zero_stage, "it has 0 and 1"))
-    if la.schedule not in SCHEDULES.values():
+    if la.schedule not in PIPELINE_ENGINES.values():
         unsaid.append(CannotSay("layout.schedule", la.schedule, "it has 1f1b and afab"))
     if la.tensor_parallel == 1:
         unsaid += unless(la, "it splits along the tensor group of one", sequence_parallel=False)

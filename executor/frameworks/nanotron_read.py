@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshplan.executor.frameworks.documents import read_yaml
-from meshplan.executor.frameworks.nanotron import COUNTS, DTYPES, SCHEDULES, TP_MODES
+from meshplan.executor.frameworks.nanotron import COUNTS, DTYPES, PIPELINE_ENGINES, TP_MODES
 from meshplan.executor.frameworks.values import Values, put
 from meshplan.planner.case.reading import Fact, Placement, Reading, Recompute, UnreadableConfig
 
@@ -31,7 +31,7 @@ def read(text: str, path: str) -> Reading:
     put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
     mode = values.word(TP_MODES, "parallelism.tp_mode") or Fact(False, 1)
     split = facts.get("tensor_parallel", Fact(1, 1)).value > 1
-    schedule = values.word(SCHEDULES, "parallelism.pp_engine") or Fact("gpipe", 1)
+    schedule = values.word(PIPELINE_ENGINES, "parallelism.pp_engine") or Fact("gpipe", 1)
     if facts.get("pipeline_parallel", Fact(1, 1)).value == 1:
         schedule = Fact("1f1b", schedule.line)
     put(

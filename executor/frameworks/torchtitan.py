@@ -29,7 +29,7 @@ from meshplan.executor.frameworks.export_notes import (
 )
 from meshplan.executor.frameworks.torchtitan_names import (
     MODELS,
-    SCHEDULES,
+    SCHEDULE_NAMES,
     Version,
     module_names,
 )
@@ -110,7 +110,7 @@ def sections_of(
 
 def _schedule_name(answer: Answer) -> str:
     return next(
-        (name for name, ours in SCHEDULES.items() if ours == answer.layout.schedule), "1F1B"
+        (name for name, ours in SCHEDULE_NAMES.items() if ours == answer.layout.schedule), "1F1B"
     )
 
 
@@ -159,7 +159,7 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
     unsaid += unless(la, "it has no switch for it", activation_offload=False)
     if la.pipeline_parallel == 1:
         unsaid += unless(la, "there is no pipeline", schedule="1f1b")
-    elif la.schedule not in SCHEDULES.values():
+    elif la.schedule not in SCHEDULE_NAMES.values():
         why = "its InterleavedZeroBubble needs two stages per rank"
         unsaid.append(CannotSay("layout.schedule", la.schedule, why))
     if la.tensor_parallel == 1:

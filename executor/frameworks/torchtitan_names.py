@@ -14,7 +14,7 @@ from meshplan.costmodels.training import Precision
 
 Version = Literal["0.2", "0.3"]
 
-SCHEDULES: dict[str, Schedule] = {
+SCHEDULE_NAMES: dict[str, Schedule] = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
     "Interleaved1F1B": "interleaved_1f1b",

@@ -12,7 +12,7 @@ from meshplan.executor.frameworks.torchtitan_names import (
     CONVERTERS,
     COUNTS,
     NEAREST,
-    SCHEDULES,
+    SCHEDULE_NAMES,
     SINGLE_STAGE,
     V_SHAPED,
     model_named,
@@ -125,7 +125,7 @@ def _read_stages(values: Values, facts: dict[str, Fact]) -> tuple[Placement, lis
     if pp.value == 1:
         put(facts, schedule=Fact("1f1b", pp.line), virtual_stages=Fact(1, pp.line))
         return Placement(rule="weighted"), []
-    put(facts, schedule=Fact(SCHEDULES[name.value], name.line))
+    put(facts, schedule=Fact(SCHEDULE_NAMES[name.value], name.line))
     parts = values.get("parallelism.module_fqns_per_model_part")
     if parts is not None:
         return _given(parts, pp.value, facts), notes
@@ -150,7 +150,7 @@ def _schedule(values: Values, line: int) -> tuple[Fact, list[str]]:
     stated = values.get("parallelism.pipeline_parallel_schedule")
     if stated is None:
         return Fact("1F1B", line), []
-    names = {name.lower(): name for name in (*SCHEDULES, *NEAREST)}
+    names = {name.lower(): name for name in (*SCHEDULE_NAMES, *NEAREST)}
     name = names.get(str(stated.value).lower())
     if name is None:
         known = ", ".join(names.values())

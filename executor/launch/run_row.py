@@ -19,7 +19,7 @@ from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import run_of
 
 FILE = "runs.csv"
-SCHEDULES = {"interleaved_1f1b": "interleaved", "zb_h1": "zb", "zb_v": "zb-v",
+SCHEDULE_WORDS = {"interleaved_1f1b": "interleaved", "zb_h1": "zb", "zb_v": "zb-v",
              "dualpipe_v": "dualpipe"}  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def _layout(plan: Plan) -> dict[str, str]:
         "tp": la.tensor_parallel, "pp": la.pipeline_parallel, "vpp": la.virtual_stages,
         "cp": la.context_parallel, "ep": la.expert_parallel, "etp": la.expert_tensor_parallel,
         "sp": int(la.sequence_parallel), "zero": la.zero_stage, "micro_batch": la.micro_batch_size,
-        "schedule": SCHEDULES.get(la.schedule, la.schedule), "recompute": la.recompute,
+        "schedule": SCHEDULE_WORDS.get(la.schedule, la.schedule), "recompute": la.recompute,
         "stages": " ".join(f"{s.layers}/{s.selective_layers}/{s.full_layers}" for s in la.stages),
     }  # fmt: skip
     return {name: str(value) for name, value in said.items()}

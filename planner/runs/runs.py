@@ -64,7 +64,7 @@ class Run:
         )  # fmt: skip
 
 
-SCHEDULES: dict[str, Schedule] = {
+SCHEDULE_WORDS: dict[str, Schedule] = {
     "gpipe": "gpipe", "afab": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b",
     "zb": "zb_h1", "zb-h1": "zb_h1", "zb-v": "zb_v", "zbv": "zb_v", "v-half": "zb_v",
     "v-min": "zb_v", "dualpipe": "dualpipe_v",
@@ -200,7 +200,7 @@ def _default_chunks(row: Row, model: Model, engine: Engine) -> int:
     of them one for each layer.
     """
     words = row.schedule.split()
-    schedule = SCHEDULES.get(words[0], "1f1b") if words else "1f1b"
+    schedule = SCHEDULE_WORDS.get(words[0], "1f1b") if words else "1f1b"
     if schedule in VIRTUAL_STAGES:
         return VIRTUAL_STAGES[schedule]
     return max(1, (model.num_layers + 2 * _ends_count(row, engine)) // row.pp)
@@ -212,9 +212,9 @@ def _schedule(row: Row, vpp: int) -> Schedule:
         return "1f1b"
     if words[:1] in ([], ["1f1b"]):
         return "interleaved_1f1b" if vpp > 1 else "1f1b"
-    if words[0] not in SCHEDULES:
-        raise SkippedRow(f"schedule {words[0]!r} is not priced; known: {', '.join(SCHEDULES)}")
-    schedule = SCHEDULES[words[0]]
+    if words[0] not in SCHEDULE_WORDS:
+        raise SkippedRow(f"schedule {words[0]!r} is not priced; known: {', '.join(SCHEDULE_WORDS)}")
+    schedule = SCHEDULE_WORDS[words[0]]
     if VIRTUAL_STAGES.get(schedule, vpp) == vpp:
         return schedule
     if (schedule, vpp) == ("zb_h1", VIRTUAL_STAGES["zb_v"]):

@@ -23,19 +23,19 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.elementwise import Condition
 from meshplan.costmodels.grid import Grid, Ints, thousandths
-from meshplan.costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Schedule
+from meshplan.costmodels.layout import MODES, SCHEDULES, VIRTUAL_STAGES, Schedule
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import hides_with_chunks
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.engine_rules import ON_CPU, recomputes_under, shards_under
-from meshplan.planner.space.pins import FRACTION_AXES, RECOMPUTE, Pins
+from meshplan.planner.space.pins import FRACTION_AXES, Pins
 from meshplan.planner.space.stage_splits import can_split
 
 ANY = -1  # of a row: no price depends on its schedule
 MOST_MICRO_BATCH = 64
-NO_RECOMPUTE = RECOMPUTE.index("none")
+NO_RECOMPUTE = MODES.index("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def mode_classes(legality: Legality, pins: Pins) -> tuple[tuple[int, ...], ...]:
     """Sets of recompute modes that the layers of one plan may mix: all, or one for all layers."""
     allowed = tuple(
         index
-        for index, mode in enumerate(RECOMPUTE)
+        for index, mode in enumerate(MODES)
         if mode in legality.recompute and pins.allows("recompute", mode)
     )
     if legality.recompute_per_layer:

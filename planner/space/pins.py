@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layout import MODES, Schedule
 
 NUMBER_AXES = (
     "data_parallel",
@@ -28,11 +28,10 @@ NUMBER_AXES = (
     "micro_batch_size",
     "num_micro_batches",
 )
-RECOMPUTE = ("none", "selective", "full")
 SWITCH = ("off", "on")
 WORD_AXES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(Schedule),
-    "recompute": RECOMPUTE,
+    "recompute": MODES,
     "sequence_parallel": SWITCH,
 }
 FRACTION_AXES = ("optimizer_offload", "activation_offload")

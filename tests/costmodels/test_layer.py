@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.layout import MODES, Layout, even_stages
 from meshplan.costmodels.operations.kinds import Communication, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Cost, Pricer, exposed_s
 from meshplan.costmodels.seconds.process_groups import Group
-from meshplan.costmodels.step.ranks import MODES
 from meshplan.costmodels.step.setting import gradient_bytes
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Precision, Training

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshplan.costmodels.grid import Grid, distinct
-from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.layout import MODES, Layout, Stage
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.step.price_once import Room
 from meshplan.costmodels.step.prices import Prices, price
-from meshplan.costmodels.step.ranks import MODES
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine

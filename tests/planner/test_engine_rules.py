@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule, even_stages
+from meshplan.costmodels.layout import MODES, InvalidLayout, Layout, Schedule, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.training import Training
@@ -17,7 +17,7 @@ from meshplan.planner.check.check import check_paths
 from meshplan.planner.cli.check import tools
 from meshplan.planner.space.engine_rules import check_engine
 from meshplan.planner.space.legal_layouts import enumerate_space
-from meshplan.planner.space.pins import RECOMPUTE, parse_pins
+from meshplan.planner.space.pins import parse_pins
 
 MODEL = model_from_config(load_model_config("llama-3.1-8b"), "llama-3.1-8b")
 TRAINING = Training(seq_len=4096, global_batch_size=64)
@@ -69,9 +69,9 @@ def test_the_search_offers_what_check_accepts(name: str) -> None:
     for schedule, zero, pp, mode in seen:
         if schedule not in ZERO_BUBBLE:
             continue
-        layout = _layout(schedule, zero, RECOMPUTE[mode])
+        layout = _layout(schedule, zero, MODES[mode])
         chunks = {"zb_h1": 1}.get(schedule, 2)
-        stages = even_stages(32, pp * chunks, RECOMPUTE[mode])  # type: ignore[arg-type]
+        stages = even_stages(32, pp * chunks, MODES[mode])  # type: ignore[arg-type]
         layout = replace(layout, pipeline_parallel=pp, virtual_stages=chunks, stages=stages)
         check_engine(layout, MODEL, replace(TRAINING, global_batch_size=4096), engine)
 
