@@ -28,7 +28,8 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     reserved = max(stage.reserved for stage in memory)
     cost = step_model.total_cost
     gpus_per_step = time.step_time_s * step_model.layout.world_size
-    peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.other_dtype(cluster.gpu)]
+    # of the format that linear layers multiply in: TF32 for fp32 training where the GPU has it
+    peak = cluster.gpu.peak_flops_per_s[step_model.pricer.device.recipe.matmul_dtype(cluster.gpu)]
     mixed = step_model.pricer.device.recipe.cast_bytes > 0
     return Prediction(
         step_time_s=time.step_time_s,

@@ -19,11 +19,14 @@ from hand_priced import (
 from random_plans import CLUSTER
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.planner.answer.answer import plan_of
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
 from meshplan.planner.check.fixes import Fix, changes
+from meshplan.planner.search.search import search
 
 
 def _made(layout: Layout, fix: Fix) -> Layout:
@@ -142,3 +145,16 @@ def test_each_case_of_a_file_has_its_finding(tmp_path: Path) -> None:
     found = check_paths([path], tools_of(price), GIVEN)
     assert [each.verdict for each in found] == ["fits", "fits", "illegal"]
     assert [each.text[:11] for each in found] == ["case 1 of 3", "case 2 of 3", "case 3 of 3"]
+
+
+def test_mfu_of_fp32_is_of_the_units_that_multiply() -> None:
+    """fp32 training multiplies in TF32 on an H100: utilisation is of 494.5e12, never above 1."""
+    arguments = Arguments(
+        model="llama-3.2-1b", gpus=8, cluster="dgx-h100", seq_len="2048", global_batch=512,
+        precision="fp32", engine="native", pins={"micro_batch_size": "8"},
+    )  # fmt: skip
+    asked = ask(arguments)
+    prediction = plan_of(asked, search(asked.question)).prediction
+    assert prediction is not None
+    assert prediction.mfu is not None
+    assert 0.1 < prediction.mfu < 1
