@@ -1,6 +1,7 @@
-"""Six frameworks' configurations, out of a plan and back into a reading.
+"""Six frameworks' configurations, out of a plan and back into a reading; trainers', to read.
 
-`FRAMEWORKS` is the list; `read_config` finds the one that a file belongs to.
+`FRAMEWORKS` are read and written, `READ_ONLY` are read; `read_config` finds the one that a file
+belongs to.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from meshplan.executor.frameworks import (
     nanotron_read,
     torchtitan,
     torchtitan_read,
+    trainers,
 )
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import Exported, Reading, UnreadableConfig
@@ -36,6 +38,23 @@ class Framework:
     read: Callable[[str, str], Reading]
     export: Callable[[Plan, int], Exported]
 
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format that is read and not written; `claims` and `read` as in `Framework`."""
+
+    name: str
+    claims: Callable[[str, str], bool]
+    read: Callable[[str, str], Reading]
+
+
+READ_ONLY = {
+    name: Format(name, claims, read)
+    for name, (claims, read) in {
+        **trainers.READERS, "refused": (trainers.claims_refused, trainers.refuse),
+    }.items()
+}  # fmt: skip
+"""Trainers' formats, and those that are known by name and refused."""
 
 FRAMEWORKS = {
     framework.name: framework
@@ -73,7 +92,7 @@ def exporter_named(name: str) -> Callable[[Plan, int], Exported]:
 
 
 def framework_named(name: str) -> Framework:
-    """The framework called `name`; raises `UnreadableConfig` with the known ones."""
+    """The framework called `name`, which is written too; raises `UnreadableConfig`."""
     own = ALIASES.get(name, name)
     if own not in FRAMEWORKS:
         known = ", ".join((*FRAMEWORKS, *ALIASES))
@@ -81,16 +100,22 @@ def framework_named(name: str) -> Framework:
     return FRAMEWORKS[own]
 
 
-def recognise(name: str, text: str) -> Framework | None:
-    """The first framework that claims a file, None when none does."""
-    return next((each for each in FRAMEWORKS.values() if each.claims(name, text)), None)
+def recognise(name: str, text: str) -> Framework | Format | None:
+    """The first format that claims a file, None when none does."""
+    every: list[Framework | Format] = [*FRAMEWORKS.values(), *READ_ONLY.values()]
+    return next((each for each in every if each.claims(name, text)), None)
 
 
 def read_config(text: str, path: str, framework: str | None = None) -> Reading:
     """The configuration `text`; raises `UnreadableConfig` when no framework claims it."""
-    found = framework_named(framework) if framework else recognise(path, text)
+    found: Framework | Format | None
+    if framework in READ_ONLY:
+        found = READ_ONLY[framework]
+    else:
+        found = framework_named(framework) if framework else recognise(path, text)
     if found is None:
         raise UnreadableConfig(
-            f"no format recognised (known: {', '.join(FRAMEWORKS)}); name it with --framework"
+            f"no format recognised (known: {', '.join((*FRAMEWORKS, *READ_ONLY))}); name it with "
+            "--framework"
         )
     return found.read(text, path)

@@ -1,0 +1,163 @@
+"""Trainers' configurations: what is read of them, and what is named instead of misread.
+
+The keys are those that the trainers' own examples use (axolotl-ai-cloud/axolotl@067b021c examples/,
+hiyouga/LLaMA-Factory@ff6d4d12 examples/); the files are written for these tests.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshplan.executor.frameworks import read_config, recognise
+from meshplan.planner.case.reading import UnreadableConfig
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.check.check import check_paths
+from meshplan.planner.cli.check import tools
+
+AXOLOTL = """\
+base_model: meta-llama/Llama-3.1-8B-Instruct
+datasets:
+  - path: some/data
+    type: alpaca
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_torch_fused
+bf16: auto
+gradient_checkpointing: true
+deepspeed: configs/zero3.json
+output_dir: out
+"""
+FACTORY = """\
+model_name_or_path: Qwen/Qwen3-8B
+stage: sft
+finetuning_type: full
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+deepspeed: configs/zero3.json
+output_dir: out
+"""
+TRAINER = {
+    "model_name_or_path": "meta-llama/Llama-3.2-1B", "output_dir": "out",
+    "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_seq_length": 1024,
+    "bf16": True, "fsdp": "full_shard auto_wrap", "fsdp_config": {"reshard_after_forward": True},
+    "parallelism_config": {"tp_size": 2, "dp_shard_size": 4},
+}  # fmt: skip
+ZERO3 = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}
+GIVEN = Settings(cluster="dgx-h100", gpus=8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """DeepSpeed's JSON where the files name it."""
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "zero3.json").write_text(json.dumps(ZERO3))
+    return tmp_path
+
+
+def finding(path: Path, text: str):
+    """What `check` says of one file."""
+    path.write_text(text)
+    (found,) = check_paths([path], tools(), GIVEN)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "facts"),
+    [
+        ("axolotl", AXOLOTL, {"model": "llama-3.1-8b", "seq_len": 4096, "micro_batch_size": 2,
+                              "num_micro_batches": 4, "zero_stage": 3, "optimizer": "adamw"}),
+        ("llama-factory", FACTORY, {"model": "qwen3-8b", "seq_len": 2048, "micro_batch_size": 1,
+                                    "num_micro_batches": 8, "zero_stage": 3}),
+    ],
+)  # fmt: skip
+def test_facts_of_yaml(folder: Path, name: str, text: str, facts: dict[str, object]) -> None:
+    """Model, lengths, batch and the ZeRO stage of the JSON that the file names."""
+    reading = read_config(text, str(folder / "train.yaml"))
+    assert (reading.framework, reading.engine) == (name, "deepspeed")
+    assert {key: reading.facts[key].value for key in facts} == facts
+    assert reading.unread == ()
+    assert reading.recompute.mode == "full"
+
+
+def test_facts_of_training_arguments() -> None:
+    """FSDP with tensor parallelism, as transformers takes it."""
+    reading = read_config(json.dumps(TRAINER), "args.json")
+    assert (reading.framework, reading.engine) == ("hf-trainer", "torchtitan")
+    expected = {"model": "llama-3.2-1b", "zero_stage": 3, "tensor_parallel": 2}
+    assert {key: reading.facts[key].value for key in expected} == expected
+    assert reading.recompute.mode == "none"
+    assert reading.unread == ()
+
+
+def test_a_config_is_checked_end_to_end(folder: Path) -> None:
+    """8B with ZeRO-3 on 8 H100: it fits, and the engine that priced it is said to be assumed."""
+    found = finding(folder / "train.yaml", AXOLOTL)
+    assert found.verdict == "fits"
+    assert "assumed of axolotl" in " ".join((found.text, *found.notes))
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("adapter: lora", "adapter 'lora'"),
+        ("load_in_4bit: true", "load_in_4bit"),
+        ("optimizer: lion", "optimizer 'lion'"),
+        ("rl: dpo", "rl (training by preferences"),
+        ("a_key_of_next_year: 7", "a_key_of_next_year (not known)"),
+        ("deepspeed: absent.json", "deepspeed 'absent.json'"),
+        ("gradient_checkpointing: offload", "gradient_checkpointing 'offload'"),
+    ],
+)
+def test_what_is_not_modelled_is_named(folder: Path, line: str, named: str) -> None:
+    """Adapters, quantised weights, unknown keys, a file that is not there: incomplete, by name."""
+    key = line.partition(":")[0]
+    kept = "".join(f"{each}\n" for each in AXOLOTL.splitlines() if not each.startswith(f"{key}:"))
+    found = finding(folder / "train.yaml", f"{kept}{line}\n")
+    assert found.verdict == "incomplete"
+    assert named in found.text
+
+
+@pytest.mark.parametrize(
+    "line", ["load_in_4bit: false", "adapter:", "seed: 7", "flash_attention: true"]
+)
+def test_what_changes_nothing_is_not_named(folder: Path, line: str) -> None:
+    """A switch that is off, an empty key, logging, and kernels (a note) leave the verdict."""
+    assert finding(folder / "train.yaml", f"{AXOLOTL}{line}\n").verdict == "fits"
+
+
+def test_sharding_that_is_not_stated_is_asked_for(folder: Path) -> None:
+    """LLaMA-Factory's FSDP is often in an Accelerate file: without a word nothing is assumed."""
+    text = FACTORY.replace("deepspeed: configs/zero3.json\n", "")
+    assert "deepspeed or fsdp" in finding(folder / "train.yaml", text).text
+    plain = finding(folder / "train.yaml", text + 'fsdp: ""\n')
+    assert plain.verdict in ("fits", "does not fit")
+
+
+def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
+    """Neither an absolute path nor one that climbs is followed."""
+    for target in ("/etc/passwd", "../../../etc/passwd"):
+        text = AXOLOTL.replace("configs/zero3.json", target)
+        found = finding(folder / "train.yaml", text)
+        assert found.verdict == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "text"),
+    [
+        ("OLMo-core", "train.py", "from olmo_core.train import TrainerConfig\n"),
+        ("NeMo 2", "recipe.py", "from nemo.collections import llm\n"),
+        ("torchtune", "full.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
+        ("GPT-NeoX", "1-3B.yml", '{\n  "pipe_parallel_size": 1,\n  "model_parallel_size": 1\n}\n'),
+        ("llm-foundry", "mpt.yaml", "max_seq_len: 2048\nmodel: {}\nfsdp_config:\n  x: 1\n"),
+    ],
+)
+def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> None:
+    """One line: what it is, and what to do instead."""
+    found = recognise(name, text)
+    assert found is not None
+    with pytest.raises(UnreadableConfig, match=f"{title}.*not read"):
+        found.read(text, name)
