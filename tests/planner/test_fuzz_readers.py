@@ -84,6 +84,14 @@ def _plans() -> list[str]:
     return [plan.to_yaml()]
 
 
+TRAINERS = [
+    "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
+    "gradient_accumulation_steps: 4\noptimizer: adamw_torch\nbf16: auto\ndatasets: []\n",
+    "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\ncutoff_len: 2048\n"
+    "per_device_train_batch_size: 1\nbf16: true\noutput_dir: out\n",
+    "model_name_or_path: meta-llama/Llama-3.2-1B\nper_device_train_batch_size: 4\n"
+    "fsdp: full_shard auto_wrap\noutput_dir: out\nparallelism_config: {tp_size: 2}\n",
+]
 FORMATS = {
     "megatron": (".sh", _seeds("megatron/*.sh")),
     "bridge": (".yaml", _seeds("bridge/*.yaml", "bridge/*.yml")),
@@ -92,6 +100,9 @@ FORMATS = {
     "nanotron": (".yaml", _seeds("nanotron/*.yaml")),
     "deepspeed": (".json", _seeds("deepspeed/*.json")),
     "accelerate": (".yaml", _seeds("accelerate/*.yaml")),
+    "axolotl": (".yml", TRAINERS[:1]),
+    "llama-factory": (".yaml", TRAINERS[1:2]),
+    "hf-trainer": (".yaml", TRAINERS[2:]),
     None: (".yaml", _plans()),
 }
 
