@@ -1,6 +1,6 @@
 """Every reader of files against hostile text: one line, at most two seconds and 500 MB each.
 
-`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 50 unless said (some 500 in all),
+`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 50 unless said (some 900 in all),
 10,000 under `HYPOTHESIS_PROFILE=nightly`.
 """
 
