@@ -277,23 +277,27 @@ def _axes(values: Values, facts: dict[str, Fact]) -> None:
         facts["shard_replicas"] = replicas
 
 
-REFUSED: Mapping[str, tuple[re.Pattern[str], str]] = {
-    "Primus": (re.compile(r"^\s*framework:\s*(megatron|torchtitan)\b.*?^\s*config:", re.M | re.S),
+REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
                "it includes files of other folders; check the Megatron arguments that it prints"),
-    "OLMo-core": (re.compile(r"^from olmo_core\b|^import olmo_core\b", re.M),
+    "OLMo-core": ((r"(from|import) olmo_core\b",),
                   "a Python program; check its model by an inline plan"),
     "NeMo 2 or Megatron-Bridge recipe in Python": (
-        re.compile(r"^from (nemo\.collections|megatron\.bridge\.recipes)\b", re.M),
+        (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
-    "GPT-NeoX": (re.compile(r"^\s*\"?pipe[_-]parallel[_-]size\"?\s*:", re.M),
+    "GPT-NeoX": ((r"[ \t]*\"?pipe[_-]parallel[_-]size\"?[ \t]*:",),
                  "its arguments are not mapped yet; check a plan of the same layout"),
-    "llm-foundry": (re.compile(r"^\s*(?:device_train_microbatch_size|max_seq_len)\s*:.*?"
-                               r"^\s*fsdp_config\s*:", re.M | re.S),
+    "llm-foundry": ((r"[ \t]*(device_train_microbatch_size|max_seq_len)[ \t]*:",
+                     r"[ \t]*fsdp_config[ \t]*:"),
                     "Composer's FSDP is priced by plans alone; check a plan of the same layout"),
-    "torchtune": (re.compile(r"^\s*_component_:\s*torchtune\.", re.M),
+    "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
                   "its components are Python objects; check a plan of the same layout"),
 }  # fmt: skip
-"""Formats that are known and not read: what marks one, and what to do instead."""
+"""Formats that are known and not read: how the lines that mark one begin, and what to do instead.
+
+Each pattern is looked for at the beginnings of lines and stays within its line, so that a search
+costs the length of the text.
+"""
 
 
 def claims_refused(name: str, text: str) -> bool:
@@ -302,7 +306,11 @@ def claims_refused(name: str, text: str) -> bool:
 
 
 def _refused(text: str) -> str | None:
-    found = (title for title, (mark, _) in REFUSED.items() if mark.search(text))
+    found = (
+        title
+        for title, (marks, _) in REFUSED.items()
+        if all(re.search(f"^{mark}", text, re.M) for mark in marks)
+    )
     return next(found, None)
 
 
