@@ -33,7 +33,7 @@ OPTIMIZERS = {
     "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
 FSDP_ENGINE, DEEPSPEED_ENGINE = "torchtitan", "deepspeed"
-_SUFFIX = re.compile(r"(-(instruct|chat|base|hf|it|pt|v\d+(\.\d+)?|\d{4}))+$")
+_TUNING = re.compile(r"instruct|chat|base|hf|it|pt|v\d+(\.\d+)?|\d{4}")
 _AXES = {
     "tp_size": "tensor_parallel", "cp_size": "context_parallel",
     "tensor_parallel_size": "tensor_parallel", "context_parallel_size": "context_parallel",
@@ -155,7 +155,10 @@ def _model(
     if stated is None:
         return []
     tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
-    plain = _SUFFIX.sub("", tail.removeprefix("meta-"))
+    words = tail.removeprefix("meta-").split("-")
+    while _TUNING.fullmatch(words[-1]) and len(words) > 1:
+        words.pop()
+    plain = "-".join(words)
     known = {name: name for name in model_names()}
     found = known.get(tail) or known.get(plain)
     if found is None:
