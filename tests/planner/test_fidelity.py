@@ -13,7 +13,7 @@ BOUNDS = {  # docs/search.md: closed form / simulation - 1
     "interleaved_1f1b": (-0.15, 0.30),
     "zb_h1": (-0.06, 0.25),
     "zb_v": (-0.25, 0.40),
-    "dualpipe_v": (-0.30, 0.40),
+    "dualpipe_v": (-0.35, 0.40),
 }
 
 

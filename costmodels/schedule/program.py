@@ -1,0 +1,147 @@
+"""The order of a schedule written out once, and the recurrence that times it.
+
+An order depends on the schedule, the ranks, the chunks and the micro-batches, never on how long
+actions take: an engine keeps to it too. So it is written out once as places in a list, and each
+timing is one pass over plain numbers.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.actions import Action, Kind, Timeline, Work
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import order
+from meshplan.costmodels.schedule.v_shaped import greedy_orders
+
+MOST_PROGRAMS = 64  # kept at a time: a few thousand actions each
+NOTHING, BEGIN, FIRST = 0, 1, 2  # places: before all times, the step's begin, the first action
+KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
+
+Step = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The actions of all ranks, each after all that it waits for.
+
+    steps         for each action the place of the one before it on its rank, of the one whose
+                  output it waits for, and where its seconds stand in `Work.table`
+    micro_batch   of each action
+    last          the place of each rank's last action
+    rank_of_stage the rank of each virtual stage
+
+    The action of steps[i] has the place `FIRST` + i.
+    """
+
+    steps: tuple[Step, ...]
+    micro_batch: tuple[int, ...]
+    last: tuple[int, ...]
+    rank_of_stage: tuple[int, ...]
+
+    def end_s(self, work: Work) -> tuple[float, ...]:
+        """When each rank is done."""
+        ends = self._ends_s(work)
+        return tuple(ends[at] for at in self.last)
+
+    def timeline(self, work: Work) -> Timeline:
+        """When each action starts and ends."""
+        ends = self._ends_s(work)
+        played: list[list[tuple[Action, float, float]]] = [[] for _ in self.last]
+        for place, (rank, action, step) in enumerate(self._actions, FIRST):
+            start = max(ends[step[0]], ends[step[1]] + work.send_s)
+            played[rank].append((action, start, ends[place]))
+        return Timeline(tuple(map(tuple, played)))
+
+    @cached_property
+    def _actions(self) -> list[tuple[int, Action, Step]]:
+        """Each with its rank."""
+        stages, found = len(self.rank_of_stage), []
+        for step, micro_batch in zip(self.steps, self.micro_batch, strict=True):
+            kind, stage = divmod(step[2], stages)
+            action = Action(stage, KINDS[kind], micro_batch)
+            found.append((self.rank_of_stage[stage], action, step))
+        return found
+
+    def _ends_s(self, work: Work) -> list[float]:
+        """When each action ends, by place."""
+        ends = [-math.inf, 0.0]
+        run(ends, self.steps, work.table, work.send_s)
+        return ends
+
+
+def run(ends: list[float], steps: Sequence[Step], seconds: list[float], send_s: float) -> None:
+    """Append to `ends` when each of `steps` ends: it starts when its rank is free and its input,
+    from another rank, has arrived.
+    """
+    append = ends.append
+    for before, needed, what in steps:
+        free, ready = ends[before], ends[needed] + send_s
+        append((free if free >= ready else ready) + seconds[what])
+
+
+@lru_cache(maxsize=MOST_PROGRAMS)
+def program(schedule: Schedule, pp: int, vpp: int, m: int) -> Program:
+    """The order of `schedule` for `m` micro-batches on `pp` ranks with `vpp` stages each."""
+    if schedule in V_SHAPED:
+        return written_out(greedy_orders(schedule, pp, vpp, m), pp * vpp)
+    return written_out([order(schedule, pp, vpp, m, s) for s in range(pp)], pp * vpp)
+
+
+def written_out(orders: Sequence[Sequence[Action]], stages: int) -> Program:
+    """The program in which each rank keeps to its order."""
+    m = 1 + max(action.micro_batch for rank in orders for action in rank)
+    rank_of_stage = [0] * stages
+    for rank, actions in enumerate(orders):
+        for stage in {action.stage for action in actions}:
+            rank_of_stage[stage] = rank
+    # An action is the number (place in `Work.table`) x m + micro-batch.
+    coded = [[(KINDS.index(k) * stages + stage) * m + i for stage, k, i in o] for o in orders]
+    sources = _sources(rank_of_stage)
+    places: list[int] = [NOTHING] * (len(KINDS) * stages * m)
+    steps: list[Step] = []
+    micro_batch: list[int] = []
+    last, position, idle = [BEGIN] * len(orders), [0] * len(orders), 0
+    waiting = deque(range(len(orders)))
+    while waiting:
+        rank = waiting.popleft()
+        at, before = position[rank], last[rank]
+        for number in coded[rank][at:]:
+            what, i = divmod(number, m)
+            source, near = sources[what]
+            needed = places[source * m + i] if source >= 0 else NOTHING
+            if source >= 0 and needed == NOTHING:
+                break
+            steps.append((before, NOTHING if near else needed, what))
+            micro_batch.append(i)
+            before = places[number] = FIRST - 1 + len(steps)
+            at += 1
+        idle = 0 if at > position[rank] else idle + 1
+        assert idle <= len(orders), "the schedule's order waits for itself"
+        last[rank], position[rank] = before, at
+        if at < len(coded[rank]):
+            waiting.append(rank)
+    return Program(tuple(steps), tuple(micro_batch), tuple(last), tuple(rank_of_stage))
+
+
+def _sources(rank_of_stage: list[int]) -> list[tuple[int, bool]]:
+    """For each place in `Work.table` the one that it waits for (-1: none), and whether its rank is
+    the same, so that nothing is sent. A W stands after its I in the order of its rank.
+    """
+    stages, found = len(rank_of_stage), []
+    for kind in KINDS:
+        row = KINDS.index(kind) * stages
+        for stage in range(stages):
+            if kind == "W" or (kind == "F" and stage == 0):
+                found.append((-1, False))
+            elif kind == "F":
+                found.append((stage - 1, rank_of_stage[stage - 1] == rank_of_stage[stage]))
+            elif stage == stages - 1:
+                found.append((stage, True))
+            else:
+                near = rank_of_stage[stage + 1] == rank_of_stage[stage]
+                found.append((row + stage + 1, near))
+    return found

@@ -1,0 +1,223 @@
+"""Long steps: a schedule repeats itself once warm, and what repeats is not played again and again.
+
+    order   head, body x n, tail: the order of a short step whose middle, the body, is one period
+            (one micro-batch; interleaved: S of them)
+    body    x(k+1) = F(x(k)), where x are the ends of the actions that later ones wait for. F is
+            max-plus: each component of it is a maximum of x(j) + a number, so it is convex, and
+            F(x + t) = F(x) + t
+    leap    if F(x + n v) = x + (n+1) v for n = 0, for n = 1 and for some n = N, it holds for each n
+            between: along the line F(x + n v) - x - (n+1) v is convex in n and 0 in three places.
+            So N periods are one addition, and N is found by halving
+
+Stages drift apart before the slowest one holds all others up, so v is a vector, and it changes some
+times before all its entries are the period of the slowest.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.actions import Work
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.program import (
+    BEGIN,
+    FIRST,
+    NOTHING,
+    Program,
+    Step,
+    program,
+    run,
+)
+
+TOLERANCE = 1e-12  # of a period: what rounding makes of equal drifts
+WORTH = 2  # periods: a step this much longer than the short one is not played as a whole
+SHORT = (3, 5, 8)  # micro-batches per rank of the short step: more where it settles late
+MOST_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Repeating:
+    """A long step. Places of `body` and `tail` count from the first of `reach` kept ends.
+
+    reach    so many ends of the actions before the body (and before the tail) are waited for
+    repeats  how often the body is played
+    last     the places of the ranks' last actions after the tail
+    """
+
+    head: tuple[Step, ...]
+    body: tuple[Step, ...]
+    tail: tuple[Step, ...]
+    reach: int
+    repeats: int
+    last: tuple[int, ...]
+
+    def end_s(self, work: Work) -> tuple[float, ...]:
+        """When each rank is done."""
+        seconds, send_s = work.table, work.send_s
+        ends = [-math.inf, 0.0]
+        run(ends, self.head, seconds, send_s)
+        start = ends[-1]
+        state = [end - start for end in ends[-self.reach :]]
+        advanced = _Periods(self.body, seconds, send_s).advanced(state, self.repeats)
+        ends = [-math.inf, 0.0, *advanced]
+        run(ends, self.tail, seconds, send_s)
+        return tuple(start + ends[at] for at in self.last)
+
+
+class _Periods:
+    """The body under the times of one layout."""
+
+    def __init__(self, body: Sequence[Step], seconds: list[float], send_s: float) -> None:
+        self.body, self.seconds, self.send_s = body, seconds, send_s
+
+    def advanced(self, state: list[float], periods: int) -> list[float]:
+        """The kept ends that many periods later."""
+        drift: list[float] = []
+        while periods:
+            after = self._next(state)
+            periods, before = periods - 1, drift
+            drift = [b - a for a, b in zip(state, after, strict=True)]
+            state = after
+            if periods > 1 and before and _close(drift, before):
+                leap = self._leap(state, drift, periods)
+                state = _moved(state, drift, leap)
+                periods -= leap
+        return state
+
+    def _leap(self, state: list[float], drift: list[float], most: int) -> int:
+        """How many periods surely add `drift` each, of `most`; half of the largest at least."""
+        leap = most
+        while leap > 1:
+            nearly = _moved(state, drift, leap - 1)
+            if _close([b - a for a, b in zip(nearly, self._next(nearly), strict=True)], drift):
+                return leap
+            leap //= 2
+        return 0
+
+    def _next(self, state: list[float]) -> list[float]:
+        ends = [-math.inf, 0.0, *state]
+        run(ends, self.body, self.seconds, self.send_s)
+        return ends[-len(state) :]
+
+
+def _moved(state: list[float], drift: list[float], periods: int) -> list[float]:
+    return [end + periods * each for end, each in zip(state, drift, strict=True)]
+
+
+def _close(drift: list[float], other: list[float]) -> bool:
+    allowed = TOLERANCE * max(drift)
+    return all(-allowed <= a - b <= allowed for a, b in zip(drift, other, strict=True))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def repeating(schedule: Schedule, pp: int, vpp: int, m: int) -> Repeating | None:
+    """The order of `m` micro-batches as head, body and tail; None where it is short, or where no
+    part of it repeats.
+    """
+    if schedule == "gpipe" or pp == 1:
+        return None
+    for factor in SHORT:
+        period = _period(schedule, pp, vpp, factor * pp)
+        short = factor * pp + (m - factor * pp) % period
+        if m < short + WORTH * period:
+            return None
+        if found := _cut(program(schedule, pp, vpp, short), period):
+            return replace(found, repeats=found.repeats + (m - short) // period)
+    return None
+
+
+@cache
+def _period(schedule: Schedule, pp: int, vpp: int, m: int) -> int:
+    """Micro-batches after which the order may repeat: of a V shape those after which the first rank
+    does the same again in the middle of a step of `m`, `m` if it never does.
+    """
+    if schedule not in V_SHAPED:
+        return pp if vpp > 1 else 1
+    short = program(schedule, pp, vpp, m)
+    done = [
+        (what, i) for (_, _, what), i in zip(short.steps, short.micro_batch, strict=True)
+        if what % (2 * pp) in (0, 2 * pp - 1)
+    ]  # fmt: skip
+    middle = len(done) // 2
+    for period in range(1, m // 2):
+        size = 6 * period
+        now, before = done[middle : middle + size], done[middle - size : middle]
+        if now == [(what, i + period) for what, i in before]:
+            return period
+    return m
+
+
+def _cut(short: Program, period: int) -> Repeating | None:
+    """A short step as head, one body and tail, if its middle repeats after `period` micro-batches.
+
+    Actions are put in the order of a step in which all take one unit: a window of that time, as
+    long as a period, holds one body.
+    """
+    starts = _unit_starts(short)
+    stages = len(short.rank_of_stage)
+    ranks = [short.rank_of_stage[what % stages] for _, _, what in short.steps]
+    order = sorted(range(len(starts)), key=lambda at: (starts[at], ranks[at]))
+    place = {BEGIN: BEGIN, NOTHING: NOTHING}
+    place |= {FIRST + at: FIRST + position for position, at in enumerate(order)}
+    steps = [
+        (place[before], place[needed], what)
+        for before, needed, what in map(short.steps.__getitem__, order)
+    ]
+    size = period * len(steps) // (1 + max(short.micro_batch))
+    batches = [short.micro_batch[at] for at in order]
+    middle = (len(steps) - size) // 2
+    for first in range(middle, middle + size):
+        if starts[order[first]] == starts[order[first - 1]] or not _repeats(
+            steps, batches, first, size, period
+        ):
+            continue
+        return _split(steps, first, size, tuple(place[at] for at in short.last))
+    return None
+
+
+def _unit_starts(short: Program) -> list[float]:
+    """When each action starts if F, I and W take a unit each and messages nothing."""
+    equal = (1.0,) * len(short.rank_of_stage)
+    work = Work(equal, equal, equal, 0.0)
+    ends, seconds = [-math.inf, 0.0], work.table
+    run(ends, short.steps, seconds, 0.0)
+    return [
+        end - seconds[what] for end, (_, _, what) in zip(ends[FIRST:], short.steps, strict=True)
+    ]
+
+
+def _repeats(steps: list[Step], batches: list[int], first: int, size: int, period: int) -> bool:
+    """Whether the `size` steps from `first` are those before them, one period later."""
+    for at in range(first, first + size):
+        (before, needed, what), earlier = steps[at], steps[at - size]
+        if (
+            earlier[2] != what
+            or before - earlier[0] != size
+            or (needed - earlier[1] != size and not needed == earlier[1] == NOTHING)
+            or batches[at] - batches[at - size] != period
+        ):
+            return False
+    return True
+
+
+def _split(steps: list[Step], first: int, size: int, last: tuple[int, ...]) -> Repeating:
+    """Before `first`, the `size` steps from it, and the rest."""
+    body, tail = steps[first : first + size], steps[first + size :]
+    waited = [at for step in body for at in step[:2] if at >= FIRST]
+    reach = FIRST + first - min(waited)
+    waited = [at for step in tail for at in step[:2] if at >= FIRST]
+    reach = max(reach, FIRST + first + size - min(waited))
+
+    def moved(part: list[Step], start: int) -> tuple[Step, ...]:
+        by = start - reach
+        return tuple(
+            (b - by if b >= FIRST else b, n - by if n >= FIRST else n, what) for b, n, what in part
+        )
+
+    end = first + size
+    return Repeating(
+        head=tuple(steps[:first]), body=moved(body, first), tail=moved(tail, end),
+        reach=reach, repeats=1, last=tuple(at - (end - reach) for at in last),
+    )  # fmt: skip
