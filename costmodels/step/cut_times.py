@@ -1,0 +1,161 @@
+"""The simulated step of many cuts of one layout: what does not depend on the cut is found once.
+
+    step_s     what `StepModel.time` says of the same stages, but for an allocator under pressure
+
+A cut costs sums of a few numbers for each stage and one pass of the event simulation; a `StepModel`
+of its own would price its operations again.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple, Self
+
+from meshplan.costmodels.layout import MODES, Layout, Stage
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.schedule.actions import Work
+from meshplan.costmodels.schedule.simulation import end_s
+from meshplan.costmodels.seconds.layer import Cost, exposed_s
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.step.step import StepModel
+
+
+class _Load(NamedTuple):
+    """What a part of a rank takes of each micro-batch, what hides traffic of weights, its weights.
+
+    passes  forward, input gradient with its recomputation, weight gradient, in seconds
+    """
+
+    forward_s: float
+    input_grad_s: float
+    weight_grad_s: float
+    forward_room_s: float
+    backward_room_s: float
+    dense: float
+    expert: float
+
+    @classmethod
+    def of(cls, cost: Cost, parameters: RankParameters) -> Self:
+        """Of a layer or an end."""
+        return cls(
+            float(cost.forward.total_s),
+            float(cost.replay.total_s + cost.input_grad.total_s),
+            float(cost.weight_grad.total_s),
+            float(cost.forward.room_s), float(cost.backward_room_s),
+            float(parameters.dense), float(parameters.expert),
+        )  # fmt: skip
+
+
+class CutTimes:
+    """The cuts of `layout`, whose own stages do not count."""
+
+    def __init__(self, setting: Setting, layout: Layout) -> None:
+        self.model, self.layout = StepModel(setting, layout), layout
+        self._layers: dict[tuple[int, str], _Load] = {}
+        self._stages: dict[object, tuple[float, ...]] = {}
+        self._reduced: dict[tuple[float, ...], float] = {}
+        self._updated: dict[tuple[float, ...], float] = {}
+
+    def step_s(self, stages: Sequence[Stage]) -> float:
+        """The simulated step of this cut."""
+        model, la = self.model, self.layout
+        loads = self._loads(stages)
+        extra = self.extra_s
+        work = Work(
+            tuple(load[0] + extra for load in loads),
+            tuple(load[1] + extra for load in loads),
+            tuple(load[2] for load in loads),
+            self.hop_s,
+        )
+        ends = end_s(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m, work)
+        last, update = 0.0, 0.0
+        for end, chunks in zip(ends, self._stages_of_rank, strict=True):
+            rank = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
+            last = max(last, end + self._reduce_s(rank))
+            update = max(update, self._update_s(rank))
+        return last + update + model.setting.tuning.step_s
+
+    @cached_property
+    def extra_s(self) -> float:
+        """Of each pass of a stage: what it waits for, and its share of the host's time."""
+        each = self.model.setting.tuning.micro_batch_s / 2 / self.layout.virtual_stages
+        return float(self.model.blocking_s) + each
+
+    @cached_property
+    def hop_s(self) -> float:
+        """An activation's way to the next rank that no rank waits for."""
+        return float(self.model.setting.engine.overlap.pipeline * self.model.hop_s)
+
+    @cached_property
+    def _stages_of_rank(self) -> list[list[int]]:
+        la = self.layout
+        chunks = range(la.pipeline_parallel * la.virtual_stages)
+        held: list[list[int]] = [[] for _ in range(la.pipeline_parallel)]
+        for j in chunks:
+            held[self.model.rank_of(j)].append(j)
+        return held
+
+    def _loads(self, stages: Sequence[Stage]) -> list[tuple[float, ...]]:
+        pattern, position, last, loads = self.model.setting.model.pattern, 0, len(stages) - 1, []
+        for index, stage in enumerate(stages):
+            kinds = pattern[position : position + stage.layers]
+            key = (kinds, stage.selective_layers, stage.full_layers, index == 0, index == last)
+            if key not in self._stages:
+                self._stages[key] = self._load(key)
+            loads.append(self._stages[key])
+            position += stage.layers
+        return loads
+
+    def _load(self, key: tuple[tuple[int, ...], int, int, bool, bool]) -> tuple[float, ...]:
+        kinds, selective, full, first, last = key
+        modes = ["full"] * full + ["selective"] * selective
+        modes += ["none"] * (len(kinds) - len(modes))
+        total = [0.0] * len(_Load._fields)
+        parts = [(self._layer(*each), n) for each, n in Counter(zip(kinds, modes)).items()]
+        parts += [(end, 1) for end in (*[self._embedding] * first, *[self._head] * last)]
+        for load, count in parts:
+            total = [a + count * b for a, b in zip(total, load, strict=True)]
+        return tuple(total)
+
+    def _layer(self, kind: int, mode: str) -> _Load:
+        if (kind, mode) not in self._layers:
+            cost = self.model.layer_cost(kind, mode)
+            self._layers[kind, mode] = _Load.of(cost, self.model.layer_parameters(kind))
+        return self._layers[kind, mode]
+
+    @cached_property
+    def _embedding(self) -> _Load:
+        return _Load.of(self.model.ends_cost([0]), self.model.end_parameters[0])
+
+    @cached_property
+    def _head(self) -> _Load:
+        ends = list(range(1, len(self.model.ends)))
+        parameters = RankParameters(dense=0.0)
+        for end in ends:
+            parameters += self.model.end_parameters[end]
+        return _Load.of(self.model.ends_cost(ends), parameters)
+
+    def _reduce_s(self, rank: Sequence[float]) -> float:
+        """`seconds.reduce_s` of a rank."""
+        key = (rank[4], rank[5], rank[6])
+        if key not in self._reduced:
+            model, parameters = self.model, RankParameters(dense=rank[5], expert=rank[6])
+            self._reduced[key] = float(exposed_s(
+                model.traffic.once_s(parameters), rank[4],
+                model.reduce_overlap, model.setting.tuning.interference,
+            ))  # fmt: skip
+        return self._reduced[key]
+
+    def _update_s(self, rank: Sequence[float]) -> float:
+        """`seconds.update_s` of a rank."""
+        key = (rank[3], rank[5], rank[6])
+        if key not in self._updated:
+            model, parameters = self.model, RankParameters(dense=rank[5], expert=rank[6])
+            tuning, overlap = model.setting.tuning, model.setting.engine.overlap.weight_gather
+            gather = model.traffic.refresh_s(parameters)
+            self._updated[key] = float(
+                model.optimizer_s(parameters)
+                + exposed_s(gather, rank[3], overlap, tuning.interference)
+            )
+        return self._updated[key]

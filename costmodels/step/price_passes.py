@@ -1,0 +1,105 @@
+"""What the event simulation times, of many layouts: each pass of a layer and of the ends.
+
+The same sums as `StageModel.stage_costs` and `schedule_work` make for the stages of one layout, so
+that bounds which are put together from them hold for the simulation. Nothing is approximate here
+(`costmodels.step.prices` says what is in its once-per-step costs).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshplan.costmodels.grid import Floats, Grid
+from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.model.parameters import RankParameters
+from meshplan.costmodels.seconds.layer import NOTHING, Cost
+from meshplan.costmodels.step.price_memory import parts_of
+from meshplan.costmodels.step.price_tables import weight_table, work_table
+from meshplan.costmodels.step.ranks import Sent, beside
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.weights.offload import copies_of_gradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassSeconds:
+    """Seconds of one micro-batch in N layouts, K layer kinds and R = 3 recompute modes.
+
+    layer_s        (N, K, R, 3) forward, input gradient with its recomputation, weight gradient
+    embedding_s, head_s   (N, 3) the same of the ends
+    hop_s          (N,) an activation's way to the next rank that no rank waits for
+    blocking_s     (N,) of each stage's forward and each backward: the way that it waits for
+    layer_update_s, ends_update_s
+                   (N, K), (N,) the optimizer on the parameters of a layer and of both ends
+    micro_batch_s  of each rank and micro-batch, shared by its stages' passes
+    step_s         once per step
+    """
+
+    layer_s: Floats
+    embedding_s: Floats
+    head_s: Floats
+    hop_s: Floats
+    blocking_s: Floats
+    layer_update_s: Floats
+    ends_update_s: Floats
+    micro_batch_s: float
+    step_s: float
+
+
+def pass_seconds(grid: Grid, setting: Setting) -> PassSeconds:
+    """The passes of every row of `grid`."""
+    return _Passes(setting, grid).seconds()
+
+
+class _Passes:
+    """The rows of a grid, put together from the two tables."""
+
+    def __init__(self, setting: Setting, grid: Grid) -> None:
+        self.setting, self.grid = setting, grid
+        self.work, self.weights = work_table(setting, grid), weight_table(setting, grid)
+        self.parts = parts_of(self.weights)
+
+    def seconds(self) -> PassSeconds:
+        """All columns."""
+        work, rank, tuning = self.work, self.work.rank, self.setting.tuning
+        embedding, *head = rank.ends
+        layers = np.stack([
+            np.stack([self._layer(kind, mode) for mode in MODES], axis=1) for kind in work.kinds
+        ], axis=1)  # fmt: skip
+        ends = [
+            self._passes(cost, parameters)
+            for cost, parameters in zip(
+                (embedding, sum(head, start=NOTHING)), self.parts[-2:], strict=True
+            )
+        ]
+        updates = self.weights.stacked(
+            [self.weights.rank.optimizer_s(part) for part in self.parts]
+        )
+        hidden = self.setting.engine.overlap.pipeline
+        return PassSeconds(
+            layer_s=layers, embedding_s=ends[0], head_s=ends[1],
+            hop_s=work.rows(hidden * rank.hop_s), blocking_s=work.rows(rank.blocking_s),
+            layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:].sum(axis=1),
+            micro_batch_s=tuning.micro_batch_s, step_s=tuning.step_s,
+        )  # fmt: skip
+
+    def _layer(self, kind: int, mode: str) -> Floats:
+        cost = self.work.rank.plain_cost(kind, mode)
+        return self._passes(cost, self.parts[kind], again=True)
+
+    def _passes(self, cost: Cost, parameters: RankParameters, *, again: bool = False) -> Floats:
+        """(N, 3)."""
+        rows, host = self.work.rows, self.work.rank.host
+        sent = self.weights.rank.sent(parameters, again=again)
+        seen = Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
+        saved_s = rows(host.activations_s(cost.saved_bytes)) if host and again else 0.0
+        forward, backward = beside(
+            self.setting, self.grid, seen, rows(cost.forward.room_s), rows(cost.backward_room_s),
+            saved_s=saved_s, again=again,
+            copies=copies_of_gradients(self.grid.num_micro_batches * 1.0),
+        )  # fmt: skip
+        replayed = rows(cost.replay.total_s + cost.input_grad.total_s)
+        return np.stack([
+            rows(cost.forward.total_s) + forward.total_s,
+            replayed + backward.total_s,
+            rows(cost.weight_grad.total_s) + np.zeros(len(self.grid)),
+        ], axis=1)  # fmt: skip
