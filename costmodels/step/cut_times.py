@@ -8,11 +8,10 @@ of its own would price its operations again.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, Self
 
-from meshplan.costmodels.layout import MODES, Layout, Stage
+from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
@@ -112,7 +111,9 @@ class CutTimes:
         modes = ["full"] * full + ["selective"] * selective
         modes += ["none"] * (len(kinds) - len(modes))
         total = [0.0] * len(_Load._fields)
-        parts = [(self._layer(*each), n) for each, n in Counter(zip(kinds, modes)).items()]
+        parts = [
+            (self._layer(*each), n) for each, n in Counter(zip(kinds, modes, strict=True)).items()
+        ]
         parts += [(end, 1) for end in (*[self._embedding] * first, *[self._head] * last)]
         for load, count in parts:
             total = [a + count * b for a, b in zip(total, load, strict=True)]

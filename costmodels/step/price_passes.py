@@ -71,9 +71,7 @@ class _Passes:
                 (embedding, sum(head, start=NOTHING)), self.parts[-2:], strict=True
             )
         ]
-        updates = self.weights.stacked(
-            [self.weights.rank.optimizer_s(part) for part in self.parts]
-        )
+        updates = self.weights.stacked([self.weights.rank.optimizer_s(part) for part in self.parts])
         hidden = self.setting.engine.overlap.pipeline
         return PassSeconds(
             layer_s=layers, embedding_s=ends[0], head_s=ends[1],

@@ -147,15 +147,28 @@ def _rank_times(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
     """W(s, n), infinite where it does not fit; it never falls with n."""
     most, of_chunk = _most_layers(alike, stack, below)
     n = np.arange(int(min(stack.size, most.max())) + 1)
-    base, static = end_costs(alike)
+    base, _ = end_costs(alike)
+    overhead = _least_overhead(alike, stack, most, of_chunk, n)
+    send = alike.vpp * alike.prices.send_ns
+    table = (base + send[:, None])[:, :, None] + _each(stack.ns) * n + overhead
+    return np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
+
+
+def layer_overheads(alike: Alike, kinds: list[int], most: Ints, n: Ints) -> Floats:
+    """The least ns of recomputation with which each rank holds `n` layers of `kinds`, of one chunk;
+    infinite where they do not fit or are more than `most`.
+    """
+    return _least_overhead(alike, _stack(alike, kinds), most, most, n)
+
+
+def _least_overhead(alike: Alike, stack: _Stack, most: Ints, of_chunk: Ints, n: Ints) -> Floats:
+    """[layout, rank, n], with at most `most` layers on a rank and `of_chunk` in a chunk."""
+    _, static = end_costs(alike)
     per_chunk = np.repeat(of_chunk[:, None], alike.pp, axis=1)
     held = _least_in_flight(n, np.sort(alike.vectors, axis=2), per_chunk)
     held = np.where(n > most[:, None, None], -1, held)
     room = alike.prices.cap_kib - static[:, :, None] - _each(stack.state_kib) * n
-    overhead = _overhead(n, stack, room, held, alike.vectors.max(axis=2))
-    send = alike.vpp * alike.prices.send_ns
-    table = (base + send[:, None])[:, :, None] + _each(stack.ns) * n + overhead
-    return np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
+    return _overhead(n, stack, room, held, alike.vectors.max(axis=2))
 
 
 def _each(values: "NDArray[Number]") -> "NDArray[Number]":

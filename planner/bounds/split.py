@@ -114,7 +114,7 @@ class Pairs:
     def below(cls, alike: Alike, limits: Floats) -> "Pairs":
         """Those that with nothing recomputed are below the limit of their layout."""
         c, (ns, kib) = alike.prices, alike.fastest
-        kinds = _layers_of_kind(alike.pattern, ns.shape[1], alike.splits or ())
+        kinds = layers_of_kind(alike.pattern, ns.shape[1], alike.splits or ())
         times = _by_chunk(ns, kinds, c.embedding_ns, c.head_ns) + c.send_ns[:, None, None]
         slowest = _slowest(alike, times)
         ends = _by_chunk(c.layer_step_ns, kinds, c.embedding_step_ns, c.head_step_ns)
@@ -176,8 +176,25 @@ class Pairs:
         return beyond
 
     def _beyond_ns(self, rank: int, which: int, lacks: Floats) -> Floats:
+        paid = self._paid_ns(rank, which, lacks, self.free_ns(rank))
+        return np.maximum(0.0, paid - self.spare_ns(rank))
+
+    def least_work_ns(self, rank: int, which: int) -> Floats:
+        """The least recomputation of one micro-batch with which `rank` fits by a cover, whatever
+        the others take; infinite where none is enough.
+        """
+        lacks = self.lacks_kib(rank, which)
+        work, short = np.zeros(len(lacks)), np.flatnonzero(lacks > 0)
+        if len(short):
+            some = self.take(short)
+            free = 0.0 * some.times[:, list(self.layouts.alike.chunks_of_rank[rank])]
+            work[short] = some._paid_ns(rank, which, lacks[short], free)
+        return work
+
+    def _paid_ns(self, rank: int, which: int, lacks: Floats, free: Floats) -> Floats:
+        """The least ns that save what the rank `lacks`, but for what is `free` in each chunk."""
         chunks, held = list(self.layouts.alike.chunks_of_rank[rank]), self.held(rank, which)
-        free, segments = self.free_ns(rank), []
+        segments = []
         for ns, kib_per_ns in self.layouts.hull:
             most = self.layers[:, chunks] * ns[self.layout, None]
             unpaid, rate = np.minimum(free, most), held * kib_per_ns[self.layout, None]
@@ -188,14 +205,15 @@ class Pairs:
         rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
         total = most.cumsum(axis=1)
         used = np.clip(lacks[:, None] - (total - most), 0.0, most)
-        paid = (used / np.maximum(rates, FREE)).sum(axis=1)
-        beyond = np.maximum(0.0, paid - self.spare_ns(rank))
-        return np.where(lacks > total[:, -1] + 1.0, math.inf, beyond)
+        paid: Floats = (used / np.maximum(rates, FREE)).sum(axis=1)
+        return np.where(lacks > total[:, -1] + 1.0, math.inf, paid)
 
 
 @cache
-def _layers_of_kind(pattern: Counts, kinds: int, splits: tuple[Counts, ...]) -> Floats:
-    """[kind, split, chunk] layers."""
+def layers_of_kind(pattern: Counts, kinds: int, splits: tuple[Counts, ...]) -> Floats:
+    """[kind, split, chunk] layers; of no size where there are no splits."""
+    if not splits:
+        return np.zeros((kinds, 0, 0))
     of_kind = np.array(pattern) == np.arange(kinds)[:, None]
     before = np.concatenate([np.zeros((len(of_kind), 1)), of_kind.cumsum(axis=1)], axis=1)
     return np.diff(before[:, np.array(splits).cumsum(axis=1)], axis=2, prepend=0.0)

@@ -1,0 +1,202 @@
+"""Lower bounds of the simulated step: paths of actions that wait for each other, whatever the cut.
+
+A step lasts at least as long as any chain of actions in which each waits for the one before. Of
+`costmodels.schedule.orders` these chains hold, with F, I, W the passes of a rank's stage,
+B = I + W, c = F + B, and h the hop to the next rank:
+
+    1f1b       sum c + 2 (S-1) h + (m-1) B_s + (m - min(m, S-s)) F_s: down to the last rank and back
+               to s, which has begun min(m, S-s) forwards by then; all it has left; and up again
+    gpipe      sum c + 2 (S-1) h + (m-1) c_s
+    zb_h1      sum F + (S-1) h + m B_s + (m - min(m, S-s)) F_s
+    chunks     sum over j < s of F_j + h, all the work of rank s, and for interleaved 1F1B the
+               sum over j < s of B_j + h; and down to the last chunk, the work that the last rank
+               has left by then, and up again
+
+One chunk per rank: with n layers on rank s such a chain lasts E(s, n), recomputation in the least
+proportion that fits; a step faster than the L-th smallest E(s, n) holds fewer than L layers
+(`planner.bounds.packing`). Several chunks: the least over the list of splits, nothing recomputed.
+
+To each comes the mean rank's weight update and what is once per step; reductions count nothing.
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.planner.bounds.packing import layer_overheads, stacks
+from meshplan.planner.bounds.split import Pairs, layers_of_kind
+from meshplan.planner.problem.alike import Alike
+from meshplan.planner.problem.coefficients import NS_PER_S
+
+BLOCK = 64  # rows at a time, so that arrays stay small
+SAFETY = 1 - 1e-9
+"""Sums in another order than the simulation's differ in the last digits."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Passes:
+    """`PassSeconds` of the rows of an `Alike`; [row, ...] in seconds, least of the legal modes.
+
+    layer      [row, kind, 3]
+    embedding, head   [row, 3]
+    extra      of each forward and each backward of a stage
+    hop        to the next rank
+    once       the mean rank's update, and what is once per step
+    """
+
+    layer: Floats
+    embedding: Floats
+    head: Floats
+    extra: Floats
+    hop: Floats
+    once: Floats
+
+    @classmethod
+    def of(cls, found: PassSeconds, rows: Ints, alike: Alike) -> "Passes":
+        """Those of `rows` run as `alike`."""
+        counts = np.array(alike.kind_counts)
+        update = found.layer_update_s[rows] @ counts + found.ends_update_s[rows]
+        return cls(
+            layer=found.layer_s[rows][:, :, list(alike.modes)].min(axis=2),
+            embedding=found.embedding_s[rows],
+            head=found.head_s[rows],
+            extra=found.blocking_s[rows] + found.micro_batch_s / 2 / alike.vpp,
+            hop=found.hop_s[rows],
+            once=update / alike.pp + found.step_s,
+        )
+
+    def take(self, rows: slice) -> "Passes":
+        """Some of the rows."""
+        return Passes(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def simulated_bounds(alike: Alike, passes: Passes, limit_s: float) -> Floats:
+    """A lower bound of each layout's simulated step, `limit_s` where it is not below that."""
+    if alike.vpp > 1:
+        return _of_splits(alike, passes, limit_s)
+    found = [_of_ranks(alike, passes, kinds, limit_s) for kinds in stacks(alike.kind_counts)]
+    return np.minimum(np.max(found, axis=0), limit_s)
+
+
+def _of_ranks(alike: Alike, passes: Passes, kinds: list[int], limit_s: float) -> Floats:
+    """By the layers of `kinds` alone, on ranks of one chunk."""
+    forward, backward, base = chain_coefficients(alike, passes)
+    each = passes.layer[:, kinds]
+    layer = (
+        each[:, None, :, 0] * forward[:, :, None]
+        + each[:, None, :, 1:].sum(axis=3) * backward[:, :, None]
+    ).min(axis=2)  # [row, rank]
+    fixed = np.repeat(base[:, None], alike.pp, axis=1)
+    fixed += passes.extra[:, None] * (forward + backward)
+    for end, rank in ((passes.embedding, 0), (passes.head, -1)):
+        fixed[:, rank] += end[:, 0] * forward[:, rank] + end[:, 1:].sum(1) * backward[:, rank]
+    count = sum(alike.kind_counts[kind] for kind in kinds)
+    room = np.maximum(limit_s - fixed, 0.0) / np.maximum(layer, 1e-30)
+    most = np.minimum(np.ceil(room).max(axis=1), count).astype(np.int64)
+    n = np.arange(int(most.max(initial=0)) + 1)
+    overhead = layer_overheads(alike, kinds, most, n) / NS_PER_S
+    rounding = alike.m * count / NS_PER_S
+    table = fixed[:, :, None] + layer[:, :, None] * n + overhead * alike.m[:, None, None]
+    table = np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
+    table = np.minimum(table - rounding[:, None, None], limit_s / SAFETY) * SAFETY
+    entries = table[:, :, 1:].reshape(len(alike), -1)
+    if entries.shape[1] < count:
+        return np.full(len(alike), limit_s)
+    last = np.partition(entries, count - 1, axis=1)[:, count - 1]
+    return np.maximum(last, table[:, :, 0].max(axis=1))
+
+
+def chain_coefficients(alike: Alike, passes: Passes) -> tuple[Floats, Floats, Floats]:
+    """[row, rank] how often a rank's chain has its forward and its backward, [row] the rest."""
+    pp, m = alike.pp, alike.m[:, None].astype(float)
+    begun = np.minimum(m, pp - np.arange(pp)[None, :])
+    total = np.einsum("rkp,k->rp", passes.layer, np.array(alike.kind_counts, float))
+    total = total + passes.embedding + passes.head
+    hops, extra = (pp - 1) * passes.hop, pp * passes.extra
+    if alike.schedule == "zb_h1":
+        base = total[:, 0] + extra + hops
+        return m - begun, m + 0.0 * begun, base + passes.once
+    base = total.sum(axis=1) + 2 * (extra + hops) + passes.once
+    if alike.schedule == "gpipe":
+        return m - 1 + 0.0 * begun, m - 1 + 0.0 * begun, base
+    return m - begun, m - 1 + 0.0 * begun, base
+
+
+def _of_splits(alike: Alike, passes: Passes, limit_s: float) -> Floats:
+    """The least over the list of splits of the longest chain."""
+    bounds = np.full(len(alike), limit_s)
+    for first in range(0, len(alike), BLOCK):
+        rows = slice(first, first + BLOCK)
+        _, layout, least = split_bounds_s(alike.take(rows), passes.take(rows), limit_s)
+        np.minimum.at(bounds, first + layout, least)
+    return bounds
+
+
+def split_bounds_s(alike: Alike, passes: Passes, limit_s: float) -> tuple[Ints, Ints, Floats]:
+    """The splits whose chains may be shorter than the limit, the layout of each, and the longest
+    chain with the least recomputation that fits.
+    """
+    chains = split_chains(alike, passes)
+    layout, split = np.nonzero(chains.max(axis=2, initial=0.0) < limit_s)
+    if not len(layout):
+        return split, layout, np.zeros(0)
+    pairs = Pairs.below(alike, np.full(len(alike), np.inf))
+    pairs = pairs.take(layout * chains.shape[1] + split)
+    chains, m = chains[layout, split], alike.m[layout]
+    least = chains.max(axis=1)
+    for rank in range(alike.pp):
+        for which in range(alike.covers.shape[1]):
+            work_s = pairs.least_work_ns(rank, which) / NS_PER_S
+            if work_s.any():
+                least = np.maximum(least, chains[:, rank] + m * work_s * SAFETY)
+    least -= m * len(alike.pattern) / NS_PER_S  # prices in whole nanoseconds
+    below = least < limit_s
+    return split[below], layout[below], least[below]
+
+
+def split_chains(alike: Alike, passes: Passes) -> Floats:
+    """[row, split, chain] seconds with nothing recomputed: of each rank, and two of all ranks."""
+    kinds = layers_of_kind(alike.pattern, len(alike.kind_counts), alike.splits or ())
+    if not kinds.size:
+        return np.zeros((len(alike), 0, 1))
+    # [row, split, chunk, pass]
+    times = np.einsum("rkp,ksj->rsjp", passes.layer, kinds, optimize=True)
+    times[:, :, 0] += passes.embedding[:, None]
+    times[:, :, -1] += passes.head[:, None]
+    forward = times[..., 0] + passes.extra[:, None, None]
+    input_grad = times[..., 1] + passes.extra[:, None, None]
+    both = input_grad + times[..., 2]
+    m, hop = alike.m[:, None].astype(float), passes.hop[:, None]
+    v_shaped, chains = alike.schedule in V_SHAPED, []
+    for rank, chunks in enumerate(alike.chunks_of_rank):
+        chain = m * (forward + both)[:, :, list(chunks)].sum(axis=2) + rank * hop
+        chain += forward[:, :, :rank].sum(axis=2)
+        if not v_shaped:
+            chain += both[:, :, :rank].sum(axis=2) + rank * hop
+        chains.append(chain)
+    turn = forward.sum(axis=2) + input_grad.sum(axis=2) + 2 * (alike.chunks - alike.vpp) * hop
+    chains.append(turn)
+    if not v_shaped:
+        chains.append(_from_last_rank(alike, forward, both, hop))
+    found: Floats = (np.stack(chains, axis=2) + passes.once[:, None, None]) * SAFETY
+    return found
+
+
+def _from_last_rank(alike: Alike, forward: Floats, both: Floats, hop: Floats) -> Floats:
+    """Interleaved: down to the last chunk, what its rank has left, and up through the first row.
+
+    When its first backward begins, the last rank has begun one group of S micro-batches in each row
+    but the last, and one micro-batch in that.
+    """
+    pp, vpp, m = alike.pp, alike.vpp, alike.m.astype(float)
+    last = list(alike.chunks_of_rank[-1])
+    rows = np.where(np.arange(vpp) < vpp - 1, pp, 1)
+    begun = np.minimum(m[:, None], rows[None, :])
+    left = np.einsum("rsv,rv->rs", forward[:, :, last], m[:, None] - begun)
+    chain = forward.sum(axis=2) + left + m[:, None] * both[:, :, last].sum(axis=2)
+    chain += both[:, :, : pp - 1].sum(axis=2)
+    found: Floats = chain + (pp * vpp - 1 + pp - 1) * hop
+    return found

@@ -1,0 +1,216 @@
+"""The best layout under the event simulation, with a proof over every layout and cut of the space.
+
+    bound      `planner.bounds.simulated` gives every layout a lower bound of its simulated step
+    cuts       a layout whose bound is below the best simulated step is opened: its cuts into
+               stages, each with its own bound (`planner.search.simulated_cuts`)
+    simulated  those below the best are simulated, the smallest bound first; a cut that needs no
+               recomputation, and any cut of one chunk per rank, is then settled: nobody recomputes
+               more than fits at least, and more never makes a step shorter
+    open       what the budget left, or what must recompute in several chunks: there the bound of
+               the cut stays below what was found for it
+
+The best simulated step is optimal when no open bound is below it; else the smallest one is the
+honest distance. The budget counts actions, not seconds: equal questions give equal answers.
+"""
+
+import heapq
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
+from meshplan.costmodels.step.setting import Setting
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.simulated import Passes, simulated_bounds
+from meshplan.planner.problem.alike import run_as
+from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.search.branch_and_bound import Found, Kind
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.simulated_cuts import cuts_below
+from meshplan.planner.space.legal_layouts import Space, Variant
+
+BUDGET = 8_000_000  # actions played: about a second
+NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
+SETTLED = 1 - 1e-9  # sums in another order differ in the last digits
+
+
+class Timed(NamedTuple):
+    """A simulated layout."""
+
+    step_s: float
+    row: int
+    variant: Variant
+    plan: StagePlan
+
+
+@dataclass
+class Tally:
+    """What was done: layouts opened, cuts simulated, and actions of the budget left."""
+
+    opened: int = 0
+    simulated: int = 0
+    left: int = BUDGET
+    shapes: set[tuple[str, int, int, int]] = field(default_factory=set)
+
+    def spend(self, shape: tuple[str, int, int, int]) -> None:
+        """Count one simulation."""
+        _, pp, vpp, m = shape
+        actions = 2 * pp * vpp * min(m, 6 * pp)
+        self.simulated += 1
+        self.left -= actions * (1 if shape in self.shapes else NEW_SHAPE)
+        self.shapes.add(shape)
+
+
+class Simulated:
+    """One search under the simulation: what is open, and the best simulated layout of each kind.
+
+    `judged` says what the whole simulation of a layout takes, infinite where it does not fit after
+    all; `layout_of` makes the layout of a row, a variant and a plan.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        space: Space,
+        coefficients: Coefficients,
+        judged: Callable[[Layout], float],
+        layout_of: Callable[[int, Variant, StagePlan], Layout],
+    ) -> None:
+        q = question
+        self.space, self.judged, self.layout_of = space, judged, layout_of
+        self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+        self.passes = pass_seconds(space.grid, self.setting)
+        self.prices = as_simulated(coefficients, self.passes)
+        self.best: dict[Kind, Timed] = {}
+        self.tally = Tally()
+        self.open_s: list[float] = []
+        self._times: dict[tuple[int, Variant], CutTimes] = {}
+        self._row_bounds = self._rows()
+
+    @property
+    def best_s(self) -> float:
+        """The fastest simulated step."""
+        return min((found.step_s for found in self.best.values()), default=math.inf)
+
+    def ranked(self) -> list[Timed]:
+        """The best of each kind, the fastest first."""
+        return sorted(self.best.values(), key=lambda found: found[:2])
+
+    def offer(self, found: Found) -> None:
+        """A plan of the search under the closed form."""
+        self._judge(found.row, found.variant, found.plan)
+
+    def prove(self, deadline: float | None) -> float:
+        """Simulate what may be faster than the best; the least bound that is left open, infinite if
+        none is below the best.
+        """
+        number = count()
+        heap = [(bound, next(number), row, variant) for bound, row, variant in self._layouts()]
+        heapq.heapify(heap)
+        while heap and heap[0][0] < self.best_s * SETTLED:
+            late = deadline is not None and time.perf_counter() >= deadline
+            if self.tally.left <= 0 or late:
+                self.open_s += [bound for bound, *_ in heap]
+                break
+            bound, _, row, variant = heapq.heappop(heap)
+            self._settle(row, variant, bound)
+        open_s = [bound for bound in self.open_s if bound < self.best_s * SETTLED]
+        return min(open_s, default=math.inf)
+
+    def _rows(self) -> Floats:
+        """A lower bound of every variant of each row: each rank busy with the mean work."""
+        p, grid, model = self.passes, self.space.grid, self.space.model
+        counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
+        modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
+        work = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2) @ counts
+        work = work + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
+        update = p.layer_update_s @ counts + p.ends_update_s
+        each = work / grid.pipeline_parallel + 2 * p.blocking_s + p.micro_batch_s
+        bounds = grid.num_micro_batches * each + update / grid.pipeline_parallel + p.step_s
+        return np.where(row_fits(self.space, self.prices), bounds, math.inf)
+
+    def _layouts(self) -> list[tuple[float, int, Variant]]:
+        """Those whose bound is below the best."""
+        groups: dict[tuple[int, Variant], list[int]] = {}
+        for row in np.flatnonzero(self._row_bounds < self.best_s * SETTLED).tolist():
+            for variant in self.space.variants(row):
+                pp = int(self.space.grid.pipeline_parallel[row])
+                groups.setdefault((pp, variant), []).append(row)
+        found = []
+        for (_, variant), alike in groups.items():
+            bounds = self._bounds(np.array(alike), variant)
+            below = bounds < self.best_s * SETTLED
+            found += [
+                (float(bound), row, variant)
+                for bound, row, kept in zip(bounds, alike, below, strict=True)
+                if kept
+            ]
+        return found
+
+    def _bounds(self, rows: Ints, variant: Variant) -> Floats:
+        alike = run_as(self.space, self.prices, rows, variant)
+        passes = Passes.of(self.passes, rows, alike)
+        return simulated_bounds(alike, passes, self.best_s)
+
+    def _settle(self, row: int, variant: Variant, layout_bound_s: float) -> None:
+        """Simulate the cuts of one layout that may be the best."""
+        self.tally.opened += 1
+        problem = stage_problem(self.space, self.prices, row, variant)
+        passes = Passes.of(self.passes, np.array([row]), problem.alone)
+        shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
+        for cut in cuts_below(problem, passes, lambda: self.best_s * SETTLED):
+            if cut.least is None or self.tally.left <= 0:
+                self.open_s.append(max(layout_bound_s, cut.bound_s))
+                continue
+            self.tally.spend(shape)
+            least_s = self._times_of(row, variant, cut.least).step_s(cut.least)
+            bound_s = max(cut.bound_s, least_s)
+            if bound_s < self.best_s * SETTLED:
+                found_s = self._judge(row, variant, evaluate(problem, cut.stages))
+                if found_s > bound_s / SETTLED:
+                    self.open_s.append(bound_s)
+
+    def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
+        if (row, variant) not in self._times:
+            layout = self.layout_of(row, variant, StagePlan(stages, 0, ()))
+            self._times[row, variant] = CutTimes(self.setting, layout)
+        return self._times[row, variant]
+
+    def _judge(self, row: int, variant: Variant, plan: StagePlan | None) -> float:
+        """The whole simulation of a plan, which is kept if it is the best of its kind; infinite
+        where nothing fits.
+        """
+        if plan is None:
+            return math.inf
+        step_s, grid = self.judged(self.layout_of(row, variant, plan)), self.space.grid
+        kind = (
+            int(grid.tensor_parallel[row]), int(grid.context_parallel[row]),
+            int(grid.pipeline_parallel[row]), int(grid.expert_parallel[row]),
+        )  # fmt: skip
+        known = self.best.get(kind)
+        if math.isfinite(step_s) and (known is None or step_s < known.step_s):
+            self.best[kind] = Timed(step_s, row, variant, plan)
+        return step_s
+
+
+def as_simulated(coefficients: Coefficients, passes: PassSeconds) -> Coefficients:
+    """The prices with the times of passes that the simulation sums."""
+    columns = (
+        passes.layer_s.sum(axis=3),
+        passes.embedding_s.sum(axis=1),
+        passes.head_s.sum(axis=1),
+    )
+    layer, embedding, head = (
+        np.where(np.isfinite(each), np.rint(each * NS_PER_S), ABSENT).astype(np.int64)
+        for each in columns
+    )
+    return replace(coefficients, layer_ns=layer, embedding_ns=embedding, head_ns=head)

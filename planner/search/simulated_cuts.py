@@ -1,0 +1,192 @@
+"""The cuts of one layout that may be faster than the best simulated step, each with a bound.
+
+One chunk per rank: stage s holds layers a .. b-1 in the mix that takes least time of those that fit
+(`planner.stages.path`), and a chain of `planner.bounds.simulated` through it lasts
+
+    1f1b    E = sum c + 2 (S-1) h + (m-1) B_s + (m - min(m, S-s)) F_s
+    1f1b    E = sum over layers before a of c + 2 s h + m c_s
+
+with all other layers as fast as they can be. The cuts are the paths through the intervals whose
+chains are short enough, all of them, or those of the engine's list.
+
+Several chunks: the splits of the list. What a split takes with nothing recomputed is a bound, and
+its step if it fits so; else a plan by rule of thumb stands for it (`planner.stages.heuristic`).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.planner.bounds.simulated import SAFETY, Passes, chain_coefficients, split_bounds_s
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.stage_problem import StageProblem, evaluate
+from meshplan.planner.stages.heuristic import first_counts
+from meshplan.planner.stages.path import Intervals, stages_of
+
+MOST_CUTS = 2000  # of one layout
+
+
+class Cut(NamedTuple):
+    """One cut, or all that are left of a layout where `least` is None.
+
+    bound_s  a step takes at least so long
+    least    the stages in modes than which none is faster, whether they fit or not
+    stages   the stages that stand for the cut, which fit; None where none were found. They are
+             `least` where no other mix of it can be faster
+    """
+
+    bound_s: float
+    least: tuple[Stage, ...] | None
+    stages: tuple[Stage, ...] | None
+
+
+def cuts_below(
+    problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
+) -> Iterator[Cut]:
+    """The cuts below the limit, which may fall meanwhile; the smallest bound first."""
+    if problem.vpp > 1:
+        return _splits_below(problem, passes, limit_s)
+    return _paths_below(problem, passes, limit_s)
+
+
+def _splits_below(
+    problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
+) -> Iterator[Cut]:
+    split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
+    least = min(problem.modes)
+    for at in np.argsort(bounds, kind="stable").tolist():
+        if bounds[at] >= limit_s():
+            return
+        counts = (problem.splits or ())[split[at]]
+        bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
+        if evaluate(problem, bare) is not None:
+            yield Cut(float(bounds[at]), bare, bare)
+            continue
+        plan = first_counts(replace(problem, splits=(counts,)))
+        yield Cut(float(bounds[at]), bare, plan.stages if plan else None)
+
+
+def _paths_below(
+    problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
+) -> Iterator[Cut]:
+    intervals, chains = Intervals(problem), _Chains(problem, passes)
+    found, whole = _paths(intervals, chains, limit_s())
+    if not whole:
+        yield Cut(0.0, None, None)
+        return
+    for bound, ends in sorted(found):
+        if bound >= limit_s():
+            return
+        prices = [
+            intervals.price(stage, first, end)
+            for stage, (first, end) in enumerate(pairwise((0, *ends)))
+        ]
+        stages = stages_of([price for price in prices if price], list(ends))
+        yield Cut(bound, stages, stages)
+
+
+class _Chains:
+    """The longest chain through a stage that holds some layers."""
+
+    def __init__(self, problem: StageProblem, passes: Passes) -> None:
+        self.problem = problem
+        forward, backward, base = chain_coefficients(problem.alone, passes)
+        self.forward, self.backward, self.base = forward[0], backward[0], float(base[0])
+        self.extra, self.hop = float(passes.extra[0]), float(passes.hop[0])
+        self.once = float(passes.once[0])
+        self.ends = passes.embedding[0], passes.head[0]
+        kinds = np.array(problem.pattern, np.int64)
+        self._passes = np.concatenate([np.zeros((1, 3)), passes.layer[0, kinds].cumsum(axis=0)])
+
+    def bound_s(self, stage: int, first: int, end: int, work_ns: int) -> float:
+        """A step in which `stage` holds layers `first` .. `end` - 1 and takes `work_ns` of each
+        micro-batch takes at least so long.
+        """
+        p, last = self.problem, self.problem.pp - 1
+        least, rounding = self._passes[end] - self._passes[first], end - first + 3
+        least = least + self.ends[0] * (stage == 0) + self.ends[1] * (stage == last)
+        added = max(0.0, (work_ns - p.send_ns - rounding) / NS_PER_S - float(least.sum()))
+        f, b = float(least[0]) + self.extra, float(least[1:].sum()) + added + self.extra
+        turned = self.base + self.forward[stage] * f + self.backward[stage] * b
+        turned += added if p.schedule != "zb_h1" else 0.0
+        before = self._passes[first] + self.ends[0] * (stage > 0)
+        down = float(before[0]) + stage * (self.extra + self.hop)
+        straight = down + p.m * (f + b) + self.once
+        if p.schedule != "zb_h1":
+            straight += float(before[1:].sum()) + stage * (self.extra + self.hop)
+        return max(turned, straight) * SAFETY
+
+
+def _paths(
+    intervals: Intervals, chains: _Chains, limit_s: float
+) -> tuple[list[tuple[float, tuple[int, ...]]], bool]:
+    """The ends of the stages of every cut below the limit, with the bound; and whether these are
+    all, or too many.
+    """
+    p = intervals.problem
+    if p.splits is not None:
+        listed = (_bound_of(intervals, chains, counts, limit_s) for counts in p.splits)
+        return [each for each in listed if each[0] < limit_s], True
+    edges, ways = _edges(intervals, chains, limit_s), {(p.pp, len(p.pattern)): 1}
+    for stage in reversed(range(p.pp)):
+        for first, onward in edges[stage].items():
+            ways[stage, first] = sum(ways.get((stage + 1, end), 0) for end, _ in onward)
+    if ways.get((0, 0), 0) > MOST_CUTS:
+        return [], False
+    paths: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for stage in range(p.pp):
+        paths = [
+            (max(bound, each), (*ends, end))
+            for bound, ends in paths
+            for end, each in edges[stage].get(ends[-1] if ends else 0, ())
+            if ways.get((stage + 1, end), 0)
+        ]
+    return paths, True
+
+
+def _bound_of(
+    intervals: Intervals, chains: _Chains, counts: tuple[int, ...], limit_s: float
+) -> tuple[float, tuple[int, ...]]:
+    """The bound of one cut, infinite where it does not fit, and the ends of its stages."""
+    ends, bound = tuple(accumulate(counts)), 0.0
+    for stage, (first, end) in enumerate(pairwise((0, *ends))):
+        price = intervals.price(stage, first, end)
+        if price is None or bound >= limit_s:
+            return math.inf, ends
+        bound = max(bound, chains.bound_s(stage, first, end, price.ns))
+    return bound, ends
+
+
+def _edges(
+    intervals: Intervals, chains: _Chains, limit_s: float
+) -> list[dict[int, list[tuple[int, float]]]]:
+    """By stage and first layer, the ends of the intervals below the limit, with the bound."""
+    p, starts, found = intervals.problem, {0}, []
+    for stage in range(p.pp):
+        later = sum(p.fewest_layers(j) for j in range(stage + 1, p.pp))
+        layer = {
+            first: list(_ends(intervals, chains, (stage, first, len(p.pattern) - later), limit_s))
+            for first in starts
+        }
+        starts = {end for onward in layer.values() for end, _ in onward}
+        found.append(layer)
+    return found
+
+
+def _ends(
+    intervals: Intervals, chains: _Chains, place: tuple[int, int, int], limit_s: float
+) -> Iterator[tuple[int, float]]:
+    stage, first, most = place
+    for end in range(first + intervals.problem.fewest_layers(stage), most + 1):
+        price = intervals.price(stage, first, end)
+        if price is None:
+            return
+        bound = chains.bound_s(stage, first, end, price.ns)
+        if bound >= limit_s:
+            return
+        yield end, bound
