@@ -1,8 +1,4 @@
-"""From a search's result to a plan file: the k best re-ranked by the event simulation, and why.
-
-The search proves which layout is best under the closed form. The k best of them that differ in kind
-are then timed by the event simulation (`planner.case.predict`): the fastest of those is the plan.
-"""
+"""From a search's result to a plan file: the best layout under the event simulation, and why."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -26,6 +22,7 @@ from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.verdicts import fullest
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import Progress, SearchResult, search
+from meshplan.planner.space.words import space_words
 
 MOST_REASONS = 8
 MOST_TIMED = 7  # of the changes: a deep pipeline takes a tenth of a second to play
@@ -51,7 +48,7 @@ def solve(
         k=top,
         time_limit_s=time_limit_s,
         progress=progress,
-        rerank=lambda layout: simulated_s(case_at(question, layout)),
+        simulate=lambda layout: simulated_s(case_at(question, layout)),
     )
 
 
@@ -79,21 +76,24 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
         engine=q.engine.name,
         layout=best.layout,
         prediction=chosen.prediction,
-        search=report_of(result),
+        search=report_of(result, space_words(q.engine.legality, q.pins)),
         runners_up=tuple(_runner_up(chosen.parts, other) for other in others),
         reasons=reasons(chosen),
     )
 
 
-def report_of(result: SearchResult) -> SearchReport:
+def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     """How the search ended, as the plan file states it."""
     return SearchReport(
+        price=result.price,
+        space=space,
         status=result.status,
         bound_s=result.bound_s,
         gap=result.gap,
         candidates=result.candidates,
         priced=result.priced,
         cpsat_solves=result.cpsat_solves,
+        simulated=result.simulated,
         wall_s=round(result.wall_s, 3),
         dropped=result.dropped,
     )

@@ -121,14 +121,23 @@ class RunnerUp(Frozen):
 
 
 class SearchReport(Frozen):
-    """How the search ended. `OPTIMAL` only when every legal layout was solved or bounded away."""
+    """How the search ended. `OPTIMAL` only when every layout of the space was solved, simulated or
+    bounded away.
+
+    price      what steps were compared by; bound and gap are under the same
+    space      what was searched and what was not, in words; empty in plans written before 0.3
+    simulated  cuts into stages that the event simulation timed
+    """
 
     status: Literal["OPTIMAL", "FEASIBLE"]
+    price: Literal["closed form", "event simulation"] = "closed form"
+    space: tuple[str, ...] = ()
     bound_s: float
     gap: float
     candidates: int
     priced: int
     cpsat_solves: int
+    simulated: int = 0
     wall_s: float
     dropped: dict[str, int] = {}
 

@@ -110,11 +110,7 @@ def _counts(result: SearchResult) -> str:
     fates = (
         f"{result.misfits:,} do not fit, {result.bounded:,} bounded away, {result.solved:,} solved"
     )
-    ranked = len(result.solutions)
-    runners = "" if ranked == 1 else "; runners-up are solved, not proved"
-    return (
-        f"{fates}; the best {ranked} of different kinds re-ranked by the event simulation{runners}"
-    )
+    return f"under the closed form {fates}; the best of them were simulated first"
 
 
 def print_cost(plan: Plan, price_per_gpu_hour: float) -> None:

@@ -159,21 +159,22 @@ def stages_line(plan: Plan) -> str:
 
 def proof_lines(search: SearchReport) -> list[str]:
     """What the search proved, and what it did for that."""
+    under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
     if search.status == "OPTIMAL":
         claim = (
-            f"OPTIMAL: under the closed-form prices, where the best takes "
-            f"{format_seconds(search.bound_s)}, no legal layout is faster"
+            f"OPTIMAL: {under}, where the best takes {format_seconds(search.bound_s)}, nothing in "
+            "the space is faster"
         )
     else:
         claim = (
-            f"FEASIBLE: the search was ended; under the closed-form prices nothing is faster than "
+            f"FEASIBLE: {under} nothing in the space is faster than "
             f"{format_seconds(search.bound_s)}, {search.gap:.1%} below the best found"
         )
     work = (
         f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
-        f"solves, {search.wall_s:.2f} s"
+        f"solves, {search.simulated} simulated, {search.wall_s:.2f} s"
     )
-    return [claim, work]
+    return [claim, *(f"space: {line}" for line in search.space), work]
 
 
 def runners_table(plan: Plan) -> Table:

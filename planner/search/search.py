@@ -1,15 +1,18 @@
 """The best layout of a question, with a proof, and the runners-up of other kinds.
 
-`planner.search.branch_and_bound` proves the best plan over the whole legal space under the prices;
-on a time limit or Ctrl-C the smallest open bound is the honest distance. Runners-up differ in kind
-(tp, cp, pp, ep): they are the best plans that first plans in order of bound found, each solved by
-CP-SAT for its own layout. That no other layout of their kind is faster is not proved unless
-`Solution.proved` says so.
+`planner.search.branch_and_bound` proves the best plan over the whole legal space under the
+closed-form prices; on a time limit or Ctrl-C the smallest open bound is the honest distance.
+Runners-up differ in kind (tp, cp, pp, ep): they are the best plans that first plans in order of
+bound found, each solved by CP-SAT for its own layout.
+
+`search(simulate=...)` goes on from there (`planner.search.simulated`): the best plans are
+simulated, then every layout and cut whose bound is below the best simulated step. Status, bound and
+gap then refer to the event simulation, and nothing of the closed form is left in them.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from meshplan.costmodels.grid import Grid
@@ -20,7 +23,10 @@ from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, leas
 from meshplan.planner.search.branch_and_bound import Progress as Progress
 from meshplan.planner.search.priced_space import Pricer, closed_form, price_space
 from meshplan.planner.search.priced_space import Question as Question
+from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
+
+FIRST_SIMULATED = 3  # of the best plans under the closed form
 
 
 class NoLayoutFits(Exception):
@@ -31,9 +37,8 @@ class NoLayoutFits(Exception):
 class Solution:
     """One layout with its best cut into stages.
 
-    step_time_s   under the closed-form prices
+    step_time_s   under the prices of the search: closed form, or the event simulation
     peak_bytes    reserved, by pipeline rank
-    reranked_s    what the caller's own judgement says (`search(rerank=...)`), None without one
     proved        no layout that should precede it was left open
     """
 
@@ -41,21 +46,23 @@ class Solution:
     step_time_s: float
     peak_bytes: tuple[float, ...]
     proved: bool
-    reranked_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """How a search ended.
 
-    status       OPTIMAL when every legal layout was solved, infeasible or bounded away
+    price        what steps were compared by
+    status       OPTIMAL when every layout of the space was solved, infeasible or bounded away
     bound_s      nothing is faster; gap = 1 - bound_s / best
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced; their schedules and chunks share a price
     misfits      layouts dropped by memory        bounded   layouts never solved: bound too high
+    simulated    cuts into stages that were timed by the event simulation
     dropped      rows dropped before pricing, by rule
     """
 
+    price: Literal["closed form", "event simulation"]
     status: Literal["OPTIMAL", "FEASIBLE"]
     solutions: tuple[Solution, ...]
     bound_s: float
@@ -66,6 +73,7 @@ class SearchResult:
     bounded: int
     solved: int
     cpsat_solves: int
+    simulated: int
     wall_s: float
     dropped: dict[str, int]
 
@@ -77,11 +85,12 @@ def search(
     time_limit_s: float | None = None,
     price: Pricer = closed_form,
     progress: Callable[[Progress], None] | None = None,
-    rerank: Callable[[Layout], float] | None = None,
+    simulate: Callable[[Layout], float] | None = None,
 ) -> SearchResult:
     """The `k` best layouts that differ in kind, the fastest proved so; raises `NoLayoutFits`.
 
-    `rerank` gives a finer step time (the event simulation); solutions are then ordered by it.
+    `simulate` is the simulated step of a layout, infinite where it does not fit after all; with it
+    the answer is that of the event simulation, of the cost model's own prices.
     """
     started = time.perf_counter()
     q = question
@@ -100,33 +109,71 @@ def search(
         )  # fmt: skip
     if finished and k > 1:
         run.find_runners_up(k, deadline)
+    if simulate:
+        return _simulated(run, question, simulate, k, deadline, started)
     open_bound = least(run.bound, run.unsolved_bound)
     solutions = tuple(
         _solution(question, space, coefficients, found, open_bound) for found in run.ranked()[:k]
     )
-    if rerank:
-        judged = [replace(s, reranked_s=rerank(s.layout)) for s in solutions]
-        solutions = tuple(sorted(judged, key=lambda s: s.reranked_s or 0.0))
-    return _result(run, solutions, open_bound, started)
+    best = run.ranked()[0].objective
+    bound = best if open_bound is None else min(best, open_bound)
+    return _result(run, solutions, bound / NS_PER_S, started)
+
+
+def _simulated(
+    run: BranchAndBound,
+    question: Question,
+    simulate: Callable[[Layout], float],
+    k: int,
+    deadline: float | None,
+    started: float,
+) -> SearchResult:
+    """What is best under the simulation, which begins with the best of the closed form."""
+    grid = run.space.grid
+    proof = Simulated(
+        question, run.space, run.coefficients, simulate,
+        lambda row, variant, plan: layout_of_row(grid, row, variant, plan),
+    )  # fmt: skip
+    for found in run.ranked()[: max(k, FIRST_SIMULATED)]:
+        proof.offer(found)
+    open_s = proof.prove(deadline)
+    if not proof.best:
+        raise NoLayoutFits(
+            f"no layout of {question.model.name} fits on {question.gpus} GPUs in the simulation"
+        )
+    solutions = []
+    for timed in proof.ranked()[:k]:
+        layout = layout_of_row(grid, timed.row, timed.variant, timed.plan)
+        check_layout(layout, run.space.model, question.training)
+        peaks = tuple(map(run.coefficients.reserved_bytes, timed.plan.peak_kib))
+        proved = timed.step_s <= min(open_s, proof.best_s)
+        solutions.append(Solution(layout, timed.step_s, peaks, proved))
+    bound_s = min(open_s, proof.best_s)
+    return _result(run, tuple(solutions), bound_s, started, proof.tally.simulated)
 
 
 def _result(
-    run: BranchAndBound, solutions: tuple[Solution, ...], open_bound: int | None, started: float
+    run: BranchAndBound,
+    solutions: tuple[Solution, ...],
+    bound_s: float,
+    started: float,
+    simulated: int = 0,
 ) -> SearchResult:
     """What was found and what is proved about it."""
-    best = run.ranked()[0].objective
-    bound = best if open_bound is None else min(best, open_bound)
+    best_s = solutions[0].step_time_s
     return SearchResult(
-        status="OPTIMAL" if bound >= best else "FEASIBLE",
+        price="event simulation" if simulated else "closed form",
+        status="OPTIMAL" if bound_s >= best_s else "FEASIBLE",
         solutions=solutions,
-        bound_s=bound / NS_PER_S,
-        gap=1 - bound / best if best else 0.0,
+        bound_s=bound_s,
+        gap=1 - bound_s / best_s if best_s else 0.0,
         candidates=run.candidates,
         priced=len(run.space.grid),
         misfits=run.misfits,
         bounded=run.candidates - run.misfits - run.solved,
         solved=run.solved,
         cpsat_solves=run.solver.solves + run.runner_solver.solves,
+        simulated=simulated,
         wall_s=time.perf_counter() - started,
         dropped=run.space.dropped,
     )

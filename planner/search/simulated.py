@@ -172,12 +172,17 @@ class Simulated:
                 self.open_s.append(max(layout_bound_s, cut.bound_s))
                 continue
             self.tally.spend(shape)
-            least_s = self._times_of(row, variant, cut.least).step_s(cut.least)
-            bound_s = max(cut.bound_s, least_s)
-            if bound_s < self.best_s * SETTLED:
-                found_s = self._judge(row, variant, evaluate(problem, cut.stages))
-                if found_s > bound_s / SETTLED:
-                    self.open_s.append(bound_s)
+            times = self._times_of(row, variant, cut.least)
+            bound_s = found_s = max(cut.bound_s, times.step_s(cut.least))
+            if bound_s >= self.best_s * SETTLED:
+                continue
+            stages = cut.stages()
+            if stages != cut.least:
+                found_s = times.step_s(stages) if stages else math.inf
+            if found_s < self.best_s * SETTLED and stages:
+                found_s = self._judge(row, variant, evaluate(problem, stages))
+            if found_s > bound_s / SETTLED:
+                self.open_s.append(bound_s)
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:

@@ -16,6 +16,7 @@ its step if it fits so; else a plan by rule of thumb stands for it (`planner.sta
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -36,13 +37,13 @@ class Cut(NamedTuple):
 
     bound_s  a step takes at least so long
     least    the stages in modes than which none is faster, whether they fit or not
-    stages   the stages that stand for the cut, which fit; None where none were found. They are
-             `least` where no other mix of it can be faster
+    stages   finds the stages that stand for the cut, which fit; None where none are found. They
+             are `least` where that fits: no other mix of the cut can be faster
     """
 
     bound_s: float
     least: tuple[Stage, ...] | None
-    stages: tuple[Stage, ...] | None
+    stages: Callable[[], tuple[Stage, ...] | None]
 
 
 def cuts_below(
@@ -57,18 +58,23 @@ def cuts_below(
 def _splits_below(
     problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
 ) -> Iterator[Cut]:
-    split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
+    split, _, bounds, recomputes = split_bounds_s(problem.alone, passes, limit_s())
     least = min(problem.modes)
     for at in np.argsort(bounds, kind="stable").tolist():
         if bounds[at] >= limit_s():
             return
         counts = (problem.splits or ())[split[at]]
         bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
-        if evaluate(problem, bare) is not None:
-            yield Cut(float(bounds[at]), bare, bare)
-            continue
-        plan = first_counts(replace(problem, splits=(counts,)))
-        yield Cut(float(bounds[at]), bare, plan.stages if plan else None)
+        fits = not recomputes[at] and evaluate(problem, bare) is not None
+        yield Cut(float(bounds[at]), bare, partial(_mixed, problem, bare, fits))
+
+
+def _mixed(problem: StageProblem, bare: tuple[Stage, ...], fits: bool) -> tuple[Stage, ...] | None:
+    if fits:
+        return bare
+    counts = tuple(stage.layers for stage in bare)
+    plan = first_counts(replace(problem, splits=(counts,)))
+    return plan.stages if plan else None
 
 
 def _paths_below(
@@ -77,7 +83,7 @@ def _paths_below(
     intervals, chains = Intervals(problem), _Chains(problem, passes)
     found, whole = _paths(intervals, chains, limit_s())
     if not whole:
-        yield Cut(0.0, None, None)
+        yield Cut(0.0, None, lambda: None)
         return
     for bound, ends in sorted(found):
         if bound >= limit_s():
@@ -87,7 +93,7 @@ def _paths_below(
             for stage, (first, end) in enumerate(pairwise((0, *ends)))
         ]
         stages = stages_of([price for price in prices if price], list(ends))
-        yield Cut(bound, stages, stages)
+        yield Cut(bound, stages, partial(tuple, stages))
 
 
 class _Chains:
@@ -119,7 +125,7 @@ class _Chains:
         straight = down + p.m * (f + b) + self.once
         if p.schedule != "zb_h1":
             straight += float(before[1:].sum()) + stage * (self.extra + self.hop)
-        return max(turned, straight) * SAFETY
+        return float(max(turned, straight) * SAFETY)
 
 
 def _paths(
