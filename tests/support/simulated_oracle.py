@@ -1,0 +1,120 @@
+"""Random small questions under the event simulation, and every layout, cut and mix of each.
+
+The enumeration is its own: of the search it shares the legal rows (`test_space.py` holds them
+against `check_layout`), what fits by the priced memory, and the simulated step of one layout.
+"""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import parse_pins
+
+ATTENTION = Attention(heads=16, kv_heads=8, head_dim=128, v_head_dim=128)
+DENSE = Layer(attention=ATTENTION, ffn=8192)
+MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=2048))
+PINNED = {"context_parallel": "1", "shard_group": "..16", "sequence_parallel": "on"}
+MOST_PLANS = 20_000
+
+
+def random_question(seed: int) -> Question:
+    """Two to six layers, one or two kinds, on 2 to 8 GPUs with much or little memory."""
+    draw = random.Random(seed)
+    layers = draw.randint(2, 6)
+    dense = layers if draw.random() < 0.7 else draw.randrange(layers)
+    kinds = (DENSE,) * (dense > 0) + (MOE,) * (dense < layers)
+    pattern = (0,) * dense + (len(kinds) - 1,) * (layers - dense)
+    engine = load_engine(draw.choice(engine_names()))
+    cluster = load_cluster(draw.choice(("dgx-h100", "dgx-a100")))
+    gpus = draw.choice((2, 4, 4, 8))
+    memory = draw.choice((4e9, 6e9, 9e9, 80e9)) + 14e9 * layers / gpus * draw.random() / 2
+    pins = dict(PINNED)
+    if draw.random() < 0.8:
+        pins["pipeline_parallel"] = draw.choice(("2..", "2..", "4.."))
+    if draw.random() < 0.4:
+        pins["virtual_stages"] = "2.."
+    return Question(
+        model=Model(
+            name="small", hidden=2048, vocab=draw.choice((8_000, 64_000)), kinds=kinds,
+            pattern=pattern, tied=draw.random() < 0.2,
+        ),
+        training=Training(
+            seq_len=draw.choice((2048, 8192)), global_batch_size=draw.choice((4, 8, 16, 24))
+        ),
+        gpus=gpus,
+        cluster=cluster.model_copy(
+            update={"gpus_per_node": draw.choice((1, 8)), "usable_memory_bytes": memory}
+        ),
+        engine=engine,
+        pins=parse_pins(pins),
+    )  # fmt: skip
+
+
+def fastest(question: Question) -> float | None:
+    """The least simulated step of everything; infinite if nothing fits, None if it is too much."""
+    q = question
+    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    if not len(space.grid):
+        return math.inf
+    coefficients = price_space(q, space, closed_form)
+    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    best, priced = math.inf, 0
+    for row in range(len(space.grid)):
+        for variant in space.variants(row):
+            problem = stage_problem(space, coefficients, row, variant)
+            times = None
+            for stages in _every_plan(problem):
+                priced += 1
+                if priced > MOST_PLANS:
+                    return None
+                if times is None:
+                    plan = StagePlan(stages, 0, ())
+                    times = CutTimes(setting, layout_of_row(space.grid, row, variant, plan))
+                if times.step_s(stages) >= best or evaluate(problem, stages) is None:
+                    continue
+                layout = layout_of_row(space.grid, row, variant, StagePlan(stages, 0, ()))
+                best = min(best, simulated_s(case_at(q, layout)))
+    return best
+
+
+def _every_plan(problem) -> Iterator[tuple[Stage, ...]]:
+    fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
+    ways = problem.splits
+    for counts in _compositions(len(problem.pattern), fewest) if ways is None else ways:
+        yield from itertools.product(*(_mixes(n, problem.modes) for n in counts))
+
+
+def _compositions(total: int, fewest: list[int]) -> Iterator[tuple[int, ...]]:
+    if len(fewest) == 1:
+        yield from [(total,)] if total >= fewest[0] else []
+        return
+    for n in range(fewest[0], total - sum(fewest[1:]) + 1):
+        yield from ((n, *rest) for rest in _compositions(total - n, fewest[1:]))
+
+
+def _mixes(layers: int, modes: tuple[int, ...]) -> list[Stage]:
+    return [
+        Stage(layers, selective, full)
+        for full in range(layers + 1 if 2 in modes else 1)
+        for selective in range(layers - full + 1 if 1 in modes else 1)
+        if 0 in modes or full + selective == layers
+    ]
+
+
+def free_of_pins(question: Question) -> Question:
+    """The same without the pins of its pipeline."""
+    return replace(question, pins=parse_pins(PINNED))
