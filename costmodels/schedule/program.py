@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Action, Kind, Timeline, Work
@@ -22,6 +23,22 @@ NOTHING, BEGIN, FIRST = 0, 1, 2  # places: before all times, the step's begin, t
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 
 Step = tuple[int, int, int]
+
+
+class Chain(NamedTuple):
+    """How often a chain holds each place of `Work.table`, its hops, and the rank where it ends.
+
+    Its length is a lower bound of the step under any other work in the same order.
+    """
+
+    counts: tuple[int, ...]
+    hops: int
+    rank: int
+
+    def length_s(self, work: Work) -> float:
+        """Seconds under `work`."""
+        table = zip(self.counts, work.table, strict=True)
+        return sum(count * each for count, each in table if count) + self.hops * work.send_s
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,20 @@ class Program:
             start = max(ends[step[0]], ends[step[1]] + work.send_s)
             played[rank].append((action, start, ends[place]))
         return Timeline(tuple(map(tuple, played)))
+
+    def chain(self, work: Work, after_s: Sequence[float]) -> "Chain":
+        """A longest chain of actions that wait for each other, to the end of the rank that is done
+        last when each takes `after_s` beyond its last action.
+        """
+        ends = self._ends_s(work)
+        rank = max(range(len(self.last)), key=lambda rank: ends[self.last[rank]] + after_s[rank])
+        counts, hops, place = [0] * len(work.table), 0, self.last[rank]
+        while place != BEGIN:
+            before, needed, what = self.steps[place - FIRST]
+            counts[what] += 1
+            sent = ends[needed] + work.send_s > ends[before]
+            hops, place = hops + sent, needed if sent else before
+        return Chain(tuple(counts), hops, rank)
 
     @cached_property
     def _actions(self) -> list[tuple[int, Action, Step]]:

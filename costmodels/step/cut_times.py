@@ -46,6 +46,13 @@ class _Load(NamedTuple):
         )  # fmt: skip
 
 
+class After(NamedTuple):
+    """What each rank reduces after its last backward, and what all wait for after that."""
+
+    reduce_s: tuple[float, ...]
+    rest_s: float
+
+
 class CutTimes:
     """The cuts of `layout`, whose own stages do not count."""
 
@@ -58,22 +65,35 @@ class CutTimes:
 
     def step_s(self, stages: Sequence[Stage]) -> float:
         """The simulated step of this cut."""
-        model, la = self.model, self.layout
-        loads = self._loads(stages)
+        la, loads = self.layout, self._loads(stages)
+        ends = end_s(
+            la.schedule, la.pipeline_parallel, la.virtual_stages, self.model.m, self._work(loads)
+        )
+        after = self.after_s(stages)
+        last = max(end + reduce for end, reduce in zip(ends, after.reduce_s, strict=True))
+        return last + after.rest_s
+
+    def work(self, stages: Sequence[Stage]) -> Work:
+        """The schedule's actions in seconds."""
+        return self._work(self._loads(stages))
+
+    def _work(self, loads: Sequence[Sequence[float]]) -> Work:
         extra = self.extra_s
-        work = Work(
+        return Work(
             tuple(load[0] + extra for load in loads),
             tuple(load[1] + extra for load in loads),
             tuple(load[2] for load in loads),
             self.hop_s,
         )
-        ends = end_s(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m, work)
-        last, update = 0.0, 0.0
-        for end, chunks in zip(ends, self._stages_of_rank, strict=True):
+
+    def after_s(self, stages: Sequence[Stage]) -> "After":
+        """What follows the pipeline."""
+        loads, reduce, update = self._loads(stages), [], 0.0
+        for chunks in self._stages_of_rank:
             rank = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
-            last = max(last, end + self._reduce_s(rank))
+            reduce.append(self._reduce_s(rank))
             update = max(update, self._update_s(rank))
-        return last + update + model.setting.tuning.step_s
+        return After(tuple(reduce), update + self.model.setting.tuning.step_s)
 
     @cached_property
     def extra_s(self) -> float:

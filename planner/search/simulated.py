@@ -32,14 +32,17 @@ from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import Passes, simulated_bounds
 from meshplan.planner.problem.alike import run_as
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
-from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.simulated_cuts import cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 BUDGET = 8_000_000  # actions played: about a second
 NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
+CHAINED = 16  # passes over the actions that a bound by chains takes
+MOST_CHAINED = 60_000  # actions of a step that is bounded so
 SETTLED = 1 - 1e-9  # sums in another order differ in the last digits
 
 
@@ -174,6 +177,8 @@ class Simulated:
             self.tally.spend(shape)
             times = self._times_of(row, variant, cut.least)
             bound_s = found_s = max(cut.bound_s, times.step_s(cut.least))
+            if cut.recomputes and bound_s < self.best_s * SETTLED:
+                bound_s = max(bound_s, self._chained(problem, times, cut.least))
             if bound_s >= self.best_s * SETTLED:
                 continue
             stages = cut.stages()
@@ -183,6 +188,14 @@ class Simulated:
                 found_s = self._judge(row, variant, evaluate(problem, stages))
             if found_s > bound_s / SETTLED:
                 self.open_s.append(bound_s)
+
+    def _chained(self, problem: StageProblem, times: CutTimes, least: tuple[Stage, ...]) -> float:
+        """A bound of a split that must recompute, 0 where a chain would take too long to find."""
+        actions = 2 * problem.chunks * problem.m
+        if actions > MOST_CHAINED or self.tally.left <= 0:
+            return 0.0
+        self.tally.left -= CHAINED * actions
+        return RecomputeChains(problem, times, least).bound_s(self.best_s)
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:

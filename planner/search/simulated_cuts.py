@@ -37,12 +37,14 @@ class Cut(NamedTuple):
 
     bound_s  a step takes at least so long
     least    the stages in modes than which none is faster, whether they fit or not
+    recomputes  `least` does not fit
     stages   finds the stages that stand for the cut, which fit; None where none are found. They
              are `least` where that fits: no other mix of the cut can be faster
     """
 
     bound_s: float
     least: tuple[Stage, ...] | None
+    recomputes: bool
     stages: Callable[[], tuple[Stage, ...] | None]
 
 
@@ -66,7 +68,7 @@ def _splits_below(
         counts = (problem.splits or ())[split[at]]
         bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
         fits = not recomputes[at] and evaluate(problem, bare) is not None
-        yield Cut(float(bounds[at]), bare, partial(_mixed, problem, bare, fits))
+        yield Cut(float(bounds[at]), bare, not fits, partial(_mixed, problem, bare, fits))
 
 
 def _mixed(problem: StageProblem, bare: tuple[Stage, ...], fits: bool) -> tuple[Stage, ...] | None:
@@ -83,7 +85,7 @@ def _paths_below(
     intervals, chains = Intervals(problem), _Chains(problem, passes)
     found, whole = _paths(intervals, chains, limit_s())
     if not whole:
-        yield Cut(0.0, None, lambda: None)
+        yield Cut(0.0, None, False, lambda: None)
         return
     for bound, ends in sorted(found):
         if bound >= limit_s():
@@ -93,7 +95,7 @@ def _paths_below(
             for stage, (first, end) in enumerate(pairwise((0, *ends)))
         ]
         stages = stages_of([price for price in prices if price], list(ends))
-        yield Cut(bound, stages, partial(tuple, stages))
+        yield Cut(bound, stages, False, partial(tuple, stages))
 
 
 class _Chains:
