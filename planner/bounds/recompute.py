@@ -127,7 +127,7 @@ class Ranks:
             more_ns, saved, _, _ = self.choices(pair, chunk, allowed)
             if not len(more_ns):
                 return math.inf, math.inf
-            grains = _grains(micro_batches * saved, lack_kib)
+            grains = grains_of(micro_batches * saved, lack_kib)
             cost = weight * np.maximum(0, more_ns - free) + self.share * more_ns
             longer, added = _best(longer, cost, grains), _best(added, more_ns, grains)
         work_ns = float(added[-1])
@@ -166,7 +166,7 @@ def _choices(problem: StageProblem, kinds: Counts, allowed: Counts) -> Ints:
     return found
 
 
-def _grains(saved_kib: Floats, lack_kib: float) -> Ints:
+def grains_of(saved_kib: Floats, lack_kib: float) -> Ints:
     """`GRAINS`-ths of what a rank lacks, rounded up."""
     if lack_kib <= 0:
         return np.full(len(saved_kib), GRAINS)

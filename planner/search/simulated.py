@@ -10,7 +10,7 @@
                the cut stays below what was found for it
 
 The best simulated step is optimal when no open bound is below it; else the smallest one is the
-honest distance. The budget counts actions, not seconds: equal questions give equal answers.
+honest distance. The budget counts work, not seconds: equal questions give equal answers.
 """
 
 import heapq
@@ -35,13 +35,14 @@ from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.recompute_chains import RecomputeChains
+from meshplan.planner.search.recompute_chains import Answer, RecomputeChains
 from meshplan.planner.search.simulated_cuts import cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BUDGET = 8_000_000  # actions played: about a second
+BUDGET = 20_000_000  # in the time of one played action, some 60 ns: about a second
+OPENED, STARTED = 40_000, 8_000  # a layout is priced for the simulation; a simulation begins
 NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
-CHAINED = 16  # passes over the actions that a bound by chains takes
+CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 SETTLED = 1 - 1e-9  # sums in another order differ in the last digits
 
@@ -57,7 +58,7 @@ class Timed(NamedTuple):
 
 @dataclass
 class Tally:
-    """What was done: layouts opened, cuts simulated, and actions of the budget left."""
+    """What was done: layouts opened, cuts simulated, and what is left of the budget."""
 
     opened: int = 0
     simulated: int = 0
@@ -69,7 +70,7 @@ class Tally:
         _, pp, vpp, m = shape
         actions = 2 * pp * vpp * min(m, 6 * pp)
         self.simulated += 1
-        self.left -= actions * (1 if shape in self.shapes else NEW_SHAPE)
+        self.left -= STARTED + actions * (1 if shape in self.shapes else NEW_SHAPE)
         self.shapes.add(shape)
 
 
@@ -167,6 +168,7 @@ class Simulated:
     def _settle(self, row: int, variant: Variant, layout_bound_s: float) -> None:
         """Simulate the cuts of one layout that may be the best."""
         self.tally.opened += 1
+        self.tally.left -= OPENED
         problem = stage_problem(self.space, self.prices, row, variant)
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
@@ -177,25 +179,32 @@ class Simulated:
             self.tally.spend(shape)
             times = self._times_of(row, variant, cut.least)
             bound_s = found_s = max(cut.bound_s, times.step_s(cut.least))
-            if cut.recomputes and bound_s < self.best_s * SETTLED:
-                bound_s = max(bound_s, self._chained(problem, times, cut.least))
             if bound_s >= self.best_s * SETTLED:
                 continue
-            stages = cut.stages()
-            if stages != cut.least:
-                found_s = times.step_s(stages) if stages else math.inf
-            if found_s < self.best_s * SETTLED and stages:
-                found_s = self._judge(row, variant, evaluate(problem, stages))
-            if found_s > bound_s / SETTLED:
+            plan: StagePlan | None = None
+            if not cut.recomputes:
+                plan = evaluate(problem, cut.least)
+            elif (answer := self._chained(problem, times, cut.least)) is not None:
+                bound_s, found_s, plan = max(bound_s, answer.bound_s), answer.step_s, answer.plan
+            if plan is not None and found_s < self.best_s * SETTLED:
+                found_s = self._judge(row, variant, plan)
+            settled = plan is not None and found_s <= bound_s / SETTLED
+            if bound_s < self.best_s * SETTLED and not settled:
                 self.open_s.append(bound_s)
 
-    def _chained(self, problem: StageProblem, times: CutTimes, least: tuple[Stage, ...]) -> float:
-        """A bound of a split that must recompute, 0 where a chain would take too long to find."""
+    def _chained(
+        self, problem: StageProblem, times: CutTimes, least: tuple[Stage, ...]
+    ) -> Answer | None:
+        """A bound and a plan of a split that must recompute; None where a chain would take too
+        long to find.
+        """
         actions = 2 * problem.chunks * problem.m
         if actions > MOST_CHAINED or self.tally.left <= 0:
-            return 0.0
-        self.tally.left -= CHAINED * actions
-        return RecomputeChains(problem, times, least).bound_s(self.best_s)
+            return None
+        self.tally.left -= CHAINED * actions + CHAINS
+        counts = tuple(stage.layers for stage in least)
+        alone = replace(problem, splits=(counts,))
+        return RecomputeChains(alone, times, least).answer(self.best_s)
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:

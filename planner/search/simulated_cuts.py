@@ -15,8 +15,6 @@ its step if it fits so; else a plan by rule of thumb stands for it (`planner.sta
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -26,7 +24,6 @@ from meshplan.costmodels.layout import Stage
 from meshplan.planner.bounds.simulated import SAFETY, Passes, chain_coefficients, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
-from meshplan.planner.stages.heuristic import first_counts
 from meshplan.planner.stages.path import Intervals, stages_of
 
 MOST_CUTS = 2000  # of one layout
@@ -35,17 +32,15 @@ MOST_CUTS = 2000  # of one layout
 class Cut(NamedTuple):
     """One cut, or all that are left of a layout where `least` is None.
 
-    bound_s  a step takes at least so long
-    least    the stages in modes than which none is faster, whether they fit or not
-    recomputes  `least` does not fit
-    stages   finds the stages that stand for the cut, which fit; None where none are found. They
-             are `least` where that fits: no other mix of the cut can be faster
+    bound_s     a step takes at least so long
+    least       the stages in modes than which none is faster
+    recomputes  these do not fit, so that some layers must recompute; else no other mix of the cut
+                is faster
     """
 
     bound_s: float
     least: tuple[Stage, ...] | None
     recomputes: bool
-    stages: Callable[[], tuple[Stage, ...] | None]
 
 
 def cuts_below(
@@ -68,15 +63,7 @@ def _splits_below(
         counts = (problem.splits or ())[split[at]]
         bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
         fits = not recomputes[at] and evaluate(problem, bare) is not None
-        yield Cut(float(bounds[at]), bare, not fits, partial(_mixed, problem, bare, fits))
-
-
-def _mixed(problem: StageProblem, bare: tuple[Stage, ...], fits: bool) -> tuple[Stage, ...] | None:
-    if fits:
-        return bare
-    counts = tuple(stage.layers for stage in bare)
-    plan = first_counts(replace(problem, splits=(counts,)))
-    return plan.stages if plan else None
+        yield Cut(float(bounds[at]), bare, not fits)
 
 
 def _paths_below(
@@ -85,7 +72,7 @@ def _paths_below(
     intervals, chains = Intervals(problem), _Chains(problem, passes)
     found, whole = _paths(intervals, chains, limit_s())
     if not whole:
-        yield Cut(0.0, None, False, lambda: None)
+        yield Cut(0.0, None, False)
         return
     for bound, ends in sorted(found):
         if bound >= limit_s():
@@ -95,7 +82,7 @@ def _paths_below(
             for stage, (first, end) in enumerate(pairwise((0, *ends)))
         ]
         stages = stages_of([price for price in prices if price], list(ends))
-        yield Cut(bound, stages, False, partial(tuple, stages))
+        yield Cut(bound, stages, False)
 
 
 class _Chains:
