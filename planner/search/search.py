@@ -110,6 +110,7 @@ def search(
     if finished and k > 1:
         run.find_runners_up(k, deadline)
     if simulate:
+        deadline = deadline if finished else started
         return _simulated(run, question, simulate, k, deadline, started)
     open_bound = least(run.bound, run.unsolved_bound)
     solutions = tuple(
@@ -157,12 +158,12 @@ def _result(
     solutions: tuple[Solution, ...],
     bound_s: float,
     started: float,
-    simulated: int = 0,
+    simulated: int | None = None,
 ) -> SearchResult:
     """What was found and what is proved about it."""
     best_s = solutions[0].step_time_s
     return SearchResult(
-        price="event simulation" if simulated else "closed form",
+        price="closed form" if simulated is None else "event simulation",
         status="OPTIMAL" if bound_s >= best_s else "FEASIBLE",
         solutions=solutions,
         bound_s=bound_s,
@@ -173,7 +174,7 @@ def _result(
         bounded=run.candidates - run.misfits - run.solved,
         solved=run.solved,
         cpsat_solves=run.solver.solves + run.runner_solver.solves,
-        simulated=simulated,
+        simulated=simulated or 0,
         wall_s=time.perf_counter() - started,
         dropped=run.space.dropped,
     )

@@ -111,6 +111,7 @@ class Simulated:
 
     def offer(self, found: Found) -> None:
         """A plan of the search under the closed form."""
+        self.tally.simulated += 1
         self._judge(found.row, found.variant, found.plan)
 
     def prove(self, deadline: float | None) -> float:
@@ -120,15 +121,20 @@ class Simulated:
         number = count()
         heap = [(bound, next(number), row, variant) for bound, row, variant in self._layouts()]
         heapq.heapify(heap)
-        while heap and heap[0][0] < self.best_s * SETTLED:
-            late = deadline is not None and time.perf_counter() >= deadline
-            if self.tally.left <= 0 or late:
-                self.open_s += [bound for bound, *_ in heap]
-                break
-            bound, _, row, variant = heapq.heappop(heap)
-            self._settle(row, variant, bound)
+        try:
+            while heap and heap[0][0] < self.best_s * SETTLED and not self._ended(deadline):
+                bound, _, row, variant = heap[0]
+                self._settle(row, variant, bound)
+                heapq.heappop(heap)  # only now: what is interrupted stays open
+        except KeyboardInterrupt:
+            pass
+        self.open_s += [bound for bound, *_ in heap]
         open_s = [bound for bound in self.open_s if bound < self.best_s * SETTLED]
         return min(open_s, default=math.inf)
+
+    def _ended(self, deadline: float | None) -> bool:
+        late = deadline is not None and time.perf_counter() >= deadline
+        return late or self.tally.left <= 0
 
     def _rows(self) -> Floats:
         """A lower bound of every variant of each row: each rank busy with the mean work."""

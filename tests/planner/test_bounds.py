@@ -12,7 +12,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.packing import packing_bound
-from meshplan.planner.bounds.recompute import WANTED, Ranks, _best, _grains
+from meshplan.planner.bounds.recompute import WANTED, Ranks, _best, grains_of
 from meshplan.planner.bounds.split import split_bounds, weighed
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, price_space
@@ -108,7 +108,7 @@ def test_knapsack_by_hand(saved_kib: tuple[int, ...], expected_ns: float) -> Non
     """Chunks that save so many KiB for 5 ns, or nothing, where a rank lacks 3 KiB."""
     cost = np.where(WANTED == 0, 0.0, np.inf)
     for kib in saved_kib:
-        cost = _best(cost, np.array([0.0, 5.0]), _grains(np.array([0.0, kib]), 3.0))
+        cost = _best(cost, np.array([0.0, 5.0]), grains_of(np.array([0.0, kib]), 3.0))
     assert cost[-1] == expected_ns
 
 

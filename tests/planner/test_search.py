@@ -167,16 +167,6 @@ def test_more_memory_is_never_slower(question: Questions, pricer: Pricers) -> No
     assert all(a >= b for a, b in pairwise(times))
 
 
-def test_rerank_orders_the_solutions(asked: Question, price: Pricer) -> None:
-    """A finer judgement of the k best decides their order, and is kept beside the price."""
-    plain = search(asked, price=price, k=3).solutions
-    judged = search(
-        asked, price=price, k=3, rerank=lambda layout: -float(layout.tensor_parallel)
-    ).solutions
-    assert {s.layout for s in judged} == {s.layout for s in plain}
-    assert [s.reranked_s for s in judged] == sorted(-float(s.layout.tensor_parallel) for s in plain)
-
-
 def test_progress_reports_bounds(
     asked: Question, price: Pricer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,12 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at, simulated_s
-from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.problem.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    stage_problem,
+)
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.space.legal_layouts import enumerate_space
@@ -28,7 +33,7 @@ ATTENTION = Attention(heads=16, kv_heads=8, head_dim=128, v_head_dim=128)
 DENSE = Layer(attention=ATTENTION, ffn=8192)
 MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=2048))
 PINNED = {"context_parallel": "1", "shard_group": "..16", "sequence_parallel": "on"}
-MOST_PLANS = 20_000
+MOST_PLANS = 5_000
 
 
 def random_question(seed: int) -> Question:
@@ -77,7 +82,7 @@ def fastest(question: Question) -> float | None:
         for variant in space.variants(row):
             problem = stage_problem(space, coefficients, row, variant)
             times = None
-            for stages in _every_plan(problem):
+            for stages in every_plan(problem):
                 priced += 1
                 if priced > MOST_PLANS:
                     return None
@@ -91,7 +96,8 @@ def fastest(question: Question) -> float | None:
     return best
 
 
-def _every_plan(problem) -> Iterator[tuple[Stage, ...]]:
+def every_plan(problem: StageProblem) -> Iterator[tuple[Stage, ...]]:
+    """All cuts into stages with all mixes of recomputation."""
     fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
     ways = problem.splits
     for counts in _compositions(len(problem.pattern), fewest) if ways is None else ways:

@@ -1,0 +1,189 @@
+"""The proof under the event simulation: its bounds, and its answers against playing everything."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_oracle import every_plan, fastest, free_of_pins, random_question
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.actions import Work
+from meshplan.costmodels.schedule.program import program
+from meshplan.costmodels.schedule.simulation import play
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.seconds import step_time
+from meshplan.costmodels.step.stages import StageModel
+from meshplan.planner.answer.answer import simulated_s, solve
+from meshplan.planner.bounds.simulated import Passes, simulated_bounds
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.search import NoLayoutFits, SearchResult, layout_of_row
+from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import parse_pins
+
+CLOSE = 1 + 1e-9
+CHUNKS: dict[Schedule, int] = {"interleaved_1f1b": 3, "zb_v": 2, "dualpipe_v": 2}
+SHAPES: tuple[Schedule, ...] = (
+    "1f1b", "gpipe", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v",
+)  # fmt: skip
+
+
+def works(chunks: int) -> st.SearchStrategy[Work]:
+    """Passes of 0.1 to 3 s, and messages."""
+    times = st.lists(st.floats(0.1, 3), min_size=chunks, max_size=chunks).map(tuple)
+    return st.builds(Work, times, times, times, st.sampled_from((0.0, 0.3)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), pp=st.integers(2, 4), groups=st.integers(1, 4))
+@pytest.mark.parametrize("schedule", SHAPES)
+def test_a_chain_bounds_every_other_work(schedule: Schedule, data, pp: int, groups: int) -> None:
+    """The longest chain of one work is its makespan, and of no other work longer than the step."""
+    vpp = CHUNKS.get(schedule, 1)
+    shape = (schedule, pp, vpp, groups * pp)
+    own, other = (data.draw(works(pp * vpp)) for _ in range(2))
+    chain = program(*shape).chain(own, [0.0] * pp)
+    assert chain.length_s(own) == pytest.approx(play(*shape, own).makespan_s, rel=1e-12)
+    assert chain.length_s(other) <= play(*shape, other).makespan_s * CLOSE
+
+
+def simulated(question: Question) -> Simulated | None:
+    """The proof of a question before it has begun, None without a legal layout."""
+    q = question
+    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    if not len(space.grid):
+        return None
+    return Simulated(
+        question, space, price_space(q, space, closed_form), lambda layout: math.inf,
+        lambda row, variant, plan: layout_of_row(space.grid, row, variant, plan),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_bound_is_above_a_simulation(block: int) -> None:
+    """Of random layouts with random cuts and mixes that fit, none is faster than its layout's bound
+    says, and `CutTimes` gives what `StepModel` does.
+    """
+    compared = 0
+    for seed in range(block * 40, block * 40 + 40):
+        proof, draw = simulated(random_question(seed)), random.Random(seed)
+        for _ in range(6 if proof else 0):
+            compared += _compared(proof, draw)
+    assert compared >= 40
+
+
+def _compared(proof: Simulated, draw: random.Random) -> bool:
+    row = draw.randrange(len(proof.space.grid))
+    variants = proof.space.variants(row)
+    if not variants:
+        return False
+    variant = draw.choice(variants)
+    problem = stage_problem(proof.space, proof.prices, row, variant)
+    fitting = (s for s in every_plan(problem) if draw.random() < 0.3)
+    plans = [stages for stages, _ in zip(fitting, range(30), strict=False)]
+    plans = [stages for stages in plans if evaluate(problem, stages) is not None]
+    if not plans:
+        return False
+    layout = layout_of_row(proof.space.grid, row, variant, StagePlan(plans[0], 0, ()))
+    times = CutTimes(proof.setting, layout)
+    passes = Passes.of(proof.passes, np.array([row]), problem.alone)
+    least = simulated_bounds(problem.alone, passes, 1e9)[0]
+    for stages in plans:
+        assert least <= times.step_s(stages) * CLOSE
+        assert proof._row_bounds[row] <= times.step_s(stages) * CLOSE
+    model = StageModel(proof.setting, replace(layout, stages=plans[-1]))
+    assert times.step_s(plans[-1]) == pytest.approx(step_time(model).step_time_s, rel=1e-9)
+    return True
+
+
+def solved(question: Question) -> SearchResult | None:
+    """The answer, None if nothing fits."""
+    try:
+        return solve(question, 1)
+    except NoLayoutFits:
+        return None
+
+
+def against_oracle(seeds: range) -> dict[str, int]:
+    """How many questions ended how; raises where the answer is not what playing everything gives.
+
+    A refusal must be one there too; OPTIMAL the least step of all; a bound is never above that.
+    """
+    ended = dict.fromkeys(("OPTIMAL", "FEASIBLE", "refused", "too large"), 0)
+    for seed in seeds:
+        question = random_question(seed)
+        least = fastest(question)
+        if least is None:
+            ended["too large"] += 1
+            continue
+        result = solved(question)
+        if result is None:
+            assert math.isinf(least), seed
+            ended["refused"] += 1
+            continue
+        best = result.solutions[0].step_time_s
+        assert result.price == "event simulation"
+        assert result.bound_s <= least * CLOSE, seed
+        assert least <= best * CLOSE, seed
+        assert result.status == "FEASIBLE" or best <= least * CLOSE, seed
+        ended[result.status] += 1
+    return ended
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_answers_are_those_of_playing_everything(block: int) -> None:
+    """Over 100 random questions of all engines: the oracle shares the price of one layout alone."""
+    ended = against_oracle(range(block * 20, block * 20 + 20))
+    assert ended["OPTIMAL"] >= 5
+    assert ended["FEASIBLE"] <= 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(20))
+def test_answers_are_those_of_playing_everything_at_length(block: int) -> None:
+    """Over 2,000 random questions: no mismatch, and nine of ten that fit are proved."""
+    ended = against_oracle(range(10_000 + block * 100, 10_100 + block * 100))
+    assert ended["OPTIMAL"] >= 9 * ended["FEASIBLE"]
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_pin_never_finds_a_faster_layout(block: int) -> None:
+    """What a pin allows is there without it: the answer is not faster than the bound of the free
+    question, nor than its answer where that was proved.
+    """
+    compared = 0
+    for seed in range(5000 + block * 10, 5010 + block * 10):
+        draw, free = random.Random(seed), free_of_pins(random_question(seed))
+        answer = solved(free)
+        axis, text = draw.choice((
+            ("pipeline_parallel", "2"), ("pipeline_parallel", "1"), ("micro_batch_size", "1"),
+            ("micro_batch_size", "2"), ("zero_stage", "..1"), ("recompute", "none"),
+            ("schedule", "1f1b"), ("virtual_stages", "1"), ("data_parallel", "1,2"),
+        ))  # fmt: skip
+        own = {name: pin.text for name, pin in free.pins.axes.items()}
+        pinned = solved(replace(free, pins=parse_pins({**own, axis: text})))
+        if pinned is None:
+            continue
+        assert answer is not None, seed
+        best = pinned.solutions[0].step_time_s
+        assert best * CLOSE >= answer.bound_s, (seed, axis, text)
+        if answer.status == "OPTIMAL":
+            assert best * CLOSE >= answer.solutions[0].step_time_s, (seed, axis, text)
+        compared += 1
+    assert compared >= 3
+
+
+def test_the_answer_is_what_it_simulates() -> None:
+    """Step and bound of a proved answer are the simulated step of its layout, to the digit."""
+    from meshplan.planner.answer.answer import case_at
+
+    question = random_question(3)
+    result = solved(question)
+    assert result is not None
+    best = result.solutions[0]
+    assert best.step_time_s == simulated_s(case_at(question, best.layout))
