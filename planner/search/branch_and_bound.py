@@ -147,12 +147,14 @@ class BranchAndBound:
             if len(tried) == FIRST_KINDS:
                 return
 
-    def prove(self, deadline: float | None) -> bool:
-        """Work until the best plan is proved; False if time or the user ended it."""
+    def prove(self, deadline: float | None, within: float = 0.0) -> bool:
+        """Work until the best plan is proved to be `within` so much of the least objective; False
+        if time or the user ended it.
+        """
         try:
             while (bound := self.bound) is not None:
                 cutoff = self.cutoff
-                if cutoff is not None and bound >= cutoff:
+                if cutoff is not None and bound >= cutoff * (1 - within):
                     return True
                 if deadline is not None and time.perf_counter() >= deadline:
                     return False

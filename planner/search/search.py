@@ -27,6 +27,7 @@ from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
 
 FIRST_SIMULATED = 3  # of the best plans under the closed form
+NEAR = 0.03  # what the closed form need not prove where the simulation proves everything anew
 
 
 class NoLayoutFits(Exception):
@@ -101,7 +102,7 @@ def search(
     run = BranchAndBound(space, coefficients, progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
     run.seed()
-    finished = run.prove(deadline)
+    finished = run.prove(deadline, NEAR if simulate else 0.0)
     if not run.best:
         raise NoLayoutFits(
             f"no layout of {q.model.name} fits on {q.gpus} GPUs" if finished
@@ -138,6 +139,8 @@ def _simulated(
     for found in run.ranked()[: max(k, FIRST_SIMULATED)]:
         proof.offer(found)
     open_s = proof.prove(deadline)
+    if k > 1:
+        proof.find_runners_up(k, deadline)
     if not proof.best:
         raise NoLayoutFits(
             f"no layout of {question.model.name} fits on {question.gpus} GPUs in the simulation"

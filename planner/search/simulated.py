@@ -36,7 +36,7 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.recompute_chains import Answer, RecomputeChains
-from meshplan.planner.search.simulated_cuts import cuts_below
+from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 BUDGET = 20_000_000  # in the time of one played action, some 60 ns: about a second
@@ -44,6 +44,7 @@ OPENED, STARTED = 40_000, 8_000  # a layout is priced for the simulation; a simu
 NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
 CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
+NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 SETTLED = 1 - 1e-9  # sums in another order differ in the last digits
 
 
@@ -96,7 +97,7 @@ class Simulated:
         self.prices = as_simulated(coefficients, self.passes)
         self.best: dict[Kind, Timed] = {}
         self.tally = Tally()
-        self.open_s: list[float] = []
+        self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         self._row_bounds = self._rows()
 
@@ -118,19 +119,46 @@ class Simulated:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
         none is below the best.
         """
-        number = count()
-        heap = [(bound, next(number), row, variant) for bound, row, variant in self._layouts()]
+        left = self._settle_below(lambda row: self.best_s, self.best_s, deadline)
+        open_s = [bound for bound in left if bound < self.best_s * SETTLED]
+        return min(open_s, default=math.inf)
+
+    def find_runners_up(self, k: int, deadline: float | None) -> None:
+        """Simulate what may be faster than the best of its own kind and is nearly as fast as the
+        best of all, or faster than the k-th best kind.
+        """
+        self.tally.left = BUDGET
+
+        def limit_s(row: int) -> float:
+            ranked = self.ranked()
+            most = self.best_s * NEARLY
+            most = min(most, ranked[k - 1].step_s) if len(ranked) >= k else most
+            own = self.best.get(self._kind(row))
+            return min(most, own.step_s) if own else most
+
+        self._settle_below(limit_s, self.best_s * NEARLY, deadline)
+
+    def _settle_below(
+        self, limit_s: Callable[[int], float], most_s: float, deadline: float | None
+    ) -> list[float]:
+        """Settle the layouts whose bound is below the limit of their row, of which none is above
+        `most_s`; what is left open of them.
+        """
+        number, left = count(), []
+        heap = [
+            (bound, next(number), row, variant)
+            for bound, row, variant in self._layouts(limit_s, most_s)
+        ]
         heapq.heapify(heap)
         try:
-            while heap and heap[0][0] < self.best_s * SETTLED and not self._ended(deadline):
+            while heap and not self._ended(deadline):
                 bound, _, row, variant = heap[0]
-                self._settle(row, variant, bound)
+                if bound < limit_s(row) * SETTLED:
+                    left += self._settle(row, variant, bound, limit_s)
                 heapq.heappop(heap)  # only now: what is interrupted stays open
         except KeyboardInterrupt:
             pass
-        self.open_s += [bound for bound, *_ in heap]
-        open_s = [bound for bound in self.open_s if bound < self.best_s * SETTLED]
-        return min(open_s, default=math.inf)
+        return left + [bound for bound, *_ in heap]
 
     def _ended(self, deadline: float | None) -> bool:
         late = deadline is not None and time.perf_counter() >= deadline
@@ -148,58 +176,74 @@ class Simulated:
         bounds = grid.num_micro_batches * each + update / grid.pipeline_parallel + p.step_s
         return np.where(row_fits(self.space, self.prices), bounds, math.inf)
 
-    def _layouts(self) -> list[tuple[float, int, Variant]]:
-        """Those whose bound is below the best."""
+    def _layouts(
+        self, limit_s: Callable[[int], float], most_s: float
+    ) -> list[tuple[float, int, Variant]]:
+        """Those whose bound is below the limit of their row."""
         groups: dict[tuple[int, Variant], list[int]] = {}
-        for row in np.flatnonzero(self._row_bounds < self.best_s * SETTLED).tolist():
+        for row in np.flatnonzero(self._row_bounds < most_s * SETTLED).tolist():
+            if self._row_bounds[row] >= limit_s(row) * SETTLED:
+                continue
             for variant in self.space.variants(row):
                 pp = int(self.space.grid.pipeline_parallel[row])
                 groups.setdefault((pp, variant), []).append(row)
         found = []
         for (_, variant), alike in groups.items():
-            bounds = self._bounds(np.array(alike), variant)
-            below = bounds < self.best_s * SETTLED
+            bounds = self._bounds(np.array(alike), variant, most_s)
             found += [
                 (float(bound), row, variant)
-                for bound, row, kept in zip(bounds, alike, below, strict=True)
-                if kept
+                for bound, row in zip(bounds, alike, strict=True)
+                if bound < limit_s(row) * SETTLED
             ]
         return found
 
-    def _bounds(self, rows: Ints, variant: Variant) -> Floats:
+    def _bounds(self, rows: Ints, variant: Variant, most_s: float) -> Floats:
         alike = run_as(self.space, self.prices, rows, variant)
         passes = Passes.of(self.passes, rows, alike)
-        return simulated_bounds(alike, passes, self.best_s)
+        return simulated_bounds(alike, passes, most_s)
 
-    def _settle(self, row: int, variant: Variant, layout_bound_s: float) -> None:
-        """Simulate the cuts of one layout that may be the best."""
+    def _settle(
+        self, row: int, variant: Variant, bound_s: float, limit_s: Callable[[int], float]
+    ) -> list[float]:
+        """Simulate the cuts of one layout that may be below its limit; the bounds of those that
+        stay open.
+        """
         self.tally.opened += 1
         self.tally.left -= OPENED
         problem = stage_problem(self.space, self.prices, row, variant)
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
-        shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
-        for cut in cuts_below(problem, passes, lambda: self.best_s * SETTLED):
-            if cut.least is None or self.tally.left <= 0:
-                self.open_s.append(max(layout_bound_s, cut.bound_s))
-                continue
-            self.tally.spend(shape)
-            times = self._times_of(row, variant, cut.least)
-            bound_s = found_s = max(cut.bound_s, times.step_s(cut.least))
-            if bound_s >= self.best_s * SETTLED:
-                continue
-            plan: StagePlan | None = None
-            if not cut.recomputes:
-                plan = evaluate(problem, cut.least)
-            elif (answer := self._chained(problem, times, cut.least)) is not None:
-                bound_s, found_s, plan = max(bound_s, answer.bound_s), answer.step_s, answer.plan
-            if plan is not None and found_s < self.best_s * SETTLED:
-                found_s = self._judge(row, variant, plan)
-            settled = plan is not None and found_s <= bound_s / SETTLED
-            if bound_s < self.best_s * SETTLED and not settled:
-                self.open_s.append(bound_s)
+        left = []
+        for cut in cuts_below(problem, passes, lambda: limit_s(row) * SETTLED):
+            least_s = max(bound_s, cut.bound_s)
+            if cut.least is not None and self.tally.left > 0:
+                least_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
+            if least_s < limit_s(row) * SETTLED:
+                left.append(least_s)
+        return left
+
+    def _settle_cut(
+        self, row: int, variant: Variant, problem: StageProblem, cut: Cut, limit_s: float
+    ) -> float:
+        """A lower bound of a cut after it was simulated, infinite where its best mix is known."""
+        assert cut.least is not None
+        self.tally.spend((variant.schedule, problem.pp, problem.vpp, problem.m))
+        times = self._times_of(row, variant, cut.least)
+        bound_s = found_s = max(cut.bound_s, times.step_s(cut.least))
+        if bound_s >= limit_s * SETTLED:
+            return bound_s
+        plan: StagePlan | None = None
+        if not cut.recomputes:
+            plan = evaluate(problem, cut.least)
+        elif (answer := self._chained(problem, times, cut.least, limit_s)) is not None:
+            bound_s, found_s, plan = max(bound_s, answer.bound_s), answer.step_s, answer.plan
+        if plan is None:
+            return bound_s
+        if found_s < limit_s * SETTLED:
+            found_s = self._judge(row, variant, plan)
+        return math.inf if found_s <= bound_s / SETTLED else bound_s
 
     def _chained(
-        self, problem: StageProblem, times: CutTimes, least: tuple[Stage, ...]
+        self, problem: StageProblem, times: CutTimes, least: tuple[Stage, ...], limit_s: float
     ) -> Answer | None:
         """A bound and a plan of a split that must recompute; None where a chain would take too
         long to find.
@@ -210,7 +254,7 @@ class Simulated:
         self.tally.left -= CHAINED * actions + CHAINS
         counts = tuple(stage.layers for stage in least)
         alone = replace(problem, splits=(counts,))
-        return RecomputeChains(alone, times, least).answer(self.best_s)
+        return RecomputeChains(alone, times, least).answer(limit_s)
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:
@@ -224,15 +268,20 @@ class Simulated:
         """
         if plan is None:
             return math.inf
-        step_s, grid = self.judged(self.layout_of(row, variant, plan)), self.space.grid
-        kind = (
-            int(grid.tensor_parallel[row]), int(grid.context_parallel[row]),
-            int(grid.pipeline_parallel[row]), int(grid.expert_parallel[row]),
-        )  # fmt: skip
+        step_s, kind = self.judged(self.layout_of(row, variant, plan)), self._kind(row)
         known = self.best.get(kind)
         if math.isfinite(step_s) and (known is None or step_s < known.step_s):
             self.best[kind] = Timed(step_s, row, variant, plan)
         return step_s
+
+    def _kind(self, row: int) -> Kind:
+        if row not in self._kinds:
+            grid = self.space.grid
+            self._kinds[row] = (
+                int(grid.tensor_parallel[row]), int(grid.context_parallel[row]),
+                int(grid.pipeline_parallel[row]), int(grid.expert_parallel[row]),
+            )  # fmt: skip
+        return self._kinds[row]
 
 
 def as_simulated(coefficients: Coefficients, passes: PassSeconds) -> Coefficients:
