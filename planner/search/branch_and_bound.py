@@ -17,6 +17,7 @@ of (a) is below the best plan, that plan is optimal over the whole space under t
 """
 
 import heapq
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -147,14 +148,18 @@ class BranchAndBound:
             if len(tried) == FIRST_KINDS:
                 return
 
-    def prove(self, deadline: float | None, within: float = 0.0) -> bool:
-        """Work until the best plan is proved to be `within` so much of the least objective; False
-        if time or the user ended it.
+    def prove(
+        self, deadline: float | None, within: float = 0.0, most_steps: float = math.inf
+    ) -> bool:
+        """Work until the best plan is proved to be `within` so much of the least objective, or for
+        that many steps after the first plan; False if time or the user ended it.
         """
+        steps = 0
         try:
             while (bound := self.bound) is not None:
                 cutoff = self.cutoff
-                if cutoff is not None and bound >= cutoff * (1 - within):
+                steps += cutoff is not None
+                if cutoff is not None and (bound >= cutoff * (1 - within) or steps > most_steps):
                     return True
                 if deadline is not None and time.perf_counter() >= deadline:
                     return False

@@ -10,6 +10,7 @@ simulated, then every layout and cut whose bound is below the best simulated ste
 gap then refer to the event simulation, and nothing of the closed form is left in them.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +27,9 @@ from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
 
-FIRST_SIMULATED = 3  # of the best plans under the closed form
-NEAR = 0.03  # what the closed form need not prove where the simulation proves everything anew
+FIRST_SIMULATED = 8  # of the best plans under the closed form
+NEAR, MOST_STEPS = 0.03, 1000
+"""The closed form need not prove more where the simulation proves everything anew."""
 
 
 class NoLayoutFits(Exception):
@@ -102,13 +104,14 @@ def search(
     run = BranchAndBound(space, coefficients, progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
     run.seed()
-    finished = run.prove(deadline, NEAR if simulate else 0.0)
+    enough = (NEAR, MOST_STEPS) if simulate else (0.0, math.inf)
+    finished = run.prove(deadline, *enough)
     if not run.best:
         raise NoLayoutFits(
             f"no layout of {q.model.name} fits on {q.gpus} GPUs" if finished
             else "the search was ended before it found a layout that fits"
         )  # fmt: skip
-    if finished and k > 1:
+    if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
         deadline = deadline if finished else started
@@ -141,6 +144,10 @@ def _simulated(
     open_s = proof.prove(deadline)
     if k > 1:
         proof.find_runners_up(k, deadline)
+    if len(proof.best) < k:
+        run.find_runners_up(k, deadline)
+        for found in run.ranked()[:k]:
+            proof.offer(found)
     if not proof.best:
         raise NoLayoutFits(
             f"no layout of {question.model.name} fits on {question.gpus} GPUs in the simulation"

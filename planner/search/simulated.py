@@ -39,13 +39,18 @@ from meshplan.planner.search.recompute_chains import Answer, RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BUDGET = 20_000_000  # in the time of one played action, some 60 ns: about a second
+ROWS_PER_BLOCK = 256
+BUDGET = 12_000_000  # in the time of one played action, some 60 ns: below a second
 OPENED, STARTED = 40_000, 8_000  # a layout is priced for the simulation; a simulation begins
 NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
 CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 SETTLED = 1 - 1e-9  # sums in another order differ in the last digits
+
+
+_Entry = tuple[float, int, int, Variant]
+"""A layout: its bound, a number that orders equal bounds, its row and variant."""
 
 
 class Timed(NamedTuple):
@@ -99,7 +104,12 @@ class Simulated:
         self.tally = Tally()
         self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
-        self._row_bounds = self._rows()
+        self._row_bounds = self._bounds_of_rows()
+        self._rows = np.argsort(self._row_bounds, kind="stable")
+        self._rows = self._rows[np.isfinite(self._row_bounds[self._rows])]
+        self._next_row, self._numbers = 0, count()
+        self._heap: list[_Entry] = []
+        self._settled: list[_Entry] = []
 
     @property
     def best_s(self) -> float:
@@ -119,52 +129,73 @@ class Simulated:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
         none is below the best.
         """
-        left = self._settle_below(lambda row: self.best_s, self.best_s, deadline)
-        open_s = [bound for bound in left if bound < self.best_s * SETTLED]
-        return min(open_s, default=math.inf)
+        left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
+        if deadline is None:  # where only the budget ended it, closer bounds are worth their time
+            self._open_rows(len(self._rows))
+        left += [bound for bound, *_ in self._heap]
+        left += self._row_bounds[self._rows[self._next_row :]].tolist()
+        return min((bound for bound in left if bound < self.best_s * SETTLED), default=math.inf)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
-        """Simulate what may be faster than the best of its own kind and is nearly as fast as the
-        best of all, or faster than the k-th best kind.
+        """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
+        is nearly as fast as the best of all.
         """
         self.tally.left = BUDGET
 
-        def limit_s(row: int) -> float:
-            ranked = self.ranked()
-            most = self.best_s * NEARLY
-            most = min(most, ranked[k - 1].step_s) if len(ranked) >= k else most
-            own = self.best.get(self._kind(row))
-            return min(most, own.step_s) if own else most
+        def most_s() -> float:
+            ranked, nearly_s = self.ranked(), self.best_s * NEARLY
+            return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
 
-        self._settle_below(limit_s, self.best_s * NEARLY, deadline)
+        def limit_s(row: int) -> float:
+            own = self.best.get(self._kind(row))
+            return min(most_s(), own.step_s) if own else most_s()
+
+        for entry in self._settled:  # their cuts slower than the best were not looked at
+            heapq.heappush(self._heap, entry)
+        self._settle_below(most_s, limit_s, deadline)
 
     def _settle_below(
-        self, limit_s: Callable[[int], float], most_s: float, deadline: float | None
+        self,
+        most_s: Callable[[], float],
+        limit_s: Callable[[int], float],
+        deadline: float | None,
     ) -> list[float]:
-        """Settle the layouts whose bound is below the limit of their row, of which none is above
-        `most_s`; what is left open of them.
+        """Settle the layouts whose bound is below the limit of their row, none of which is above
+        the most; the bounds of their cuts that stay open.
         """
-        number, left = count(), []
-        heap = [
-            (bound, next(number), row, variant)
-            for bound, row, variant in self._layouts(limit_s, most_s)
-        ]
-        heapq.heapify(heap)
+        left, settled = list[float](), list[_Entry]()
         try:
-            while heap and not self._ended(deadline):
-                bound, _, row, variant = heap[0]
+            while not self._ended(deadline):
+                waiting = self._rows[self._next_row : self._next_row + 1]
+                row_s = float(self._row_bounds[waiting[0]]) if len(waiting) else math.inf
+                layout_s = self._heap[0][0] if self._heap else math.inf
+                if min(row_s, layout_s) >= most_s() * SETTLED:
+                    break
+                if row_s <= layout_s:
+                    self._open_rows(ROWS_PER_BLOCK)
+                    continue
+                bound, _, row, variant = self._heap[0]
                 if bound < limit_s(row) * SETTLED:
                     left += self._settle(row, variant, bound, limit_s)
-                heapq.heappop(heap)  # only now: what is interrupted stays open
+                    settled.append(self._heap[0])
+                heapq.heappop(self._heap)  # only now: what is interrupted stays open
         except KeyboardInterrupt:
             pass
-        return left + [bound for bound, *_ in heap]
+        self._settled = settled
+        return left
+
+    def _open_rows(self, most: int) -> None:
+        """Bound the layouts of the next rows."""
+        rows = self._rows[self._next_row : self._next_row + most]
+        self._next_row += len(rows)
+        for bound, row, variant in self._layouts(rows, self.best_s * NEARLY):
+            heapq.heappush(self._heap, (bound, next(self._numbers), row, variant))
 
     def _ended(self, deadline: float | None) -> bool:
         late = deadline is not None and time.perf_counter() >= deadline
         return late or self.tally.left <= 0
 
-    def _rows(self) -> Floats:
+    def _bounds_of_rows(self) -> Floats:
         """A lower bound of every variant of each row: each rank busy with the mean work."""
         p, grid, model = self.passes, self.space.grid, self.space.model
         counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
@@ -176,24 +207,20 @@ class Simulated:
         bounds = grid.num_micro_batches * each + update / grid.pipeline_parallel + p.step_s
         return np.where(row_fits(self.space, self.prices), bounds, math.inf)
 
-    def _layouts(
-        self, limit_s: Callable[[int], float], most_s: float
-    ) -> list[tuple[float, int, Variant]]:
-        """Those whose bound is below the limit of their row."""
+    def _layouts(self, rows: Ints, limit_s: float) -> list[tuple[float, int, Variant]]:
+        """The layouts of `rows` whose bound is below the limit."""
         groups: dict[tuple[int, Variant], list[int]] = {}
-        for row in np.flatnonzero(self._row_bounds < most_s * SETTLED).tolist():
-            if self._row_bounds[row] >= limit_s(row) * SETTLED:
-                continue
+        for row in rows[self._row_bounds[rows] < limit_s].tolist():
+            pp = int(self.space.grid.pipeline_parallel[row])
             for variant in self.space.variants(row):
-                pp = int(self.space.grid.pipeline_parallel[row])
                 groups.setdefault((pp, variant), []).append(row)
         found = []
         for (_, variant), alike in groups.items():
-            bounds = self._bounds(np.array(alike), variant, most_s)
+            bounds = self._bounds(np.array(alike), variant, limit_s)
             found += [
                 (float(bound), row, variant)
                 for bound, row in zip(bounds, alike, strict=True)
-                if bound < limit_s(row) * SETTLED
+                if bound < limit_s
             ]
         return found
 

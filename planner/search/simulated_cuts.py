@@ -161,23 +161,45 @@ def _edges(
     intervals: Intervals, chains: _Chains, limit_s: float
 ) -> list[dict[int, list[tuple[int, float]]]]:
     """By stage and first layer, the ends of the intervals below the limit, with the bound."""
-    p, starts, found = intervals.problem, {0}, []
-    for stage in range(p.pp):
-        later = sum(p.fewest_layers(j) for j in range(stage + 1, p.pp))
+    starts, found = {0}, []
+    for stage, least in enumerate(_least_ends(intervals, chains, limit_s)):
         layer = {
-            first: list(_ends(intervals, chains, (stage, first, len(p.pattern) - later), limit_s))
+            first: [
+                each for each in _ends(intervals, chains, (stage, first), limit_s)
+                if each[0] >= least
+            ]
             for first in starts
-        }
+        }  # fmt: skip
         starts = {end for onward in layer.values() for end, _ in onward}
         found.append(layer)
     return found
 
 
+def _least_ends(intervals: Intervals, chains: _Chains, limit_s: float) -> list[int]:
+    """Of each stage the first end from which the later stages can hold what is left."""
+    p = intervals.problem
+    least = [len(p.pattern)]
+    for stage in reversed(range(1, p.pp)):
+        first = end = least[0]
+        while (
+            first > 0
+            and chains.bound_s(stage, first - 1, end, intervals.least_ns(stage, first - 1, end))
+            < limit_s
+        ):
+            first -= 1
+        least.insert(0, first)
+    return least
+
+
 def _ends(
-    intervals: Intervals, chains: _Chains, place: tuple[int, int, int], limit_s: float
+    intervals: Intervals, chains: _Chains, start: tuple[int, int], limit_s: float
 ) -> Iterator[tuple[int, float]]:
-    stage, first, most = place
-    for end in range(first + intervals.problem.fewest_layers(stage), most + 1):
+    (stage, first), p = start, intervals.problem
+    most = len(p.pattern) - sum(p.fewest_layers(j) for j in range(stage + 1, p.pp))
+    for end in range(first + p.fewest_layers(stage), most + 1):
+        least_ns = intervals.least_ns(stage, first, end)
+        if chains.bound_s(stage, first, end, least_ns) >= limit_s:
+            return
         price = intervals.price(stage, first, end)
         if price is None:
             return
