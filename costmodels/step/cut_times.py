@@ -7,7 +7,7 @@ of its own would price its operations again.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -63,15 +63,27 @@ class CutTimes:
         self._reduced: dict[tuple[float, ...], float] = {}
         self._updated: dict[tuple[float, ...], float] = {}
 
-    def step_s(self, stages: Sequence[Stage]) -> float:
-        """The simulated step of this cut."""
-        la, loads = self.layout, self._loads(stages)
-        ends = end_s(
-            la.schedule, la.pipeline_parallel, la.virtual_stages, self.model.m, self._work(loads)
-        )
-        after = self.after_s(stages)
+    def step_s(self, stages: Sequence[Stage], after: "After | None" = None) -> float:
+        """The simulated step of this cut, with what follows it if that is said."""
+        la, after = self.layout, after or self.after_s(stages)
+        work = self.work(stages)
+        ends = end_s(la.schedule, la.pipeline_parallel, la.virtual_stages, self.model.m, work)
         last = max(end + reduce for end, reduce in zip(ends, after.reduce_s, strict=True))
         return last + after.rest_s
+
+    def least_after_s(self, stages: Sequence[Stage], ranks: Collection[int]) -> "After":
+        """What follows the pipeline at least if `ranks` recompute more: longer backwards hide more.
+
+        With one chunk per rank the last backward is longer by what it hides more, so that the step
+        is no shorter.
+        """
+        after = self.after_s(stages)
+        if self.layout.virtual_stages == 1 or not ranks:
+            return after
+        full = self.after_s(tuple(Stage(stage.layers, 0, stage.layers) for stage in stages))
+        pairs = enumerate(zip(after.reduce_s, full.reduce_s, strict=True))
+        reduce = tuple(least if rank in ranks else own for rank, (own, least) in pairs)
+        return After(reduce, after.rest_s)
 
     def work(self, stages: Sequence[Stage]) -> Work:
         """The schedule's actions in seconds."""

@@ -27,7 +27,7 @@ from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.bounds.packing import layer_overheads, stacks
-from meshplan.planner.bounds.split import Bools, Pairs, layers_of_kind
+from meshplan.planner.bounds.split import Pairs, layers_of_kind
 from meshplan.planner.problem.alike import Alike
 from meshplan.planner.problem.coefficients import NS_PER_S
 
@@ -132,35 +132,33 @@ def _of_splits(alike: Alike, passes: Passes, limit_s: float) -> Floats:
     bounds = np.full(len(alike), limit_s)
     for first in range(0, len(alike), BLOCK):
         rows = slice(first, first + BLOCK)
-        _, layout, least, _ = split_bounds_s(alike.take(rows), passes.take(rows), limit_s)
+        _, layout, least = split_bounds_s(alike.take(rows), passes.take(rows), limit_s)
         np.minimum.at(bounds, first + layout, least)
     return bounds
 
 
-def split_bounds_s(
-    alike: Alike, passes: Passes, limit_s: float
-) -> tuple[Ints, Ints, Floats, Bools]:
-    """The splits whose chains may be shorter than the limit, the layout of each, the longest chain
-    with the least recomputation that fits, and whether some must be.
+def split_bounds_s(alike: Alike, passes: Passes, limit_s: float) -> tuple[Ints, Ints, Floats]:
+    """The splits whose chains may be shorter than the limit, the layout of each, and the longest
+    chain with the least recomputation that fits.
     """
     chains = split_chains(alike, passes)
     layout, split = np.nonzero(chains.max(axis=2, initial=0.0) < limit_s)
     if not len(layout):
-        return split, layout, np.zeros(0), np.zeros(0, bool)
+        return split, layout, np.zeros(0)
     pairs = Pairs.below(alike, np.full(len(alike), np.inf))
     pairs = pairs.take(layout * chains.shape[1] + split)
     chains = chains[layout, split] - (alike.m[layout] * len(alike.pattern) / NS_PER_S)[:, None]
-    least, recomputes = chains.max(axis=1), np.zeros(len(layout), bool)
+    least = chains.max(axis=1)
     for which in range(alike.covers.shape[1]):
         for rank in range(alike.pp):
             work_s = pairs.least_work_ns(rank, which) / NS_PER_S
             if work_s.any():
                 chain = chains[:, rank] + alike.m[layout] * work_s * SAFETY
-                least, recomputes = np.maximum(least, chain), recomputes | (work_s > 0)
+                least = np.maximum(least, chain)
                 kept = least < limit_s
                 pairs, chains, layout = pairs.take(kept), chains[kept], layout[kept]
-                split, least, recomputes = split[kept], least[kept], recomputes[kept]
-    return split, layout, least, recomputes
+                split, least = split[kept], least[kept]
+    return split, layout, least
 
 
 def split_chains(alike: Alike, passes: Passes) -> Floats:

@@ -22,7 +22,7 @@ from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import program
-from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.recompute import GRAINS, WANTED, Ranks, grains_of
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
@@ -52,12 +52,12 @@ class _Mixes(NamedTuple):
 class RecomputeChains:
     """One split of a problem whose list of splits holds it alone."""
 
-    def __init__(self, problem: StageProblem, times: CutTimes, bare: tuple[Stage, ...]) -> None:
+    def __init__(
+        self, problem: StageProblem, times: CutTimes, bare: tuple[Stage, ...], after: After
+    ) -> None:
         self.problem, self.times, self.bare = problem, times, bare
         self.ranks = Ranks(problem, None)
-        full = tuple(Stage(stage.layers, 0, stage.layers) for stage in bare)
-        self.reduce_s = times.after_s(full).reduce_s
-        self.rest_s = times.after_s(bare).rest_s
+        self.reduce_s, self.rest_s = after
         self.work = times.work(bare)
         self.rounding_s = problem.m * len(problem.pattern) / NS_PER_S
         self.order = program(problem.schedule, problem.pp, problem.vpp, problem.m)

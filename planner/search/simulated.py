@@ -25,7 +25,7 @@ import numpy as np
 
 from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Layout, Stage
-from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
@@ -34,6 +34,7 @@ from meshplan.planner.problem.alike import run_as
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
+from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.recompute_chains import Answer, RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
@@ -110,6 +111,7 @@ class Simulated:
         self._next_row, self._numbers = 0, count()
         self._heap: list[_Entry] = []
         self._settled: list[_Entry] = []
+        self._chains = KnownChains()
 
     @property
     def best_s(self) -> float:
@@ -130,7 +132,7 @@ class Simulated:
         none is below the best.
         """
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
-        if deadline is None:  # where only the budget ended it, closer bounds are worth their time
+        if self.tally.left <= 0:  # where only the budget ended it, closer bounds are worth it
             self._open_rows(len(self._rows))
         left += [bound for bound, *_ in self._heap]
         left += self._row_bounds[self._rows[self._next_row :]].tolist()
@@ -253,15 +255,21 @@ class Simulated:
     ) -> float:
         """A lower bound of a cut after it was simulated, infinite where its best mix is known."""
         assert cut.least is not None
-        self.tally.spend((variant.schedule, problem.pp, problem.vpp, problem.m))
+        shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
         times = self._times_of(row, variant, cut.least)
-        bound_s = found_s = max(cut.bound_s, times.step_s(cut.least))
+        after = times.least_after_s(cut.least, cut.recomputes)
+        bound_s = max(cut.bound_s, self._chains.bound_s(shape, times, cut.least, after))
         if bound_s >= limit_s * SETTLED:
             return bound_s
-        plan: StagePlan | None = None
-        if not cut.recomputes:
-            plan = evaluate(problem, cut.least)
-        elif (answer := self._chained(problem, times, cut.least, limit_s)) is not None:
+        self.tally.spend(shape)
+        step_s = times.step_s(cut.least, after)
+        self._chains.learn(shape, times, cut.least, step_s / bound_s)
+        bound_s = max(bound_s, step_s)
+        if bound_s >= limit_s * SETTLED:
+            return bound_s
+        plan, found_s = evaluate(problem, cut.least), bound_s
+        if cut.recomputes:
+            answer = self._chained(problem, times, cut.least, after, limit_s)
             bound_s, found_s, plan = max(bound_s, answer.bound_s), answer.step_s, answer.plan
         if plan is None:
             return bound_s
@@ -270,18 +278,23 @@ class Simulated:
         return math.inf if found_s <= bound_s / SETTLED else bound_s
 
     def _chained(
-        self, problem: StageProblem, times: CutTimes, least: tuple[Stage, ...], limit_s: float
-    ) -> Answer | None:
-        """A bound and a plan of a split that must recompute; None where a chain would take too
+        self,
+        problem: StageProblem,
+        times: CutTimes,
+        least: tuple[Stage, ...],
+        after: After,
+        limit_s: float,
+    ) -> Answer:
+        """A bound and a plan of a split that must recompute; neither where a chain would take too
         long to find.
         """
         actions = 2 * problem.chunks * problem.m
         if actions > MOST_CHAINED or self.tally.left <= 0:
-            return None
+            return Answer(0.0, math.inf, None)
         self.tally.left -= CHAINED * actions + CHAINS
         counts = tuple(stage.layers for stage in least)
         alone = replace(problem, splits=(counts,))
-        return RecomputeChains(alone, times, least).answer(limit_s)
+        return RecomputeChains(alone, times, least, after).answer(limit_s)
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:

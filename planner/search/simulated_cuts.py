@@ -23,7 +23,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.bounds.simulated import SAFETY, Passes, chain_coefficients, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
-from meshplan.planner.problem.stage_problem import StageProblem, evaluate
+from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
 from meshplan.planner.stages.path import Intervals, stages_of
 
 MOST_CUTS = 2000  # of one layout
@@ -34,13 +34,13 @@ class Cut(NamedTuple):
 
     bound_s     a step takes at least so long
     least       the stages in modes than which none is faster
-    recomputes  these do not fit, so that some layers must recompute; else no other mix of the cut
-                is faster
+    recomputes  the ranks that do not fit so, where some layers must recompute; without any no
+                other mix of the cut is considered
     """
 
     bound_s: float
     least: tuple[Stage, ...] | None
-    recomputes: bool
+    recomputes: tuple[int, ...]
 
 
 def cuts_below(
@@ -55,15 +55,17 @@ def cuts_below(
 def _splits_below(
     problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
 ) -> Iterator[Cut]:
-    split, _, bounds, recomputes = split_bounds_s(problem.alone, passes, limit_s())
+    split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
     least = min(problem.modes)
     for at in np.argsort(bounds, kind="stable").tolist():
         if bounds[at] >= limit_s():
             return
         counts = (problem.splits or ())[split[at]]
         bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
-        fits = not recomputes[at] and evaluate(problem, bare) is not None
-        yield Cut(float(bounds[at]), bare, not fits)
+        modes = [modes_of(stage) for stage in bare]
+        peaks = (peak_kib(problem, s, starts_of(bare), modes) for s in range(problem.pp))
+        lacking = tuple(s for s, peak in enumerate(peaks) if peak > problem.cap_kib)
+        yield Cut(float(bounds[at]), bare, lacking)
 
 
 def _paths_below(
@@ -72,7 +74,7 @@ def _paths_below(
     intervals, chains = Intervals(problem), _Chains(problem, passes)
     found, whole = _paths(intervals, chains, limit_s())
     if not whole:
-        yield Cut(0.0, None, False)
+        yield Cut(0.0, None, ())
         return
     for bound, ends in sorted(found):
         if bound >= limit_s():
@@ -82,7 +84,7 @@ def _paths_below(
             for stage, (first, end) in enumerate(pairwise((0, *ends)))
         ]
         stages = stages_of([price for price in prices if price], list(ends))
-        yield Cut(bound, stages, False)
+        yield Cut(bound, stages, ())
 
 
 class _Chains:

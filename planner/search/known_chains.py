@@ -1,0 +1,53 @@
+"""The longest chains of what was simulated bound what is not yet simulated.
+
+A chain (`Program.chain`) is made of actions alone, so it is a lower bound of every layout and cut
+with the same schedule, ranks, chunks and micro-batches. Near what it was found for it is a close
+one, and costs a sum where a simulation costs a pass over all actions.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshplan.costmodels.grid import Floats
+from meshplan.costmodels.layout import Schedule, Stage
+from meshplan.costmodels.schedule.program import program
+from meshplan.costmodels.step.cut_times import After, CutTimes
+
+Shape = tuple[Schedule, int, int, int]
+MOST_ACTIONS = 30_000  # of a step whose chain is looked for
+MOST_CHAINS = 12  # of a shape
+CLOSER = 1.002  # a chain is worth keeping where the known ones were further off
+SAFETY = 1 - 1e-9
+FAR = 1e-9  # a step surely takes longer
+
+
+class KnownChains:
+    """By shape, chains as rows: how often each place of `Work.table`, hops, and a 1 for the rank
+    where it ends.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Shape, Floats] = {}
+
+    def bound_s(
+        self, shape: Shape, times: CutTimes, stages: Sequence[Stage], after: After
+    ) -> float:
+        """A lower bound of the step of `stages` with `after` behind it."""
+        known = self._known.get(shape)
+        if known is None:
+            return FAR
+        work = times.work(stages)
+        row = np.array([*work.table, work.send_s, *after.reduce_s])
+        return float((known @ row).max() + after.rest_s) * SAFETY
+
+    def learn(self, shape: Shape, times: CutTimes, stages: Sequence[Stage], ratio: float) -> None:
+        """Keep the longest chain of `stages`, which last `ratio` times as long as was known."""
+        schedule, pp, vpp, m = shape
+        known = self._known.get(shape, np.zeros((0, 4 * pp * vpp + 1 + pp)))
+        if ratio < CLOSER or len(known) >= MOST_CHAINS or 2 * pp * vpp * m > MOST_ACTIONS:
+            return
+        reduce_s = times.after_s(stages).reduce_s
+        chain = program(schedule, pp, vpp, m).chain(times.work(stages), reduce_s)
+        ends = [float(rank == chain.rank) for rank in range(pp)]
+        self._known[shape] = np.vstack([known, [*chain.counts, chain.hops, *ends]])
