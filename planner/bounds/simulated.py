@@ -161,18 +161,25 @@ def split_bounds_s(alike: Alike, passes: Passes, limit_s: float) -> tuple[Ints, 
     return split, layout, least
 
 
-def split_chains(alike: Alike, passes: Passes) -> Floats:
-    """[row, split, chain] seconds with nothing recomputed: of each rank, and two of all ranks."""
+def split_passes(alike: Alike, passes: Passes) -> tuple[Floats, Floats, Floats]:
+    """[row, split, chunk] seconds of forward, input gradient and weight gradient with nothing
+    recomputed, and what each pass waits for.
+    """
     kinds = layers_of_kind(alike.pattern, len(alike.kind_counts), alike.splits or ())
-    if not kinds.size:
-        return np.zeros((len(alike), 0, 1))
     # [row, split, chunk, pass]
     times = np.einsum("rkp,ksj->rsjp", passes.layer, kinds, optimize=True)
     times[:, :, 0] += passes.embedding[:, None]
     times[:, :, -1] += passes.head[:, None]
     forward = times[..., 0] + passes.extra[:, None, None]
-    input_grad = times[..., 1] + passes.extra[:, None, None]
-    both = input_grad + times[..., 2]
+    return forward, times[..., 1] + passes.extra[:, None, None], times[..., 2]
+
+
+def split_chains(alike: Alike, passes: Passes) -> Floats:
+    """[row, split, chain] seconds with nothing recomputed: of each rank, and two of all ranks."""
+    if not alike.splits:
+        return np.zeros((len(alike), 0, 1))
+    forward, input_grad, weight_grad = split_passes(alike, passes)
+    both = input_grad + weight_grad
     m, hop = alike.m[:, None].astype(float), passes.hop[:, None]
     v_shaped, chains = alike.schedule in V_SHAPED, []
     for rank, chunks in enumerate(alike.chunks_of_rank):

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats
+from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.planner.bounds.simulated import Passes, split_passes
+from meshplan.planner.problem.stage_problem import StageProblem
 
 Shape = tuple[Schedule, int, int, int]
 MOST_ACTIONS = 30_000  # of a step whose chain is looked for
@@ -40,6 +42,22 @@ class KnownChains:
         work = times.work(stages)
         row = np.array([*work.table, work.send_s, *after.reduce_s])
         return float((known @ row).max() + after.rest_s) * SAFETY
+
+    def bounds_s(self, problem: StageProblem, passes: Passes, splits: Ints) -> Floats:
+        """A lower bound of the step of each of some splits of a problem: no reductions count."""
+        shape = (problem.schedule, problem.pp, problem.vpp, problem.m)
+        known = self._known.get(shape)
+        if known is None or not len(splits):
+            return np.full(len(splits), FAR)
+        forward, input_grad, weight_grad = (
+            each[0, splits] for each in split_passes(problem.alone, passes)
+        )
+        both = input_grad + weight_grad
+        table = np.concatenate([forward, both, input_grad, weight_grad], axis=1)
+        actions = table.shape[1]
+        longest = (table @ known[:, :actions].T + known[:, actions] * passes.hop[0]).max(axis=1)
+        found: Floats = (longest + passes.once[0]) * SAFETY
+        return found
 
     def learn(self, shape: Shape, times: CutTimes, stages: Sequence[Stage], ratio: float) -> None:
         """Keep the longest chain of `stages`, which last `ratio` times as long as was known."""

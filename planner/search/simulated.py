@@ -41,8 +41,8 @@ from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 ROWS_PER_BLOCK = 256
-BUDGET = 12_000_000  # in the time of one played action, some 60 ns: below a second
-OPENED, STARTED = 40_000, 8_000  # a layout is priced for the simulation; a simulation begins
+BUDGET = 15_000_000  # in the time of one played action, some 60 ns: below a second
+OPENED, LOOKED_AT = 60_000, 15_000  # a layout is priced for the simulation; one of its cuts
 NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
 CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
@@ -77,7 +77,7 @@ class Tally:
         _, pp, vpp, m = shape
         actions = 2 * pp * vpp * min(m, 6 * pp)
         self.simulated += 1
-        self.left -= STARTED + actions * (1 if shape in self.shapes else NEW_SHAPE)
+        self.left -= actions * (1 if shape in self.shapes else NEW_SHAPE)
         self.shapes.add(shape)
 
 
@@ -142,7 +142,7 @@ class Simulated:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all.
         """
-        self.tally.left = BUDGET
+        self.tally.left = BUDGET // 2
 
         def most_s() -> float:
             ranked, nearly_s = self.ranked(), self.best_s * NEARLY
@@ -242,7 +242,7 @@ class Simulated:
         problem = stage_problem(self.space, self.prices, row, variant)
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
         left = []
-        for cut in cuts_below(problem, passes, lambda: limit_s(row) * SETTLED):
+        for cut in cuts_below(problem, passes, self._chains, lambda: limit_s(row) * SETTLED):
             least_s = max(bound_s, cut.bound_s)
             if cut.least is not None and self.tally.left > 0:
                 least_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
@@ -255,6 +255,7 @@ class Simulated:
     ) -> float:
         """A lower bound of a cut after it was simulated, infinite where its best mix is known."""
         assert cut.least is not None
+        self.tally.left -= LOOKED_AT
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
         times = self._times_of(row, variant, cut.least)
         after = times.least_after_s(cut.least, cut.recomputes)

@@ -24,6 +24,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.planner.bounds.simulated import SAFETY, Passes, chain_coefficients, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
+from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.stages.path import Intervals, stages_of
 
 MOST_CUTS = 2000  # of one layout
@@ -44,28 +45,36 @@ class Cut(NamedTuple):
 
 
 def cuts_below(
-    problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
+    problem: StageProblem, passes: Passes, known: KnownChains, limit_s: Callable[[], float]
 ) -> Iterator[Cut]:
     """The cuts below the limit, which may fall meanwhile; the smallest bound first."""
     if problem.vpp > 1:
-        return _splits_below(problem, passes, limit_s)
+        return _splits_below(problem, passes, known, limit_s)
     return _paths_below(problem, passes, limit_s)
 
 
 def _splits_below(
-    problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
+    problem: StageProblem, passes: Passes, known: KnownChains, limit_s: Callable[[], float]
 ) -> Iterator[Cut]:
+    """Each time one was simulated, more is known of the others."""
     split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
+    while len(split):
+        bounds = np.maximum(bounds, known.bounds_s(problem, passes, split))
+        below = bounds < limit_s()
+        split, bounds = split[below], bounds[below]
+        if len(split):
+            first = int(bounds.argmin())
+            yield _cut(problem, (problem.splits or ())[split[first]], float(bounds[first]))
+            split, bounds = np.delete(split, first), np.delete(bounds, first)
+
+
+def _cut(problem: StageProblem, counts: tuple[int, ...], bound_s: float) -> Cut:
     least = min(problem.modes)
-    for at in np.argsort(bounds, kind="stable").tolist():
-        if bounds[at] >= limit_s():
-            return
-        counts = (problem.splits or ())[split[at]]
-        bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
-        modes = [modes_of(stage) for stage in bare]
-        peaks = (peak_kib(problem, s, starts_of(bare), modes) for s in range(problem.pp))
-        lacking = tuple(s for s, peak in enumerate(peaks) if peak > problem.cap_kib)
-        yield Cut(float(bounds[at]), bare, lacking)
+    bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
+    modes = [modes_of(stage) for stage in bare]
+    peaks = (peak_kib(problem, s, starts_of(bare), modes) for s in range(problem.pp))
+    lacking = tuple(s for s, peak in enumerate(peaks) if peak > problem.cap_kib)
+    return Cut(bound_s, bare, lacking)
 
 
 def _paths_below(
