@@ -43,3 +43,18 @@ def parse_bandwidth(text: str) -> float:
         raise ValueError(f"{text!r} is no bandwidth: write 400Gb/s (bits) or 50GB/s (bytes)")
     scale = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2]]
     return float(match[1]) * scale / (8 if match[3] == "b" else 1)
+
+
+def parse_headroom(text: str, whole_bytes: float) -> float:
+    """Bytes of "8GiB", "8GB" or "10%" of `whole_bytes`, less than all of it.
+
+    Raises `ValueError` with the accepted forms.
+    """
+    match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d+)?)\s*(%|GiB|GB)\s*", text)
+    if not match:
+        raise ValueError(f"{text!r} is no headroom: write 8GiB, 8GB or 10%")
+    unit_bytes = {"%": whole_bytes / 100, "GiB": GIB, "GB": GB}[match[2]]
+    size_bytes = float(match[1]) * unit_bytes
+    if size_bytes >= whole_bytes:
+        raise ValueError(f"{text!r} leaves nothing of {format_bytes(whole_bytes)}; take less")
+    return size_bytes

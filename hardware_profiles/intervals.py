@@ -78,16 +78,33 @@ def reserved_interval(engine: str, gpu: str) -> Interval:
     return _interval(engine, gpu_family(gpu), "reserved")
 
 
+def fits_probability(
+    engine: str, gpu: str, predicted_bytes: float, has_bytes: float
+) -> float | None:
+    """How probable it is that a run reserves no more than the device has: the share of left-out
+    runs whose measured memory over the predicted one is not above `has_bytes / predicted_bytes`,
+    one more run counted as one that is (as at rank (n + 1) p). None where no run is known.
+    """
+    values, _ = _values(engine, gpu_family(gpu), "reserved")
+    room = has_bytes / predicted_bytes
+    return sum(value <= room for value in values) / (len(values) + 1) if values else None
+
+
 @cache
 def _interval(engine: str, family: str, what: str, but: str = "") -> Interval:
-    """`but`: a suite whose runs do not count, to see how often the interval holds for them."""
+    values, own = _values(engine, family, what, but)
+    return Interval(*_percentiles(values), own) if values else Interval(*UNKNOWN, 0)
+
+
+def _values(engine: str, family: str, what: str, but: str = "") -> tuple[list[float], int]:
+    """The ratios that count, and how many of them are of the engine and the GPU family.
+
+    `but`: a suite whose runs do not count, to see how often the interval holds for them.
+    """
     known = [ratio for ratio in ratios() if ratio.suite != but and getattr(ratio, what)]
     same = _of_fits([ratio for ratio in known if ratio.engine == engine])
     own = _of_fits([r for r in known if (r.engine, r.gpu) == (engine, family)])
-    values = _blended(own, _blended(same, _by_source(known, what), what), what)
-    if not values:
-        return Interval(*UNKNOWN, 0)
-    return Interval(*_percentiles(values), len(own))
+    return _blended(own, _blended(same, _by_source(known, what), what), what), len(own)
 
 
 def _of_fits(found: list[Ratio]) -> list[Ratio]:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 
 from meshplan.costmodels.layout import Layout
-from meshplan.hardware_profiles.load import cluster_hash
 from meshplan.planner.answer.explain import (
     Change,
     Priced,
@@ -71,7 +70,7 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
     chosen = priced(best)
     return Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
-        cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=cluster_hash(q.cluster)),
+        cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),
         training=q.training,
         engine=q.engine.name,
         layout=best.layout,

@@ -18,9 +18,9 @@ from typing import Any, get_args
 from meshplan.costmodels.model.hf_config import left_out
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import Optimizer, Precision, Training
-from meshplan.costmodels.units import GB, parse_bandwidth
+from meshplan.costmodels.units import GB, format_bytes, parse_bandwidth, parse_headroom
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.hardware_profiles.load import load_cluster, usual_cluster
+from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
@@ -55,6 +55,7 @@ class Arguments:
     optimizer: str = "adamw"
     expert_imbalance: float = 1.0
     engine: str | None = None
+    headroom: str | None = None
     pins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -62,12 +63,14 @@ class Arguments:
 class Asked:
     """A question, what the plan file must quote of it, and what was assumed.
 
-    cluster_name  what `load_cluster` takes to find the same cluster again
+    cluster_name    what `load_cluster` takes to find the same cluster again
+    cluster_sha256  the hash of that cluster, whose memory the question may use less of
     """
 
     question: Question
     model_config: dict[str, Any]
     cluster_name: str
+    cluster_sha256: str
     notes: tuple[str, ...]
 
 
@@ -84,6 +87,11 @@ def ask(arguments: Arguments) -> Asked:
     cluster_name, cluster = _cluster(a)
     if a.network:
         notes.append(_network_said(a.network, cluster))
+    profile = cluster
+    if a.headroom is not None:
+        cluster = _with_headroom(a.headroom, cluster)
+        left = format_bytes(cluster.capacity_bytes)
+        notes.append(f"headroom {a.headroom}: a plan may use {left} of each GPU")
     training, more = _training(a, config)
     engine = load_engine(a.engine or _usual_engine(cluster))
     if a.engine is None:
@@ -101,6 +109,7 @@ def ask(arguments: Arguments) -> Asked:
         question=question,
         model_config=config,
         cluster_name=cluster_name,
+        cluster_sha256=cluster_hash(profile),
         notes=(*notes, *more),
     )
 
@@ -131,6 +140,16 @@ def _cluster(a: Arguments) -> tuple[str, Cluster]:
     if cluster.max_gpus is not None and a.gpus > cluster.max_gpus:
         raise BadQuestion(f"--gpus {a.gpus}, but {name} has {cluster.max_gpus}; take at most these")
     return name, cluster
+
+
+def _with_headroom(text: str, cluster: Cluster) -> Cluster:
+    """`cluster` with so much of each device's memory left free, instead of the usual margin."""
+    device_bytes = cluster.gpu.memory_bytes
+    try:
+        left_bytes = device_bytes - parse_headroom(text, device_bytes)
+    except ValueError as error:
+        raise BadQuestion(f"--headroom {error}") from None
+    return cluster.model_copy(update={"usable_memory_bytes": left_bytes})
 
 
 def _composed_name(a: Arguments) -> str:

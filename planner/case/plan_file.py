@@ -87,6 +87,9 @@ class Prediction(Frozen):
                     (`hardware_profiles.intervals`); None in plans written before 0.2
     reserved_low_bytes, reserved_high_bytes
                     the same of the reserved memory of the fullest rank
+    fits_probability
+                    that no rank reserves more than its device has, by the memory error of left-out
+                    runs of this engine and GPU family; None in plans written before 0.3
     error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
     """
 
@@ -99,6 +102,7 @@ class Prediction(Frozen):
     step_time_high_s: float | None = None
     reserved_low_bytes: float | None = None
     reserved_high_bytes: float | None = None
+    fits_probability: float | None = None
     error_fraction: float
     tokens_per_s_per_gpu: float
     mfu: float | None

@@ -98,6 +98,13 @@ def plan(
             rich_help_panel=JOB,
         ),
     ] = None,
+    headroom: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory to leave free on each GPU: 8GiB or 10%; the profile's margin unless said.",
+            rich_help_panel=JOB,
+        ),
+    ] = None,
     dp: Annotated[str | None, pin("Data parallel.")] = None,
     tp: Annotated[str | None, pin("Tensor parallel.")] = None,
     pp: Annotated[str | None, pin("Pipeline parallel.")] = None,

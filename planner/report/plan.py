@@ -23,6 +23,7 @@ from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.output import console, listing
 from meshplan.planner.report.tables import (
     bullets,
+    fits_line,
     host_line,
     indented,
     memory_bars,
@@ -94,6 +95,8 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
     out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
+    if line := fits_line(plan.prediction):
+        out.print(indented(line))
     if line := host_line(plan):
         out.print(indented(line))
     out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshplan.costmodels.units import format_seconds
+from meshplan.costmodels.units import format_seconds, parse_headroom
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,19 @@ from meshplan.costmodels.units import format_seconds
 def test_seconds_by_hand(seconds: float, shown: str) -> None:
     """Three digits in the unit that suits the size, whatever the sign."""
     assert format_seconds(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("8GiB", 8 * 2**30), ("8 GB", 8e9), ("10%", 8e9), ("0%", 0.0), ("2.5%", 2e9)],
+)
+def test_headroom_of_80_gb(text: str, size_bytes: float):
+    """GiB, GB, or a share of the device."""
+    assert parse_headroom(text, 80e9) == pytest.approx(size_bytes)
+
+
+@pytest.mark.parametrize("text", ["", "8", "-1GiB", "100%", "80GB", "ten"])
+def test_headroom_must_leave_something(text: str):
+    """Anything else is refused by its value."""
+    with pytest.raises(ValueError, match=text if text else "no headroom"):
+        parse_headroom(text, 80e9)

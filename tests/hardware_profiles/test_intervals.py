@@ -10,6 +10,7 @@ from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.intervals import (
     Interval,
     Ratio,
+    fits_probability,
     ratios,
     reserved_interval,
     step_time_interval,
@@ -95,3 +96,11 @@ def test_a_source_that_was_not_seen_is_held(capsys: pytest.CaptureFixture[str]) 
     with capsys.disabled():
         print(f"\n{len(shares)} sources, runs inside: {np.mean(list(shares.values())):.0%}")
     assert float(np.mean(list(shares.values()))) == pytest.approx(COVERAGE, abs=TOLERANCE)
+
+
+def test_what_is_predicted_far_below_the_device_fits() -> None:
+    """The probability of fitting rises with the room, and never reaches 1 with so few runs."""
+    found = [fits_probability("nanotron", "h100-sxm", 1.0, room) for room in (0.1, 0.9, 1.1, 9.0)]
+    assert found == sorted(found)
+    assert found[0] == 0.0
+    assert 0.9 < found[-1] < 1.0

@@ -280,3 +280,31 @@ def test_models_lists_and_shows() -> None:
     shown = json.loads(run("models", "llama-3.1-8b", "--json").stdout)
     assert shown["parameters"] == 8_030_261_248  # the model card's 8.03B, exact count on HF
     assert "8,030,261,248" in run("models", "llama-3.1-8b").stdout
+
+
+def test_headroom_is_left_free() -> None:
+    """No rank of a plan holds more than the device less the headroom; the plan is of the same
+    cluster, and says how probable it is that it fits, the more so the more is left.
+    """
+    found = [
+        json.loads(run(*SMALL, "--top", "1", "--headroom", text, "--json").stdout)
+        for text in ("4%", "40GiB")
+    ]
+    loose, tight = (each["prediction"] for each in found)
+    device = loose["gpu_memory_bytes"] / 0.96
+    assert tight["gpu_memory_bytes"] == pytest.approx(device - 40 * 2**30)
+    peaks = [rank["reserved"] + rank["context"] for rank in tight["memory"]]
+    assert max(peaks) <= tight["gpu_memory_bytes"] * 1.000001
+    assert 0 < loose["fits_probability"] <= tight["fits_probability"] <= 1
+    assert found[0]["cluster"] == found[1]["cluster"]
+    assert "--headroom 'lots'" in run(*SMALL, "--headroom", "lots").output
+
+
+def test_the_space_and_the_price_are_said() -> None:
+    """The proof names the price that it holds for, and the cuts that were listed."""
+    text = " ".join(run(*SMALL, "--top", "1", "--engine", "torchtitan").stdout.split())
+    assert "under the event simulation" in text
+    assert "with several a list of cuts" in text
+    report = json.loads(run(*SMALL, "--top", "1", "--json").stdout)["search"]
+    assert report["price"] == "event simulation"
+    assert any("cut" in line for line in report["space"])
