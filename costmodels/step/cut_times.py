@@ -71,19 +71,28 @@ class CutTimes:
         last = max(end + reduce for end, reduce in zip(ends, after.reduce_s, strict=True))
         return last + after.rest_s
 
-    def least_after_s(self, stages: Sequence[Stage], ranks: Collection[int]) -> "After":
-        """What follows the pipeline at least if `ranks` recompute more: longer backwards hide more.
+    def least_after_s(
+        self, stages: Sequence[Stage], ranks: Collection[int], limit_s: float
+    ) -> "After":
+        """What follows the pipeline at least if `ranks` recompute more and the step stays below
+        `limit_s`: longer backwards hide more.
 
         With one chunk per rank the last backward is longer by what it hides more, so that the step
-        is no shorter.
+        is no shorter. With several, a rank has no more time for it than its work leaves of the
+        limit.
         """
         after = self.after_s(stages)
         if self.layout.virtual_stages == 1 or not ranks:
             return after
-        full = self.after_s(tuple(Stage(stage.layers, 0, stage.layers) for stage in stages))
-        pairs = enumerate(zip(after.reduce_s, full.reduce_s, strict=True))
-        reduce = tuple(least if rank in ranks else own for rank, (own, least) in pairs)
-        return After(reduce, after.rest_s)
+        loads, reduce = self._loads(stages), list(after.reduce_s)
+        for rank in ranks:
+            chunks = self._stages_of_rank[rank]
+            sums = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
+            work_s = sum(sums[:3]) + 2 * len(chunks) * self.extra_s
+            most_s = max(0.0, (limit_s - after.rest_s) / self.model.m - work_s)
+            sums[4] += most_s
+            reduce[rank] = self._reduce_s(sums)
+        return After(tuple(reduce), after.rest_s)
 
     def work(self, stages: Sequence[Stage]) -> Work:
         """The schedule's actions in seconds."""

@@ -258,7 +258,7 @@ class Simulated:
         self.tally.left -= LOOKED_AT
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
         times = self._times_of(row, variant, cut.least)
-        after = times.least_after_s(cut.least, cut.recomputes)
+        after = times.least_after_s(cut.least, cut.recomputes, limit_s)
         bound_s = max(cut.bound_s, self._chains.bound_s(shape, times, cut.least, after))
         if bound_s >= limit_s * SETTLED:
             return bound_s
