@@ -27,7 +27,8 @@ from meshplan.planner.bounds.recompute import GRAINS, WANTED, Ranks, grains_of
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
 
-ROUNDS = 10
+ROUNDS, FEW = 10, 2
+GAIN, HOPELESS = 2e-4, 0.99  # a round that gains less ends where so much of the limit is missing
 SAFETY = 1 - 1e-9
 
 
@@ -78,8 +79,10 @@ class RecomputeChains:
             mean = (1 - share) * mean + share * weights
             length = (1 - share) * length + share * bare_s
             paid, mixes = self._cheapest(mean)
-            best = max(best, (length + paid + self.rest_s) * SAFETY - self.rounding_s)
-            if best >= min(enough_s, step_s):
+            now = (length + paid + self.rest_s) * SAFETY - self.rounding_s
+            stuck = number > FEW and now < best * (1 + GAIN)
+            best = max(best, now)
+            if best >= min(enough_s, step_s) or (stuck and best < enough_s * HOPELESS):
                 break
         return Answer(best, step_s, plan)
 

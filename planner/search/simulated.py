@@ -9,8 +9,9 @@
     open       what the budget left, or what must recompute in several chunks: there the bound of
                the cut stays below what was found for it
 
-The best simulated step is optimal when no open bound is below it; else the smallest one is the
-honest distance. The budget counts work, not seconds: equal questions give equal answers.
+The best simulated step is optimal when no open bound is below it by more than a millionth; else
+the smallest one is the honest distance. The budget counts work, not seconds: equal questions give
+equal answers.
 """
 
 import heapq
@@ -47,7 +48,7 @@ NEW_SHAPE = 10  # an action of an order that is written out first costs as much 
 CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
-SETTLED = 1 - 1e-9  # sums in another order differ in the last digits
+SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
 
 
 _Entry = tuple[float, int, int, Variant]

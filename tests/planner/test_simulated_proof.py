@@ -27,6 +27,7 @@ from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-9
+EQUAL = 1 + 1.1e-6  # what the proof says of a step
 CHUNKS: dict[Schedule, int] = {"interleaved_1f1b": 3, "zb_v": 2, "dualpipe_v": 2}
 SHAPES: tuple[Schedule, ...] = (
     "1f1b", "gpipe", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v",
@@ -130,7 +131,7 @@ def against_oracle(seeds: range) -> dict[str, int]:
         assert result.price == "event simulation"
         assert result.bound_s <= least * CLOSE, seed
         assert least <= best * CLOSE, seed
-        assert result.status == "FEASIBLE" or best <= least * CLOSE, seed
+        assert result.status == "FEASIBLE" or best <= least * EQUAL, seed
         ended[result.status] += 1
     return ended
 
@@ -173,7 +174,7 @@ def test_a_pin_never_finds_a_faster_layout(block: int) -> None:
         best = pinned.solutions[0].step_time_s
         assert best * CLOSE >= answer.bound_s, (seed, axis, text)
         if answer.status == "OPTIMAL":
-            assert best * CLOSE >= answer.solutions[0].step_time_s, (seed, axis, text)
+            assert best * EQUAL >= answer.solutions[0].step_time_s, (seed, axis, text)
         compared += 1
     assert compared >= 3
 
