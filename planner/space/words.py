@@ -21,8 +21,8 @@ DEFAULTS = {
 
 
 def space_words(legality: Legality, pins: Pins) -> tuple[str, ...]:
-    """One line each: cuts, what pins would open, schedules left out."""
-    lines = [CUTS[legality.uneven_stages]]
+    """One line each: cuts, recomputation, what pins would open, schedules left out."""
+    lines = [CUTS[legality.uneven_stages], "layers recompute only where memory asks for it"]
     closed = [text for axis, text in DEFAULTS.items() if axis not in pins.axes]
     if closed:
         lines.append(" and ".join(closed) + "; a pin opens more")
