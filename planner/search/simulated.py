@@ -26,7 +26,7 @@ import numpy as np
 
 from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Layout, Stage
-from meshplan.costmodels.step.cut_times import After, CutTimes
+from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
@@ -37,7 +37,7 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.recompute_chains import Answer, RecomputeChains
+from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -51,8 +51,9 @@ NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
 
 
-_Entry = tuple[float, int, int, Variant]
-"""A layout: its bound, a number that orders equal bounds, its row and variant."""
+_Entry = tuple[float, int, int, Variant, Cut | None]
+"""A layout, or a cut of it that must recompute: its bound, a number that orders equal bounds, its
+row and variant."""
 
 
 class Timed(NamedTuple):
@@ -153,8 +154,9 @@ class Simulated:
             own = self.best.get(self._kind(row))
             return min(most_s(), own.step_s) if own else most_s()
 
-        for entry in self._settled:  # their cuts slower than the best were not looked at
-            heapq.heappush(self._heap, entry)
+        # Of what was settled the cuts slower than the best were not looked at.
+        self._heap = [entry for entry in self._heap if entry[-1] is None] + self._settled
+        heapq.heapify(self._heap)
         self._settle_below(most_s, limit_s, deadline)
 
     def _settle_below(
@@ -177,11 +179,15 @@ class Simulated:
                 if row_s <= layout_s:
                     self._open_rows(ROWS_PER_BLOCK)
                     continue
-                bound, _, row, variant = self._heap[0]
-                if bound < limit_s(row) * SETTLED:
+                entry = self._heap[0]
+                bound, _, row, variant, cut = entry
+                if bound < limit_s(row) * SETTLED and cut is None:
                     left += self._settle(row, variant, bound, limit_s)
-                    settled.append(self._heap[0])
-                heapq.heappop(self._heap)  # only now: what is interrupted stays open
+                    settled.append(entry)
+                elif bound < limit_s(row) * SETTLED and cut is not None:
+                    left += self._recompute(row, variant, cut, bound, limit_s(row))
+                # Only now, so that what is interrupted stays open; what came sorts behind it.
+                heapq.heappop(self._heap)
         except KeyboardInterrupt:
             pass
         self._settled = settled
@@ -192,7 +198,7 @@ class Simulated:
         rows = self._rows[self._next_row : self._next_row + most]
         self._next_row += len(rows)
         for bound, row, variant in self._layouts(rows, self.best_s * NEARLY):
-            heapq.heappush(self._heap, (bound, next(self._numbers), row, variant))
+            heapq.heappush(self._heap, (bound, next(self._numbers), row, variant, None))
 
     def _ended(self, deadline: float | None) -> bool:
         late = deadline is not None and time.perf_counter() >= deadline
@@ -246,7 +252,11 @@ class Simulated:
         for cut in cuts_below(problem, passes, self._chains, lambda: limit_s(row) * SETTLED):
             least_s = max(bound_s, cut.bound_s)
             if cut.least is not None and self.tally.left > 0:
-                least_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
+                least_s = max(bound_s, self._settle_cut(row, variant, problem, cut, limit_s(row)))
+                if cut.recomputes and least_s < limit_s(row) * SETTLED:
+                    entry = (least_s, next(self._numbers), row, variant, cut)
+                    heapq.heappush(self._heap, entry)
+                    continue
             if least_s < limit_s(row) * SETTLED:
                 left.append(least_s)
         return left
@@ -254,7 +264,9 @@ class Simulated:
     def _settle_cut(
         self, row: int, variant: Variant, problem: StageProblem, cut: Cut, limit_s: float
     ) -> float:
-        """A lower bound of a cut after it was simulated, infinite where its best mix is known."""
+        """A lower bound of a cut after it was simulated with nothing recomputed, infinite where it
+        fits so and is settled.
+        """
         assert cut.least is not None
         self.tally.left -= LOOKED_AT
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
@@ -267,36 +279,32 @@ class Simulated:
         step_s = times.step_s(cut.least, after)
         self._chains.learn(shape, times, cut.least, step_s / bound_s)
         bound_s = max(bound_s, step_s)
-        if bound_s >= limit_s * SETTLED:
+        if bound_s >= limit_s * SETTLED or cut.recomputes:
             return bound_s
-        plan, found_s = evaluate(problem, cut.least), bound_s
-        if cut.recomputes:
-            answer = self._chained(problem, times, cut.least, after, limit_s)
-            bound_s, found_s, plan = max(bound_s, answer.bound_s), answer.step_s, answer.plan
-        if plan is None:
-            return bound_s
-        if found_s < limit_s * SETTLED:
-            found_s = self._judge(row, variant, plan)
+        found_s = self._judge(row, variant, evaluate(problem, cut.least))
         return math.inf if found_s <= bound_s / SETTLED else bound_s
 
-    def _chained(
-        self,
-        problem: StageProblem,
-        times: CutTimes,
-        least: tuple[Stage, ...],
-        after: After,
-        limit_s: float,
-    ) -> Answer:
-        """A bound and a plan of a split that must recompute; neither where a chain would take too
-        long to find.
+    def _recompute(
+        self, row: int, variant: Variant, cut: Cut, bound_s: float, limit_s: float
+    ) -> list[float]:
+        """Simulate mixes of a cut that must recompute; its bound if it stays open. A step whose
+        chain would take too long to find is left.
         """
+        assert cut.least is not None
+        problem = stage_problem(self.space, self.prices, row, variant)
         actions = 2 * problem.chunks * problem.m
-        if actions > MOST_CHAINED or self.tally.left <= 0:
-            return Answer(0.0, math.inf, None)
+        if actions > MOST_CHAINED:
+            return [bound_s]
         self.tally.left -= CHAINED * actions + CHAINS
-        counts = tuple(stage.layers for stage in least)
-        alone = replace(problem, splits=(counts,))
-        return RecomputeChains(alone, times, least, after).answer(limit_s)
+        times = self._times_of(row, variant, cut.least)
+        after = times.least_after_s(cut.least, cut.recomputes, limit_s)
+        alone = replace(problem, splits=(tuple(stage.layers for stage in cut.least),))
+        answer = RecomputeChains(alone, times, cut.least, after).answer(limit_s)
+        bound_s, found_s = max(bound_s, answer.bound_s), answer.step_s
+        if answer.plan is not None and found_s < limit_s * SETTLED:
+            found_s = self._judge(row, variant, answer.plan)
+        settled = found_s <= bound_s / SETTLED or bound_s >= limit_s * SETTLED
+        return [] if settled else [bound_s]
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:
