@@ -50,5 +50,5 @@ def describe(progress: Progress, elapsed_s: float) -> str:
     gap = 1 - progress.bound_s / progress.best_s
     return (
         f"searching {elapsed_s:.0f} s: best {format_seconds(progress.best_s)}, at most "
-        f"{max(0.0, gap):.1%} from optimal, {work}; Ctrl-C keeps the best"
+        f"{max(0.0, gap):.1%} from the bound of the closed form, {work}; Ctrl-C keeps the best"
     )

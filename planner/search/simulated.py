@@ -43,7 +43,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 
 ROWS_PER_BLOCK = 256
 BUDGET = 15_000_000  # in the time of one played action, some 60 ns: below a second
-OPENED, LOOKED_AT = 60_000, 15_000  # a layout is priced for the simulation; one of its cuts
+OPENED, LOOKED_AT = 60_000, 5_000  # a layout is priced for the simulation; one of its cuts
 NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
 CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
@@ -253,7 +253,7 @@ class Simulated:
             least_s = max(bound_s, cut.bound_s)
             if cut.least is not None and self.tally.left > 0:
                 least_s = max(bound_s, self._settle_cut(row, variant, problem, cut, limit_s(row)))
-                if cut.recomputes and least_s < limit_s(row) * SETTLED:
+                if least_s < limit_s(row) * SETTLED and cut.recomputes():
                     entry = (least_s, next(self._numbers), row, variant, cut)
                     heapq.heappush(self._heap, entry)
                     continue
@@ -271,15 +271,16 @@ class Simulated:
         self.tally.left -= LOOKED_AT
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
         times = self._times_of(row, variant, cut.least)
-        after = times.least_after_s(cut.least, cut.recomputes, limit_s)
+        after = times.least_after_s(cut.least, range(problem.pp), limit_s)
         bound_s = max(cut.bound_s, self._chains.bound_s(shape, times, cut.least, after))
         if bound_s >= limit_s * SETTLED:
             return bound_s
         self.tally.spend(shape)
+        after = times.least_after_s(cut.least, cut.recomputes(), limit_s)
         step_s = times.step_s(cut.least, after)
         self._chains.learn(shape, times, cut.least, step_s / bound_s)
         bound_s = max(bound_s, step_s)
-        if bound_s >= limit_s * SETTLED or cut.recomputes:
+        if bound_s >= limit_s * SETTLED or cut.recomputes():
             return bound_s
         found_s = self._judge(row, variant, evaluate(problem, cut.least))
         return math.inf if found_s <= bound_s / SETTLED else bound_s
@@ -297,7 +298,7 @@ class Simulated:
             return [bound_s]
         self.tally.left -= CHAINED * actions + CHAINS
         times = self._times_of(row, variant, cut.least)
-        after = times.least_after_s(cut.least, cut.recomputes, limit_s)
+        after = times.least_after_s(cut.least, cut.recomputes(), limit_s)
         alone = replace(problem, splits=(tuple(stage.layers for stage in cut.least),))
         answer = RecomputeChains(alone, times, cut.least, after).answer(limit_s)
         bound_s, found_s = max(bound_s, answer.bound_s), answer.step_s

@@ -15,6 +15,7 @@ its step if it fits so; else a plan by rule of thumb stands for it (`planner.sta
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -35,13 +36,13 @@ class Cut(NamedTuple):
 
     bound_s     a step takes at least so long
     least       the stages in modes than which none is faster
-    recomputes  the ranks that do not fit so, where some layers must recompute; without any no
+    recomputes  finds the ranks that do not fit so, where some layers must recompute; without any no
                 other mix of the cut is considered
     """
 
     bound_s: float
     least: tuple[Stage, ...] | None
-    recomputes: tuple[int, ...]
+    recomputes: Callable[[], tuple[int, ...]]
 
 
 def cuts_below(
@@ -71,10 +72,14 @@ def _splits_below(
 def _cut(problem: StageProblem, counts: tuple[int, ...], bound_s: float) -> Cut:
     least = min(problem.modes)
     bare = tuple(Stage(n, n if least == 1 else 0, n if least == 2 else 0) for n in counts)
-    modes = [modes_of(stage) for stage in bare]
-    peaks = (peak_kib(problem, s, starts_of(bare), modes) for s in range(problem.pp))
-    lacking = tuple(s for s, peak in enumerate(peaks) if peak > problem.cap_kib)
-    return Cut(bound_s, bare, lacking)
+    return Cut(bound_s, bare, cache(partial(_lacking, problem, bare)))
+
+
+def _lacking(problem: StageProblem, stages: tuple[Stage, ...]) -> tuple[int, ...]:
+    """The ranks that do not fit."""
+    starts, modes = starts_of(stages), [modes_of(stage) for stage in stages]
+    ranks = range(problem.pp)
+    return tuple(s for s in ranks if peak_kib(problem, s, starts, modes) > problem.cap_kib)
 
 
 def _paths_below(
@@ -83,7 +88,7 @@ def _paths_below(
     intervals, chains = Intervals(problem), _Chains(problem, passes)
     found, whole = _paths(intervals, chains, limit_s())
     if not whole:
-        yield Cut(0.0, None, ())
+        yield Cut(0.0, None, tuple)
         return
     for bound, ends in sorted(found):
         if bound >= limit_s():
@@ -93,7 +98,7 @@ def _paths_below(
             for stage, (first, end) in enumerate(pairwise((0, *ends)))
         ]
         stages = stages_of([price for price in prices if price], list(ends))
-        yield Cut(bound, stages, ())
+        yield Cut(bound, stages, tuple)
 
 
 class _Chains:
