@@ -26,6 +26,7 @@ import numpy as np
 
 from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
@@ -35,7 +36,7 @@ from meshplan.planner.problem.alike import run_as
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
-from meshplan.planner.search.known_chains import KnownChains
+from meshplan.planner.search.known_chains import KnownChains, Shape
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
@@ -44,7 +45,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 ROWS_PER_BLOCK = 256
 BUDGET = 15_000_000  # in the time of one played action, some 60 ns: below a second
 OPENED, LOOKED_AT = 60_000, 5_000  # a layout is priced for the simulation; one of its cuts
-NEW_SHAPE = 10  # an action of an order that is written out first costs as much as so many
+NEW_SHAPE, NEW_V_SHAPE = 30, 120  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
@@ -72,14 +73,15 @@ class Tally:
     opened: int = 0
     simulated: int = 0
     left: int = BUDGET
-    shapes: set[tuple[str, int, int, int]] = field(default_factory=set)
+    shapes: set[Shape] = field(default_factory=set)
 
-    def spend(self, shape: tuple[str, int, int, int]) -> None:
+    def spend(self, shape: Shape) -> None:
         """Count one simulation."""
-        _, pp, vpp, m = shape
+        schedule, pp, vpp, m = shape
         actions = 2 * pp * vpp * min(m, 6 * pp)
         self.simulated += 1
-        self.left -= actions * (1 if shape in self.shapes else NEW_SHAPE)
+        new = NEW_V_SHAPE if schedule in V_SHAPED else NEW_SHAPE
+        self.left -= actions * (1 if shape in self.shapes else new)
         self.shapes.add(shape)
 
 
