@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Grid
 from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
 from meshplan.costmodels.step.price_memory import parts_of
@@ -45,17 +45,17 @@ class PassSeconds:
     step_s: float
 
 
-def pass_seconds(grid: Grid, setting: Setting) -> PassSeconds:
-    """The passes of every row of `grid`."""
-    return _Passes(setting, grid).seconds()
+def pass_seconds(layouts: Layouts, setting: Setting) -> PassSeconds:
+    """The passes of every row of `layouts`."""
+    return _Passes(setting, layouts).seconds()
 
 
 class _Passes:
     """The rows of a grid, put together from the two tables."""
 
-    def __init__(self, setting: Setting, grid: Grid) -> None:
-        self.setting, self.grid = setting, grid
-        self.work, self.weights = work_table(setting, grid), weight_table(setting, grid)
+    def __init__(self, setting: Setting, layouts: Layouts) -> None:
+        self.setting, self.layouts = setting, layouts
+        self.work, self.weights = work_table(setting, layouts), weight_table(setting, layouts)
         self.parts = parts_of(self.weights)
 
     def seconds(self) -> PassSeconds:
@@ -91,13 +91,13 @@ class _Passes:
         seen = Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
         saved_s = rows(host.activations_s(cost.saved_bytes)) if host and again else 0.0
         forward, backward = beside(
-            self.setting, self.grid, seen, rows(cost.forward.room_s), rows(cost.backward_room_s),
+            self.setting, self.layouts, seen, rows(cost.forward.room_s), rows(cost.backward_room_s),
             saved_s=saved_s, again=again,
-            copies=copies_of_gradients(self.grid.num_micro_batches * 1.0),
+            copies=copies_of_gradients(self.layouts.num_micro_batches * 1.0),
         )  # fmt: skip
         replayed = rows(cost.replay.total_s + cost.input_grad.total_s)
         return np.stack([
             rows(cost.forward.total_s) + forward.total_s,
             replayed + backward.total_s,
-            rows(cost.weight_grad.total_s) + np.zeros(len(self.grid)),
+            rows(cost.weight_grad.total_s) + np.zeros(len(self.layouts)),
         ], axis=1)  # fmt: skip

@@ -23,13 +23,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.bounds.packing import layer_overheads, stacks
 from meshplan.planner.bounds.split import Pairs, layers_of_kind
-from meshplan.planner.problem.alike import Alike
 from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.same_pipeline import SamePipeline
 
 BLOCK = 64  # rows at a time, so that arrays stay small
 SAFETY = 1 - 1e-9
@@ -38,7 +38,7 @@ SAFETY = 1 - 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Passes:
-    """`PassSeconds` of the rows of an `Alike`; [row, ...] in seconds, least of the legal modes.
+    """`PassSeconds` of the rows of an `SamePipeline`; [row, ...] in seconds, least of the legal modes.
 
     layer      [row, kind, 3]
     embedding, head   [row, 3]
@@ -55,17 +55,17 @@ class Passes:
     once: Floats
 
     @classmethod
-    def of(cls, found: PassSeconds, rows: Ints, alike: Alike) -> "Passes":
+    def of(cls, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
         """Those of `rows` run as `alike`."""
-        counts = np.array(alike.kind_counts)
+        counts = np.array(same.kind_counts)
         update = found.layer_update_s[rows] @ counts + found.ends_update_s[rows]
         return cls(
-            layer=found.layer_s[rows][:, :, list(alike.modes)].min(axis=2),
+            layer=found.layer_s[rows][:, :, list(same.modes)].min(axis=2),
             embedding=found.embedding_s[rows],
             head=found.head_s[rows],
-            extra=found.blocking_s[rows] + found.micro_batch_s / 2 / alike.vpp,
+            extra=found.blocking_s[rows] + found.micro_batch_s / 2 / same.vpp,
             hop=found.hop_s[rows],
-            once=update / alike.pp + found.step_s,
+            once=update / same.pp + found.step_s,
         )
 
     def take(self, rows: slice) -> "Passes":
@@ -73,87 +73,87 @@ class Passes:
         return Passes(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
-def simulated_bounds(alike: Alike, passes: Passes, limit_s: float) -> Floats:
+def simulated_bounds(same: SamePipeline, passes: Passes, limit_s: float) -> Floats:
     """A lower bound of each layout's simulated step, `limit_s` where it is not below that."""
-    if alike.vpp > 1:
-        return _of_splits(alike, passes, limit_s)
-    found = [_of_ranks(alike, passes, kinds, limit_s) for kinds in stacks(alike.kind_counts)]
+    if same.vpp > 1:
+        return _of_splits(same, passes, limit_s)
+    found = [_of_ranks(same, passes, kinds, limit_s) for kinds in stacks(same.kind_counts)]
     bounds: Floats = np.minimum(np.max(found, axis=0), limit_s)
     return bounds
 
 
-def _of_ranks(alike: Alike, passes: Passes, kinds: list[int], limit_s: float) -> Floats:
+def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: float) -> Floats:
     """By the layers of `kinds` alone, on ranks of one chunk."""
-    forward, backward, base = chain_coefficients(alike, passes)
+    forward, backward, base = chain_coefficients(same, passes)
     each = passes.layer[:, kinds]
     layer = (
         each[:, None, :, 0] * forward[:, :, None]
         + each[:, None, :, 1:].sum(axis=3) * backward[:, :, None]
     ).min(axis=2)  # [row, rank]
-    fixed = np.repeat(base[:, None], alike.pp, axis=1)
+    fixed = np.repeat(base[:, None], same.pp, axis=1)
     fixed += passes.extra[:, None] * (forward + backward)
     for end, rank in ((passes.embedding, 0), (passes.head, -1)):
         fixed[:, rank] += end[:, 0] * forward[:, rank] + end[:, 1:].sum(1) * backward[:, rank]
-    count = sum(alike.kind_counts[kind] for kind in kinds)
+    count = sum(same.kind_counts[kind] for kind in kinds)
     room = np.maximum(limit_s - fixed, 0.0) / np.maximum(layer, 1e-30)
     most = np.minimum(np.ceil(room).max(axis=1), count).astype(np.int64)
     n = np.arange(int(most.max(initial=0)) + 1)
-    overhead = layer_overheads(alike, kinds, most, n) / NS_PER_S
-    rounding = alike.m * count / NS_PER_S
-    table = fixed[:, :, None] + layer[:, :, None] * n + overhead * alike.m[:, None, None]
+    overhead = layer_overheads(same, kinds, most, n) / NS_PER_S
+    rounding = same.m * count / NS_PER_S
+    table = fixed[:, :, None] + layer[:, :, None] * n + overhead * same.m[:, None, None]
     table = np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
     table = np.minimum(table - rounding[:, None, None], limit_s / SAFETY) * SAFETY
-    entries = table[:, :, 1:].reshape(len(alike), -1)
+    entries = table[:, :, 1:].reshape(len(same), -1)
     if entries.shape[1] < count:
-        return np.full(len(alike), limit_s)
+        return np.full(len(same), limit_s)
     last = np.partition(entries, count - 1, axis=1)[:, count - 1]
     bounds: Floats = np.maximum(last, table[:, :, 0].max(axis=1))
     return bounds
 
 
-def chain_coefficients(alike: Alike, passes: Passes) -> tuple[Floats, Floats, Floats]:
+def chain_coefficients(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:
     """[row, rank] how often a rank's chain has its forward and its backward, [row] the rest."""
-    pp, m = alike.pp, alike.m[:, None].astype(float)
+    pp, m = same.pp, same.m[:, None].astype(float)
     begun = np.minimum(m, pp - np.arange(pp)[None, :])
-    total = np.einsum("rkp,k->rp", passes.layer, np.array(alike.kind_counts, float))
+    total = np.einsum("rkp,k->rp", passes.layer, np.array(same.kind_counts, float))
     total = total + passes.embedding + passes.head
     hops, extra = (pp - 1) * passes.hop, pp * passes.extra
-    if alike.schedule == "zb_h1":
+    if same.schedule == "zb_h1":
         base = total[:, 0] + extra + hops
         return m - begun, m + 0.0 * begun, base + passes.once
     base = total.sum(axis=1) + 2 * (extra + hops) + passes.once
-    if alike.schedule == "gpipe":
+    if same.schedule == "gpipe":
         return m - 1 + 0.0 * begun, m - 1 + 0.0 * begun, base
     return m - begun, m - 1 + 0.0 * begun, base
 
 
-def _of_splits(alike: Alike, passes: Passes, limit_s: float) -> Floats:
+def _of_splits(same: SamePipeline, passes: Passes, limit_s: float) -> Floats:
     """The least over the list of splits of the longest chain."""
-    bounds = np.full(len(alike), limit_s)
-    for first in range(0, len(alike), BLOCK):
+    bounds = np.full(len(same), limit_s)
+    for first in range(0, len(same), BLOCK):
         rows = slice(first, first + BLOCK)
-        _, layout, least = split_bounds_s(alike.take(rows), passes.take(rows), limit_s)
+        _, layout, least = split_bounds_s(same.take(rows), passes.take(rows), limit_s)
         np.minimum.at(bounds, first + layout, least)
     return bounds
 
 
-def split_bounds_s(alike: Alike, passes: Passes, limit_s: float) -> tuple[Ints, Ints, Floats]:
+def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[Ints, Ints, Floats]:
     """The splits whose chains may be shorter than the limit, the layout of each, and the longest
     chain with the least recomputation that fits.
     """
-    chains = split_chains(alike, passes)
+    chains = split_chains(same, passes)
     layout, split = np.nonzero(chains.max(axis=2, initial=0.0) < limit_s)
     if not len(layout):
         return split, layout, np.zeros(0)
-    pairs = Pairs.below(alike, np.full(len(alike), np.inf))
+    pairs = Pairs.below(same, np.full(len(same), np.inf))
     pairs = pairs.take(layout * chains.shape[1] + split)
-    chains = chains[layout, split] - (alike.m[layout] * len(alike.pattern) / NS_PER_S)[:, None]
+    chains = chains[layout, split] - (same.m[layout] * len(same.pattern) / NS_PER_S)[:, None]
     least = chains.max(axis=1)
-    for which in range(alike.covers.shape[1]):
-        for rank in range(alike.pp):
+    for which in range(same.covers.shape[1]):
+        for rank in range(same.pp):
             work_s = pairs.least_work_ns(rank, which) / NS_PER_S
             if work_s.any():
-                chain = chains[:, rank] + alike.m[layout] * work_s * SAFETY
+                chain = chains[:, rank] + same.m[layout] * work_s * SAFETY
                 least = np.maximum(least, chain)
                 kept = least < limit_s
                 pairs, chains, layout = pairs.take(kept), chains[kept], layout[kept]
@@ -161,11 +161,11 @@ def split_bounds_s(alike: Alike, passes: Passes, limit_s: float) -> tuple[Ints, 
     return split, layout, least
 
 
-def split_passes(alike: Alike, passes: Passes) -> tuple[Floats, Floats, Floats]:
+def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:
     """[row, split, chunk] seconds of forward, input gradient and weight gradient with nothing
     recomputed, and what each pass waits for.
     """
-    kinds = layers_of_kind(alike.pattern, len(alike.kind_counts), alike.splits or ())
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
     # [row, split, chunk, pass]
     times = np.einsum("rkp,ksj->rsjp", passes.layer, kinds, optimize=True)
     times[:, :, 0] += passes.embedding[:, None]
@@ -174,36 +174,36 @@ def split_passes(alike: Alike, passes: Passes) -> tuple[Floats, Floats, Floats]:
     return forward, times[..., 1] + passes.extra[:, None, None], times[..., 2]
 
 
-def split_chains(alike: Alike, passes: Passes) -> Floats:
+def split_chains(same: SamePipeline, passes: Passes) -> Floats:
     """[row, split, chain] seconds with nothing recomputed: of each rank, and two of all ranks."""
-    if not alike.splits:
-        return np.zeros((len(alike), 0, 1))
-    forward, input_grad, weight_grad = split_passes(alike, passes)
+    if not same.splits:
+        return np.zeros((len(same), 0, 1))
+    forward, input_grad, weight_grad = split_passes(same, passes)
     both = input_grad + weight_grad
-    m, hop = alike.m[:, None].astype(float), passes.hop[:, None]
-    v_shaped, chains = alike.schedule in V_SHAPED, []
-    for rank, chunks in enumerate(alike.chunks_of_rank):
+    m, hop = same.m[:, None].astype(float), passes.hop[:, None]
+    v_shaped, chains = same.schedule in V_SHAPED, []
+    for rank, chunks in enumerate(same.chunks_of_rank):
         chain = m * (forward + both)[:, :, list(chunks)].sum(axis=2) + rank * hop
         chain += forward[:, :, :rank].sum(axis=2)
         if not v_shaped:
             chain += both[:, :, :rank].sum(axis=2) + rank * hop
         chains.append(chain)
-    turn = forward.sum(axis=2) + input_grad.sum(axis=2) + 2 * (alike.chunks - alike.vpp) * hop
+    turn = forward.sum(axis=2) + input_grad.sum(axis=2) + 2 * (same.chunks - same.vpp) * hop
     chains.append(turn)
     if not v_shaped:
-        chains.append(_from_last_rank(alike, forward, both, hop))
+        chains.append(_from_last_rank(same, forward, both, hop))
     found: Floats = (np.stack(chains, axis=2) + passes.once[:, None, None]) * SAFETY
     return found
 
 
-def _from_last_rank(alike: Alike, forward: Floats, both: Floats, hop: Floats) -> Floats:
+def _from_last_rank(same: SamePipeline, forward: Floats, both: Floats, hop: Floats) -> Floats:
     """Interleaved: down to the last chunk, what its rank has left, and up through the first row.
 
     When its first backward begins, the last rank has begun one group of S micro-batches in each row
     but the last, and one micro-batch in that.
     """
-    pp, vpp, m = alike.pp, alike.vpp, alike.m.astype(float)
-    last = list(alike.chunks_of_rank[-1])
+    pp, vpp, m = same.pp, same.vpp, same.m.astype(float)
+    last = list(same.chunks_of_rank[-1])
     rows = np.where(np.arange(vpp) < vpp - 1, pp, 1)
     begun = np.minimum(m[:, None], rows[None, :])
     left = np.einsum("rsv,rv->rs", forward[:, :, last], m[:, None] - begun)

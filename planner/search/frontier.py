@@ -7,7 +7,7 @@ Each point is a whole search, so each is optimal under the model for its own lim
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.step.prices import Prices
 from meshplan.planner.search.priced_space import Pricer, Question, closed_form
 from meshplan.planner.search.search import NoLayoutFits, Solution, search
@@ -71,8 +71,8 @@ def _point(question: Question, solution: Solution) -> FrontPoint:
 
 
 def _capped(price: Pricer, limit_bytes: float) -> Pricer:
-    def capped(grid: Grid, question: Question) -> Prices:
-        prices = price(grid, question)
+    def capped(layouts: Layouts, question: Question) -> Prices:
+        prices = price(layouts, question)
         return replace(prices, capacity_bytes=min(prices.capacity_bytes, limit_bytes))
 
     return capped

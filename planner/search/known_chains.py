@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Schedule, Stage
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.simulated import Passes, split_passes

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import After, CutTimes

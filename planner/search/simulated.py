@@ -24,16 +24,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.simulated import Passes, simulated_bounds
-from meshplan.planner.problem.alike import run_as
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
+from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.known_chains import KnownChains, Shape
@@ -103,7 +103,7 @@ class Simulated:
         q = question
         self.space, self.judged, self.layout_of = space, judged, layout_of
         self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
-        self.passes = pass_seconds(space.grid, self.setting)
+        self.passes = pass_seconds(space.layouts, self.setting)
         self.prices = as_simulated(coefficients, self.passes)
         self.best: dict[Kind, Timed] = {}
         self.tally = Tally()
@@ -208,37 +208,37 @@ class Simulated:
 
     def _bounds_of_rows(self) -> Floats:
         """A lower bound of every variant of each row: each rank busy with the mean work."""
-        p, grid, model = self.passes, self.space.grid, self.space.model
+        p, layouts, model = self.passes, self.space.layouts, self.space.model
         counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
         modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
         work = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2) @ counts
         work = work + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
         update = p.layer_update_s @ counts + p.ends_update_s
-        each = work / grid.pipeline_parallel + 2 * p.blocking_s + p.micro_batch_s
-        bounds = grid.num_micro_batches * each + update / grid.pipeline_parallel + p.step_s
+        each = work / layouts.pipeline_parallel + 2 * p.blocking_s + p.micro_batch_s
+        bounds = layouts.num_micro_batches * each + update / layouts.pipeline_parallel + p.step_s
         return np.where(row_fits(self.space, self.prices), bounds, math.inf)
 
     def _layouts(self, rows: Ints, limit_s: float) -> list[tuple[float, int, Variant]]:
         """The layouts of `rows` whose bound is below the limit."""
         groups: dict[tuple[int, Variant], list[int]] = {}
         for row in rows[self._row_bounds[rows] < limit_s].tolist():
-            pp = int(self.space.grid.pipeline_parallel[row])
+            pp = int(self.space.layouts.pipeline_parallel[row])
             for variant in self.space.variants(row):
                 groups.setdefault((pp, variant), []).append(row)
         found = []
-        for (_, variant), alike in groups.items():
-            bounds = self._bounds(np.array(alike), variant, limit_s)
+        for (_, variant), same in groups.items():
+            bounds = self._bounds(np.array(same), variant, limit_s)
             found += [
                 (float(bound), row, variant)
-                for bound, row in zip(bounds, alike, strict=True)
+                for bound, row in zip(bounds, same, strict=True)
                 if bound < limit_s
             ]
         return found
 
     def _bounds(self, rows: Ints, variant: Variant, most_s: float) -> Floats:
-        alike = run_as(self.space, self.prices, rows, variant)
-        passes = Passes.of(self.passes, rows, alike)
-        return simulated_bounds(alike, passes, most_s)
+        same = run_as(self.space, self.prices, rows, variant)
+        passes = Passes.of(self.passes, rows, same)
+        return simulated_bounds(same, passes, most_s)
 
     def _settle(
         self, row: int, variant: Variant, bound_s: float, limit_s: Callable[[int], float]
@@ -329,10 +329,10 @@ class Simulated:
 
     def _kind(self, row: int) -> Kind:
         if row not in self._kinds:
-            grid = self.space.grid
+            layouts = self.space.layouts
             self._kinds[row] = (
-                int(grid.tensor_parallel[row]), int(grid.context_parallel[row]),
-                int(grid.pipeline_parallel[row]), int(grid.expert_parallel[row]),
+                int(layouts.tensor_parallel[row]), int(layouts.context_parallel[row]),
+                int(layouts.pipeline_parallel[row]), int(layouts.expert_parallel[row]),
             )  # fmt: skip
         return self._kinds[row]
 

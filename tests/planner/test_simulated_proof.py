@@ -57,11 +57,11 @@ def simulated(question: Question) -> Simulated | None:
     """The proof of a question before it has begun, None without a legal layout."""
     q = question
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
-    if not len(space.grid):
+    if not len(space.layouts):
         return None
     return Simulated(
         question, space, price_space(q, space, closed_form), lambda layout: math.inf,
-        lambda row, variant, plan: layout_of_row(space.grid, row, variant, plan),
+        lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_no_bound_is_above_a_simulation(block: int) -> None:
 
 
 def _compared(proof: Simulated, draw: random.Random) -> bool:
-    row = draw.randrange(len(proof.space.grid))
+    row = draw.randrange(len(proof.space.layouts))
     variants = proof.space.variants(row)
     if not variants:
         return False
@@ -90,7 +90,7 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
     plans = [stages for stages in plans if evaluate(problem, stages) is not None]
     if not plans:
         return False
-    layout = layout_of_row(proof.space.grid, row, variant, StagePlan(plans[0], 0, ()))
+    layout = layout_of_row(proof.space.layouts, row, variant, StagePlan(plans[0], 0, ()))
     times = CutTimes(proof.setting, layout)
     passes = Passes.of(proof.passes, np.array([row]), problem.alone)
     least = simulated_bounds(problem.alone, passes, 1e9)[0]

@@ -73,12 +73,12 @@ def fastest(question: Question) -> float | None:
     """The least simulated step of everything; infinite if nothing fits, None if it is too much."""
     q = question
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
-    if not len(space.grid):
+    if not len(space.layouts):
         return math.inf
     coefficients = price_space(q, space, closed_form)
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     best, priced = math.inf, 0
-    for row in range(len(space.grid)):
+    for row in range(len(space.layouts)):
         for variant in space.variants(row):
             problem = stage_problem(space, coefficients, row, variant)
             times = None
@@ -88,10 +88,10 @@ def fastest(question: Question) -> float | None:
                     return None
                 if times is None:
                     plan = StagePlan(stages, 0, ())
-                    times = CutTimes(setting, layout_of_row(space.grid, row, variant, plan))
+                    times = CutTimes(setting, layout_of_row(space.layouts, row, variant, plan))
                 if times.step_s(stages) >= best or evaluate(problem, stages) is None:
                     continue
-                layout = layout_of_row(space.grid, row, variant, StagePlan(stages, 0, ()))
+                layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
                 best = min(best, simulated_s(case_at(q, layout)))
     return best
 
