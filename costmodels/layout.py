@@ -202,15 +202,13 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
             f"{la.data_parallel} x micro_batch_size {la.micro_batch_size} = {per_step}"
         )
     for kind in kinds:
-        if kind.attention.heads % la.tensor_parallel:
-            raise InvalidLayout(
-                f"{kind.attention.heads} heads do not divide by "
-                f"tensor_parallel {la.tensor_parallel}"
-            )
-        if kind.ffn % la.tensor_parallel:
-            raise InvalidLayout(
-                f"ffn {kind.ffn} does not divide by tensor_parallel {la.tensor_parallel}"
-            )
+        for what, size in kind.divided_by_tp.items():
+            if size % la.tensor_parallel:
+                verb = "does" if what == "ffn" else "do"
+                named = f"{what} {size}" if what == "ffn" else f"{size} {what}"
+                raise InvalidLayout(
+                    f"{named} {verb} not divide by tensor_parallel {la.tensor_parallel}"
+                )
     if la.context_parallel > 1 and training.seq_len % (2 * la.context_parallel):
         raise InvalidLayout(
             f"sequence length {training.seq_len} does not divide by 2 x context_parallel "

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.model.parameters import padded_vocab
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Recurrent
 from meshplan.costmodels.operations.embedding_head import chunk_rows
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.layers import kv_heads
@@ -94,18 +94,32 @@ def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
 
 
 def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
-    """The backward pass of one layer: its feed-forward, then its attention."""
-    stream = _stream(site)
-    feed_forward = (
-        _experts(site, kind.experts) if kind.experts else _dense(site, kind.ffn / site.shard.tp)
-    )
-    return (
-        Step(made=stream),  # the gradient of the output
-        *feed_forward,
-        *_norm(site, multiplied=not kind.experts or bool(kind.experts.shared_ffn)),
-        *_attention(site, kind.attention),
-        *_norm(site, multiplied=True),
-    )
+    """The backward pass of one layer: its feed-forward, then what mixes its tokens."""
+    steps = [Step(made=_stream(site))]  # the gradient of the output
+    if kind.has_feed_forward:
+        whole = not kind.experts or bool(kind.experts.shared_ffn)
+        steps += (
+            _experts(site, kind.experts) if kind.experts else _dense(site, kind.ffn / site.shard.tp)
+        )
+        steps += _norm(site, multiplied=whole)
+    if kind.attention.heads:
+        steps += _attention(site, kind.attention)
+    if kind.recurrent:
+        steps += _recurrent(site, kind.recurrent)
+    if kind.has_mixer:
+        steps += _norm(site, multiplied=True)
+    return tuple(steps)
+
+
+def _recurrent(site: Site, mixer: Recurrent) -> Iterator[Step]:
+    """The output projection, norm and scan, and the projections of the input."""
+    t, tp = site.shard.tokens, site.shard.tp
+    inner, wide = site.itemsize * t * mixer.inner / tp, site.itemsize * t * mixer.projections / tp
+    yield _row(site, mixer.inner / tp, inner)
+    yield Step(made=inner, gone=inner)
+    yield Step(made=wide, gone=inner)
+    columns = mixer.projections / tp
+    yield _column(site, columns, site.model.hidden, grads=wide, saved=_stream(site))
 
 
 def _stream(site: Site) -> Number:

@@ -29,9 +29,10 @@ from meshplan.costmodels.operations.kinds import (
     Matmul,
     Operation,
     Pointwise,
+    Scan,
 )
 from meshplan.costmodels.seconds.collectives import collective_s
-from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s
+from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
@@ -258,7 +259,7 @@ class Pricer:
             return 0 if direction == "weight_grad" else op.kernels
         if isinstance(op, Matmul):
             return 2 if direction == "weight_grad" and self.gradient_bytes else 1
-        if isinstance(op, AttentionCore):
+        if isinstance(op, AttentionCore | Scan):
             return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else 1
 
@@ -318,7 +319,7 @@ def _forward_flops(op: Operation, *, full: bool = False) -> Number:
         return op.forward_flops
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
-    return 0.0
+    return op.forward_flops if isinstance(op, Scan) else 0.0
 
 
 def _matmul_s(device: Device, op: Operation, direction: Direction) -> Number:
@@ -332,8 +333,10 @@ def _matmul_s(device: Device, op: Operation, direction: Direction) -> Number:
 
 
 def _attention_s(device: Device, op: Operation, direction: Direction) -> Number:
-    if not isinstance(op, AttentionCore) or direction == "weight_grad":
+    if not isinstance(op, AttentionCore | Scan) or direction == "weight_grad":
         return 0.0
+    if isinstance(op, Scan):
+        return scan_s(device, op, backward=direction == "input_grad")
     return attention_s(device, op, backward=direction == "input_grad")
 
 
