@@ -1,8 +1,9 @@
-"""Counts the parameters of each family by transformers, on the meta device, and by `costmodels`.
+"""Counts parameters and FLOPs of each family by transformers, on the meta device.
 
 `python -m benchmarks.families` needs torch and transformers 5.23. It writes the configurations and
 the counts that the tests compare with, and prints the families that differ and those that are
-refused. Each family is counted with its default configuration, and with `VARIANTS` where the
+refused. FLOPs are those of one forward pass of `TOKENS` tokens by torch's FLOP counter: of matrix
+products with weights, and of all others (attention without a causal mask, recurrences). Each family is counted with its default configuration, and with `VARIANTS` where the
 default cannot be built, or where it leaves a part of the family out.
 """
 
@@ -22,6 +23,9 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 
 OUT = Path(__file__).parents[1] / "tests" / "costmodels" / "family_configs.json"
+TOKENS = 64
+WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten._grouped_mm")
+OTHERS = ("aten.bmm", "aten.baddbmm")
 NOT_SIZES = ("id2label", "label2id", "transformers_version", "architectures", "_name_or_path")
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -68,7 +72,41 @@ def counted(model_type: str, changes: dict[str, Any]) -> dict[str, Any]:
         module = transformers.AutoModelForCausalLM.from_config(config)
     fields = json.loads(config.to_json_string(use_diff=False))
     kept = {k: v for k, v in fields.items() if v is not None and k not in NOT_SIZES}
-    return {"config": kept, "parameters": sum(each.numel() for each in module.parameters())}
+    parameters = sum(each.numel() for each in module.parameters())
+    return {"config": kept, "parameters": parameters} | flops_of(config)
+
+
+def flops_of(config: Any) -> dict[str, int]:
+    """FLOPs of one forward pass, or nothing where the module does not run on the meta device."""
+    torch, transformers = import_module("torch"), import_module("transformers")
+    counter = import_module("torch.utils.flop_counter").FlopCounterMode
+    ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="eager", dtype=torch.bfloat16
+        )
+        mask = torch.zeros(1, 1, TOKENS, TOKENS, dtype=torch.bfloat16)
+        positions = torch.arange(TOKENS)[None]
+    if any("experts" in name for name, _ in module.named_modules()):
+        module.set_experts_implementation("grouped_mm")
+    try:
+        with (
+            torch.no_grad(),
+            counter(display=False, custom_mapping={torch.ops.aten._grouped_mm: grouped}) as found,
+        ):
+            module(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    except (RuntimeError, ValueError, AttributeError):  # data decides what it computes
+        return {}
+    by_operation = {str(op): n for op, n in found.get_flop_counts()["Global"].items()}
+    return {
+        "weight_flops": sum(by_operation.get(name, 0) for name in WITH_WEIGHTS),
+        "other_flops": sum(by_operation.get(name, 0) for name in OTHERS),
+    }
+
+
+def grouped(rows: Any, experts: Any, *_args: Any, **_kwargs: Any) -> int:
+    """FLOPs of one product for each row with the matrix of its expert."""
+    return 2 * rows[0] * experts[-2] * experts[-1]
 
 
 def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:

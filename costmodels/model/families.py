@@ -174,7 +174,6 @@ FAMILIES: dict[str, Family] = {
         numbers=rules.head_biases,
         adjust=rules.doge,
     ),
-    "diffllama": Family(numbers=rules.lambdas),
     # GPT and its heirs
     "gpt2": replace(GPT, positions=(("n_positions", "n_ctx"), 0)),
     "openai-gpt": replace(GPT, positions=(("n_positions",), 0), final_norm=False),

@@ -22,10 +22,6 @@ def query_key_biases(f: Fields) -> int:
     return 2 * f.count("head_dim", default=f.hidden // f.heads) * wanted
 
 
-def lambdas(f: Fields) -> int:
-    return 4 * f.count("head_dim", default=f.hidden // f.heads)
-
-
 def sub_norm(f: Fields) -> int:
     """BitNet's norm over the feed-forward's inner width."""
     return f.count("intermediate_size")

@@ -31,6 +31,7 @@ NOT_PRICED = {
     ),
     "one block of weights is used by several layers": ("zamba", "zamba2", "hrm_text"),
     "its layers read several streams of hidden states": ("gemma3n_text", "deepseek_v4", "hy_v4"),
+    "differential attention, two softmaxes for each head,": ("diffllama",),
     "layers that attend to an image": ("mllama_text_model",),
 }
 TOWERS = ("vision_config", "audio_config")

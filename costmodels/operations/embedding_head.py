@@ -36,7 +36,22 @@ def embedding_operations(site: Site) -> tuple[Operation, ...]:
         saved_bytes=kept / site.itemsize, modules=("input",),
     )  # fmt: skip
     exchange = scatter_tokens(site, "embedding_output")
-    return (lookup, exchange, mask) if site.kernels.dropout else (lookup, exchange)
+    inputs = _layer_inputs(site) if site.model.layer_inputs else ()
+    return (lookup, exchange, *inputs, *((mask,) if site.kernels.dropout else ()))
+
+
+def _layer_inputs(site: Site) -> tuple[Operation, ...]:
+    """The second embedding of all layers, and the first projected beside it (Gemma 4).
+
+    Leaves out: sending both through a pipeline.
+    """
+    t, wide = site.shard.tokens, site.model.num_layers * site.model.layer_inputs / site.shard.tp
+    size = site.itemsize * t * wide
+    return (
+        Matmul(name="layer_inputs", m=t, n=wide, k=site.model.hidden, saved_bytes=2 * size),
+        Pointwise(name="layer_input_lookup", forward_bytes=4 * size, backward_bytes=5 * size,
+                  kernels=3, modules=("input",)),
+    )  # fmt: skip
 
 
 def head_operations(site: Site) -> tuple[Operation, ...]:

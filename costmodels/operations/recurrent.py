@@ -11,6 +11,9 @@ The state is carried from chunk to chunk; within one, tokens meet by matrix prod
     states       2 t n v into the state, 2 t n v out of it, for each head
     delta rule   t c (n + v) for the chunk's triangular system, 2 t n v for what keys return [2]
 
+A chunk of one token is a sequential scan: no products between tokens, and of its states one in
+`KEPT_EVERY` is kept, as in Mamba's kernel [4].
+
 A scan reads its inputs and writes its output once each, and a chunk's state twice. Its products run
 at `SCAN_SHARE` of the 16-bit peak. That share is an assumption: no published run pins it.
 
@@ -19,6 +22,7 @@ and the ranks' states are combined [3].
 
 [1] Mamba-2, arXiv 2405.21060. [2] DeltaNet in chunks, arXiv 2406.06484, section 3.
 [3] LASP-2, arXiv 2502.07563: one all-gather of the states forward, one backward.
+[4] state-spaces/mamba `csrc/selective_scan/selective_scan_fwd_kernel.cuh` (chunks of 2,048).
 Leaves out: the halo of the convolution between context-parallel ranks; fused kernels that keep a
 chunk's state on the chip.
 """
@@ -32,6 +36,7 @@ from meshplan.costmodels.operations.kinds import Communication, Matmul, Operatio
 
 SCAN_SHARE = 0.2
 STATE_ITEMSIZE = 4.0
+KEPT_EVERY = 2048
 
 
 def recurrent_operations(site: Site, mixer: Recurrent) -> Iterator[Operation]:
@@ -61,10 +66,12 @@ def scan(site: Site, mixer: Recurrent) -> Scan:
     t, heads = site.shard.tokens, mixer.heads / site.shard.tp
     groups = min(mixer.groups, mixer.heads) / site.shard.tp
     c, n, v = mixer.chunk, mixer.key_dim, mixer.value_dim
-    flops = t * c * (n * groups + v * heads) + 4.0 * t * n * v * heads
+    flops = 4.0 * t * n * v * heads
+    if c > 1:
+        flops = flops + t * c * (n * groups + v * heads)
     if mixer.delta_rule:
         flops = flops + t * c * (n + v) * heads + 2.0 * t * n * v * heads
-    state_bytes = STATE_ITEMSIZE * (t / c) * heads * n * v
+    state_bytes = STATE_ITEMSIZE * (t / (c if c > 1 else KEPT_EVERY)) * heads * n * v
     tokens_bytes = site.itemsize * t * (2 * n * groups + 2 * v * heads)
     return Scan(
         name="scan",

@@ -1,7 +1,7 @@
 """The indexer of sparse attention: it scores all earlier tokens for each query.
 
     projections  queries from the latent (or the input), one key head, a weight for each head
-    scores       2 t s a_i d_i, causal, s the tokens before each query
+    scores       2 t s a_i (d_i + 1), causal, s the tokens before each query; + 1: their weighted sum
     choice       one pass over the fp32 scores of all heads summed, to find the `top_k` best
 
     t tokens on this rank     a_i, d_i heads and head_dim of the indexer
@@ -30,7 +30,7 @@ def index_operations(site: Site, attention: Attention, index: Indexer) -> Iterat
     keys = site.shard.seq_len / 2
     yield AttentionCore(
         name="index_scores", queries=t, keys=keys, all_keys=2 * keys, heads=index.heads,
-        head_dim=index.head_dim, v_head_dim=0, fused=True, saved_bytes=4.0 * t * index.top_k,
+        head_dim=index.head_dim, v_head_dim=1, fused=True, saved_bytes=4.0 * t * index.top_k,
     )  # fmt: skip
     size = 4.0 * t * keys
     yield Pointwise(

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshplan.costmodels.model.transformer import Experts, Model
-from meshplan.executor.frameworks.export_notes import Answer
+from meshplan.executor.frameworks.export_notes import Answer, unwritten_parts
 from meshplan.executor.frameworks.megatron_numerics import numeric_config, numeric_settings
 from meshplan.executor.frameworks.values import Values
 from meshplan.planner.case.reading import CannotSay, Fact, UnreadableConfig
@@ -132,7 +132,8 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         "model.sinks": any(kind.attention.sinks for kind in model.kinds),
     }
     why = "the arguments written here build plain pre-norm blocks with full attention"
-    return [CannotSay(name, value, why) for name, value in found.items() if value]
+    unsaid = [CannotSay(name, value, why) for name, value in found.items() if value]
+    return unsaid + unwritten_parts(model)
 
 
 def model_config_of(values: Values) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ by transformers 5.23, and the parameters of the module on the meta device.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.hf_config import left_out, model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters_per_rank, model_parameters
 from meshplan.costmodels.model.unread_fields import CHANGES_COST
+from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.hardware_profiles.engines import load_engine
 
 CONFIGS: dict[str, Any] = json.loads(Path(__file__).with_name("family_configs.json").read_text())
 BUFFERS = {"deepseek_v3": 58 * 256}
@@ -55,6 +62,45 @@ def test_ranks_hold_a_layer_together(name: str) -> None:
         split = layer_parameters_per_rank(model, kind, 8)
         assert alone.dense >= split.dense >= alone.dense / 8 - 1e-6
         assert alone.expert == split.expert
+
+
+TOKENS = 64
+COUNTED = [name for name in EXACT if "weight_flops" in CONFIGS[name]]
+GATES_IN_BLOCKS = ("recurrent_gemma",)  # products with weights that torch counts among the others
+
+
+def flops_of(name: str) -> tuple[float, float, bool]:
+    """Forward FLOPs of products with weights and of attention, and whether there is a state too."""
+    model = replace(model_from_config(CONFIGS[name]["config"], name), mtp_layers=0)
+    shard = Shard(
+        seq_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS), tp=1.0, cp=1.0, ep=1.0,
+        etp=1.0, sequence_parallel=0.0,
+    )  # fmt: skip
+    site = Site(model, shard, load_engine("generic").kernels)
+    layers = [op for kind in model.pattern for op in layer_operations(site, model.kinds[kind])]
+    operations = [*embedding_operations(site), *layers, *head_operations(site)]
+    weights = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
+    cores = [op for op in operations if isinstance(op, AttentionCore)]
+    return (
+        weights,
+        sum(float(op.full_forward_flops) for op in cores),
+        any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds),
+    )
+
+
+@pytest.mark.parametrize("name", sorted(set(COUNTED) - set(GATES_IN_BLOCKS)))
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    """Products with weights within 0.1 % of torch's FLOP counter; attention too, where no state
+    adds products of its own."""
+    weights, attention, has_state = flops_of(name)
+    assert weights == pytest.approx(CONFIGS[name]["weight_flops"], rel=1e-3)
+    if not has_state and CONFIGS[name]["other_flops"]:
+        assert attention == pytest.approx(CONFIGS[name]["other_flops"], rel=1e-3)
+
+
+def test_most_families_are_counted() -> None:
+    """The oracle is no empty one."""
+    assert len(COUNTED) > 130
 
 
 def test_what_families_read_is_what_changes_cost() -> None:
