@@ -3,8 +3,9 @@
 `python -m benchmarks.families` needs torch and transformers 5.23. It writes the configurations and
 the counts that the tests compare with, and prints the families that differ and those that are
 refused. FLOPs are those of one forward pass of `TOKENS` tokens by torch's FLOP counter: of matrix
-products with weights, and of all others (attention without a causal mask, recurrences). Each family is counted with its default configuration, and with `VARIANTS` where the
-default cannot be built, or where it leaves a part of the family out.
+products with weights, and of all others (attention without a causal mask, recurrences). Each family
+is counted with its default configuration, and with `VARIANTS` where the default cannot be built, or
+where it leaves a part of the family out.
 """
 
 import json

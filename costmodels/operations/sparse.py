@@ -1,7 +1,7 @@
 """The indexer of sparse attention: it scores all earlier tokens for each query.
 
     projections  queries from the latent (or the input), one key head, a weight for each head
-    scores       2 t s a_i (d_i + 1), causal, s the tokens before each query; + 1: their weighted sum
+    scores       2 t s a_i (d_i + 1), causal, s the tokens before each query, and their weighted sum
     choice       one pass over the fp32 scores of all heads summed, to find the `top_k` best
 
     t tokens on this rank     a_i, d_i heads and head_dim of the indexer
