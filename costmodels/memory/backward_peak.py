@@ -180,7 +180,8 @@ def _dense(site: Site, f: Number) -> Iterator[Step]:
 
 def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     """Shared experts, then rows back through combine, the experts and dispatch."""
-    shard, h, f = site.shard, site.model.hidden, experts.ffn / site.shard.etp
+    shard, f = site.shard, experts.ffn / site.shard.etp
+    h = experts.latent or site.model.hidden
     copies = site.itemsize * shard.tokens / shard.tp * experts.top_k * h
     rows = copies * shard.etp * shard.imbalance
     wide, matrix = rows * f / h, site.itemsize * h * f * experts.experts / shard.ep

@@ -546,7 +546,9 @@ FAMILIES: dict[str, Family] = {
         parts=layers.hybrid_pattern,
         mlp_bias=("mlp_bias", False),
         modules=MODULES,
-        experts=Routed(shared_width=("moe_shared_expert_intermediate_size",)),
+        experts=Routed(
+            shared_width=("moe_shared_expert_intermediate_size",), latent=("moe_latent_size",)
+        ),
     ),
     "lfm2": replace(
         PLAIN,

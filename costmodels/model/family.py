@@ -41,6 +41,7 @@ class Routed:
     layers        which layers have them, where no `mlp_layer_types` lists it
     shared        number of shared experts, each as wide as a routed one
     shared_width  or their whole width; `shared_is_ffn`: as wide as a routed one
+    latent        the field of the latent width that experts work in
     router_bias   one learnt bias per expert that is a parameter of the module
     """
 
@@ -55,6 +56,7 @@ class Routed:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    latent: Names = ()
     further_norms: int = 0
 
 
@@ -306,6 +308,7 @@ def _experts(family: Family, f: Fields) -> Experts:
         shared_ffn=ffn if routed.shared_is_ffn else shared,
         shared_gate=routed.shared_gate and shared > 0,
         router_bias=routed.router_bias, bias=routed.bias,
+        latent=f.count(*routed.latent, default=0, least=0) if routed.latent else 0,
     )  # fmt: skip
 
 

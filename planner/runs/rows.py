@@ -72,6 +72,7 @@ class Measured:
 class Row:
     """One row. None: not stated. `shape`: the cells that describe the model.
 
+    config  a model of the catalogue that was trained, "": `shape` is all that is known
     gpu     the profile that it is priced with
     stages  layers/selective/full of each virtual stage, "3/1/1 1/0/1", where they are not alike
     """
@@ -82,6 +83,7 @@ class Row:
     framework: str
     year: int | None
     model: str
+    config: str
     shape: Cells
     seq_len: int
     precision: str
@@ -116,7 +118,7 @@ def row_of(cells: Cells) -> Row:
     return Row(
         id=text["id"], suite=text.get("suite", ""), grade=text.get("grade", ""),
         framework=text.get("framework", ""), year=_year(text.get("year", "")),
-        model=text.get("model") or text["id"],
+        model=text.get("model") or text["id"], config=text.get("config", ""),
         shape={key: text[key] for key in SHAPE_FIELDS if key in text},
         seq_len=_stated(text, "seq_len"), precision=(text.get("precision") or "bf16").lower(),
         gpu=text.get("priced_gpu") or text.get("gpu", ""), gpus=_stated(text, "gpus"),

@@ -23,11 +23,13 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.hardware_profiles.load_models import load_model_config, model_names
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.runs.clusters import cluster_of
 from meshplan.planner.runs.habits import engine_of
@@ -91,7 +93,7 @@ def run_of(cells: Mapping[str, str]) -> Run:
     row = row_of(cells)
     engine = engine_of(row)
     try:
-        model = model_from_shape(row.shape, row.model)
+        model = _model(row)
         model = replace(model, mtp_layers=row.facts.mtp_modules)
         cluster = cluster_of(row)
         training = _training(row)
@@ -105,6 +107,15 @@ def run_of(cells: Mapping[str, str]) -> Run:
         cluster=cluster, engine=engine, measured=row.measured, assumed=assumed,
         step_graph=row.facts.cuda_graph == "full_iteration",
     )  # fmt: skip
+
+
+def _model(row: Row) -> Model:
+    """The model that the row names in the catalogue, or else describes."""
+    if not row.config:
+        return model_from_shape(row.shape, row.model)
+    if row.config not in model_names():
+        raise SkippedRow(f"config {row.config!r} is no model of the catalogue")
+    return model_from_config(load_model_config(row.config), row.model)
 
 
 def _training(row: Row) -> Training:
