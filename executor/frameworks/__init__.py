@@ -15,6 +15,7 @@ from meshplan.executor.frameworks import (
     megatron,
     nanotron,
     nanotron_read,
+    neox,
     torchtitan,
     torchtitan_read,
     trainers,
@@ -51,7 +52,8 @@ class Format:
 READ_ONLY = {
     name: Format(name, claims, read)
     for name, (claims, read) in {
-        **trainers.READERS, "refused": (trainers.claims_refused, trainers.refuse),
+        "gpt-neox": (neox.claims, neox.read), **trainers.READERS,
+        "refused": (trainers.claims_refused, trainers.refuse),
     }.items()
 }  # fmt: skip
 """Trainers' formats, and those that are known by name and refused."""
