@@ -5,8 +5,8 @@
     tensor_parallel          model_parallel_size; 0 is 1
     zero_stage               zero_optimization.stage
     micro_batch_size         train_micro_batch_size_per_gpu
-    num_micro_batches        gradient_accumulation_steps, 1 unless stated or train_batch_size says it
-    precision                precision, fp16.enabled, bf16.enabled; fp16.type: bfloat16 (before 2023)
+    num_micro_batches        gradient_accumulation_steps, or 1
+    precision                precision, fp16.enabled, bf16.enabled; before 2023 fp16.type
     recompute                checkpoint_activations, one layer at a time
     gpus                     global_num_gpus, or num_nodes x num_gpus
 
@@ -55,12 +55,13 @@ def read(text: str, path: str) -> Reading:
     facts: dict[str, Fact] = {"virtual_stages": Fact(1, 1), "context_parallel": Fact(1, 1),
                               "expert_parallel": Fact(1, 1)}  # fmt: skip
     unread = _part_of_several(values)
-    unread += _degrees(values, facts) + _batch(values, facts) + _precision(values, facts)
+    _batch(values, facts)
+    unread += _degrees(values, facts) + _precision(values, facts)
     unread += _optimizer(values, facts) + _zero(values, facts)
     recompute, more = _recompute(values)
     unread += more
     flash, more = _attention(values)
-    unread += more + model_unread(values)
+    unread += more + model_unread(values, flash=flash)
     engine = "gpt-neox" if flash else "gpt-neox-unfused"
     config = model_config(values)
     _check(values)
@@ -132,7 +133,7 @@ def _gpus(values: Values) -> Fact | None:
     return Fact(nodes.value * each.value, each.line)
 
 
-def _batch(values: Values, facts: dict[str, Fact]) -> list[Fact]:
+def _batch(values: Values, facts: dict[str, Fact]) -> None:
     """Adds what is stated; one accumulation step where two are not."""
     put(
         facts,
@@ -142,25 +143,36 @@ def _batch(values: Values, facts: dict[str, Fact]) -> list[Fact]:
     )
     if len({"micro_batch_size", "global_batch_size"} & facts.keys()) == 1:
         facts.setdefault("num_micro_batches", Fact(1, 1))
-    return []
 
 
 def _precision(values: Values, facts: dict[str, Fact]) -> list[Fact]:
-    """Adds the precision; gradients of more bits than the weights are not understood."""
+    """Adds the precision; gradients of more bits than the weights are not understood.
+
+    Raises `IllegalConfig` where two keys state two precisions.
+    """
     stated = values.word(_PRECISIONS, "precision")
-    half, brain = values.flag("fp16.enabled"), values.flag("bf16.enabled")
-    kind = values.get("fp16.type")
-    if half and half.value:
-        old = kind is not None and kind.value == "bfloat16"
-        stated = stated or Fact("bf16" if old else "fp16", half.line)
-    if brain and brain.value:
-        stated = stated or Fact("bf16", brain.line)
+    for section, name in (("fp16", "fp16"), ("bf16", "bf16")):
+        enabled = values.flag(f"{section}.enabled")
+        if enabled is None or not enabled.value:
+            continue
+        name = "bf16" if _before_2023(values) else name
+        if stated is not None and stated.value != name:
+            raise IllegalConfig(
+                f"{section}.enabled beside precision {stated.value}: GPT-NeoX stops", enabled.line
+            )
+        stated = Fact(name, enabled.line)
     facts["precision"] = stated or Fact("fp32", 1)
     sums = values.get("data_types.grad_accum_dtype")
     if sums is not None and sums.value not in ("bf16", "fp16"):
         why = "a second, wider copy of the gradients is not modelled"
         return [Fact(f"data_types.grad_accum_dtype {shown(sums.value)} ({why})", sums.line)]
     return []
+
+
+def _before_2023(values: Values) -> bool:
+    """Whether bf16 is stated as a kind of fp16: DeeperSpeed then runs it as fp16 is run."""
+    kind = values.get("fp16.type")
+    return kind is not None and kind.value == "bfloat16"
 
 
 def _optimizer(values: Values, facts: dict[str, Fact]) -> list[Fact]:
@@ -187,7 +199,7 @@ def _zero(values: Values, facts: dict[str, Fact]) -> list[Fact]:
             stage.line,
         )
     unread = []
-    if stage.value == 0 and facts["precision"].value == "bf16":
+    if stage.value == 0 and facts["precision"].value == "bf16" and not _before_2023(values):
         why = "DeepSpeed then shards the states and sums gradients in fp32, which is not modelled"
         unread.append(Fact(f"zero_optimization.stage 0 with bf16 ({why})", stage.line))
     return unread + _on_host(values)
@@ -207,7 +219,7 @@ def _on_host(values: Values) -> list[Fact]:
 
 
 def _recompute(values: Values) -> tuple[Recompute, list[Fact]]:
-    """Layer by layer if at all; inputs divided over ranks, or of several layers, are not modelled."""
+    """Layer by layer if at all; other ways of keeping their inputs are not modelled."""
     on, count = values.flag("checkpoint_activations"), values.count("checkpoint_num_layers")
     divided, host = values.flag("partition_activations"), values.flag("checkpoint_in_cpu")
     if on is None or not on.value:
@@ -218,7 +230,9 @@ def _recompute(values: Values) -> tuple[Recompute, list[Fact]]:
         why = "inputs of layers kept in parts are not modelled"
         unread.append(Fact(f"partition_activations ({why})", divided.line))
     if host and host.value:
-        unread.append(Fact("checkpoint_in_cpu (what is kept on the host is not modelled)", host.line))
+        unread.append(
+            Fact("checkpoint_in_cpu (what is kept on the host is not modelled)", host.line)
+        )
     if count is not None and count.value > 1:
         why = "several layers recomputed as one are not modelled"
         unread.append(Fact(f"checkpoint_num_layers {count.value} ({why})", count.line))
@@ -275,7 +289,8 @@ def _check(values: Values) -> None:
         for name in ("hidden_size", "num_attention_heads", "num_kv_heads", "seq_length",
                      "max_position_embeddings")
     )  # fmt: skip
-    if hidden and heads and hidden.value % heads.value:
+    mamba = "mamba" in str(values.get("attention_config"))[:1000]
+    if hidden and heads and hidden.value % heads.value and not mamba:
         raise IllegalConfig(
             f"hidden_size {hidden.value} does not divide by num_attention_heads {heads.value}",
             heads.line,

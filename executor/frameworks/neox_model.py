@@ -126,10 +126,10 @@ def _up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def model_unread(values: Values) -> list[Fact]:
-    """What of the shape no family has, one line each."""
+def model_unread(values: Values, *, flash: bool) -> list[Fact]:
+    """What of the shape no family has, one line each; `flash` says that FlashAttention runs."""
     shape = _Shape(values)
-    found = [*_other_words(values, shape), *_other_switches(values, shape)]
+    found = [*_other_words(values, shape), *_other_switches(values, shape, flash=flash)]
     if found:
         return found
     if shape.gated != (shape.norm == "rmsnorm"):
@@ -138,10 +138,10 @@ def model_unread(values: Values) -> list[Fact]:
         return [_named(values, "norm", f"{shape.norm} ({why})")]
     if shape.parallel and (shape.gated or shape.positions == "learned" or not shape.mlp_bias):
         return [_named(values, "gpt_j_residual", "(modelled in GPT-NeoX-20B's kind of layer only)")]
-    if shape.positions == "learned" and not (shape.gated or shape.qkv_bias and shape.mlp_bias):
-        return [_named(values, "pos_emb", "learned (without biases it is not modelled)")]
-    if shape.positions == "learned" and shape.gated:
-        return [_named(values, "pos_emb", "learned (with a gated feed-forward: not modelled)")]
+    biased = shape.qkv_bias and shape.mlp_bias
+    if shape.positions == "learned" and (shape.gated or not biased):
+        why = "with a gated feed-forward or without biases it is not modelled"
+        return [_named(values, "pos_emb", f"learned ({why})")]
     return []
 
 
@@ -165,7 +165,7 @@ def _other_words(values: Values, shape: _Shape) -> list[Fact]:
     return found
 
 
-def _other_switches(values: Values, shape: _Shape) -> list[Fact]:
+def _other_switches(values: Values, shape: _Shape, *, flash: bool) -> list[Fact]:
     found = []
     tied, biased = values.on("gpt_j_tied"), _default_on(values, "use_bias_in_norms")
     if values.on("use_qk_layernorm"):
@@ -174,8 +174,9 @@ def _other_switches(values: Values, shape: _Shape) -> list[Fact]:
         found.append(_named(values, "gpt_j_tied", "(one norm per layer is not modelled)"))
     if shape.norm == "layernorm" and not biased:
         found.append(_named(values, "use_bias_in_norms", "false (not modelled)"))
-    if shape.window is not None and not (shape.gated and not shape.mlp_bias):
-        found.append(_named(values, "sliding_window_width", "(modelled for Mistral's layers only)"))
+    if shape.window is not None and not (flash and shape.gated and not shape.mlp_bias):
+        why = "modelled for Mistral's layers with FlashAttention only"
+        found.append(_named(values, "sliding_window_width", f"({why})"))
     return found
 
 
