@@ -12,6 +12,7 @@ from meshplan.executor.frameworks import (
     accelerate,
     bridge,
     deepspeed,
+    llm_foundry,
     megatron,
     nanotron,
     nanotron_read,
@@ -52,7 +53,8 @@ class Format:
 READ_ONLY = {
     name: Format(name, claims, read)
     for name, (claims, read) in {
-        "gpt-neox": (neox.claims, neox.read), **trainers.READERS,
+        "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
+        **trainers.READERS,
         "refused": (trainers.claims_refused, trainers.refuse),
     }.items()
 }  # fmt: skip

@@ -104,7 +104,8 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
         seq_len=values.count(trainer.seq_len, "max_length", "model_max_length"),
         precision=_precision(values),
     )
-    unread = [*_model(trainer, values, facts, notes), *_optimizer(trainer, values, facts)]
+    model_of_repository(values, trainer.model, facts, notes)
+    unread = _optimizer(trainer, values, facts)
     engine, more = _sharding(trainer, values, facts, Path(path))
     unread += more + _kind(values)
     _axes(values, facts)
@@ -130,13 +131,11 @@ def _precision(values: Values) -> Fact | None:
     return None
 
 
-def _model(
-    trainer: Trainer, values: Values, facts: dict[str, Fact], notes: list[str]
-) -> list[Fact]:
+def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes: list[str]) -> None:
     """Adds the model where the catalogue has it: a repository's name less what names a tuning."""
-    stated = values.get(trainer.model)
+    stated = values.get(key)
     if stated is None:
-        return []
+        return
     tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
     words = tail.removeprefix("meta-").split("-")
     while _TUNING.fullmatch(words[-1]) and len(words) > 1:
@@ -146,10 +145,9 @@ def _model(
     found = known.get(tail) or known.get(plain)
     if found is None:
         said = "is not in the catalogue: give its config.json as `model` in meshplan.toml"
-        notes.append(f"line {stated.line}: {trainer.model} {shown(stated.value)} {said}")
+        notes.append(f"line {stated.line}: {key} {shown(stated.value)} {said}")
     else:
         facts["model"] = Fact(found, stated.line)
-    return []
 
 
 def _optimizer(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> list[Fact]:
@@ -271,9 +269,6 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
-    "llm-foundry": ((r"[ \t]*(device_train_microbatch_size|max_seq_len)[ \t]*:",
-                     r"[ \t]*fsdp_config[ \t]*:"),
-                    "Composer's FSDP is priced by plans alone; check a plan of the same layout"),
     "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
                   "its components are Python objects; check a plan of the same layout"),
 }  # fmt: skip
