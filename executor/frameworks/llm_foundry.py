@@ -43,6 +43,7 @@ _PRECISIONS = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32", "amp_fp8"
 _OPTIMIZERS = {"decoupled_adamw": "adamw"}
 _FUSED = ("flash_attention_2", "flash_attention_3", "sdpa", "flash", "triton")
 _DEEP = {"model": 2, "fsdp_config": 2, "algorithms": 2, "callbacks": 2, "tp_config": 1}
+_NAMED = ("algorithms", "callbacks")
 _SUBSECTIONS = ("model.attn_config", "model.ffn_config", "model.config_overrides")
 
 
@@ -180,7 +181,8 @@ def _sharding(values: Values, facts: dict[str, Fact]) -> list[Fact]:
 def _unjudged(values: Values, text: str) -> list[tuple[str, Fact]]:
     """The keys that nobody read: of the file's own level, and below the sections that matter.
 
-    A key that a `${...}` names is a variable of the file's own.
+    A key that a `${...}` names is a variable of the file's own; a callback or an algorithm without
+    settings of its own is switched on by its name.
     """
     variables = set(re.findall(r"\$\{([A-Za-z_]\w*)\}", text))
     seen: dict[str, Fact] = {}
@@ -189,8 +191,9 @@ def _unjudged(values: Values, text: str) -> list[tuple[str, Fact]]:
         if name in values.asked or key in variables or key in values.asked:
             continue
         section = (key in _DEEP and key != "tp_config") or key in _SUBSECTIONS
-        if not section and (fact.value is not None or key != name):
-            seen.setdefault(key, fact if key == name else Fact(True, fact.line))
+        named = name.partition(".")[0] in _NAMED and key == name
+        if not section and (named or fact.value is not None or key != name):
+            seen.setdefault(key, fact if key == name and not named else Fact(True, fact.line))
     return list(seen.items())
 
 

@@ -266,7 +266,9 @@ def _within_share(facts: dict[str, Fact], mbs: int, dp: int) -> int:
     """The micro-batch that a replica's share of the batch leaves; raises `MissingFacts` where the
     last one would be smaller, which no layout says.
     """
-    share = max(1, int(facts["global_batch_size"].value) // dp)
+    share, rest = divmod(int(facts["global_batch_size"].value), dp)
+    if rest or not share:
+        return mbs  # no batch of this many replicas, which `check_layout` says
     mbs = min(mbs, share)
     if share % mbs:
         line = facts["micro_batch_size"].line
