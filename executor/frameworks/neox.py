@@ -22,13 +22,16 @@ import re
 from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents import read_yaml
-from meshplan.executor.frameworks.megatron_flags import judged
+from meshplan.executor.frameworks.megatron_flags import flags_in, judged
 from meshplan.executor.frameworks.neox_model import model_config, model_unread
 from meshplan.executor.frameworks.values import Values, put, shown, top_level
 from meshplan.planner.case.reading import Fact, IllegalConfig, Reading, Recompute, UnreadableConfig
 
-_MARKS = re.compile(
-    r"^[ \t]*[\"']?(pipe[-_]parallel[-_]size|lr[-_]decay[-_]style)[\"']?[ \t]*:", re.M
+_KEY = r"^[ \t]*[\"']?{}[\"']?[ \t]*:"
+_WHOLE = re.compile(_KEY.format("pipe[-_]parallel[-_]size"), re.M)
+_PART = tuple(
+    re.compile(_KEY.format(name), re.M)
+    for name in ("train_micro_batch_size_per_gpu", "lr[-_]decay[-_]style")
 )
 _KEYS = ("neox_keys.toml",)
 _STAGES = {"0": 0, "1": 1, "2": 2, "3": 3}
@@ -45,13 +48,33 @@ _ON_HOST = ("cpu_offload", "cpu_offload_params", "offload_optimizer", "offload_p
 
 
 def claims(name: str, text: str) -> bool:
-    """Whether a YAML file states a key that GPT-NeoX alone has."""
-    return name.endswith((".yml", ".yaml")) and bool(_MARKS.search(text))
+    """Whether a YAML file states what GPT-NeoX alone has: one key, or two together."""
+    marked = _WHOLE.search(text) or all(mark.search(text) for mark in _PART)
+    return name.endswith((".yml", ".yaml")) and bool(marked)
 
 
 def read(text: str, path: str) -> Reading:
     """A GPT-NeoX configuration; raises `UnreadableConfig` and `IllegalConfig`."""
     values = Values(_underscored(read_yaml(text)))
+    try:
+        return _reading(values, path)
+    except IllegalConfig as error:
+        raise _of_a_fork(values, error) or error from None
+
+
+def _of_a_fork(values: Values, error: IllegalConfig) -> UnreadableConfig | None:
+    """What to say of a file with a key of no release: its fork may take what GPT-NeoX refuses."""
+    known = flags_in(*_KEYS).classes
+    for name, fact in values.found.items():
+        if "." not in name and name not in known and fact.value is not None:
+            said = (
+                f"{shown(name)} is no key of GPT-NeoX but a fork's, which may allow this: {error}"
+            )
+            return UnreadableConfig(said, fact.line)
+    return None
+
+
+def _reading(values: Values, path: str) -> Reading:
     facts: dict[str, Fact] = {"virtual_stages": Fact(1, 1), "context_parallel": Fact(1, 1),
                               "expert_parallel": Fact(1, 1)}  # fmt: skip
     unread = _part_of_several(values)

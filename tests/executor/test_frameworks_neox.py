@@ -13,7 +13,7 @@ from trainer_texts import NEOX, with_line
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.executor.frameworks import read_config, recognise
-from meshplan.planner.case.reading import IllegalConfig, Reading
+from meshplan.planner.case.reading import IllegalConfig, Reading, UnreadableConfig
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
 from meshplan.planner.check.verdicts import Finding
@@ -226,6 +226,12 @@ def test_what_gpt_neox_stops_at_is_illegal(lines: tuple[str, ...], said: str) ->
     """The comparisons that its arguments, DeepSpeed's engines and its first matmul make."""
     with pytest.raises(IllegalConfig, match=said):
         read(*lines)
+
+
+def test_a_fork_may_take_what_gpt_neox_refuses() -> None:
+    """Savanna (Zymrael/savanna configs/) trains 1M tokens with max_position_embeddings 8192."""
+    with pytest.raises(UnreadableConfig, match="'operator_config' is no key of GPT-NeoX"):
+        read('"max-position-embeddings": 1024', '"operator-config": [[["hyena"], 24]]')
 
 
 @pytest.mark.parametrize(
