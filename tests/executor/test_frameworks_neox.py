@@ -275,6 +275,17 @@ def test_hostile_values_are_one_line(tmp_path: Path, lines: tuple[str, ...], sai
     assert found.text.isprintable()
 
 
+def test_a_fix_is_one_that_gpt_neox_takes(tmp_path: Path) -> None:
+    """With its pipeline engine it runs ZeRO-0 and 1: neither 2 nor 3 is offered to make 13B fit."""
+    text = NEOX
+    for line in ('"num-layers": 40', '"hidden-size": 5120', '"num-attention-heads": 40',
+                 '"attention-config": null', '"train_micro_batch_size_per_gpu": 4'):  # fmt: skip
+        text = with_line(text, line)
+    found = finding(tmp_path / "13B.yml", text)
+    assert found.verdict == "does not fit"
+    assert "zero_stage" not in (found.fix or "")
+
+
 def test_a_part_of_a_configuration_is_said_to_be_one(tmp_path: Path) -> None:
     """A file with the optimizer alone is not priced as if its degrees were 1."""
     text = "train_micro_batch_size_per_gpu: 4\nlr_decay_style: cosine\nprecision: fp16\n"
