@@ -91,7 +91,7 @@ def _selected(root: Any, name: str, written: str) -> object:
     """What OmegaConf makes of one entry; what is `written` where the file does not answer."""
     from omegaconf.errors import OmegaConfBaseException
 
-    if "${oc." in written or written.count("${") > _MOST_NESTED:  # the environment; hostile depth
+    if "${oc." in written or _is_hostile(written):  # the environment; hostile depth
         return written
     try:
         value = root
@@ -102,7 +102,14 @@ def _selected(root: Any, name: str, written: str) -> object:
     return value if isinstance(value, str | int | float | bool) else written
 
 
+def _is_hostile(value: object) -> bool:
+    """Whether a text with `${...}` is one that OmegaConf's grammar takes minutes for."""
+    text = value if isinstance(value, str) and "${" in value else ""
+    return text.count("${") > _MOST_NESTED or len(text) > _MOST_WRITTEN
+
+
 _MOST_NESTED = 20
+_MOST_WRITTEN = 500  # characters of one value that has `${...}`
 _FUNCTIONS = {
     "multiply": lambda x, y: x * y,
     "divide_ceil": lambda x, y: math.ceil(x / y),
@@ -121,7 +128,7 @@ def _nested(found: Mapping[str, Fact]) -> dict[str, Any]:
             if not isinstance(place.get(part), dict):
                 place[part] = {}
             place = place[part]
-        place.setdefault(parts[-1], fact.value)
+        place.setdefault(parts[-1], None if _is_hostile(fact.value) else fact.value)
     elsewhere = {name for fact in found.values() for name in _ROOT.findall(str(fact.value))}
     return root | {
         name: copy.deepcopy(root) for name in sorted(elsewhere - set(root))[:_MOST_ROOTS]

@@ -113,6 +113,23 @@ class Values:
         return tuple(notes)
 
 
+def top_level(values: Values) -> list[tuple[str, Fact]]:
+    """The keys of the file's own level that nobody read, each once; what is below one is its own.
+
+    A section of which something was read counts as read.
+    """
+    read_below = {name.partition(".")[0] for name in values.asked if name in values.found}
+    seen: dict[str, Fact] = {}
+    for name, fact in values.found.items():
+        key = name.partition(".")[0]
+        if key not in read_below and key not in values.asked:
+            held = Fact(True, fact.line) if "." in name or fact.value is None else fact
+            stated = "." in name or fact.value is not None
+            if stated:
+                seen.setdefault(key, held)
+    return list(seen.items())
+
+
 def near(text: str, known: Iterable[str]) -> str:
     """`; is X meant?` when one of `known` is close to `text`, else nothing."""
     match = difflib.get_close_matches(text[:100], list(known), n=1, cutoff=0.6)

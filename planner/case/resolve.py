@@ -194,6 +194,8 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
     tp, cp, pp = (count(f"{axis}_parallel") for axis in ("tensor", "context", "pipeline"))
     dp = _data_parallel(facts, tp * cp * pp)
     mbs = _micro_batch(facts, dp)
+    if reading.micro_batch_is_most and "global_batch_size" in facts:
+        mbs = _within_share(facts, mbs, dp)
     training = Training(
         seq_len=count("seq_len"),
         global_batch_size=_batch(facts, dp * mbs),
@@ -258,6 +260,21 @@ def _micro_batch(facts: dict[str, Fact], dp: int) -> int:
             total.line,
         )
     return int(mbs)
+
+
+def _within_share(facts: dict[str, Fact], mbs: int, dp: int) -> int:
+    """The micro-batch that a replica's share of the batch leaves; raises `MissingFacts` where the
+    last one would be smaller, which no layout says.
+    """
+    share, rest = divmod(int(facts["global_batch_size"].value), dp)
+    if rest or not share:
+        return mbs  # no batch of this many replicas, which `check_layout` says
+    mbs = min(mbs, share)
+    if share % mbs:
+        line = facts["micro_batch_size"].line
+        why = f"of {share} samples of a GPU the last micro-batch is smaller: not modelled"
+        raise MissingFacts((), (Fact(f"micro-batch {mbs} ({why})", line),))
+    return mbs
 
 
 def _batch(facts: dict[str, Fact], per_pass: int) -> int:

@@ -1,5 +1,6 @@
 """What is stated, changes the price, and is not understood: named, never passed over."""
 
+import time
 import tomllib
 from pathlib import Path
 
@@ -75,6 +76,17 @@ def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
     """A flag that changes layout, memory or shape and is not read is named with its reason."""
     assert named in _named(_read(flags))
     assert not _read("").unread
+
+
+@pytest.mark.parametrize(
+    "text", ["${A:-" * 3000, "${v" + "9" * 120_000 + "}", "${multiply:" * 30 + "1" + "}" * 30]
+)
+def test_interpolations_of_hostile_length_stay_as_written(text: str) -> None:
+    """OmegaConf's grammar recurses, and takes minutes for long names: it is not asked."""
+    start = time.process_time()
+    reading = read_config(f"{NEMO}  load_from: '{text}'\n", "nemo.yaml")
+    assert reading.facts["micro_batch_size"].value == 1
+    assert time.process_time() - start < 2
 
 
 @given(st.from_regex(r"[a-z]{3,9}(-[a-z]{3,9}){0,3}", fullmatch=True))
