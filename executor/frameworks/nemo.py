@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from meshplan.planner.case.limits import MAX_RESOLVED
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
@@ -75,7 +76,7 @@ def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
             OmegaConf.register_new_resolver(name, function, replace=True)
     try:
         root = OmegaConf.create(_nested(found))
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:  # its grammar's, of a `${${...`
         line = next(fact.line for fact in found.values() if "${" in str(fact.value))
         said = " ".join(str(error).split())[:100]
         raise UnreadableConfig(f"its ${{...}} are not OmegaConf's: {said}", line) from None
@@ -123,9 +124,19 @@ def _nested(found: Mapping[str, Fact]) -> dict[str, Any]:
             place = place[part]
         place.setdefault(parts[-1], fact.value)
     elsewhere = {name for fact in found.values() for name in _ROOT.findall(str(fact.value))}
-    return root | {
-        name: copy.deepcopy(root) for name in sorted(elsewhere - set(root))[:_MOST_ROOTS]
-    }
+    roots = sorted(elsewhere - set(root))[:_MOST_ROOTS]
+    if _entries(root) * (1 + len(roots)) > MAX_RESOLVED:
+        raise UnreadableConfig(
+            f"more than {MAX_RESOLVED} entries beside ${{...}} (aliases count as what they stand "
+            "for); no config has as many"
+        )
+    return root | {name: copy.deepcopy(root) for name in roots}
+
+
+def _entries(value: object) -> int:
+    """How many values OmegaConf wraps one by one."""
+    inside: Any = value.values() if isinstance(value, dict) else value
+    return 1 + (sum(map(_entries, inside)) if isinstance(value, dict | list) else 0)
 
 
 def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:

@@ -186,6 +186,8 @@ HUGE = {
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)), None),
     "aliases under many keys": (".yaml", "parallelism: {tp: 1}\na: &a [" + "1," * 9000 + "]\n"
         + "".join(f"k{i}: *a\n" for i in range(50_000)), "nanotron"),
+    "aliases beside ${...}": (".yaml", "model: {mcore_gpt: true, x: '${a}'}\n"
+        "a: &a [" + "1," * 9000 + "]\n" + "".join(f"k{i}: *a\n" for i in range(8)), "bridge"),
     "$(( unclosed": (".sh", ARGS + 'X="${X:-' + "$((" * 80_000 + '}"\n', None),
     "variables that double": (".sh", 'A="abcdefgh"\n' + 'A="$A$A"\n' * 20_000 + ARGS, None),
     "arrays that double": (".sh", "A=(x y)\n" + "A+=(${A[@]})\n" * 15_000 + ARGS, None),
@@ -212,6 +214,15 @@ def test_an_input_without_end_is_one_line(tmp_path: Path, case: str) -> None:
     assert re.search(r"more than|at most|or more|parts", finding.text), finding.text
     assert DEFECT not in finding.text
     assert exit_code([finding]) == 2
+
+
+def test_references_within_references_are_one_line(tmp_path: Path) -> None:
+    """A `${A:-${A:-...` of 3,000 is refused as what OmegaConf does not read, no defect."""
+    path = tmp_path / "config.yaml"
+    path.write_text("model: {mcore_gpt: true}\nx: " + "${A:-" * 3000 + "}" * 3000 + "\n")
+    (finding,) = check_paths([path], tools(), GIVEN, framework="bridge")
+    assert finding.verdict == "unreadable"
+    assert "OmegaConf" in finding.text
 
 
 def test_one_file_never_takes_the_report_of_a_folder(tmp_path: Path) -> None:
