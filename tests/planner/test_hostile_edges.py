@@ -343,3 +343,19 @@ def test_words_of_a_model_name_cost_their_number_and_not_its_square(tmp_path: Pa
     start = time.process_time()
     check_paths([path], tools(), GIVEN)
     assert time.process_time() - start < 2
+
+
+def test_experts_that_are_not_there_have_no_degree(tmp_path: Path) -> None:
+    """A dense script may state an expert tensor degree, as Megatron-LM's own tests do (tp2 etp4):
+    it is not looked at; an expert-parallel degree is refused by its name.
+    """
+    path = tmp_path / "train.sh"
+    facts = Settings(cluster=CLUSTER, gpus=8, seq_len=2048, vocab_size=32000)
+    dense = ARGS.replace("size 1 ", "size 2 ", 1) + "--hidden-size 64 --num-attention-heads 8 "
+    dense += "--global-batch-size 64 "
+    path.write_text(dense + "--expert-tensor-parallel-size 4")
+    (finding,) = check_paths([path], tools(), facts)
+    assert finding.verdict == "fits", finding.text
+    path.write_text(dense + "--expert-model-parallel-size 2")
+    (finding,) = check_paths([path], tools(), facts)
+    assert "expert_parallel must be 1, not 2" in finding.text
