@@ -221,7 +221,8 @@ def _check_experts(layout: Layout, model: Model) -> None:
     ep, etp = layout.expert_parallel, layout.expert_tensor_parallel
     ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
     if ep * etp > 1 and not model.is_moe:
-        raise InvalidLayout(f"{model.name} has no experts: expert_parallel must be 1, not {ep}")
+        name, degree = ("expert_parallel", ep) if ep > 1 else ("expert_tensor_parallel", etp)
+        raise InvalidLayout(f"{model.name} has no experts: {name} must be 1, not {degree}")
     if ranks % (ep * etp):
         raise InvalidLayout(
             f"expert_parallel {ep} x expert_tensor_parallel {etp} does not divide "

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.preflight import CannotRun, sbatch_options
 from meshplan.executor.launch.probe import NoTorch, find_hardware
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
@@ -73,9 +74,12 @@ def profile(
     if is_rank(os.environ):
         _measure_as_rank(options)
         return
-    starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
     try:
+        starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
+    except CannotRun as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
     except (RankFailed, SlurmFailed, NoTorch) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -41,7 +41,8 @@ from meshplan.executor.frameworks.megatron_settings import (
     training_facts,
     training_settings,
 )
-from meshplan.executor.frameworks.nemo import is_nemo, megatron_facts, resolved
+from meshplan.executor.frameworks.nemo import is_nemo, megatron_facts
+from meshplan.executor.frameworks.references import resolved
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig

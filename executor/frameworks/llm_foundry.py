@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from meshplan.executor.frameworks.documents import read_yaml
 from meshplan.executor.frameworks.llm_foundry_model import mpt_config, mpt_unread
 from meshplan.executor.frameworks.megatron_flags import judged
-from meshplan.executor.frameworks.nemo import resolved
+from meshplan.executor.frameworks.references import resolved
 from meshplan.executor.frameworks.trainers import model_of_repository
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.reading import Fact, Reading, Recompute

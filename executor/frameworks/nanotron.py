@@ -226,6 +226,7 @@ def _plain(model: Model) -> bool:
         model.gated
         and model.norm == "rmsnorm"
         and model.norms_per_layer == 2
+        and not any(kind.experts and kind.experts.router_bias for kind in model.kinds)
         and not (model.bias or model.learned_positions or model.mtp_layers or model.rare_parts)
         and all(a.window is None and a.qk_norm == "none" and not a.is_mla for a in attentions)
         and all(a.head_dim * a.heads == model.hidden and not a.out_bias for a in attentions)

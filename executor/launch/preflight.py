@@ -2,9 +2,11 @@
 
 import errno
 import re
+import shlex
 import socket
 from dataclasses import dataclass
 from importlib.metadata import requires
+from pathlib import Path
 
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.launch.probe import Found
@@ -49,6 +51,32 @@ def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
             f"give --nodes {-(-ranks // found.devices)}, or make a plan with --gpus {found.devices}"
         )
     return Placement(per_node, nodes)
+
+
+def nodes_of(plan: Plan, priced_by: Cluster | None) -> int:
+    """Hosts of the plan's ranks, where its profile says how many GPUs one has; else 1."""
+    return -(-plan.layout.world_size // priced_by.gpus_per_node) if priced_by else 1
+
+
+def sbatch_options(text: str) -> tuple[str, ...]:
+    """The words of `--slurm`, as a shell reads them; raises `CannotRun`."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise CannotRun(f"--slurm {text!r}: {error}; quote it as a shell would") from None
+
+
+def check_data(path: Path) -> None:
+    """Raise `CannotRun` unless the tokens' file can be opened; its length each rank checks."""
+    if path.exists() and not path.is_file():
+        raise CannotRun(f"--data {path}: not a file; give a flat file of tokens")
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise CannotRun(f"--data {path}: {error.strerror}; give a flat file of tokens") from None
+    if empty:
+        raise CannotRun(f"--data {path}: empty; give a flat file of tokens")
 
 
 def check_rendezvous(text: str) -> None:

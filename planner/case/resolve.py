@@ -203,7 +203,8 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
         optimizer=facts.get("optimizer", Fact("adamw", 1)).value,
     )
     vpp = _virtual_stages(facts, reading, model, pp)
-    etp = tp if reading.expert_tensor_follows and model.is_moe else 1
+    follows = tp if reading.expert_tensor_follows else 1
+    etp = count("expert_tensor_parallel") if "expert_tensor_parallel" in facts else follows
     options = {name: facts[name].value for name in _OPTIONS if name in facts}
     layout = Layout(
         data_parallel=dp,
@@ -212,9 +213,7 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
         virtual_stages=vpp,
         context_parallel=cp,
         expert_parallel=count("expert_parallel"),
-        expert_tensor_parallel=count("expert_tensor_parallel")
-        if "expert_tensor_parallel" in facts
-        else etp,
+        expert_tensor_parallel=etp if model.is_moe else 1,  # engines look at it for experts only
         zero_stage=facts.get("zero_stage", Fact(0, 1)).value,
         shard_group=_shard_group(facts, dp * cp),
         micro_batch_size=mbs,

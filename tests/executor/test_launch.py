@@ -33,7 +33,7 @@ RANKS = {
     "refusing_rank": """
         import os, sys, time
         if os.environ["RANK"] == "0":
-            print("rank 0: 7 heads do not divide by 2", file=sys.stderr)
+            print("7 heads do not divide by 2", file=sys.stderr)
             sys.exit(2)
         time.sleep(600)
         """,
@@ -76,7 +76,7 @@ def test_command_on_one_host_and_on_two() -> None:
     [
         pytest.param("raising_rank", "rank 1: ValueError: the matrix is not square", id="raises"),
         pytest.param("dying_rank", "rank 1: was killed by SIGKILL (out of memory?)", id="killed"),
-        pytest.param("refusing_rank", "rank 0: rank 0: 7 heads do not divide by 2", id="exits"),
+        pytest.param("refusing_rank", "rank 0: 7 heads do not divide by 2", id="exits"),
     ],
 )
 def test_the_failing_ranks_own_error_comes_first(folder: Path, module: str, message: str) -> None:
