@@ -81,7 +81,8 @@ def read(text: str, path: str) -> Reading:
     return Reading(
         framework="llm-foundry", engine=ENGINE, path=path, facts=facts, model_config=config,
         recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
-        notes=(*notes, *noted), unread=(*unread, *not_understood), micro_batch_is_most=True,
+        notes=(*notes, *noted), unread=(*unread, *values.nested(), *not_understood),
+        micro_batch_is_most=True,
     )  # fmt: skip
 
 
@@ -154,9 +155,11 @@ def _optimizer(values: Values, facts: dict[str, Fact]) -> list[Fact]:
 
 def _sharding(values: Values, facts: dict[str, Fact]) -> list[Fact]:
     """Adds the ZeRO stage; what of FSDP is not understood."""
-    if not values.has("fsdp_config") or not any(n.startswith("fsdp_config.") for n in values.found):
+    if not any(name.startswith("fsdp_config.") for name in values.found):
         facts["zero_stage"] = Fact(0, 1)
-        return []
+        bare = values.found.get("fsdp_config")
+        why = "nothing is DDP and {} is FSDP: remove it, or state sharding_strategy"
+        return [Fact(f"fsdp_config without a key ({why})", bare.line)] if bare is not None else []
     stated = values.get("fsdp_config.sharding_strategy") or Fact("FULL_SHARD", 1)
     facts["zero_stage"] = values.word(_STRATEGIES, "fsdp_config.sharding_strategy") or Fact(3, 1)
     group = values.count("fsdp_config.data_parallel_shard_degree", least=-1)

@@ -92,7 +92,7 @@ def _reading(values: Values, path: str) -> Reading:
     return Reading(
         framework="gpt-neox", engine=engine, path=path, facts=facts, model_config=config,
         recompute=recompute, ignored=values.ignored(), notes=tuple(noted),
-        unread=(*unread, *not_understood),
+        unread=(*unread, *values.nested(), *not_understood),
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def _optimizer(values: Values, facts: dict[str, Fact]) -> list[Fact]:
 def _zero(values: Values, facts: dict[str, Fact]) -> list[Fact]:
     """Adds the ZeRO stage; raises `IllegalConfig` where DeepSpeed stops."""
     stage = values.word(_STAGES, "zero_optimization.stage")
-    if stage is None and values.has("zero_optimization"):
+    if stage is None and any(name.startswith("zero_optimization.") for name in values.found):
         line = values.found["zero_optimization"].line
         raise IllegalConfig("zero_optimization without a stage: GPT-NeoX stops; state one", line)
     facts["zero_stage"] = stage = stage or Fact(0, 1)
@@ -234,6 +234,7 @@ def _on_host(values: Values) -> list[Fact]:
     for name in _ON_HOST:
         where = f"zero_optimization.{name}"
         stated = values.get(f"{where}.device", where)
+        values.asked.discard(where)
         values.asked |= {each for each in values.found if each.startswith(f"{where}.")}
         if stated is not None and str(stated.value).lower() not in ("false", "none"):
             why = "what is kept on the host is not modelled"

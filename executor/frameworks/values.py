@@ -102,6 +102,13 @@ class Values:
         """The names that nobody asked for."""
         return tuple(name for name, fact in self.found.items() if name not in self.asked)
 
+    def nested(self) -> list[Fact]:
+        """What was asked for as a value and is a section: not understood, one line each."""
+        parents = {name.rpartition(".")[0] for name in self.found}
+        why = "a section, where a value is read"
+        return [Fact(f"{name} ({why})", self.found[name].line)
+                for name in sorted(parents & self.asked) if name in self.found]  # fmt: skip
+
     def suspects(self, known: Iterable[str]) -> tuple[str, ...]:
         """A note for each ignored name that looks like a misspelling of a `known` one."""
         wanted = [name for name in known if name not in self.found]

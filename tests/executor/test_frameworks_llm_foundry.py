@@ -174,6 +174,7 @@ def test_a_longer_context_of_rope_is_no_other_shape() -> None:
         ("  sharding_strategy: HYBRID_SHARD", "fsdp_config.sharding_strategy HYBRID_SHARD"),
         ("  activation_cpu_offload: true", "fsdp_config.activation_cpu_offload"),
         ("  a_key_of_next_year: 7", "a_key_of_next_year (not known)"),
+        ("  mixed_precision: {param_dtype: fp32}", "mixed_precision (a section"),
         ("    attn_impl: torch", "attn_impl 'torch'"),
         ("  expansion_ratio: 2.75", "feed-forward width 5632"),
         ("a_key_of_next_year: 7", "a_key_of_next_year (not known)"),
@@ -236,6 +237,12 @@ def test_without_fsdp_nothing_is_sharded() -> None:
     """No `fsdp_config` is DDP."""
     text = FOUNDRY[: FOUNDRY.index("fsdp_config:")]
     assert read_config(text, "mpt.yaml").facts["zero_stage"].value == 0
+
+
+def test_an_empty_fsdp_config_is_asked_about() -> None:
+    """Null is DDP, and an empty mapping is FSDP with its defaults."""
+    text = FOUNDRY[: FOUNDRY.index("fsdp_config:")]
+    assert "fsdp_config without a key" in named(read_config(f"{text}fsdp_config:\n", "mpt.yaml"))
 
 
 def test_a_search_for_the_micro_batch_is_asked_for(tmp_path: Path) -> None:

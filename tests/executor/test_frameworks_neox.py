@@ -130,6 +130,7 @@ def test_numbers_of_parameters(lines: tuple[str, ...], vocab: int, published: in
         (('"pipe-parallel-size": 4', '"model-parallel-size": 2'),
          {"pipeline_parallel": 4, "tensor_parallel": 2}),
         (('"gradient_accumulation_steps": null',), {"num_micro_batches": 1}),
+        (('"zero_optimization": null',), {"zero_stage": 0}),
         (('"num_nodes": 4', '"num_gpus": 8'), {"gpus": 32}),
         (('"fp16": {"enabled": true, "type": "bfloat16"}',), {"precision": "bf16"}),
         (('"fp16": {"enabled": false}',), {"precision": "fp32"}),
@@ -170,6 +171,8 @@ def test_how_keys_are_taken(lines: tuple[str, ...], expected: dict[str, object])
         ('"curriculum_learning": {"enabled": true}', "curriculum_learning"),
         ('"train_micro_batch_size_per_gpu": null', "no train_micro_batch_size_per_gpu"),
         ('"num-layers": null', "no num_layers"),
+        ('"attention-config": {"flash": 24}', "attention_config (a section"),
+        ('"pipe-parallel-size": {"size": 4}', "pipe_parallel_size (a section"),
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_is_named(tmp_path: Path, line: str, said: str) -> None:
