@@ -537,7 +537,10 @@ FAMILIES: dict[str, Family] = {
         mlp_bias=("mlp_bias", False),
     ),
     "granitemoehybrid": Family(
-        mixers=layers.all_recurrent, recurrent=recurrent.mamba2, experts=GRANITE_EXPERTS
+        mixers=layers.all_recurrent,
+        recurrent=recurrent.mamba2,
+        experts=replace(GRANITE_EXPERTS, dense_ffn=("shared_intermediate_size",)),
+        experts_when=("num_local_experts",),
     ),
     "nemotron_h": Family(
         head_dim=128,

@@ -84,6 +84,7 @@ class Family:
     further_norms, numbers   see `Layer`
     head_bias      a bias for each token of the vocabulary
     tied           what an absent `tie_word_embeddings` means
+    experts_when   the field without which, or at 0, no layer has experts
     modules        fields of the number of multi-token-prediction modules
     defaults       what absent fields mean that published files of the family leave out
     adjust         for what no line says: the last word on the model
@@ -176,7 +177,8 @@ def _words(family: Family, f: Fields) -> tuple[Words, Words]:
         return family.parts(f)
     mixers = listed(f, *family.listed_as, words=MIXERS) or family.mixers(f)
     dense = ("dense",) * f.num_layers
-    if family.experts is None or (family.experts_when and not f.present(*family.experts_when)):
+    found = f.present(*family.experts_when) if family.experts_when else ("", 1)
+    if family.experts is None or found is None or found[1] == 0:
         return mixers, dense
     stated = listed(f, "mlp_layer_types", words=FEED_FORWARDS)
     return mixers, stated or family.experts.layers(f)
