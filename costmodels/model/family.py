@@ -87,6 +87,7 @@ class Family:
     experts_when   the field without which, or at 0, no layer has experts
     modules        fields of the number of multi-token-prediction modules
     defaults       what absent fields mean that published files of the family leave out
+    flattened      sections whose fields are read as if they stood beside them
     adjust         for what no line says: the last word on the model
     """
 
@@ -135,12 +136,16 @@ class Family:
     tied: bool = False
     modules: Names = ()
     defaults: tuple[tuple[str, int], ...] = ()
+    flattened: Names = ()
     adjust: Callable[[Fields, Model], Model] | None = None
 
 
 def read_family(family: Family, f: Fields) -> Model:
     """The model that `f`, a configuration of this family, describes; raises `UnsupportedModel`."""
     f = f.changed({key: value for key, value in family.defaults if f.config.get(key) is None})
+    for name in family.flattened:
+        section = f.section(name)
+        f = f.changed(section.config) if section else f
     mixers, feed_forwards = _words(family, f)
     layers = _layers(family, f, mixers, feed_forwards)
     kinds = tuple(dict.fromkeys(layers))
