@@ -27,6 +27,7 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.intervals import Asked, asked_of
 from meshplan.hardware_profiles.load import UnknownProfile
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.runs.clusters import cluster_of
@@ -53,6 +54,14 @@ class Run:
     measured: Measured
     assumed: tuple[str, ...]
     step_graph: bool = False
+
+    @property
+    def asked(self) -> Asked:
+        """What the error of its prediction is known to depend on."""
+        return asked_of(
+            self.engine.name, self.cluster.gpu.name, gpus=self.layout.world_size,
+            precision=self.training.precision, is_moe=self.model.is_moe,
+        )  # fmt: skip
 
     @property
     def group(self) -> tuple[Any, ...]:
