@@ -161,6 +161,10 @@ class KernelHabits(Frozen):
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     adapts_all      LoRA beside every linear layer; beside the attention's alone it costs little
+    graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
+                    "attention" with its norms and projections, "mlp" the dense feed-forward
+                    (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e scripts/performance/configs/qwen/
+                    qwen3_workload_base_configs.py)
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
     """
 
@@ -179,6 +183,7 @@ class KernelHabits(Frozen):
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
     adapts_all: bool = False
+    graphed: tuple[Literal["attention", "mlp"], ...] = ()
     sink_token_s: float = Field(default=0.0, ge=0)
 
     flash_attention: bool

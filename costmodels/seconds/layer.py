@@ -145,6 +145,7 @@ class Pricer:
 
     weights_leave   1 where the ranks that share weights are on several nodes, else 0
     gradient_bytes  moved for each number of a weight's gradient after its product
+    graphed         parts of a layer that the host issues as one graph
     """
 
     device: Device
@@ -158,6 +159,7 @@ class Pricer:
     expert_overlap: Number = 0.0
     weights_leave: Number = 0.0
     gradient_bytes: float = 0.0
+    graphed: tuple[str, ...] = ()
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -254,6 +256,8 @@ class Pricer:
         return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * self._scale(op)
 
     def _launches(self, op: Operation, direction: Direction) -> int:
+        if self.graphed and _part_of_layer(op) in self.graphed:
+            return 0
         if isinstance(op, Pointwise):
             return 0 if direction == "weight_grad" else op.kernels
         if isinstance(op, Matmul):
@@ -285,6 +289,12 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
+
+
+def _part_of_layer(op: Operation) -> str:
+    if "moe" in op.modules:
+        return "experts"
+    return "mlp" if "mlp" in op.modules else "attention"
 
 
 def _count(op: Communication, direction: Direction) -> Number:

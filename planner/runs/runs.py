@@ -175,7 +175,11 @@ def _stages(
 ) -> tuple[Stage, ...]:
     """As the row states them, or as its engine would cut them."""
     if not row.stages:
-        return stages_with(_stage_counts(row, model, number, engine), recompute)
+        counts = _stage_counts(row, model, number, engine)
+        share = row.facts.recomputed_share
+        if share:
+            return tuple(Stage(n, 0, round(n * share)) for n in counts)
+        return stages_with(counts, recompute)
     found = [re.fullmatch(r"(\d{1,5})/(\d{1,5})/(\d{1,5})", word) for word in row.stages.split()]
     stages = tuple(Stage(*map(int, each.groups())) for each in found if each)
     if len(stages) != len(found) or len(stages) != number:
