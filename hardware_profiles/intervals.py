@@ -170,7 +170,9 @@ class Covered:
         if not self.gpus:
             return ()
         covered = {
-            f"{asked.gpu} GPUs": asked.gpu in self.gpus,
+            "GPUs of this kind" if asked.gpu == "any" else f"{asked.gpu} GPUs": (
+                asked.gpu in self.gpus
+            ),
             asked.precision: _width(asked.precision) in self.widths,
             f"{asked.model} models": asked.model in self.models,
             f"{asked.gpus:,} GPUs": asked.gpus <= FARTHER * self.largest,
