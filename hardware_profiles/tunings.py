@@ -25,8 +25,9 @@ FAMILIES = {
     "b300": "blackwell", "gb200": "blackwell", "gb300": "blackwell", "mi250x": "cdna2",
     "mi300x": "cdna3", "mi325x": "cdna3", "mi350x": "cdna4", "mi355x": "cdna4", "cpu": "cpu",
 }  # fmt: skip
-"""GPU family by the first word of a GPU's name: what constants learnt on one may hold for on another.
-Workstation and gaming chips are in none."""
+"""GPU family by the first word of a GPU's name: constants learnt on one may hold for the others.
+Workstation and gaming chips are in none.
+"""
 
 
 class Tuning(Frozen):
