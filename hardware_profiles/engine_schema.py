@@ -84,6 +84,7 @@ class State(Frozen):
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
+    frozen_8bit         in 8-bit training frozen weights are kept in 8 bits, without a 16-bit copy
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     """
 
@@ -103,6 +104,7 @@ class State(Frozen):
     zero_1_reduces_late: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False
+    frozen_8bit: bool = False
     one_table_per_rank: bool = False
 
 

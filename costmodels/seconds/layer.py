@@ -209,6 +209,8 @@ class Pricer:
         )
 
     def _saved(self, op: Operation) -> Number:
+        if self.adapters_only and not self.adapts_all and _feeds_frozen_alone(op):
+            return 0.0
         feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
         return op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
 
@@ -289,6 +291,15 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
+
+
+def _feeds_frozen_alone(op: Operation) -> bool:
+    """Whether a fused kernel's output is the input of frozen products only, whose gradients nobody
+    wants: an adapter beside the attention's projections reads neither the feed-forward's input nor
+    its activation.
+    """
+    frozen = ("feed_forward_norm", "activation")
+    return isinstance(op, Pointwise) and op.kernels == 1 and op.name in frozen
 
 
 def _part_of_layer(op: Operation) -> str:

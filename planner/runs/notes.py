@@ -163,7 +163,8 @@ NVIDIA = ("nemo", "megatron-bridge")
 
 def _of_recompute(cells: Cells) -> Said:
     words = (cells.get("recompute") or "").lower()
-    if found := OF_LAYERS.search(words):
+    noted = (cells.get("note") or "").lower().partition("recompute: full")[2].partition(";")[0]
+    if found := OF_LAYERS.search(words) or OF_LAYERS.search(noted):
         some, layers = int(found[1]), int(found[2])
         if 0 < some <= layers:
             yield "recomputed_share", f"{some / layers:.4g}"

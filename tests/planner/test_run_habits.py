@@ -238,6 +238,7 @@ def test_graphs_of_parts_of_a_layer(scopes: str, part: tuple[str, ...], fewer: b
             id="3 (0.55 / 0.50 - 1) x 32 = 9.6",
         ),
         pytest.param("selective: fraction of blocks, not stated", "", 0, id="not said"),
+        pytest.param("full", "recompute: full, block, 8 of 32 layers (ACL=8)", 8, id="in a note"),
         pytest.param("full", "", 32, id="all of them"),
     ],
 )
