@@ -161,7 +161,9 @@ def kept_state(state: State, training: Training) -> State:
         whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0}
         state = state.model_copy(update=whole)
     if training.adapters_only:
-        frozen = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
-        return state.model_copy(update=dict.fromkeys(frozen, 0.0))
+        trained = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
+        eight_bit = state.frozen_8bit and training.precision in ("fp8", "mxfp8")
+        weights = {"weight_bytes": 1.0} if eight_bit else {}
+        return state.model_copy(update=dict.fromkeys(trained, 0.0) | weights)
     moments = MOMENT_BYTES.get(training.optimizer, state.moment_bytes)
     return state.model_copy(update={"moment_bytes": moments})

@@ -28,6 +28,7 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.intervals import Asked, asked_of
 from meshplan.hardware_profiles.load import UnknownProfile
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 from meshplan.hardware_profiles.schema import Cluster
@@ -55,6 +56,14 @@ class Run:
     measured: Measured
     assumed: tuple[str, ...]
     step_graph: bool = False
+
+    @property
+    def asked(self) -> Asked:
+        """What the error of its prediction is known to depend on."""
+        return asked_of(
+            self.engine.name, self.cluster.gpu.name, gpus=self.layout.world_size,
+            precision=self.training.precision, is_moe=self.model.is_moe,
+        )  # fmt: skip
 
     @property
     def group(self) -> tuple[Any, ...]:
@@ -177,7 +186,11 @@ def _stages(
 ) -> tuple[Stage, ...]:
     """As the row states them, or as its engine would cut them."""
     if not row.stages:
-        return stages_with(_stage_counts(row, model, number, engine), recompute)
+        counts = _stage_counts(row, model, number, engine)
+        share = row.facts.recomputed_share
+        if share:
+            return tuple(Stage(n, 0, round(n * share)) for n in counts)
+        return stages_with(counts, recompute)
     found = [re.fullmatch(r"(\d{1,5})/(\d{1,5})/(\d{1,5})", word) for word in row.stages.split()]
     stages = tuple(Stage(*map(int, each.groups())) for each in found if each)
     if len(stages) != len(found) or len(stages) != number:
