@@ -59,7 +59,7 @@ class Asked:
     """What a prediction is of, as far as its error is known to depend on it.
 
     gpu    the family
-    model  its kind: "dense" or "experts"
+    model  its kind (`Model.kind`): "dense", "experts", or "state"
     """
 
     engine: str
@@ -287,7 +287,6 @@ def _ratio(row: dict[str, str]) -> Ratio:
     )  # fmt: skip
 
 
-def asked_of(engine: str, gpu: str, *, gpus: int, precision: str, is_moe: bool) -> Asked:
-    """With the family of `gpu`, the name of a profile, and the kind of the model."""
-    kind = "experts" if is_moe else "dense"
-    return Asked(engine, gpu_family(gpu), gpus, precision, kind)
+def asked_of(engine: str, gpu: str, *, gpus: int, precision: str, model: str) -> Asked:
+    """With the family of `gpu`, the name of a profile."""
+    return Asked(engine, gpu_family(gpu), gpus, precision, model)

@@ -242,6 +242,15 @@ class Model:
         return max((kind.experts.experts for kind in self.kinds if kind.experts), default=0)
 
     @property
+    def kind(self) -> str:
+        """What errors of prediction are told apart by: layers with a "state" or chosen keys, else
+        "experts", else "dense".
+        """
+        if any(kind.recurrent or kind.attention.indexer for kind in self.kinds):
+            return "state"
+        return "experts" if self.is_moe else "dense"
+
+    @property
     def rare_parts(self) -> tuple[str, ...]:
         """Parts that training frameworks do not have in common, in words: where they are not built
         or written, that is said with these.

@@ -24,7 +24,7 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     cluster, training = step_model.setting.cluster, step_model.setting.training
     asked = asked_of(
         step_model.setting.engine.name, cluster.gpu.name, gpus=step_model.layout.world_size,
-        precision=training.precision, is_moe=step_model.setting.model.is_moe,
+        precision=training.precision, model=step_model.setting.model.kind,
     )  # fmt: skip
     times, peaks = step_time_interval(asked), reserved_interval(asked)
     memory = stage_memory(step_model)

@@ -62,7 +62,7 @@ class Run:
         """What the error of its prediction is known to depend on."""
         return asked_of(
             self.engine.name, self.cluster.gpu.name, gpus=self.layout.world_size,
-            precision=self.training.precision, is_moe=self.model.is_moe,
+            precision=self.training.precision, model=self.model.kind,
         )  # fmt: skip
 
     @property

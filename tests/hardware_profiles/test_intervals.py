@@ -124,7 +124,7 @@ def test_every_engine_has_an_interval(gpu: str) -> None:
     """
     for engine in engine_names():
         few, many = (
-            asked_of(engine, gpu, gpus=n, precision="bf16", is_moe=False) for n in (8, 2**20)
+            asked_of(engine, gpu, gpus=n, precision="bf16", model="dense") for n in (8, 2**20)
         )
         for around_it in (step_time_interval, reserved_interval):
             found, wide = around_it(few), around_it(many)
