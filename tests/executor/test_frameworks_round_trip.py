@@ -17,7 +17,7 @@ from random_plans import (
 from meshplan.costmodels.layout import SCHEDULES, InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, read_config
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load_models import model_names
@@ -221,3 +221,20 @@ def test_nanotron_cuts_the_model_that_its_file_describes(name: str, pp: int) -> 
     assert not differences(layout, training, back, exported)
     unsaid = {each.name for each in exported.cannot_say}
     assert ("layout.stages" in unsaid) == (name != "llama-3.1-8b")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8", "mxfp8", "nvfp4"])
+def test_bridge_reads_the_narrow_gradients_that_it_writes(precision: Precision) -> None:
+    """An engine of 16-bit gradients has its mixed precision written out; what a named recipe sets
+    to the same value is understood."""
+    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(32),))
+    training = Training(seq_len=2048, global_batch_size=8, precision=precision)
+    plan = plan_of("llama-3.1-8b", layout, training).model_copy(
+        update={"engine": "megatron-bridge"}
+    )
+    exported = FRAMEWORKS["bridge"].export(plan, 8)
+    for file, text in exported.files.items():
+        reading = read_config(text, file)
+        back = resolve(reading, missing_facts(plan, exported), Settings())
+        assert not differences(layout, training, back, exported)
+        assert back.engine.name == "megatron-bridge"
