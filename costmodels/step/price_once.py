@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.grid import Floats
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.seconds.layer import exposed_s
 
 Bools = NDArray[np.bool_]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.packing import at_least
 from meshplan.planner.bounds.split import least_of_splits
 from meshplan.planner.problem.coefficients import ABSENT

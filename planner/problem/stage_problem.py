@@ -17,13 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from meshplan.costmodels.grid import Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED, Vector
-from meshplan.planner.problem.alike import Alike, Pipelines, run_as
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
+from meshplan.planner.problem.same_pipeline import Pipelines, SamePipeline, run_as
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 UNPRICED = {"layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "forward_ns", "input_grad_ns",
@@ -73,10 +73,10 @@ class StageProblem(Pipelines):
     m: int
 
     @cached_property
-    def alone(self) -> Alike:
+    def alone(self) -> SamePipeline:
         """The same as layouts of which there is one."""
         shared = {field.name: getattr(self, field.name) for field in fields(Pipelines)}
-        return Alike(**shared, m=np.array([self.m]))
+        return SamePipeline(**shared, m=np.array([self.m]))
 
     @cached_property
     def layer_ns(self) -> tuple[tuple[int, ...], ...]:

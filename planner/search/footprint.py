@@ -155,7 +155,7 @@ class _Memory:
         self.solver = Solver()
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
-        if len(self.space.grid):
+        if len(self.space.layouts):
             self.coefficients = price_space(q, self.space, price)
             self.capacity_kib = self.coefficients.cap_kib
 
@@ -177,7 +177,7 @@ class _Memory:
             problem = stage_problem(self.space, coefficients, row, variant)
             plan = self._plan(problem)
             if plan is not None:
-                layout = layout_of_row(self.space.grid, row, variant, plan)
+                layout = layout_of_row(self.space.layouts, row, variant, plan)
                 peaks = tuple(map(coefficients.reserved_bytes, plan.peak_kib))
                 return Fit(self.question.gpus, layout, peaks)
         return None
@@ -213,12 +213,12 @@ class _Memory:
 
 def _plain_where_it_can_be(space: Space) -> Space:
     """`space` without the rows of several chunks per rank that may have one as well."""
-    grid, kept = space.grid, np.ones(len(space.grid), dtype=bool)
-    for rows in space.shapes(np.flatnonzero(grid.virtual_stages == 2)):
-        pp, m = grid.pipeline_parallel[rows[0]], grid.num_micro_batches[rows[0]]
+    layouts, kept = space.layouts, np.ones(len(space.layouts), dtype=bool)
+    for rows in space.shapes(np.flatnonzero(layouts.virtual_stages == 2)):
+        pp, m = layouts.pipeline_parallel[rows[0]], layouts.num_micro_batches[rows[0]]
         legal = legal_schedules(space.model, space.legality, space.pins, int(pp), int(m))
         kept[rows] = all(chunks > 1 for _, chunks in legal)
-    return replace(space, grid=grid.take(np.flatnonzero(kept)))
+    return replace(space, layouts=layouts.take(np.flatnonzero(kept)))
 
 
 def _on_host(pins: Pins) -> Pins:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 from meshplan.planner.stages.cpsat import Outcome, Solved, solve_model
 

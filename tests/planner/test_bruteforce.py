@@ -37,11 +37,11 @@ def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int
     """The best objective over every layout, cut and mix; None if nothing fits."""
     q = question
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
-    if not len(space.grid):
+    if not len(space.layouts):
         return None
     coefficients = price_space(q, space, price)
     best: int | None = None
-    for row in range(len(space.grid)):
+    for row in range(len(space.layouts)):
         for variant in space.variants(row):
             problem = stage_problem(space, coefficients, row, variant)
             for stages in every_plan(problem):

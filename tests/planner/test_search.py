@@ -126,11 +126,11 @@ def test_chunks_are_priced_as_chunks() -> None:
     space = enumerate_space(
         asked.model, asked.training, 512, asked.engine, parse_pins({"pipeline_parallel": "8"}), 8
     )
-    for row, chunks in enumerate(space.grid.virtual_stages.tolist()):
+    for row, chunks in enumerate(space.layouts.virtual_stages.tolist()):
         variants = space.variants(row)
         assert variants
         assert all(chunks in (0, min(v.virtual_stages, 2)) for v in variants)
-        away = space.grid.expert_parallel[row] * space.grid.expert_tensor_parallel[row] > 8
+        away = space.layouts.expert_parallel[row] * space.layouts.expert_tensor_parallel[row] > 8
         assert bool(away) == (chunks > 0)
 
 
@@ -149,10 +149,10 @@ def test_a_tied_table_is_held_once_where_both_ends_meet() -> None:
     q = asked
     space = enumerate_space(q.model, q.training, 8, q.engine, q.pins, 8)
     prices = price_space(q, space, closed_form)
-    for row, variants in enumerate(map(space.variants, range(len(space.grid)))):
+    for row, variants in enumerate(map(space.variants, range(len(space.layouts)))):
         assert len({variant.schedule in V_SHAPED for variant in variants}) == 1
         if variants[0].schedule in V_SHAPED:
-            assert space.grid.tensor_parallel[row] == space.grid.tensor_parallel[row - 1]
+            assert space.layouts.tensor_parallel[row] == space.layouts.tensor_parallel[row - 1]
             second_kib = prices.head_state_kib[row - 1] - prices.head_state_kib[row]
             assert second_kib == pytest.approx(prices.embedding_state_kib[row], abs=2)
 
@@ -199,5 +199,5 @@ def test_search_opens_few_of_many(asked: Question, price: Pricer) -> None:
     q = asked
     space = enumerate_space(q.model, q.training, 16, q.engine, q.pins, 8)
     result = search(asked, price=price)
-    assert result.candidates > len(space.grid) > 100
+    assert result.candidates > len(space.layouts) > 100
     assert result.cpsat_solves < result.candidates / 10

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.packing import at_least
 from meshplan.planner.bounds.recompute import Ranks
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
