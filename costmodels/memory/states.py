@@ -54,7 +54,7 @@ class Memory:
 
     @property
     def allocated(self) -> Number:
-        """All of it."""
+        """The sum of all categories on the device."""
         return self.states + self.activations + self.transient
 
     @property

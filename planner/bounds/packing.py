@@ -159,7 +159,7 @@ def _rank_times(same: SamePipeline, stack: _Stack, below: Ints | None) -> Floats
 
 
 def _each(values: "NDArray[Number]") -> "NDArray[Number]":
-    """One number per layout, for arrays by [layout, rank, layers]."""
+    """A number per layout, shaped to broadcast against [layout, rank, layers]."""
     return values[:, None, None]
 
 

@@ -212,7 +212,7 @@ class _Memory:
 
 
 def _plain_where_it_can_be(space: Space) -> Space:
-    """`space` without the rows of several chunks per rank that may have one as well."""
+    """`space` without rows of several chunks per rank where one chunk is allowed too."""
     layouts, kept = space.layouts, np.ones(len(space.layouts), dtype=bool)
     for rows in space.shapes(np.flatnonzero(layouts.virtual_stages == 2)):
         pp, m = layouts.pipeline_parallel[rows[0]], layouts.num_micro_batches[rows[0]]
