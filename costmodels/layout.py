@@ -19,9 +19,9 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RecomputeModule = Literal[
     "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "linear_half"
 ]
-"""What selective recompute replays. `linear_half` is every second matrix product of a layer, which
-with
-`pointwise` is torchtitan's per-operation policy; the others are modules of Megatron-Core."""
+"""What selective recompute replays. `linear_half` is every second matrix product of a layer;
+with `pointwise` it is torchtitan's per-operation policy. The others are modules of Megatron-Core.
+"""
 
 MODES = ("none", "selective", "full")
 """How much of a layer the backward pass recomputes; grids of prices have them in this order."""
@@ -66,9 +66,8 @@ class Stage:
 class Layout:
     """The parallel degrees, the sharding, the schedule and the stages.
 
-    stages            one per virtual stage in model order, pipeline_parallel * virtual_stages of
-                      them;
-                      the embedding belongs to the first and the head to the last
+    stages            pipeline_parallel * virtual_stages of them, in model order; the embedding
+                      belongs to the first and the head to the last
     shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
     selective_modules what a selectively recomputed layer replays
     modules_apart     multi-token-prediction modules are on the stage before the last, which has the

@@ -86,7 +86,7 @@ class Pass:
 
     @property
     def total_s(self) -> Number:
-        """All of it."""
+        """Computing and exposed communication."""
         return self.compute_s + self.exposed_s
 
 
@@ -124,7 +124,7 @@ class Cost:
 
     @property
     def backward_room_s(self) -> Number:
-        """Seconds of them under which the traffic of weights may hide."""
+        """Seconds of the backward under which the traffic of weights may hide."""
         return self.replay.room_s + self.input_grad.room_s + self.weight_grad.room_s
 
     @property
@@ -172,7 +172,7 @@ class Pricer:
     def saved_bytes(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Number:
-        """What the backward finds kept when those of the `replayed` modules run again in it."""
+        """Bytes kept for the backward if operations of the `replayed` modules run again in it."""
         again = _replayed(operations, replayed)
         kept = [op for op in operations if all(op is not other for other in again)]
         return sum(self._saved(op) for op in kept)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.elementwise import Condition, Number, where
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import SCHEDULES, Layout
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
 from meshplan.costmodels.memory.states import gathered_bytes, kept_state
 from meshplan.costmodels.model.parameters import (
@@ -77,9 +77,9 @@ class Sent(NamedTuple):
 class Rank:
     """One rank under `layout`, or an array of them under each layout of a grid."""
 
-    layout: Layout | Grid
+    layout: Layout | Layouts
 
-    def __init__(self, setting: Setting, layout: Layout | Grid) -> None:
+    def __init__(self, setting: Setting, layout: Layout | Layouts) -> None:
         self.setting, self.layout = setting, layout
         self._operations: dict[int, tuple[Operation, ...]] = {}
         self._costs: dict[tuple[int, str], Cost] = {}
@@ -234,7 +234,7 @@ class Rank:
         alone = la.pipeline_parallel == 1
         v_shaped = (
             np.isin(la.schedule, [SCHEDULES.index(name) for name in V_SHAPED])
-            if isinstance(la, Grid)
+            if isinstance(la, Layouts)
             else la.schedule in V_SHAPED
         )
         return (alone & (la.virtual_stages <= 1)) | (one & (alone | v_shaped))
@@ -350,7 +350,7 @@ class Rank:
 
 def beside(
     setting: Setting,
-    layout: Layout | Grid,
+    layout: Layout | Layouts,
     sent: Sent,
     forward_room_s: Number,
     backward_room_s: Number,

@@ -31,7 +31,7 @@ from meshplan.executor.launch.preflight import (
 from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
 from meshplan.executor.launch.report import print_result, print_tournament
 from meshplan.executor.launch.results import RunResult
-from meshplan.executor.launch.run import TIMEOUT_S, Settings, job_of, run_plan, tournament
+from meshplan.executor.launch.run import TIMEOUT_S, RunSettings, job_of, run_plan, tournament
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
@@ -150,7 +150,7 @@ class Where:
     started: bool
 
 
-def _settings(plan: Plan, starter: Starter, where: Where) -> Settings:
+def _settings(plan: Plan, starter: Starter, where: Where) -> RunSettings:
     """Preflight: where the ranks go, and what the user should know before they start."""
     by_hand = starter.launcher is Launcher.torchrun
     if where.nodes and where.nodes > 1 and where.rendezvous is None and by_hand:
@@ -173,7 +173,7 @@ def _settings(plan: Plan, starter: Starter, where: Where) -> Settings:
         check_host(plan, placement, found, priced_by)
         for line in notices(plan, placement, found, priced_by):
             typer.echo(f"note: {line}", err=True)
-    return Settings(
+    return RunSettings(
         placement=placement,
         starter=starter,
         rendezvous=where.rendezvous,
@@ -190,7 +190,7 @@ def _versions(found: Found | None) -> dict[str, str]:
     return {**said, "cuda": found.cuda} if found.cuda else said
 
 
-def _shown(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> str:
+def _shown(plan: Plan, engine: EngineName, settings: RunSettings, out: Path) -> str:
     if engine == "native":
         return settings.starter.shown(job_of(settings, out), out)
     exported = export_for(engine, plan, settings)
@@ -199,7 +199,7 @@ def _shown(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> str
 
 
 def _run(
-    plan: Plan, engine: EngineName, settings: Settings, out: Path, *, top: int, console: Console
+    plan: Plan, engine: EngineName, settings: RunSettings, out: Path, *, top: int, console: Console
 ) -> RunResult:
     """The run, or the best of a tournament; prints the comparison."""
     if top == 1:
@@ -216,7 +216,7 @@ def _run(
     return result
 
 
-def _run_one(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> RunResult:
+def _run_one(plan: Plan, engine: EngineName, settings: RunSettings, out: Path) -> RunResult:
     if engine == "native":
         return run_plan(plan, settings, out)
     return run_elsewhere(engine, plan, settings, out)

@@ -21,7 +21,7 @@ from meshplan.executor.launch.preflight import CannotRun, sbatch_options
 from meshplan.executor.launch.probe import NoTorch, find_hardware
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
-from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, Job
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
 from meshplan.executor.profile.options import Options
 from meshplan.executor.profile.progress import Bar
 from meshplan.executor.profile.record import partial_path
@@ -105,7 +105,7 @@ def _start(
     out = options.out.with_name(options.out.name + ".run")
     progress = out / "progress.json"
     told = options.model_copy(update={"progress": progress})
-    job = Job(
+    job = TorchrunJob(
         module="meshplan.executor.profile.session",
         arguments=(told.model_dump_json(),),
         processes_per_node=per_node,

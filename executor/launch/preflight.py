@@ -27,14 +27,14 @@ class CannotRun(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RankPlacement:
     """How many ranks on how many hosts."""
 
     processes_per_node: int
     nodes: int
 
 
-def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
+def place(plan: Plan, nodes: int, found: Found | None) -> RankPlacement:
     """Spread the plan's ranks over `nodes` hosts.
 
     found  this host's devices, None when the ranks run elsewhere (Slurm)
@@ -50,7 +50,7 @@ def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
             f"the plan needs {per_node} GPUs on this host, which has {found.devices}; "
             f"give --nodes {-(-ranks // found.devices)}, or make a plan with --gpus {found.devices}"
         )
-    return Placement(per_node, nodes)
+    return RankPlacement(per_node, nodes)
 
 
 def nodes_of(plan: Plan, priced_by: Cluster | None) -> int:
@@ -95,7 +95,9 @@ def check_rendezvous(text: str) -> None:
                 raise CannotRun(f"--rendezvous {text}: the port is taken; choose another") from None
 
 
-def check_host(plan: Plan, placement: Placement, found: Found, priced_by: Cluster | None) -> None:
+def check_host(
+    plan: Plan, placement: RankPlacement, found: Found, priced_by: Cluster | None
+) -> None:
     """Raise `CannotRun` for a plan that this host cannot run: before anything is started.
 
     found  this host's devices as the plan would use them: its cores, for a plan made for CPUs
@@ -125,7 +127,7 @@ def _check_made_for_cpus(plan: Plan, priced_by: Cluster | None) -> None:
     )
 
 
-def _check_memory(plan: Plan, placement: Placement, found: Found) -> None:
+def _check_memory(plan: Plan, placement: RankPlacement, found: Found) -> None:
     """Compare what the ranks of this host need, as predicted, with what is free now."""
     if plan.prediction is None or not plan.prediction.memory:
         return
@@ -155,7 +157,7 @@ def label(plan: Plan) -> str:
 
 
 def notices(
-    plan: Plan, placement: Placement, found: Found | None, cluster: Cluster | None
+    plan: Plan, placement: RankPlacement, found: Found | None, cluster: Cluster | None
 ) -> list[str]:
     """What differs from what the plan was made for, one line each."""
     said = []

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from meshplan.executor.engine.heartbeat import Beat, read_beat
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.preflight import CannotRun, Placement, label
+from meshplan.executor.launch.preflight import CannotRun, RankPlacement, label
 from meshplan.executor.launch.results import RunResult, measured_fields, read_records, write_result
 from meshplan.executor.launch.run_row import write_row
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter
-from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, Job
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
 from meshplan.executor.profile.progress import Bar
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.case.plan_file import Plan, write_plan
@@ -32,7 +32,7 @@ def now() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RunSettings:
     """How to run.
 
     band    largest accepted |predicted / measured - 1| of the step time, None for the plan's own
@@ -43,7 +43,7 @@ class Settings:
             seconds without progress of any rank after which the run has failed
     """
 
-    placement: Placement
+    placement: RankPlacement
     starter: Starter = field(default_factory=Starter)
     rendezvous: str | None = None
     device: str = "cpu"
@@ -58,10 +58,10 @@ class Settings:
     timeout_s: float = TIMEOUT_S
 
 
-def job_of(settings: Settings, out: Path) -> Job:
+def job_of(settings: RunSettings, out: Path) -> TorchrunJob:
     """The processes that run the plan in `out`."""
     data = ("--data", str(settings.data)) if settings.data else ()
-    return Job(
+    return TorchrunJob(
         module=settings.module,
         arguments=(
             str(out / PLAN_FILE), "--steps", str(settings.steps), "--warmup", str(settings.warmup),
@@ -74,7 +74,7 @@ def job_of(settings: Settings, out: Path) -> Job:
     )  # fmt: skip
 
 
-def _threads(settings: Settings) -> dict[str, str]:
+def _threads(settings: RunSettings) -> dict[str, str]:
     """CPU ranks share the cores evenly and keep their memory, as when the profile was measured."""
     if settings.device != "cpu":
         return {}
@@ -82,7 +82,7 @@ def _threads(settings: Settings) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(share), **CPU_ENVIRONMENT}
 
 
-def run_plan(plan: Plan, settings: Settings, out: Path) -> RunResult:
+def run_plan(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
     """Run `plan` and leave its result in `out`, whatever happens.
 
     Raises what `Starter.start` raises, after writing what was measured until then, `RankFailed` if
@@ -124,7 +124,7 @@ class Tracker:
     limit on how long nothing may happen.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, out: Path) -> None:
+    def __init__(self, plan: Plan, settings: RunSettings, out: Path) -> None:
         self._plan, self._settings, self._out = plan, settings, out
         self._total = settings.warmup + settings.steps
         self._bar = Bar(self._total)

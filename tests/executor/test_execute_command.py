@@ -24,8 +24,8 @@ from tiny_runs import (
 from typer.testing import CliRunner
 
 from meshplan.executor.cli.execute import execute
-from meshplan.executor.launch.preflight import Placement
-from meshplan.executor.launch.run import Settings, job_of
+from meshplan.executor.launch.preflight import RankPlacement
+from meshplan.executor.launch.run import RunSettings, job_of
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
@@ -314,9 +314,11 @@ def test_an_interrupted_run_leaves_a_readable_result(
 
 def test_job_names_everything_the_engine_needs(tmp_path: Path) -> None:
     """The plan, the steps, the folder of the records and the data are arguments of each rank."""
-    settings = Settings(placement=Placement(2, 1), steps=5, warmup=2, data=Path("tokens.bin"))
+    settings = RunSettings(
+        placement=RankPlacement(2, 1), steps=5, warmup=2, data=Path("tokens.bin")
+    )
     arguments = job_of(settings, tmp_path).arguments
-    alone = replace(settings, placement=Placement(1, 1))
+    alone = replace(settings, placement=RankPlacement(1, 1))
     assert job_of(alone, tmp_path).environment == {
         "OMP_NUM_THREADS": str(num_cores()), **CPU_ENVIRONMENT,
     }  # fmt: skip

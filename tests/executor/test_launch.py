@@ -11,7 +11,7 @@ import pytest
 
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.start import Launcher, Starter, is_rank, rank_environment
-from meshplan.executor.launch.torchrun import Job, descendants, run_job, torchrun_command
+from meshplan.executor.launch.torchrun import TorchrunJob, descendants, run_job, torchrun_command
 
 RANKS = {
     "raising_rank": """
@@ -59,12 +59,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_command_on_one_host_and_on_two() -> None:
     """One host meets by itself; several meet at the rendezvous, with the same command on each."""
-    alone = torchrun_command(Job(module="m", arguments=("x",), processes_per_node=2), "logs", "py")
+    alone = torchrun_command(
+        TorchrunJob(module="m", arguments=("x",), processes_per_node=2), "logs", "py"
+    )
     assert alone == [
         "py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
         "--log-dir=logs", "--redirects=3", "-m", "m", "x",
     ]  # fmt: skip
-    job = Job(module="m", processes_per_node=8, nodes=2, rendezvous="gpu1:29500")
+    job = TorchrunJob(module="m", processes_per_node=8, nodes=2, rendezvous="gpu1:29500")
     assert job.world_size == 16
     both = torchrun_command(job, "logs", "py")
     assert {"--nnodes=2", "--rdzv-endpoint=gpu1:29500"} < set(both)
@@ -82,7 +84,7 @@ def test_command_on_one_host_and_on_two() -> None:
 def test_the_failing_ranks_own_error_comes_first(folder: Path, module: str, message: str) -> None:
     """However a rank dies, the first line is its error, not torchrun's; the others are ended."""
     start = time.monotonic()
-    command = torchrun_command(Job(module=module, processes_per_node=2), folder / "logs")
+    command = torchrun_command(TorchrunJob(module=module, processes_per_node=2), folder / "logs")
     with pytest.raises(RankFailed) as failed:
         run_job(command, folder / "logs")
     assert str(failed.value).splitlines()[0] == message
@@ -147,7 +149,7 @@ def test_a_rank_of_torchrun_or_srun_knows_itself() -> None:
 
 def test_print_shows_what_would_run(tmp_path: Path) -> None:
     """What is printed is a shell command, or an sbatch script, for the same job."""
-    job = Job(module="m", arguments=("a b",), processes_per_node=2)
+    job = TorchrunJob(module="m", arguments=("a b",), processes_per_node=2)
     assert "-m m 'a b'" in Starter().shown(job, tmp_path)
     script = Starter(launcher=Launcher.slurm, slurm=("--time=5",)).shown(job, tmp_path)
     assert script.startswith("#!/bin/bash")

@@ -20,7 +20,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import FRAMEWORKS, VARIANTS, exporter_named
 from meshplan.executor.launch.slurm import SlurmFailed, batch_script
-from meshplan.executor.launch.torchrun import Job
+from meshplan.executor.launch.torchrun import TorchrunJob
 from meshplan.hardware_profiles.names import MAX_NAME, RULE, checked_name
 from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.limits import MOST
@@ -105,7 +105,7 @@ def test_no_writer_relies_on_the_rule(framework: str, name: str, tmp_path: Path)
 
 def test_a_slurm_script_quotes_what_it_is_given(tmp_path: Path) -> None:
     """A folder or a variable with shell characters stays one word of the sbatch script."""
-    job = Job(module="m", arguments=("$(touch P)",), nodes=1, processes_per_node=1,
+    job = TorchrunJob(module="m", arguments=("$(touch P)",), nodes=1, processes_per_node=1,
               environment={"X": "`touch P`; 'touch P'"})  # fmt: skip
     script = batch_script(job, (), tmp_path / "a$(touch P)b")
     body = "\n".join(line for line in script.splitlines() if not line.startswith("#SBATCH"))
@@ -116,7 +116,7 @@ def test_a_slurm_script_quotes_what_it_is_given(tmp_path: Path) -> None:
 
 def test_a_slurm_option_is_one_line(tmp_path: Path) -> None:
     """A newline in a folder's name would end the directive and start a command."""
-    job = Job(module="m", nodes=1, processes_per_node=1)
+    job = TorchrunJob(module="m", nodes=1, processes_per_node=1)
     with pytest.raises(SlurmFailed, match="one printable line"):
         batch_script(job, (), tmp_path / "a\ntouch P")
 
