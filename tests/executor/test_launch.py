@@ -98,12 +98,13 @@ def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) 
     program = f"""
         import pathlib, signal, sys
         import meshplan.executor.launch.torchrun
-        from meshplan.executor.launch.torchrun import Interrupted, Job, run_job, torchrun_command
+        from meshplan.executor.launch.torchrun import Interrupted, TorchrunJob
+        from meshplan.executor.launch.torchrun import run_job, torchrun_command
         # what a script starts in the background ignores it: the tests may run so
         signal.signal(signal.SIGINT, signal.default_int_handler)
         meshplan.executor.launch.torchrun.GRACE_S = 1.0
         logs = pathlib.Path({str(folder / "logs")!r})
-        job = Job(module="waiting_rank", processes_per_node=2)
+        job = TorchrunJob(module="waiting_rank", processes_per_node=2)
         try:
             run_job(torchrun_command(job, logs), logs)
         except Interrupted:
