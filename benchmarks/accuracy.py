@@ -22,6 +22,7 @@ from meshplan.planner.runs.validate import Predicted, predict_rows
 ROOT = Path(__file__).parent.parent
 INTERNLM = BUILT_IN.parent / "internlm.csv"
 ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
+LORA = BUILT_IN.parent / "lora.csv"
 TABLES = ROOT / "docs/accuracy_tables.md"
 
 
@@ -151,6 +152,7 @@ def short() -> str:
         found = [ratio for ratio in ratios() if ratio.left_out == kind]
         lines.append(f"| {name} | {_spread_of([1 / ratio.step_time - 1 for ratio in found])} |")
     lines.append(f"| InternLM's, never fitted | {_errors_of(_complete(INTERNLM, 'AB'))} |")
+    lines.append(f"| LoRA of MLPerf's, never fitted | {_errors_of(_complete(LORA, 'AB'))} |")
     lines += [
         f"| other frameworks and releases, never fitted, grade {grade} "
         f"| {_errors_of(_complete(ELSEWHERE, grade))} |"

@@ -5,7 +5,8 @@
 Runs of an engine are left out in turn and predicted by constants learnt from the rest: a third of
 the layouts at a time, then, where they come from several sources, one whole source at a time. An
 engine without constants of its own is predicted by those of all engines, learnt without it; to
-these come the runs that no constant was ever fitted to (elsewhere.csv, internlm.csv).
+these come the runs that no constant was ever fitted to (elsewhere.csv, internlm.csv,
+lora.csv).
 `hardware_profiles.intervals` makes intervals of these ratios.
 """
 
@@ -38,7 +39,7 @@ from meshplan.planner.runs.runs import Run, read_runs, run_of
 from meshplan.planner.runs.validate import memory_gib, step_model
 from meshplan.planner.text_files import write_text
 
-ELSEWHERE = (BUILT_IN.parent / "elsewhere.csv", BUILT_IN.parent / "internlm.csv")
+ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
 
 
 def main() -> None:

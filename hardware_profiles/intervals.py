@@ -40,7 +40,7 @@ from meshplan.hardware_profiles.tunings import gpu_family
 
 FILE = Path(__file__).parent / "fits" / "intervals.csv"
 COVERAGE = 0.8
-BORROWED, SAME_ENGINE, FARTHER = 15.0, 2.0, 2.0
+BORROWED, SAME_ENGINE, FARTHER = 10.0, 2.0, 2.0
 NOISE = 0.03
 """Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
 

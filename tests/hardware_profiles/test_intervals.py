@@ -53,8 +53,8 @@ def test_percentile_by_hand() -> None:
 
 
 def test_few_runs_borrow_from_sources_that_were_left_out() -> None:
-    """Two runs at 0 % beside sources at 30 %: 15 of 17 parts are borrowed, the 80th percentile is
-    theirs; of 200 runs at 0 % they are 15 of 215, a fourteenth.
+    """Two runs at 0 % beside sources at 30 %: 10 of 12 parts are borrowed, the 80th percentile is
+    theirs; of 200 runs at 0 % they are 10 of 210, a twenty-first.
     """
     others = [*source("a", 1.35), *source("b", 1.35)]
     assert around(*layouts(1.0, 1.0), *others).high == pytest.approx(1.35)
