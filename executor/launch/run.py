@@ -26,6 +26,9 @@ TIMEOUT_S = 600.0
 PLAN_FILE, RESULT_FILE = "plan.yaml", "result.json"
 
 
+STARTING_S = 120.0
+
+
 def now() -> str:
     """The time of the run, as its result says it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -40,7 +43,8 @@ class RunSettings:
     gpu     name of the profile's GPU, for the row of measured runs; None writes no row
     module  the program of one rank
     timeout_s
-            seconds without progress of any rank after which the run has failed
+            seconds without progress of any rank after which the run has failed; `STARTING_S` where
+            that is longer and no rank has begun, since importing torch is no hang
     """
 
     placement: RankPlacement
@@ -155,12 +159,14 @@ class Tracker:
         waits_for_slurm = self._settings.starter.launcher is Launcher.slurm and not beats
         if (beats, sizes) != self._progress or waits_for_slurm:
             self._progress, self._progress_at = (beats, sizes), time.monotonic()
-        elif time.monotonic() - self._progress_at > self._settings.timeout_s:
-            raise RankFailed(self._hung({name: beat for name, beat in beats.items() if beat}))
+        elif (still_s := time.monotonic() - self._progress_at) > self._settings.timeout_s:
+            begun = {name: beat for name, beat in beats.items() if beat}
+            if begun or still_s > STARTING_S:
+                raise RankFailed(self._hung(begun, still_s))
 
-    def _hung(self, beats: dict[str, Beat]) -> str:
+    def _hung(self, beats: dict[str, Beat], still_s: float) -> str:
         """Which rank is behind the others, and where: it waits for none of them."""
-        limit = f"no progress for {self._settings.timeout_s:g} s (--timeout)"
+        limit = f"no progress for {still_s:.0f} s (--timeout {self._settings.timeout_s:g})"
         if not beats:
             return f"{limit}: no rank has started; logs: {self._out / 'logs'}"
         waiting = {"wait", "reduce", "optimizer"}
