@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.model.parameters import padded_vocab
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Recurrent
 from meshplan.costmodels.operations.embedding_head import chunk_rows
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.layers import kv_heads
@@ -51,12 +51,12 @@ def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
 
 
 def left_bytes(steps: Sequence[Step]) -> Number:
-    """What a pass whose weight products are put off leaves, beyond what was there before."""
+    """Bytes that remain after a pass whose weight gradients come later, beyond those before it."""
     return sum(step.made - step.gone for step in steps)
 
 
 def largest_product_bytes(steps: Sequence[Step]) -> Number:
-    """The most that one weight product makes."""
+    """Bytes of the largest weight gradient that one matrix product allocates."""
     most: Number = 0.0
     for step in steps:
         most = maximum(most, step.product)
@@ -72,7 +72,7 @@ def most_passing_bytes(site: Site, kind: Layer) -> Number:
 
 
 def most_put_off_bytes(site: Site, kind: Layer) -> Number:
-    """What such a pass makes beyond that where its weight products are put off."""
+    """Bytes that the pass takes in addition where weight gradients come later (zero bubble)."""
     steps = backward_steps(site, kind)
     return maximum(peak_bytes(steps, put_off=True) - peak_bytes(steps), 0.0)
 
@@ -94,27 +94,41 @@ def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
 
 
 def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
-    """The backward pass of one layer: its feed-forward, then its attention."""
-    stream = _stream(site)
-    feed_forward = (
-        _experts(site, kind.experts) if kind.experts else _dense(site, kind.ffn / site.shard.tp)
-    )
-    return (
-        Step(made=stream),  # the gradient of the output
-        *feed_forward,
-        *_norm(site, multiplied=not kind.experts or bool(kind.experts.shared_ffn)),
-        *_attention(site, kind.attention),
-        *_norm(site, multiplied=True),
-    )
+    """The backward pass of one layer: its feed-forward, then what mixes its tokens."""
+    steps = [Step(made=_stream(site))]  # the gradient of the output
+    if kind.has_feed_forward:
+        whole = not kind.experts or bool(kind.experts.shared_ffn)
+        steps += (
+            _experts(site, kind.experts) if kind.experts else _dense(site, kind.ffn / site.shard.tp)
+        )
+        steps += _norm(site, multiplied=whole)
+    if kind.attention.heads:
+        steps += _attention(site, kind.attention)
+    if kind.recurrent:
+        steps += _recurrent(site, kind.recurrent)
+    if kind.has_mixer:
+        steps += _norm(site, multiplied=True)
+    return tuple(steps)
+
+
+def _recurrent(site: Site, mixer: Recurrent) -> Iterator[Step]:
+    """The output projection, norm and scan, and the projections of the input."""
+    t, tp = site.shard.tokens, site.shard.tp
+    inner, wide = site.itemsize * t * mixer.inner / tp, site.itemsize * t * mixer.projections / tp
+    yield _row(site, mixer.inner / tp, inner)
+    yield Step(made=inner, gone=inner)
+    yield Step(made=wide, gone=inner)
+    columns = mixer.projections / tp
+    yield _column(site, columns, site.model.hidden, grads=wide, saved=_stream(site))
 
 
 def _stream(site: Site) -> Number:
-    """One tensor of the residual stream: 2 r h."""
+    """Bytes of one tensor of the residual stream: 2 r h."""
     return site.itemsize * site.shard.tokens_outside * site.model.hidden
 
 
 def _gathered(site: Site, width: Number) -> Number:
-    """A tensor gathered over the tensor-parallel ranks; nothing new on one rank."""
+    """Bytes of a tensor gathered over the tensor-parallel ranks; 0 with one rank."""
     return where(site.shard.tp > 1, site.itemsize * site.shard.tokens * width, 0.0)
 
 
@@ -166,7 +180,8 @@ def _dense(site: Site, f: Number) -> Iterator[Step]:
 
 def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     """Shared experts, then rows back through combine, the experts and dispatch."""
-    shard, h, f = site.shard, site.model.hidden, experts.ffn / site.shard.etp
+    shard, f = site.shard, experts.ffn / site.shard.etp
+    h = experts.latent or site.model.hidden
     copies = site.itemsize * shard.tokens / shard.tp * experts.top_k * h
     rows = copies * shard.etp * shard.imbalance
     wide, matrix = rows * f / h, site.itemsize * h * f * experts.experts / shard.ep

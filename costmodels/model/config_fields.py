@@ -1,7 +1,7 @@
 """Reading the fields of a model description by type, with one clear line for whatever is wrong."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 MAX_LAYERS = 10_000
 MAX_COUNT = 2**31 - 1
@@ -17,11 +17,17 @@ class Fields:
     """The fields of one model description; `name` opens every message.
 
     Each reader takes the names that different families give to one field, in order of preference.
-    A field that is null counts as absent.
+    A field that is null counts as absent. `asked` collects the names of the fields that were asked
+    for: what is left was not understood.
     """
 
     config: Mapping[str, object]
     name: str
+    asked: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    def changed(self, fields: Mapping[str, object]) -> "Fields":
+        """The same description but for `fields`."""
+        return replace(self, config={**self.config, **fields}) if fields else self
 
     def refuse(self, reason: str) -> UnsupportedModel:
         """The error to raise when this model cannot be priced because of `reason`."""
@@ -29,6 +35,7 @@ class Fields:
 
     def present(self, *keys: str) -> tuple[str, object] | None:
         """The first of `keys` that the description has, with its value."""
+        self.asked.update(keys)
         for key in keys:
             value = self.config.get(key)
             if value is not None:
@@ -43,6 +50,8 @@ class Fields:
                 raise self.refuse(f"the field {' or '.join(map(repr, keys))} is missing")
             return default
         key, value = found
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            value = value[0]  # the same for each layer (Hunyuan)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.refuse(f"{key} is {_shown(value)}, not a whole number")
         if not least <= value <= MAX_COUNT:
@@ -56,6 +65,20 @@ class Fields:
             return default
         if not isinstance(found[1], bool):
             raise self.refuse(f"{key} is {_shown(found[1])}, not true or false")
+        return found[1]
+
+    def either(self, *keys: str, default: bool) -> bool:
+        """The first of several names of one flag that the description has."""
+        found = self.present(*keys)
+        return self.flag(found[0], default) if found else default
+
+    def whole(self, key: str, default: int) -> int:
+        """A whole number of any sign; `default` when absent."""
+        found = self.present(key)
+        if found is None:
+            return default
+        if type(found[1]) is not int or abs(found[1]) > MAX_COUNT:
+            raise self.refuse(f"{key} is {_shown(found[1])}, not a whole number")
         return found[1]
 
     def number(self, *keys: str) -> float | None:
@@ -111,17 +134,19 @@ class Fields:
     @property
     def hidden(self) -> int:
         """The width of the residual stream (`n_embd` GPT-2, `d_model` MPT, `n_embed` BLOOM)."""
-        return self.count("hidden_size", "n_embd", "d_model", "n_embed")
+        return self.count("hidden_size", "n_embd", "d_model", "n_embed", "embedding_dim")
 
     @property
     def heads(self) -> int:
         """Query heads."""
-        return self.count("num_attention_heads", "n_head", "n_heads")
+        return self.count(
+            "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"
+        )
 
     @property
     def num_layers(self) -> int:
         """Layers of the stack, at most `MAX_LAYERS`."""
-        layers = self.count("num_hidden_layers", "n_layer", "n_layers")
+        layers = self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
         if layers > MAX_LAYERS:
             raise self.refuse(f"{layers} layers; at most {MAX_LAYERS} are priced")
         return layers

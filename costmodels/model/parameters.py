@@ -4,18 +4,25 @@
     latent        q: h r_q + r_q a d  (or h a d),  kv: h (r_kv + d_rope) + r_kv a (d_nope + e),
                   out: a e h                                    [1] section 2.1
     feed-forward  3 h f gated, 2 h f otherwise                  (+ biases)
-    routed        experts x feed-forward;   router: h experts
+    gate          h a (one for each head) or h a e
+    indexer       (r_q or h) a_i d_i + h (d_i + a_i) + 2 d_i     [4]
+    recurrent     h p + r (s + c) + r h, p columns of the projections, r inner numbers, s and c what
+                  each selects and is widened from; + (width + bias) per convolved channel   [5]
+    routed        experts x feed-forward;   router: h experts (+ 2 h l to a latent width l and back)
     norms         h each (RMSNorm), 2 h (LayerNorm)
     mtp           one layer + 2 h h + 3 norms per module        [2] section 2.2
 
-    h hidden, a heads, g kv_heads, d head_dim, e v_head_dim, f ffn, r_q/r_kv the latent ranks
+    h hidden, a heads, g kv_heads, d head_dim, e v_head_dim, f ffn, r_q/r_kv the latent ranks,
+    a_i, d_i heads and head_dim of the indexer
 
 On a rank matrices are cut over tp, key/value projections over min(tp, kv_heads), routed experts
 over ep x etp. Norms, the router, the latent down-projections and the biases that are added after a
-reduction are whole on each rank [3].
+reduction are whole on each rank [3], and so are indexers and the narrow side of low ranks.
 
 [1] DeepSeek-V2, arXiv 2405.04434. [2] DeepSeek-V3, arXiv 2412.19437. [3] Megatron-Core:
 `multi_latent_attention.py` (down-projections with parallel_mode="duplicated"), `RowParallelLinear`.
+[4] transformers 5.23 `modeling_deepseek_v32.py`. [5] Mamba-2, arXiv 2405.21060, and the modelling
+files of the families in `recurrent_kinds`.
 Leaves out: the embedding and head that a multi-token-prediction module shares with the model.
 """
 
@@ -34,6 +41,7 @@ class ParameterCount:
     embedding: int = 0
     head: int = 0
     attention: int = 0
+    recurrent: int = 0
     dense_ffn: int = 0
     routed_experts: int = 0
     shared_experts: int = 0
@@ -102,11 +110,12 @@ def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
     experts = kind.experts
     return ParameterCount(
         attention=_attention(model, kind.attention).total,
+        recurrent=_recurrent(model, kind).total,
         dense_ffn=_dense_ffn(model, kind).total,
         routed_experts=_routed(model, experts).total if experts else 0,
         shared_experts=_shared(model, experts).total if experts else 0,
         router=_router(model, experts).total if experts else 0,
-        norms=_norms(model, kind.attention).total,
+        norms=_norms(model, kind).total,
     )
 
 
@@ -137,13 +146,13 @@ def layer_parameters_per_rank(
 ) -> RankParameters:
     """Parameters of one layer of this kind on one rank; a degree may be an array over layouts."""
     experts = kind.experts
-    dense = [_attention(model, kind.attention), _dense_ffn(model, kind)]
-    dense.append(_norms(model, kind.attention))
+    dense = [_attention(model, kind.attention), _recurrent(model, kind)]
+    dense += [_dense_ffn(model, kind), _norms(model, kind)]
     routed = _Weights()
     if experts:
         dense += [_shared(model, experts), _router(model, experts)]
         routed = _routed(model, experts)
-    kv_cut = minimum(tp, kind.attention.kv_heads)
+    kv_cut = minimum(tp, max(kind.attention.kv_heads, 1))
     return RankParameters(
         dense=sum(part.whole + part.over_tp / tp + part.over_kv / kv_cut for part in dense),
         expert=routed.over_ep / ep + routed.over_etp / (ep * etp),
@@ -154,7 +163,7 @@ def embedding_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int 
     """Parameters of the embedding (positions and its norm too) on a rank of the first stage."""
     vocab = padded_vocab(model.vocab, tp, vocab_multiple)
     rest = model.learned_positions * model.hidden + model.embedding_norm * _norm(model)
-    return vocab * model.hidden / tp + rest
+    return (vocab * model.hidden + _layer_input_table(model)) / tp + rest
 
 
 def head_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
@@ -164,7 +173,7 @@ def head_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) 
     there is no copy, and only `final_norm_parameters` is left.
     """
     vocab = padded_vocab(model.vocab, tp, vocab_multiple)
-    return vocab * model.hidden / tp + final_norm_parameters(model)
+    return vocab * (model.hidden + model.head_bias) / tp + final_norm_parameters(model)
 
 
 def final_norm_parameters(model: Model) -> int:
@@ -201,12 +210,18 @@ def _model_total(model: Model, layers: list[ParameterCount]) -> ParameterCount:
     vocab = model.vocab * model.hidden
     last = layers[model.pattern[-1]].total
     ends = ParameterCount(
-        embedding=vocab + model.learned_positions * model.hidden,
-        head=0 if model.tied else vocab,
+        embedding=vocab + model.learned_positions * model.hidden + _layer_input_table(model),
+        head=(0 if model.tied else vocab) + model.head_bias * model.vocab,
         norms=(model.embedding_norm + model.final_norm) * _norm(model),
         mtp=model.mtp_layers * (last + _mtp_projection(model) + 3 * _norm(model)),
     )
     return sum((layers[kind] * length for kind, length in model.runs), start=ends)
+
+
+def _layer_input_table(model: Model) -> int:
+    """The rows of the layers' own inputs, and the projection of the first embedding beside them."""
+    width = model.num_layers * model.layer_inputs
+    return width * (model.layer_input_vocab + model.hidden) + model.layer_inputs
 
 
 def _mtp_projection(model: Model) -> int:
@@ -218,25 +233,53 @@ def _attention(model: Model, attention: Attention) -> _Weights:
     at, h = attention, model.hidden
     width, v_width = at.heads * at.head_dim, at.heads * at.v_head_dim
     out_bias, sinks = at.out_bias * h, at.sinks * at.heads
+    gate = h * {"none": 0, "head": at.heads, "full": v_width}[at.gate]
+    if not at.heads:
+        return _Weights()
     if at.is_mla:
         nope = at.head_dim - at.rope_head_dim
         down = h * (at.q_lora_rank + at.kv_lora_rank + at.rope_head_dim)
         query = (at.q_lora_rank or h) * width
         key_value = at.kv_lora_rank * at.heads * (nope + at.v_head_dim)
-        return _Weights(whole=down + out_bias, over_tp=query + key_value + v_width * h)
+        cut = query + key_value + v_width * h + gate + sinks
+        return _Weights(whole=down + out_bias + _indexer(model, at), over_tp=cut)
     rows = h + at.qkv_bias
+    own = at.own_keys * (at.head_dim + at.own_values * at.v_head_dim)
     return _Weights(
-        whole=out_bias,
-        over_tp=rows * width + v_width * h + sinks,
-        over_kv=rows * at.kv_heads * (at.head_dim + at.v_head_dim),
+        whole=out_bias + _indexer(model, at),
+        over_tp=rows * width + v_width * h + sinks + gate,
+        over_kv=rows * at.kv_heads * own,
     )
 
 
-def _feed_forward(model: Model, ffn: int, bias: bool) -> tuple[int, int]:
-    """Number that tensor parallelism cuts, and those that stay whole: the bias of the output."""
-    up_matrices = 2 if model.gated else 1
-    cut = (up_matrices + 1) * model.hidden * ffn + bias * up_matrices * ffn
-    return cut, bias * model.hidden
+def _indexer(model: Model, attention: Attention) -> int:
+    """Query, key and head-weight projections, and the layer norm of the key."""
+    index = attention.indexer
+    if index is None:
+        return 0
+    query = (attention.q_lora_rank or model.hidden) * index.heads * index.head_dim
+    return query + model.hidden * (index.head_dim + index.heads) + 2 * index.head_dim
+
+
+def _recurrent(model: Model, kind: Layer) -> _Weights:
+    mixer, h = kind.recurrent, model.hidden
+    if mixer is None:
+        return _Weights()
+    convolution = mixer.convolved * (mixer.convolution + mixer.convolution_bias)
+    widened = sum(rank * columns for rank, columns in mixer.low_rank)
+    cut = (h + mixer.bias) * mixer.projections + h * mixer.inner + convolution
+    cut += mixer.inner * (mixer.selection + mixer.step_rank) + widened + mixer.numbers
+    return _Weights(whole=h * sum(rank for rank, _ in mixer.low_rank) + mixer.bias * h, over_tp=cut)
+
+
+def _feed_forward(model: Model, ffn: int, bias: bool, width: int = 0) -> tuple[int, int]:
+    """Number that tensor parallelism cuts, and those that stay whole: the bias of the output.
+
+    width  of its input and output, 0: the hidden size
+    """
+    up_matrices, width = 2 if model.gated else 1, width or model.hidden
+    cut = (up_matrices + 1) * width * ffn + bias * up_matrices * ffn
+    return cut, bias * width
 
 
 def _dense_ffn(model: Model, kind: Layer) -> _Weights:
@@ -247,7 +290,7 @@ def _dense_ffn(model: Model, kind: Layer) -> _Weights:
 
 
 def _routed(model: Model, experts: Experts) -> _Weights:
-    cut, whole = _feed_forward(model, experts.ffn, experts.bias)
+    cut, whole = _feed_forward(model, experts.ffn, experts.bias, experts.latent)
     return _Weights(over_etp=experts.experts * cut, over_ep=experts.experts * whole)
 
 
@@ -259,15 +302,29 @@ def _shared(model: Model, experts: Experts) -> _Weights:
 
 
 def _router(model: Model, experts: Experts) -> _Weights:
-    return _Weights(whole=experts.experts * (model.hidden + experts.router_bias))
+    scores = experts.experts * (model.hidden + experts.router_bias)
+    return _Weights(whole=scores + 2 * model.hidden * experts.latent)
 
 
 def _norm(model: Model) -> int:
-    return {"rmsnorm": 1, "layernorm": 2, "none": 0}[model.norm] * model.hidden
+    weights = {"rmsnorm": 1, "layernorm": 2, "layernorm_without_bias": 1, "none": 0}
+    return weights[model.norm] * model.hidden
 
 
-def _norms(model: Model, attention: Attention) -> _Weights:
-    at = attention
-    heads = {"none": 0, "head": 2 * at.head_dim, "full": (at.heads + at.kv_heads) * at.head_dim}
+def _norms(model: Model, kind: Layer) -> _Weights:
+    at, each = kind.attention, _norm(model)
+    keys = at.own_keys * at.kv_heads
+    heads = {
+        "none": 0,
+        "head": (1 + at.own_keys) * at.head_dim,
+        "full": (at.heads + keys) * at.head_dim,
+    }
+    weights = 0 if model.norm == "none" else 1
+    halves = kind.has_mixer + kind.has_feed_forward
+    hidden_wide = model.norms_per_layer * each
+    if halves < 2:
+        hidden_wide = hidden_wide * halves // 2
+    beside = kind.further_norms * model.hidden + kind.numbers
+    inputs = model.layer_inputs * 2 * model.hidden + (model.hidden if model.layer_inputs else 0)
     latent = at.q_lora_rank + at.kv_lora_rank
-    return _Weights(whole=model.norms_per_layer * _norm(model) + heads[at.qk_norm] + latent)
+    return _Weights(whole=hidden_wide + weights * heads[at.qk_norm] + latent + beside + inputs)

@@ -1,8 +1,8 @@
 """The shape of a transformer, layer kind by layer kind.
 
-A `Model` is a stack of layers, each of one of a few kinds (dense or mixture-of-experts, full or
-sliding-window attention), between an embedding and a head. It holds sizes only: what they cost is
-said by `blocks`, how many parameters they have by `params`.
+A `Model` is a stack of layers, each of one of a few kinds (dense or mixture-of-experts, attention
+of all tokens or of a window, or a recurrent state), between an embedding and a head. It holds sizes
+only: what they cost is said by `operations`, how many parameters they have by `parameters`.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +14,25 @@ from meshplan.costmodels.model.numerics import Numerics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """What chooses the keys of sparse attention (DeepSeek-V3.2's lightning indexer): it scores all
+    earlier tokens, and each query attends to the `top_k` best.
+
+    heads, head_dim  of the scores; one key head for all of them
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Grouped-query attention (`kv_lora_rank` 0) or multi-head latent attention (DeepSeek-V2,
     2405.04434).
 
-    heads, kv_heads    query heads and key/value heads (equal: multi-head; 1: multi-query)
+    heads, kv_heads    query heads and key/value heads (equal: multi-head; 1: multi-query); 0 heads:
+                       the layer has no attention (`NO_ATTENTION`)
     head_dim           query/key width of one head (MLA: nope + rope)
     v_head_dim         value width of one head
     window             tokens each query sees (sliding window), None for all
@@ -29,6 +43,11 @@ class Attention:
     qkv_bias, out_bias biases of the projections
     qk_norm            "head": a norm over each head; "full": over all heads of q and of k
     sinks              one learned logit per head (gpt-oss)
+    gate               the output times the sigmoid of a projection of the input, one number for
+                       each "head" or "full": for each number of the output (2505.06708)
+    indexer            what chooses the keys, None: all of them
+    own_keys           False: keys and values are those of an earlier layer (Gemma 4's last layers)
+    own_values         False: the values are the keys, unprojected (Gemma 4)
     """
 
     heads: int
@@ -44,11 +63,57 @@ class Attention:
     out_bias: bool = False
     qk_norm: Literal["none", "head", "full"] = "none"
     sinks: bool = False
+    gate: Literal["none", "head", "full"] = "none"
+    indexer: Indexer | None = None
+    own_keys: bool = True
+    own_values: bool = True
 
     @property
     def is_mla(self) -> bool:
         """Whether keys and values are compressed (multi-head latent attention)."""
         return self.kv_lora_rank > 0
+
+
+NO_ATTENTION = Attention(heads=0, kv_heads=0, head_dim=0, v_head_dim=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent:
+    """A mixer of tokens with a state of fixed size instead of keys and values: state-space models,
+    linear attention, short convolutions.
+
+    kind           in the field's word, as messages show it
+    heads          each with a state of `key_dim` rows and `value_dim` columns (0 rows: no state)
+    groups         of heads that share their keys (Mamba-2's B and C), or all: `heads`
+    chunk          tokens that are mixed by matrix products before the state takes them up
+    delta_rule     what a key already returns is subtracted before its value is added (2406.06484)
+    projections    columns of the projections of the layer's input
+    low_rank       (rank, columns) of projections of the input through so narrow a middle
+    selection      columns that each of the inner numbers gives (Mamba's step, B and C), and
+    step_rank      the width that the step is widened again from
+    inner          numbers of a token that enter the output projection
+    convolution    width of the causal convolution over `convolved` numbers of each token, 0: none
+    bias           in both projections; `convolution_bias` in the convolution
+    numbers        learnt numbers beside these: decays, steps, skips, norms over heads
+    """
+
+    kind: str
+    heads: int
+    key_dim: int
+    value_dim: int
+    groups: int
+    chunk: int
+    inner: int
+    projections: int
+    delta_rule: bool = False
+    low_rank: tuple[tuple[int, int], ...] = ()
+    selection: int = 0
+    step_rank: int = 0
+    convolution: int = 0
+    convolved: int = 0
+    convolution_bias: bool = False
+    bias: bool = False
+    numbers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +126,8 @@ class Experts:
     shared_gate      a sigmoid gate (hidden -> 1) on the shared expert (Qwen2-MoE)
     router_bias      one bias per expert in the router (gpt-oss; DeepSeek-V3's correction bias)
     bias             biases in the experts' matrices (gpt-oss)
+    latent           width that tokens are projected to before they are sent to experts, and back
+                     from after them (LatentMoE, Nemotron 3 Super); 0: the hidden size, unprojected
     """
 
     experts: int
@@ -70,17 +137,41 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    latent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of layer: its attention, and either a dense feed-forward of width `ffn` or
-    `experts`.
+    """One kind of layer: what mixes its tokens, then a dense feed-forward of width `ffn` or
+    `experts`; any of them may be missing.
+
+    recurrent      beside the attention where there is one (Falcon-H1), else alone
+    further_norms  norms or learnt scales of the residual stream beyond the model's
+    numbers        learnt numbers that no kernel of its own reads (scales inside an activation)
     """
 
-    attention: Attention
+    attention: Attention = NO_ATTENTION
+    recurrent: Recurrent | None = None
     ffn: int = 0
     experts: Experts | None = None
+    further_norms: int = 0
+    numbers: int = 0
+
+    @property
+    def has_mixer(self) -> bool:
+        """Whether anything mixes tokens in this layer."""
+        return self.attention.heads > 0 or self.recurrent is not None
+
+    @property
+    def has_feed_forward(self) -> bool:
+        """Whether the layer has a feed-forward part, dense or routed."""
+        return self.ffn > 0 or self.experts is not None
+
+    @property
+    def divided_by_tp(self) -> dict[str, int]:
+        """What tensor parallelism cuts and must divide, by its name; 0: not there."""
+        recurrent = self.recurrent.heads if self.recurrent else 0
+        return {"heads": self.attention.heads, "recurrent heads": recurrent, "ffn": self.ffn}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +180,19 @@ class Model:
 
     kinds, pattern      the distinct layers, and for each layer in model order the index of its kind
     gated               SwiGLU/GeGLU (three feed-forward matrices) instead of two
-    norm                "rmsnorm" (h weights) or "layernorm" (2h), or "none" (no weights)
+    norm                "rmsnorm" (h weights), "layernorm" (2h; h "without_bias"), or "none" (no
+                        weights)
     norms_per_layer     hidden-wide norms in each layer: 2, or 4 where outputs are normalised too
-                        (Gemma)
+                        (Gemma), or 1 where both blocks read the same (Cohere)
     parallel_blocks     attention and feed-forward read the same input (GPT-NeoX)
     bias                biases in the dense feed-forward
     learned_positions   rows of a learned position table, 0 for RoPE or ALiBi
     embedding_norm      a norm right after the embedding (BLOOM)
     final_norm          a norm before the head
     tied                the head reuses the embedding's weights
+    head_bias           one bias for each token of the vocabulary
+    layer_inputs        width of a second embedding that each layer gates and adds (Gemma 4's
+                        per-layer embeddings), 0: none, and `layer_input_vocab` its rows
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     numerics            what changes neither sizes nor time, and so no comparison of models
     """
@@ -108,7 +203,7 @@ class Model:
     kinds: tuple[Layer, ...]
     pattern: tuple[int, ...]
     gated: bool = True
-    norm: Literal["rmsnorm", "layernorm", "none"] = "rmsnorm"
+    norm: Literal["rmsnorm", "layernorm", "layernorm_without_bias", "none"] = "rmsnorm"
     norms_per_layer: int = 2
     parallel_blocks: bool = False
     bias: bool = False
@@ -116,6 +211,9 @@ class Model:
     embedding_norm: bool = False
     final_norm: bool = True
     tied: bool = False
+    head_bias: bool = False
+    layer_inputs: int = 0
+    layer_input_vocab: int = 0
     mtp_layers: int = 0
     numerics: Numerics = field(default=Numerics(), compare=False)
 
@@ -142,3 +240,38 @@ class Model:
     def num_experts(self) -> int:
         """Routed experts of the mixture-of-experts layers, 0 for a dense model."""
         return max((kind.experts.experts for kind in self.kinds if kind.experts), default=0)
+
+    @property
+    def kind(self) -> str:
+        """What errors of prediction are told apart by: layers with a "state" or chosen keys, else
+        "experts", else "dense".
+        """
+        if any(kind.recurrent or kind.attention.indexer for kind in self.kinds):
+            return "state"
+        return "experts" if self.is_moe else "dense"
+
+    @property
+    def rare_parts(self) -> tuple[str, ...]:
+        """Parts that training frameworks do not have in common, in words: where they are not built
+        or written, that is said with these.
+        """
+        found = [f"{kind.recurrent.kind} layers" for kind in self.kinds if kind.recurrent]
+        for kind in self.kinds:
+            at = kind.attention
+            latent = kind.experts is not None and kind.experts.latent > 0
+            present = {
+                "experts in a latent width": latent,
+                "a gate on the attention's output": at.gate != "none",
+                "sparse attention with an indexer": at.indexer is not None,
+                "keys or values shared between layers or with each other": not (
+                    at.own_keys and at.own_values
+                ),
+                "layers of one part alone": not (kind.has_mixer and kind.has_feed_forward),
+                "further norms or learnt scales": bool(kind.further_norms or kind.numbers),
+                "a bias in the head": self.head_bias,
+                "a second embedding for the layers": self.layer_inputs > 0,
+                "one norm for both halves of a layer": self.norms_per_layer == 1,
+                "layer norms without a bias": self.norm == "layernorm_without_bias",
+            }
+            found += [words for words, there in present.items() if there]
+        return tuple(dict.fromkeys(found))

@@ -36,7 +36,22 @@ def embedding_operations(site: Site) -> tuple[Operation, ...]:
         saved_bytes=kept / site.itemsize, modules=("input",),
     )  # fmt: skip
     exchange = scatter_tokens(site, "embedding_output")
-    return (lookup, exchange, mask) if site.kernels.dropout else (lookup, exchange)
+    inputs = _layer_inputs(site) if site.model.layer_inputs else ()
+    return (lookup, exchange, *inputs, *((mask,) if site.kernels.dropout else ()))
+
+
+def _layer_inputs(site: Site) -> tuple[Operation, ...]:
+    """The second embedding of all layers, and the first projected beside it (Gemma 4).
+
+    Leaves out: sending both through a pipeline.
+    """
+    t, wide = site.shard.tokens, site.model.num_layers * site.model.layer_inputs / site.shard.tp
+    size = site.itemsize * t * wide
+    return (
+        Matmul(name="layer_inputs", m=t, n=wide, k=site.model.hidden, saved_bytes=2 * size),
+        Pointwise(name="layer_input_lookup", forward_bytes=4 * size, backward_bytes=5 * size,
+                  kernels=3, modules=("input",)),
+    )  # fmt: skip
 
 
 def head_operations(site: Site) -> tuple[Operation, ...]:
@@ -86,9 +101,10 @@ def loss_bytes(itemsize: float, *, fused: bool) -> tuple[float, float]:
 
 
 def _final_norm(site: Site) -> Pointwise:
-    """A norm that keeps its input too: a layer is charged with its output, so n layers with n of
-    the
-    n + 1 tensors around them.
+    """The norm before the head, with its input among the saved bytes.
+
+    A layer is charged with the tensor that it puts out. Between the embedding, n layers and the
+    head there are n + 1 tensors; the one that no layer is charged with is this norm's input.
     """
     plain = norm(site, "final_norm")
     kept = site.itemsize * site.shard.tokens_outside * site.model.hidden

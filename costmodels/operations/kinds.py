@@ -82,9 +82,29 @@ class AttentionCore:
         return 2.0 * self.queries * self.keys * self.heads * (self.head_dim + self.v_head_dim)
 
     @property
+    def narrowest(self) -> int:
+        """The narrower of its two products; an indexer's second is a sum over its heads."""
+        return self.head_dim if self.v_head_dim == 1 else min(self.head_dim, self.v_head_dim)
+
+    @property
     def full_forward_flops(self) -> Number:
         """The same, counting keys behind the causal mask too."""
         return 2.0 * self.queries * self.all_keys * self.heads * (self.head_dim + self.v_head_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """A recurrence over chunks of tokens, on one rank; its backward does twice as much.
+
+    share_of_peak  of the 16-bit peak at which its products run
+    """
+
+    name: str
+    forward_flops: Number
+    forward_bytes: Number
+    share_of_peak: float
+    saved_bytes: Number = 0.0
+    modules: tuple[Module, ...] = ("core_attention",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,4 +149,4 @@ class Communication:
     saved_bytes: Number = 0.0
 
 
-Operation = Matmul | AttentionCore | Pointwise | Communication
+Operation = Matmul | AttentionCore | Scan | Pointwise | Communication

@@ -34,17 +34,22 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
 )
 from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.costmodels.operations.recurrent import recurrent_operations
+from meshplan.costmodels.operations.sparse import index_operations
 
 MEASURED_NORMS = {
     "rmsnorm": ("rms_norm", "rms_norm_backward"),
     "layernorm": ("layer_norm", "layer_norm_backward"),
+    "layernorm_without_bias": ("layer_norm", "layer_norm_backward"),
     "none": ("", ""),
 }
 
 
 def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     """The operations of one layer of `kind`, in forward order."""
-    return (*_attention_half(site, kind.attention), *_feed_forward_half(site, kind))
+    mixer = _mixer_half(site, kind) if kind.has_mixer else ()
+    feed_forward = _feed_forward_half(site, kind) if kind.has_feed_forward else ()
+    return (*mixer, *feed_forward, *_further(site, kind))
 
 
 def input_bytes(site: Site) -> Number:
@@ -52,32 +57,59 @@ def input_bytes(site: Site) -> Number:
     return site.itemsize * site.shard.tokens_outside * site.model.hidden
 
 
-def _attention_half(site: Site, attention: Attention) -> Iterator[Operation]:
-    shard, h = site.shard, site.model.hidden
+def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
+    """Attention, a recurrent mixer, or both side by side on the same input."""
+    attention = kind.attention
     yield norm(site, "attention_norm")
     if not (attention.is_mla and site.kernels.own_token_latents):
         yield gather_tokens(site, "attention_input")
-    if attention.is_mla:
-        yield from _latent_projections(site, attention)
-    else:
-        yield from _grouped_projections(site, attention)
-    yield from _context_exchange(site, attention)
-    yield _core(site, attention)
-    yield _core_output(site, attention)
-    yield Matmul(
-        name="attention_out",
-        m=shard.tokens,
-        n=h,
-        k=attention.heads / shard.tp * attention.v_head_dim,
-        cast_shares=site.leaving_casts,
-    )
+    if attention.heads:
+        yield from _attention(site, attention)
+    if kind.recurrent:
+        yield from recurrent_operations(site, kind.recurrent)
     yield scatter_tokens(site, "attention_output")
     yield _residual(site, "attention_residual")
 
 
+def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
+    if attention.is_mla:
+        yield from _latent_projections(site, attention)
+    else:
+        yield from _grouped_projections(site, attention)
+    if attention.indexer:
+        yield from index_operations(site, attention, attention.indexer)
+    yield from _context_exchange(site, attention)
+    yield _core(site, attention)
+    if attention.gate != "none":
+        yield from _output_gate(site, attention)
+    yield _core_output(site, attention)
+    yield Matmul(
+        name="attention_out",
+        m=site.shard.tokens,
+        n=site.model.hidden,
+        k=attention.heads / site.shard.tp * attention.v_head_dim,
+        cast_shares=site.leaving_casts,
+    )
+
+
+def _output_gate(site: Site, attention: Attention) -> Iterator[Operation]:
+    """A projection of the layer's input, and the output times its sigmoid; both are kept."""
+    t, heads = site.shard.tokens, attention.heads / site.shard.tp
+    columns = heads * (attention.v_head_dim if attention.gate == "full" else 1)
+    yield Matmul(
+        name="attention_gate", m=t, n=columns, k=site.model.hidden,
+        saved_bytes=site.itemsize * t * columns, cast_shares=site.entering_casts,
+    )  # fmt: skip
+    size = _output_bytes(site, attention)
+    yield Pointwise(
+        name="gated_output", forward_bytes=3 * size, backward_bytes=5 * size, saved_bytes=size
+    )
+
+
 def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation]:
     t, a, a_kv = site.shard.tokens, attention.heads / site.shard.tp, kv_heads(site.shard, attention)
-    d, d_v = attention.head_dim, attention.v_head_dim
+    d, d_v = attention.head_dim, attention.v_head_dim * attention.own_values
+    a_kv = a_kv * attention.own_keys
     yield Matmul(
         name="qkv",
         m=t,
@@ -187,7 +219,8 @@ def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
 def _core(site: Site, attention: Attention) -> AttentionCore:
     shard, a = site.shard, attention.heads / site.shard.tp
     seq_len, t = shard.seq_len, shard.tokens
-    window = min(attention.window or seq_len, seq_len)
+    chosen = attention.indexer.top_k if attention.indexer else seq_len
+    window = min(attention.window or seq_len, chosen, seq_len)
     keys = window - window * window / (2 * seq_len)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
@@ -208,7 +241,7 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
 
 
 def _output_bytes(site: Site, attention: Attention) -> Number:
-    """Of the core attention on this rank."""
+    """Bytes of the core attention's output on this rank."""
     heads = attention.heads / site.shard.tp
     return site.itemsize * site.shard.tokens * heads * attention.v_head_dim
 
@@ -222,8 +255,27 @@ def _core_output(site: Site, attention: Attention) -> Pointwise:
     )  # fmt: skip
 
 
+def _further(site: Site, kind: Layer) -> Iterator[Operation]:
+    """Norms beyond the model's, and the gated second embedding of each layer."""
+    width = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    if kind.further_norms:
+        yield Pointwise(
+            name="further_norm", forward_bytes=2 * width * kind.further_norms,
+            backward_bytes=3 * width * kind.further_norms, kernels=kind.further_norms,
+            saved_bytes=width * kind.further_norms, modules=("norm", "pointwise"),
+        )  # fmt: skip
+    inputs, t = site.model.layer_inputs, site.shard.tokens
+    if inputs:
+        yield Matmul(
+            name="layer_input_gate", m=t, n=inputs, k=site.model.hidden,
+            saved_bytes=2 * site.itemsize * t * inputs,
+        )  # fmt: skip
+        yield Matmul(name="layer_input", m=t, n=site.model.hidden, k=inputs)
+        yield norm(site, "layer_input_norm")
+
+
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
-    if not site.model.parallel_blocks:
+    if not (site.model.parallel_blocks and kind.has_mixer):
         yield norm(site, "feed_forward_norm")
     if kind.experts:
         yield from expert_operations(site, kind.experts)
@@ -237,7 +289,7 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
 def norm(site: Site, name: str) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
     width = site.itemsize * site.shard.tokens_outside * site.model.hidden
-    outputs = site.model.norms_per_layer / 2  # Gemma normalises the outputs too
+    outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
     return Pointwise(
         name=name,
         forward_bytes=2 * width * _norm_passes(site) * outputs,

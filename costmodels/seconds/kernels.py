@@ -2,6 +2,7 @@
 
     matmul     t = launch + max(2 m n k g / (peak E q k / (k + k0)), 2 g (m k + k n + m n) / (B e))
     attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
+    scan       t = launch + max(FLOPs / (peak16 share), bytes / (B e)), twice that backward
     pointwise  t = launches + bytes / (B e)
 
     g        groups (experts) in one kernel
@@ -33,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.elementwise import Number, ceil, maximum, where
-from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Scan
 from meshplan.costmodels.precision import Recipe
 from meshplan.hardware_profiles.schema import AttentionKernel, Dtype, Gpu, Kernels, pointwise_name
 from meshplan.hardware_profiles.surface import Surface, attention_surface, matmul_surface
@@ -156,7 +157,7 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
         efficiency *= kernels.flash2_fraction
     flash2 = device.attention == "flash2" or kernels.flash2_fraction == 1.0  # nothing is better
     narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
-    width = min(1.0, min(op.head_dim, op.v_head_dim) / 128.0) ** narrowness
+    width = min(1.0, op.narrowest / 128.0) ** narrowness
     rate: Number = device.gpu.peak_flops_per_s[dtype] * efficiency * width
     half = kernels.attention_half_backward if backward else kernels.attention_half_forward
     rate = rate * op.keys / (op.keys + half)
@@ -171,6 +172,15 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
     memory_s = scores * (7.0 if backward else 6.0) / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
+
+
+def scan_s(device: Device, op: Scan, *, backward: bool) -> Number:
+    """Seconds of a chunked recurrence: as long as its products or its bytes take."""
+    work = 2.0 if backward else 1.0
+    peak = device.gpu.peak_flops_per_s[device.recipe.other_dtype(device.gpu)]
+    math_s = op.forward_flops / (peak * op.share_of_peak)
+    memory_s = op.forward_bytes / device.bandwidth_bytes_per_s
+    return work * (device.kernels.launch_s + maximum(math_s, memory_s))
 
 
 def pointwise_s(device: Device, moved_bytes: Number, kernels: int, measured_as: str = "") -> Number:

@@ -124,7 +124,7 @@ class _Pricing:
         self.parts = parts_of(self.weights)
 
     def prices(self) -> Prices:
-        """All columns."""
+        """Every column of `Prices`."""
         work, m = self.work, self.layouts.num_micro_batches
         layers = [self._layer(kind) for kind in work.kinds]
         ends = [

@@ -63,5 +63,7 @@ def stages_with(counts: tuple[int, ...], recompute: str) -> tuple[Stage, ...]:
 def _layer_cost(model: Model, kind: int) -> float:
     layer, h = model.kinds[kind], model.hidden
     attention = 4 * layer.attention.heads * layer.attention.head_dim * h
+    if layer.recurrent:
+        attention += (layer.recurrent.projections + layer.recurrent.inner) * h
     width = layer.ffn if layer.experts is None else layer.experts.ffn * layer.experts.top_k
     return float(attention + 3 * h * width)

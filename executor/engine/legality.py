@@ -101,6 +101,8 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     for module in layout.selective_modules if selective else ():
         if module not in RECOMPUTED:
             yield f"selective recompute of {module} is not built; use {', '.join(RECOMPUTED)}"
+    for part in model.rare_parts:
+        yield f"{part}: not built"
     for kind in model.kinds:
         if kind.attention.sinks:
             yield "attention sinks are not built"

@@ -110,3 +110,9 @@ def imbalance_unsaid(training: Training) -> list[CannotSay]:
         return []
     why = "a measure of the data, not a setting"
     return [CannotSay("training.expert_imbalance", training.expert_imbalance, why)]
+
+
+def unwritten_parts(model: Model) -> list[CannotSay]:
+    """One `CannotSay` for each part that the writers of a model's shape do not know."""
+    why = "the writer for this framework does not know it"
+    return [CannotSay("model", part, why) for part in model.rare_parts]

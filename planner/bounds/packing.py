@@ -174,7 +174,7 @@ def _least_overhead(
 
 
 def _each(values: "NDArray[Number]") -> "NDArray[Number]":
-    """One number per layout, for arrays by [layout, rank, layers]."""
+    """A number per layout, shaped to broadcast against [layout, rank, layers]."""
     return values[:, None, None]
 
 

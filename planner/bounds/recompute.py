@@ -70,7 +70,7 @@ class Ranks:
         return left
 
     def work_ns(self, pair: int, rank: int) -> float:
-        """A_s."""
+        """A_s, the least ns that recomputation adds to rank `rank`."""
         return self._cost(pair, rank).work_ns
 
     def transient_kib(self, pair: int, rank: int) -> int:

@@ -38,7 +38,7 @@ SAFETY = 1 - 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Passes:
-    """`PassSeconds` of the rows of an `SamePipeline`; [row, ...] in seconds, least of the legal modes.
+    """`PassSeconds` of the rows of a `SamePipeline`; [row, ...] seconds, least of the legal modes.
 
     layer      [row, kind, 3]
     embedding, head   [row, 3]

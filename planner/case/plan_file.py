@@ -90,6 +90,8 @@ class Prediction(Frozen):
     fits_probability
                     that no rank reserves more than its device has, by the memory error of left-out
                     runs of this engine and GPU family; None in plans written before 0.3
+    unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
+                    a GPU family, a precision, a kind of model, a number of GPUs
     error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
     """
 
@@ -103,6 +105,7 @@ class Prediction(Frozen):
     reserved_low_bytes: float | None = None
     reserved_high_bytes: float | None = None
     fits_probability: float | None = None
+    unmeasured: tuple[str, ...] = ()
     error_fraction: float
     tokens_per_s_per_gpu: float
     mfu: float | None

@@ -3,6 +3,7 @@
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.hardware_profiles.intervals import (
+    asked_of,
     fits_probability,
     reserved_interval,
     step_time_interval,
@@ -26,8 +27,11 @@ def step_model_of(case: Case) -> StepModel:
 def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     """The same of a layout that is already timed."""
     cluster, training = step_model.setting.cluster, step_model.setting.training
-    engine, gpu = step_model.setting.engine.name, cluster.gpu
-    times, peaks = step_time_interval(engine, gpu.name), reserved_interval(engine, gpu.name)
+    asked = asked_of(
+        step_model.setting.engine.name, cluster.gpu.name, gpus=step_model.layout.world_size,
+        precision=training.precision, model=step_model.setting.model.kind,
+    )  # fmt: skip
+    times, peaks = step_time_interval(asked), reserved_interval(asked)
     memory = stage_memory(step_model)
     reserved = max(stage.reserved for stage in memory)
     cost = step_model.total_cost
@@ -46,8 +50,9 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         reserved_low_bytes=reserved * peaks.low,
         reserved_high_bytes=reserved * peaks.high,
         fits_probability=fits_probability(
-            engine, gpu.name, reserved, gpu.memory_bytes - step_model.context_bytes
+            asked, reserved, cluster.gpu.memory_bytes - step_model.context_bytes
         ),
+        unmeasured=times.outside,
         error_fraction=times.error_fraction,
         tokens_per_s_per_gpu=training.global_batch_tokens / gpus_per_step,
         mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),

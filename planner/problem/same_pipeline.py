@@ -1,4 +1,4 @@
-"""Layouts that differ in nothing but prices and micro-batches, so that one array holds them all.
+"""Layouts that differ in prices and micro-batches only, so that one array holds them all.
 
 Letters as in `planner.problem.closed_form`; arrays are [layout, ...].
 """
@@ -19,7 +19,7 @@ from meshplan.planner.space.stage_splits import splits
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pipelines:
-    """What one layout or many run alike, and what they cost.
+    """A pipeline that one layout runs, or many; and their prices.
 
     prices      a row for each, held in memory as the schedule holds them
     modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
@@ -104,7 +104,7 @@ class SamePipeline(Pipelines):
 
     @cached_property
     def least_work_ns(self) -> Ints:
-        """T, by layout."""
+        """Lower bound in ns of one micro-batch's pass through all chunks, by layout."""
         c = self.prices
         layers = c.layer_ns[:, :, list(self.modes)].min(2) @ np.array(self.kind_counts)
         total: Ints = layers + c.embedding_ns + c.head_ns + self.chunks * c.send_ns
@@ -112,7 +112,7 @@ class SamePipeline(Pipelines):
 
     @cached_property
     def least_end_ns(self) -> Ints:
-        """e and the constant, by layout."""
+        """Lower bound in ns of costs once per step, the form's constant included, by layout."""
         c = self.prices
         layers = c.layer_step_ns @ np.array(self.kind_counts)
         mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
@@ -132,7 +132,7 @@ def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Varian
 
 
 def end_costs(same: SamePipeline) -> tuple[Ints, Ints]:
-    """[layout, rank] ns and KiB without a layer."""
+    """[layout, rank] ns and KiB of a rank that holds no layer."""
     c, shape = same.prices, (len(same), same.pp)
     least = c.transient_kib[:, list(same.modes)].min(1)
     base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], same.pp, axis=1)

@@ -115,7 +115,7 @@ class BranchAndBound:
 
     @property
     def bound(self) -> int | None:
-        """Nothing that is still open is below this; None when nothing is open."""
+        """Lower bound over all open layouts; None when nothing is open."""
         return least(self._cheap_bound, self.open[0].bound if self.open else None)
 
     @property
@@ -125,7 +125,7 @@ class BranchAndBound:
 
     @property
     def cutoff(self) -> int | None:
-        """What a layout must beat to be the best."""
+        """The objective of the best plan so far, which a layout must be below."""
         return min((found.objective for found in self.best.values()), default=None)
 
     def ranked(self) -> list[Found]:
@@ -265,7 +265,7 @@ class BranchAndBound:
         yield from waiting
 
     def _limits(self, rows: Ints, cutoff: int | None) -> Ints | None:
-        """What a plan of each row must beat: `cutoff`, and the best of its kind."""
+        """What each row's objective must be below: `cutoff`, and the best plan of its kind."""
         if cutoff is None:
             return None
         owns = [self.best.get(self._kind(row)) for row in rows.tolist()]
@@ -397,5 +397,5 @@ def _family(problem: StageProblem) -> Family:
 
 
 def least(*values: int | None) -> int | None:
-    """The least of those that are known."""
+    """The smallest of the values that are not None."""
     return min((value for value in values if value is not None), default=None)

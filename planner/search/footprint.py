@@ -3,10 +3,9 @@
     fitting_layout   any legal layout of a question that fits, with its least memory
     minimum_gpus     the first size, ascending, that has one: sizes are not monotone (divisibility),
                      so they are scanned and not bisected
-    explain          nothing fits: a minimal set of the user's pins that together forbid it
-    (deletion
-                     filter), what each of them alone would allow, how many bytes the nearest miss
-                     lacks, and the GPUs from which it fits
+    explain          nothing fits: a minimal set of the user's pins that together forbid it (by
+                     deletion filter), what lifting each of them alone would allow, how many bytes
+                     the nearest miss lacks, and the GPUs from which it fits
 
 A layout holds least with micro-batches of one sequence, so only the smallest allowed size is looked
 at, and with one chunk per rank (a layer is never held for fewer micro-batches with more), so
@@ -213,7 +212,7 @@ class _Memory:
 
 
 def _plain_where_it_can_be(space: Space) -> Space:
-    """`space` without the rows of several chunks per rank that may have one as well."""
+    """`space` without rows of several chunks per rank where one chunk is allowed too."""
     layouts, kept = space.layouts, np.ones(len(space.layouts), dtype=bool)
     for rows in space.shapes(np.flatnonzero(layouts.virtual_stages == 2)):
         pp, m = layouts.pipeline_parallel[rows[0]], layouts.num_micro_batches[rows[0]]

@@ -259,8 +259,7 @@ def _replica_shapes(
     modes = np.full(len(funnel), bool(mode_classes(legality, funnel.pins)))
     funnel.keep(modes, "the engine has none of the pinned recompute modes")
     tp = funnel["tensor_parallel"]
-    widths = [kind.attention.heads for kind in model.kinds]
-    widths += [kind.ffn for kind in model.kinds if kind.ffn]
+    widths = [size for kind in model.kinds for size in kind.divided_by_tp.values()]
     funnel.keep(math.gcd(*widths) % tp == 0, "tensor_parallel does not divide heads or ffn")
     if legality.kv_heads_divide:
         kv_heads = [k.attention.kv_heads for k in model.kinds if not k.attention.is_mla]

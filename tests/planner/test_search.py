@@ -12,7 +12,6 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.search.frontier import gpus_front, time_memory_front
 from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
 from meshplan.planner.search.search import NoLayoutFits, Progress, search
 from meshplan.planner.space.legal_layouts import enumerate_space
@@ -192,22 +191,3 @@ def test_search_opens_few_of_many(asked: Question, price: Pricer) -> None:
     result = search(asked, price=price)
     assert result.candidates > len(space.layouts) > 100
     assert result.cpsat_solves < result.candidates / 10
-
-
-def test_time_memory_front_trades(asked: Question, price: Pricer) -> None:
-    """Along the front memory falls and time does not; its first point is the optimum."""
-    front = time_memory_front(asked, 4, price)
-    assert front[0].solution.step_time_s == search(asked, price=price).solutions[0].step_time_s
-    assert len(front) >= 2
-    for a, b in pairwise(front):
-        assert b.peak_bytes < a.peak_bytes
-        assert b.solution.step_time_s >= a.solution.step_time_s
-
-
-def test_gpus_front_has_no_dominated_point(question: Questions, pricer: Pricers) -> None:
-    """No point of the front is beaten by a smaller one that is as fast and as cheap."""
-    front = gpus_front(question(PATTERN, 1, 16), (2, 4, 6, 8, 16), pricer(2, 5e7, 2))
-    assert len(front) >= 2
-    for a, b in pairwise(front):
-        assert a.gpus < b.gpus
-        assert b.solution.step_time_s < a.solution.step_time_s

@@ -1,0 +1,323 @@
+"""A family of models as a few lines of data, and the reader that follows them.
+
+A `Family` says which fields of a `config.json` hold what, what an absent one means, and which parts
+its layers have; `read_family` makes the `Model`. Where a value is a pair (field, default), the file
+decides; a plain value is fixed in the family's code.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from meshplan.costmodels.model.config_fields import Fields
+from meshplan.costmodels.model.layer_patterns import (
+    FEED_FORWARDS,
+    MIXERS,
+    Pattern,
+    Words,
+    after_leading,
+    all_full,
+    listed,
+)
+from meshplan.costmodels.model.transformer import (
+    NO_ATTENTION,
+    Attention,
+    Experts,
+    Indexer,
+    Layer,
+    Model,
+    Recurrent,
+)
+
+AFTER_LEADING = after_leading("first_k_dense_replace")
+Flag = bool | tuple[str, bool]
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """The experts of a family.
+
+    layers        which layers have them, where no `mlp_layer_types` lists it
+    shared        number of shared experts, each as wide as a routed one
+    shared_width  or their whole width; `shared_is_ffn`: as wide as a routed one
+    latent        the field of the latent width that experts work in
+    router_bias   one learnt bias per expert that is a parameter of the module
+    """
+
+    experts: Names = ("n_routed_experts", "num_experts", "num_local_experts")
+    top_k: Names = ("num_experts_per_tok", "num_experts_per_token")
+    ffn: Names = ("moe_intermediate_size",)
+    layers: Pattern = AFTER_LEADING
+    dense_ffn: Names = ("intermediate_size",)
+    shared: Names = ()
+    shared_width: Names = ()
+    shared_is_ffn: bool = False
+    shared_gate: bool = False
+    router_bias: bool = False
+    bias: bool = False
+    latent: Names = ()
+    further_norms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How one family's configuration becomes a `Model`.
+
+    latent         multi-head latent attention instead of grouped-query attention
+    indexed        with the indexer of sparse attention
+    head_dim       what an absent field means; None: the hidden size over the heads, which must
+                   come out even unless `floors_head_dim`
+    kv_heads, kv_default   the field, and what its absence means; None: as many as query heads
+    qkv_bias, out_bias, mlp_bias   biases of the projections
+    qk_norm, qk_normed   norms over queries and keys, where `qk_normed`
+    gate, sinks    see `Attention`; `sinks_on` the layers that have them
+    mixers         which layers slide or have a state, where no list says it
+    listed_as      the fields of such a list
+    window         the field of the window's width
+    recurrent      the kind of those with a state
+    ffn, ffn_per_hidden   width of the dense feed-forward: the field, and the multiple of the hidden
+                   size that its absence means, 0: it must be there
+    parallel       attention and feed-forward read one norm's output (or two norms', `norms` 2)
+    positions      the field of the rows of learnt positions, and rows beyond it
+    overrides      per attention word, fields that other ones replace (Gemma 4's wider heads)
+    further_norms, numbers   see `Layer`
+    head_bias      a bias for each token of the vocabulary
+    tied           what an absent `tie_word_embeddings` means
+    experts_when   the field without which, or at 0, no layer has experts
+    modules        fields of the number of multi-token-prediction modules
+    defaults       what absent fields mean that published files of the family leave out
+    flattened      sections whose fields are read as if they stood beside them
+    adjust         for what no line says: the last word on the model
+    """
+
+    latent: bool = False
+    indexed: bool = False
+    head_dim: int | None = None
+    floors_head_dim: bool = False
+    kv_heads: Names = ("num_key_value_heads",)
+    kv_default: int | None = None
+    qkv_bias: Flag = ("attention_bias", False)
+    out_bias: Flag = ("attention_bias", False)
+    qk_norm: Literal["none", "head", "full"] = "none"
+    qk_normed: Flag = True
+    gate: Literal["none", "head", "full"] = "none"
+    gated_output: Flag = True
+    sinks: bool = False
+    sinks_on: tuple[str, ...] = ("full", "sliding")
+    mixers: Pattern = all_full
+    listed_as: Names = ("layer_types", "layers_block_type")
+    window: Names = (
+        "sliding_window",
+        "sliding_window_size",
+        "attention_window_size",
+        "window_size",
+    )
+    overrides: dict[str, dict[str, Names]] | None = None
+    recurrent: Callable[[Fields], Recurrent] | None = None
+    parts: Callable[[Fields], tuple[Words, Words]] | None = None
+    ffn: Names = ("intermediate_size",)
+    ffn_per_hidden: int = 0
+    ffn_of: Callable[[Fields], int] | None = None
+    gated: bool = True
+    mlp_bias: Flag = False
+    experts: Routed | None = None
+    experts_when: Names = ()
+    norm: Literal["rmsnorm", "layernorm", "layernorm_without_bias", "none"] = "rmsnorm"
+    norms: int = 2
+    more_norms: tuple[str, bool, int] | None = None
+    parallel: Flag = False
+    positions: tuple[Names, int] | None = None
+    embedding_norm: bool = False
+    final_norm: bool = True
+    further_norms: int = 0
+    numbers: Callable[[Fields], int] | None = None
+    head_bias: Flag = False
+    tied: bool = False
+    modules: Names = ()
+    defaults: tuple[tuple[str, int], ...] = ()
+    flattened: Names = ()
+    adjust: Callable[[Fields, Model], Model] | None = None
+
+
+def read_family(family: Family, f: Fields) -> Model:
+    """The model that `f`, a configuration of this family, describes; raises `UnsupportedModel`."""
+    f = f.changed({key: value for key, value in family.defaults if f.config.get(key) is None})
+    for name in family.flattened:
+        section = f.section(name)
+        f = f.changed(section.config) if section else f
+    mixers, feed_forwards = _words(family, f)
+    layers = _layers(family, f, mixers, feed_forwards)
+    kinds = tuple(dict.fromkeys(layers))
+    index = {kind: position for position, kind in enumerate(kinds)}
+    norms = family.norms
+    if family.more_norms and f.flag(*family.more_norms[:2]):
+        norms = family.more_norms[2]
+    parallel = _flag(f, family.parallel)
+    positions = family.positions
+    model = Model(
+        name=f.name,
+        hidden=f.hidden,
+        vocab=f.count("vocab_size"),
+        kinds=kinds,
+        pattern=tuple(index[layer] for layer in layers),
+        gated=family.gated,
+        norm=family.norm,
+        norms_per_layer=norms if parallel or norms > 1 else 2,
+        parallel_blocks=parallel,
+        bias=_flag(f, family.mlp_bias),
+        learned_positions=f.count(*positions[0]) + positions[1] if positions else 0,
+        embedding_norm=family.embedding_norm,
+        final_norm=family.final_norm and family.norm != "none",
+        tied=f.either("tie_word_embeddings", "tie_embedding", default=family.tied),
+        head_bias=_flag(f, family.head_bias),
+        mtp_layers=f.count(*family.modules, default=0, least=0) if family.modules else 0,
+    )
+    return family.adjust(f, model) if family.adjust else model
+
+
+def _words(family: Family, f: Fields) -> tuple[Words, Words]:
+    """For each layer what mixes its tokens, and what its feed-forward is."""
+    if family.parts:
+        return family.parts(f)
+    mixers = listed(f, *family.listed_as, words=MIXERS) or family.mixers(f)
+    dense = ("dense",) * f.num_layers
+    found = f.present(*family.experts_when) if family.experts_when else ("", 1)
+    if family.experts is None or found is None or found[1] == 0:
+        return mixers, dense
+    stated = listed(f, "mlp_layer_types", words=FEED_FORWARDS)
+    return mixers, stated or family.experts.layers(f)
+
+
+def _layers(family: Family, f: Fields, mixers: Words, feed_forwards: Words) -> list[Layer]:
+    numbers = family.numbers(f) if family.numbers else 0
+    experts = _experts(family, f) if "sparse" in feed_forwards else None
+    further = family.experts.further_norms if family.experts else 0
+    recurrent = None
+    if {"recurrent", "both"} & set(mixers):
+        if family.recurrent is None:
+            raise f.refuse(
+                "its layer list has layers with a state, which this family does not have"
+            )
+        recurrent = family.recurrent(f)
+    attentions = _attentions(family, f, mixers)
+    dense = _dense_width(family, f) if "dense" in feed_forwards else 0
+    made = []
+    for i, (mixer, feed_forward) in enumerate(zip(mixers, feed_forwards, strict=True)):
+        sparse = feed_forward == "sparse"
+        made.append(Layer(
+            attention=attentions[i],
+            recurrent=recurrent if mixer in ("recurrent", "both") else None,
+            ffn=dense if feed_forward == "dense" else 0,
+            experts=experts if sparse else None,
+            further_norms=family.further_norms + (further if sparse else 0),
+            numbers=numbers,
+        ))  # fmt: skip
+    return made
+
+
+def _attentions(family: Family, f: Fields, mixers: Words) -> list[Attention]:
+    """The attention of each layer: by its word, and by what the file states for single layers."""
+    by_layer = f.section("per_layer_config")
+    known: dict[tuple[str, str], Attention] = {}
+    made = []
+    for i, word in enumerate(mixers):
+        if word in ("recurrent", "none"):
+            made.append(NO_ATTENTION)
+            continue
+        own = (by_layer.section(f"{i:02d}") or by_layer.section(str(i))) if by_layer else None
+        key = (word, repr(sorted(own.config.items(), key=str)) if own else "")
+        if key not in known:
+            known[key] = _attention(family, _overridden(family, f, word, own), word)
+        made.append(known[key])
+    return made
+
+
+def _overridden(family: Family, f: Fields, word: str, own: Fields | None) -> Fields:
+    changed = dict(own.config) if own else {}
+    for field, names in (family.overrides or {}).get(word, {}).items():
+        found = f.present(*names)
+        if found is not None and field not in changed:
+            changed[field] = found[1]
+    return f.changed(changed)
+
+
+def _attention(family: Family, f: Fields, word: str) -> Attention:
+    base = _latent(f) if family.latent else _grouped(family, f)
+    width = f.count(*family.window) if word == "sliding" else None
+    if word == "chunked":
+        width = f.count("attention_chunk_size")
+    gate = family.gate if _flag(f, family.gated_output) else "none"
+    normed = _flag(f, family.qk_normed) if family.qk_norm != "none" else False
+    index = None
+    if family.indexed and word == "full":
+        heads, dim = f.count("index_n_heads"), f.count("index_head_dim")
+        index = Indexer(heads=heads, head_dim=dim, top_k=f.count("index_topk"))
+    return replace(
+        base, window=width, chunked=word == "chunked", gate=gate, indexer=index,
+        qk_norm=family.qk_norm if normed else "none",
+        sinks=family.sinks and word in family.sinks_on,
+    )  # fmt: skip
+
+
+def _grouped(family: Family, f: Fields) -> Attention:
+    heads = f.heads
+    default = heads if family.kv_default is None else family.kv_default
+    kv_heads = f.count(*family.kv_heads, default=default)
+    f.divide(heads, kv_heads, "query heads over key/value heads")
+    if f.present("head_dim", "kv_channels", "attention_head_dim"):
+        width = f.count("head_dim", "kv_channels", "attention_head_dim")
+    elif family.head_dim is not None:
+        width = family.head_dim
+    elif family.floors_head_dim:
+        width = f.hidden // heads
+    else:
+        width = f.divide(f.hidden, heads, "hidden size over heads, there being no head_dim")
+    return Attention(
+        heads=heads, kv_heads=kv_heads, head_dim=width,
+        v_head_dim=f.count("v_head_dim", default=width),
+        qkv_bias=_flag(f, family.qkv_bias), out_bias=_flag(f, family.out_bias),
+    )  # fmt: skip
+
+
+def _latent(f: Fields) -> Attention:
+    """Multi-head latent attention; an absent `q_lora_rank` means an uncompressed query."""
+    if f.flag("attention_bias", False):
+        raise f.refuse("attention_bias with latent attention is not priced")
+    rope, heads = f.count("qk_rope_head_dim"), f.heads
+    return Attention(
+        heads=heads, kv_heads=heads, head_dim=f.count("qk_nope_head_dim") + rope,
+        v_head_dim=f.count("v_head_dim"), q_lora_rank=f.count("q_lora_rank", default=0, least=0),
+        kv_lora_rank=f.count("kv_lora_rank"), rope_head_dim=rope,
+    )  # fmt: skip
+
+
+def _dense_width(family: Family, f: Fields) -> int:
+    if family.ffn_of:
+        return family.ffn_of(f)
+    names = family.ffn if family.experts is None else family.experts.dense_ffn
+    default = family.ffn_per_hidden * f.hidden or None
+    return f.count(*names, default=default)
+
+
+def _experts(family: Family, f: Fields) -> Experts:
+    routed = family.experts
+    assert routed is not None
+    ffn = f.count(*routed.ffn)
+    shared = ffn * f.count(*routed.shared, default=0, least=0) if routed.shared else 0
+    if routed.shared_width:
+        shared = f.count(*routed.shared_width, default=shared, least=0)
+    experts, top_k = f.count(*routed.experts), f.count(*routed.top_k)
+    if top_k > experts:
+        raise f.refuse(f"{top_k} experts per token, but only {experts} experts")
+    return Experts(
+        experts=experts, top_k=top_k, ffn=ffn,
+        shared_ffn=ffn if routed.shared_is_ffn else shared,
+        shared_gate=routed.shared_gate and shared > 0,
+        router_bias=routed.router_bias, bias=routed.bias,
+        latent=f.count(*routed.latent, default=0, least=0) if routed.latent else 0,
+    )  # fmt: skip
+
+
+def _flag(f: Fields, flag: Flag) -> bool:
+    return flag if isinstance(flag, bool) else f.flag(*flag)

@@ -1,0 +1,261 @@
+"""What single families do beyond the vocabulary of `family.Family`: widths that are worked out, and
+the last word on a model.
+
+Source: the families' `configuration_` and `modeling_` files in huggingface/transformers 5.23.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from meshplan.costmodels.model.config_fields import Fields
+from meshplan.costmodels.model.transformer import Layer, Model
+
+
+def moments(f: Fields) -> int:
+    """Two learnt numbers in each layer's activation (xIELU)."""
+    return 2
+
+
+def query_key_biases(f: Fields) -> int:
+    """Biases of the layer norms over queries and keys."""
+    wanted = f.flag("qk_layernorm", True)
+    return 2 * f.count("head_dim", default=f.hidden // f.heads) * wanted
+
+
+def sub_norm(f: Fields) -> int:
+    """BitNet's norm over the feed-forward's inner width."""
+    return f.count("intermediate_size")
+
+
+def head_biases(f: Fields) -> int:
+    return f.heads
+
+
+def lfm_width(f: Fields) -> int:
+    """LFM2 shrinks the stated width by a third, times a multiplier, up to a multiple."""
+    width = f.count("intermediate_size", "block_ff_dim")
+    if not f.flag("block_auto_adjust_ff_dim", True):
+        return width
+    multiplier, multiple = (
+        f.number("block_ffn_dim_multiplier"),
+        f.count("block_multiple_of", default=256),
+    )
+    width = int(2 * width / 3)
+    width = width if multiplier is None else int(multiplier * width)
+    return multiple * -(-width // multiple)
+
+
+def xlstm_width(f: Fields) -> int:
+    multiple = f.count("ffn_round_up_to_multiple_of", default=64)
+    width = int(f.hidden * (f.number("ffn_proj_factor") or 2.667))
+    return multiple * -(-width // multiple)
+
+
+def griffin_width(f: Fields) -> int:
+    return f.count("intermediate_size") // 2
+
+
+def last_output_bias(f: Fields, model: Model) -> Model:
+    """GPT-NeoX Japanese has a bias after the attention of its last layer only."""
+    *others, last = layers_of(model)
+    return of_layers(model, [*others, replace(last, numbers=model.hidden)])
+
+
+def rwkv(f: Fields, model: Model) -> Model:
+    return replace(model, embedding_norm=True)
+
+
+def opt(f: Fields, model: Model) -> Model:
+    if f.count("word_embed_proj_dim", default=f.hidden) != f.hidden:
+        raise f.refuse("word_embed_proj_dim, an embedding of another width, is not priced")
+    if not f.flag("do_layer_norm_before", True):
+        raise f.refuse("do_layer_norm_before false, norms after the blocks, is not priced")
+    return model
+
+
+def falcon(f: Fields, model: Model) -> Model:
+    """Grouped heads and two norms in the new architecture; one key head and one norm in the old."""
+    new, parallel = f.flag("new_decoder_architecture", False), f.flag("parallel_attn", True)
+    one = f.flag("multi_query", True) and not new
+    kv_heads = 1 if one else f.count("num_kv_heads", "n_head_kv", default=f.heads)
+    two = f.count("num_ln_in_parallel_attn", default=2 if new else 1) == 2
+    kinds = tuple(
+        replace(kind, attention=replace(kind.attention, kv_heads=kv_heads)) for kind in model.kinds
+    )
+    return replace(
+        model, kinds=kinds, parallel_blocks=parallel or new,
+        norms_per_layer=2 if two or not (parallel or new) else 1,
+    )  # fmt: skip
+
+
+def stablelm(f: Fields, model: Model) -> Model:
+    if f.flag("qk_layernorm", False):
+        raise f.refuse("qk_layernorm, a layer norm for each head, is not priced for StableLM")
+    return replace(model, norms_per_layer=1 if model.parallel_blocks else 2)
+
+
+def gemma4(f: Fields, model: Model) -> Model:
+    """Layers' own inputs, keys that are values too or those of an earlier layer, and experts beside
+    the dense feed-forward."""
+    if f.flag("use_double_wide_mlp", False):
+        raise f.refuse("use_double_wide_mlp is not priced")
+    if f.flag("enable_moe_block", False):
+        raise f.refuse("enable_moe_block, experts beside the dense feed-forward, is not priced")
+    same, shared = (
+        f.flag("attention_k_eq_v", False),
+        f.count("num_kv_shared_layers", default=0, least=0),
+    )
+    made: list[Layer] = []
+    for i, layer in enumerate(layers_of(model)):
+        attention = layer.attention
+        if same and attention.window is None:
+            attention = replace(attention, own_values=False)
+        if i >= model.num_layers - shared:
+            attention = replace(attention, own_keys=False)
+        made.append(replace(layer, attention=attention))
+    inputs = f.count("hidden_size_per_layer_input", default=0, least=0)
+    rows = f.count("vocab_size_per_layer_input", default=model.vocab) if inputs else 0
+    return replace(
+        of_layers(model, made), layer_inputs=inputs, layer_input_vocab=rows,
+    )  # fmt: skip
+
+
+def bidirectional(f: Fields, model: Model) -> Model:
+    if f.flag("use_bidirectional_attention", False):
+        raise f.refuse("use_bidirectional_attention is not priced; causal attention is")
+    return model
+
+
+def multi_query(f: Fields, model: Model) -> Model:
+    kv_heads = 1 if f.flag("multi_query", True) else f.heads
+    return with_attention(model, kv_heads=kv_heads)
+
+
+def laguna(f: Fields, model: Model) -> Model:
+    """`gating` true gates whole heads, anything else each number; layers may differ in their number
+    of query heads.
+    """
+    gating = f.present("gating")
+    if gating and gating[1] not in (True, "per-head"):
+        model = with_attention(model, gate="full")
+    heads = f.counts("num_attention_heads_per_layer")
+    if heads is None:
+        return model
+    if len(heads) != model.num_layers:
+        raise f.refuse(
+            f"num_attention_heads_per_layer names {len(heads)} layers of {model.num_layers}"
+        )
+    return of_layers(model, [
+        replace(layer, attention=replace(layer.attention, heads=each))
+        for layer, each in zip(layers_of(model), heads, strict=True)
+    ])  # fmt: skip
+
+
+def query_key_biases_when_told(f: Fields) -> int:
+    """The same where `qk_layernorm` says that they are there (Phi)."""
+    return query_key_biases(f) if f.flag("qk_layernorm", False) else 0
+
+
+def neox_japanese_width(f: Fields) -> int:
+    """`intermediate_multiple_size` times the hidden size."""
+    return f.count("intermediate_multiple_size", default=4) * f.hidden
+
+
+def mpt_width(f: Fields) -> int:
+    """`expansion_ratio` times the hidden size."""
+    return f.count("expansion_ratio", default=4) * f.hidden
+
+
+def mpt(f: Fields, model: Model) -> Model:
+    """ALiBi unless the file says otherwise; its norms lose their bias with `no_bias`."""
+    stated = f.section("attn_config") or Fields({}, f.name)
+    if stated.flag("qk_ln", False):
+        raise f.refuse("attn_config.qk_ln, a norm over queries and keys, is not priced for MPT")
+    multi_query = stated.word("attn_type") == "multiquery_attention"
+    kv_heads = stated.count("kv_n_heads", default=1 if multi_query else f.heads)
+    bias = not f.flag("no_bias", True)
+    attention = replace(model.kinds[0].attention, kv_heads=kv_heads, qkv_bias=bias, out_bias=bias)
+    learned = f.flag("learned_pos_emb", True) and not stated.flag("alibi", True)
+    return replace(
+        model, kinds=(replace(model.kinds[0], attention=attention),), bias=bias,
+        norm="layernorm" if bias else "rmsnorm",
+        learned_positions=f.count("max_seq_len") if learned else 0,
+    )  # fmt: skip
+
+
+def shared_choice(f: Fields, model: Model) -> Model:
+    """GLM-5: layers of type "shared" attend to the keys that an earlier layer's indexer chose."""
+    types = f.texts("indexer_types")
+    if types is None:
+        return model
+    if len(types) != model.num_layers:
+        raise f.refuse(f"indexer_types names {len(types)} layers of {model.num_layers}")
+    made = []
+    for layer, each in zip(layers_of(model), types, strict=True):
+        index = layer.attention.indexer
+        if index and each == "shared":
+            index = replace(index, heads=0, head_dim=0)
+        made.append(replace(layer, attention=replace(layer.attention, indexer=index)))
+    return of_layers(model, made)
+
+
+def twice_the_window_keys(f: Fields, model: Model) -> Model:
+    """MiMo-V2: layers with a window have twice the key/value heads of the others."""
+    if f.present("swa_num_key_value_heads"):
+        return model
+    made = []
+    for layer in layers_of(model):
+        at = layer.attention
+        wider = replace(at, kv_heads=2 * at.kv_heads) if at.window else at
+        made.append(replace(layer, attention=wider))
+    return of_layers(model, made)
+
+
+def doge(f: Fields, model: Model) -> Model:
+    """Two learnt scales of the residual stream; a step per key head chooses what is attended to."""
+    if f.flag("is_moe", False):
+        raise f.refuse("is_moe, Doge's experts by product keys, is not priced")
+    return model
+
+
+def rotary_key_norm(f: Fields) -> int:
+    """A norm over the shared rotary key."""
+    return f.count("qk_rope_head_dim")
+
+
+def zero_experts(f: Fields, model: Model) -> Model:
+    """Some of the experts that a token may choose return it as it is: only the share of its choices
+    that the others have is computed, as many as there are of them.
+    """
+    zero = f.count("zero_expert_num", default=0, least=0)
+    made = []
+    for layer in layers_of(model):
+        experts = layer.experts
+        if experts and zero:
+            share = experts.experts / (experts.experts + zero)
+            experts = replace(experts, top_k=max(1, round(experts.top_k * share)))
+            layer = replace(layer, experts=experts, numbers=zero * model.hidden)
+        made.append(layer)
+    return of_layers(model, made)
+
+
+# How a rule changes single layers
+
+
+def layers_of(model: Model) -> list[Layer]:
+    """The layers in model order."""
+    return [model.kinds[kind] for kind in model.pattern]
+
+
+def of_layers(model: Model, layers: list[Layer]) -> Model:
+    """The same model of other layers."""
+    kinds = tuple(dict.fromkeys(layers))
+    index = {kind: position for position, kind in enumerate(kinds)}
+    return replace(model, kinds=kinds, pattern=tuple(index[layer] for layer in layers))
+
+
+def with_attention(model: Model, **changes: Any) -> Model:
+    """The same model, but for these sizes of every layer's attention."""
+    return of_layers(model, [
+        replace(layer, attention=replace(layer.attention, **changes)) for layer in layers_of(model)
+    ])  # fmt: skip

@@ -1,0 +1,159 @@
+"""Families as data, against the modules that transformers builds from their configurations.
+
+`family_configs.json` is made by `python -m benchmarks.families`: the configuration of each family
+by transformers 5.23, and the parameters of the module on the meta device.
+"""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
+from meshplan.costmodels.model.families import FAMILIES
+from meshplan.costmodels.model.family import read_family
+from meshplan.costmodels.model.hf_config import left_out, model_from_config
+from meshplan.costmodels.model.parameters import layer_parameters_per_rank, model_parameters
+from meshplan.costmodels.model.unread_fields import CHANGES_COST
+from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.hardware_profiles.engines import load_engine
+
+CONFIGS: dict[str, Any] = json.loads(Path(__file__).with_name("family_configs.json").read_text())
+PUBLISHED: dict[str, Any] = json.loads(
+    Path(__file__).with_name("published_configs.json").read_text()
+)
+BUFFERS = {"deepseek_v3": 58 * 256}
+"""DeepSeek-V3's correction biases: tensors of its checkpoint, buffers and no parameters there."""
+WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
+EXACT = sorted(set(CONFIGS) - set(WITH_TOWERS))
+READ_BY_ALL = """vocab_size hidden_size num_hidden_layers num_attention_heads n_embd n_embed d_model
+    n_head n_heads n_layer n_layers num_layers num_blocks num_heads attention_heads embedding_dim
+    max_position_embeddings n_positions n_ctx tie_word_embeddings tie_embedding chunk_size
+    mamba_chunk_size block_size conv_kernel expand time_step_rank ffn_round_up_to_multiple_of
+    learned_pos_emb max_seq_len n_head_kv experts_per_token no_bias alibi
+    intermediate_multiple_size _sliding_window_pattern no_rope_layer_interval"""
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_parameters_are_those_of_the_real_module(name: str) -> None:
+    """Exact to the parameter; modules of multi-token prediction, which it leaves out, apart."""
+    model = model_from_config(CONFIGS[name]["config"], name)
+    counted = model_parameters(model).without_mtp - BUFFERS.get(name, 0)
+    assert counted == CONFIGS[name]["parameters"]
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_files_as_they_were_published_have_the_published_size(name: str) -> None:
+    """Older names of fields, lists left to a rule: the total to the last digit that is printed."""
+    entry = PUBLISHED[name]
+    digits = Decimal(entry["published"]).as_tuple().exponent
+    counted = model_parameters(model_from_config(entry["config"], name)).without_mtp
+    assert isinstance(digits, int)
+    assert abs(counted - float(entry["published"])) < 10.0**digits
+    assert left_out(entry["config"]) == ()
+
+
+@pytest.mark.parametrize("name", WITH_TOWERS)
+def test_towers_are_named_as_left_out(name: str) -> None:
+    """What a multimodal configuration has beside its language model is said, not counted."""
+    config = CONFIGS[name]["config"]
+    assert model_parameters(model_from_config(config, name)).total < CONFIGS[name]["parameters"]
+    assert any("tower" in words for words in left_out(config)) or name == "fuyu"
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_ranks_hold_a_layer_together(name: str) -> None:
+    """One rank holds all of a layer; eight hold at least all of it, none of them more than one."""
+    model = model_from_config(CONFIGS[name]["config"], name)
+    for kind in model.kinds:
+        alone = layer_parameters_per_rank(model, kind, 1)
+        split = layer_parameters_per_rank(model, kind, 8)
+        assert alone.dense >= split.dense >= alone.dense / 8 - 1e-6
+        assert alone.expert == split.expert
+
+
+TOKENS = 64
+COUNTED = [name for name in EXACT if "weight_flops" in CONFIGS[name]]
+GATES_IN_BLOCKS = ("recurrent_gemma",)  # products with weights that torch counts among the others
+
+
+def flops_of(name: str) -> tuple[float, float, bool]:
+    """Forward FLOPs of products with weights and of attention, and whether there is a state too."""
+    model = replace(model_from_config(CONFIGS[name]["config"], name), mtp_layers=0)
+    shard = Shard(
+        seq_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS), tp=1.0, cp=1.0, ep=1.0,
+        etp=1.0, sequence_parallel=0.0,
+    )  # fmt: skip
+    site = Site(model, shard, load_engine("generic").kernels)
+    layers = [op for kind in model.pattern for op in layer_operations(site, model.kinds[kind])]
+    operations = [*embedding_operations(site), *layers, *head_operations(site)]
+    weights = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
+    cores = [op for op in operations if isinstance(op, AttentionCore)]
+    return (
+        weights,
+        sum(float(op.full_forward_flops) for op in cores),
+        any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds),
+    )
+
+
+@pytest.mark.parametrize("name", sorted(set(COUNTED) - set(GATES_IN_BLOCKS)))
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    """Products with weights within 0.1 % of torch's FLOP counter; attention too, where no state
+    adds products of its own."""
+    weights, attention, has_state = flops_of(name)
+    assert weights == pytest.approx(CONFIGS[name]["weight_flops"], rel=1e-3)
+    if not has_state and CONFIGS[name]["other_flops"]:
+        assert attention == pytest.approx(CONFIGS[name]["other_flops"], rel=1e-3)
+
+
+def test_most_families_are_counted() -> None:
+    """The oracle is no empty one."""
+    assert len(COUNTED) > 130
+
+
+def test_what_families_read_is_what_changes_cost() -> None:
+    """Every field that a family asks for is on the list, so another family refuses it unread."""
+    asked: set[str] = set()
+    for name, entry in CONFIGS.items():
+        config = entry["config"].get("text_config", entry["config"])
+        fields = Fields(config, name)
+        read_family(FAMILIES[config["model_type"]], fields)
+        asked |= fields.asked & set(config)
+    assert asked - CHANGES_COST - set(READ_BY_ALL.split()) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        ("llama", {"kv_lora_rank": 512}, "kv_lora_rank"),
+        ("llama", {"num_experts": 8}, "num_experts"),
+        ("mistral", {"use_qk_norm": True}, "use_qk_norm"),
+        ("qwen3_moe", {"n_shared_experts": 1, "index_topk": 2048}, "index_topk"),
+        ("olmo3", {"mlp_bias": True}, "mlp_bias"),
+    ],
+)
+def test_a_field_that_is_not_read_is_refused(
+    name: str, changes: dict[str, Any], field: str
+) -> None:
+    """A field that changes cost elsewhere and that this family leaves unread is named."""
+    with pytest.raises(UnsupportedModel, match=f"'{field}' is not read for model_type '{name}'"):
+        model_from_config(CONFIGS[name]["config"] | changes, name)
+
+
+def test_an_unknown_size_is_named() -> None:
+    """A field that no family knows and whose name speaks of sizes is in the warning."""
+    config = CONFIGS["llama"]["config"] | {"num_memory_layers": 4, "my_note": 3}
+    assert left_out(config) == ("field 'num_memory_layers', which is not understood,",)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_defaults_leave_nothing_unexplained(name: str) -> None:
+    """No configuration of transformers itself draws the warning."""
+    assert [words for words in left_out(CONFIGS[name]["config"]) if "field" in words] == []
