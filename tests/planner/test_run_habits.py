@@ -206,7 +206,7 @@ def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
     gained = (
         step_model(plain, tuning).time().step_time_s - step_model(run, tuning).time().step_time_s
     )
-    assert gained >= 16 * tuning.micro_batch_s  # of 128 sequences over 8 replicas
+    assert gained >= 16 * tuning.micro_batch_s - 1e-9  # of 128 sequences over 8 replicas
 
 
 @pytest.mark.parametrize(
