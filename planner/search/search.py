@@ -27,6 +27,10 @@ class NoLayoutFits(Exception):
     """No legal layout of the question fits; `planner.search.footprint.explain` says what would."""
 
 
+class SearchEnded(NoLayoutFits):
+    """The time limit or Ctrl-C came before any layout was found; one may fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """One layout with its best cut into stages.
@@ -94,10 +98,9 @@ def search(
     run.seed()
     finished = run.prove(deadline)
     if not run.best:
-        raise NoLayoutFits(
-            f"no layout of {q.model.name} fits on {q.gpus} GPUs" if finished
-            else "the search was ended before it found a layout that fits"
-        )  # fmt: skip
+        if not finished:
+            raise SearchEnded("the search was ended before it found a layout that fits")
+        raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.gpus} GPUs")
     if finished and k > 1:
         run.find_runners_up(k, deadline)
     open_bound = least(run.bound, run.unsolved_bound)

@@ -1,0 +1,180 @@
+"""What `sweep` prints and writes: a table for each series, what stands out, and a CSV."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from meshplan.costmodels.units import SECONDS_PER_HOUR, format_count, format_seconds
+from meshplan.planner.report.output import listing
+from meshplan.planner.report.tables import bullets, indented
+from meshplan.planner.sweep.cells import Series
+from meshplan.planner.sweep.economics import RunCost, in_money
+from meshplan.planner.sweep.outcome import Row, Sweep, costs_of, on_front, record
+
+MARKS = ("cheapest", "knee", "front")
+LEAST_LABEL = 24  # characters of a layout before its column wraps
+
+
+def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
+    """Every series with its table, then what stands out in it, and the front of each job."""
+    for note in notes:
+        out.print(Text(f"assumed: {note}", style="dim"))
+    for number, line in enumerate(sweep.lines):
+        out.print(Text("\n" * (number > 0 or bool(notes)) + title_of(line[0].series), style="bold"))
+        out.print(indented(_table(line, sweep)))
+        out.print(indented(bullets(list(_standing_out(line, sweep)))))
+    for job in sweep.jobs:
+        if sweep.terms.tokens is not None and on_front(job):
+            out.print(Text("\n" + _front_title(job), style="bold"))
+            out.print(indented(_front_table(job)))
+
+
+def title_of(series: Series) -> str:
+    """The line of a series above its table."""
+    said = [f"{series.model} on {series.cluster}"]
+    if series.engine:
+        said.append(series.engine)
+    if series.global_batch_size and series.seq_len:
+        said.append(f"{series.global_batch_size:,} sequences of {series.seq_len:,} tokens a step")
+    return ", ".join(said)
+
+
+def _table(line: Sequence[Row], sweep: Sweep) -> Table:
+    columns = list(_columns(line, sweep))
+    table = listing()
+    table.show_header, table.padding = True, (0, 2, 0, 0)
+    table.add_column("GPUs", justify="right", no_wrap=True)
+    table.add_column("layout", min_width=LEAST_LABEL)
+    for name in (*columns, ""):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for row in line:
+        table.add_row(f"{row.gpus:,}", _layout(row), *_values(row, columns), _marks(row))
+    return table
+
+
+def _columns(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
+    yield from ("step", "MFU", "tokens/s")
+    if sweep.terms.failures:
+        yield "goodput"
+    if sweep.terms.tokens is not None:
+        yield from ("days", "GPU-hours")
+        if any(cost.cost is not None for cost in costs_of(line)):
+            yield "cost"
+
+
+def _layout(row: Row) -> str:
+    """The layout, or in words why there is none."""
+    found = row.answer
+    if found is None:
+        return "not planned: the sweep was ended"
+    if found.plan is None:
+        said = {
+            "INFEASIBLE": "nothing fits: ",
+            "UNKNOWN": "not known: ",
+            "REFUSED": "no question: ",
+        }
+        return said[found.status] + found.reason
+    return found.plan.layout.label
+
+
+def _values(row: Row, columns: Sequence[str]) -> list[str]:
+    plan = row.answer.plan if row.answer else None
+    if plan is None or plan.prediction is None or row.cost is None:
+        return [""] * len(columns)
+    mfu, cost = plan.prediction.mfu, row.cost
+    shown = {
+        "step": format_seconds(plan.prediction.step_time_s),
+        "MFU": "n/a" if mfu is None else f"{mfu:.1%}",
+        "tokens/s": format_count(cost.tokens_per_s),
+        "goodput": "" if cost.goodput is None else f"{cost.goodput:.1%}",
+        "days": days_text(cost),
+        "GPU-hours": "" if cost.gpu_hours is None else format_count(cost.gpu_hours),
+        "cost": "" if cost.cost is None else format_count(cost.cost),
+    }
+    return [shown[name] for name in columns]
+
+
+def days_text(cost: RunCost) -> str:
+    """Days with as many digits as three; "never" where failures leave no progress."""
+    if cost.days is None:
+        return "never"
+    return f"{cost.days:,.0f}" if cost.days >= 100 else f"{cost.days:.3g}"
+
+
+def _marks(row: Row) -> str:
+    said = [name for name in MARKS[:2] if getattr(row, name)]
+    if row.answer is not None and row.answer.status == "FEASIBLE":
+        said.append("not proved")
+    return ", ".join(said)
+
+
+def _standing_out(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
+    """The cheapest size and the knee of a series, in words."""
+    costs = costs_of(line)
+    if not costs:
+        yield "no size has a plan"
+        return
+    best = next((row.cost for row in line if row.cheapest), None)
+    bend = next((row.cost for row in line if row.knee), None)
+    if best is None or bend is None:
+        yield "no size ever ends: failures come faster than work is kept"
+        return
+    yield f"cheapest: {best.gpus:,} GPUs, {_paid(best)}"
+    dearer = bend.gpu_s_per_token / best.gpu_s_per_token - 1
+    quicker = bend.tokens_per_s / best.tokens_per_s
+    than = f", {quicker:.3g} x the tokens/s of the cheapest for {dearer:.1%} more" * (
+        bend.gpus != best.gpus
+    )
+    yield f"knee (least time x cost): {bend.gpus:,} GPUs, {_paid(bend)}{than}"
+    if failures := sweep.terms.failures:
+        every_s, mtbf_s = failures.interval_s(bend.gpus), failures.job_mtbf_s(bend.gpus)
+        restart = "restarts not counted" * (failures.restart_s is None)
+        yield (
+            f"at the knee a failure every {mtbf_s / SECONDS_PER_HOUR:.3g} h, a checkpoint after "
+            f"every {every_s / 60:.3g} min of work" + f" ({restart})" * bool(restart)
+        )
+
+
+def _paid(cost: RunCost) -> str:
+    """What a size costs, by the most telling figure that is known."""
+    if cost.cost is not None:
+        return f"{days_text(cost)} days, {cost.cost:,.0f}"
+    if cost.gpu_hours is not None:
+        return f"{days_text(cost)} days, {format_count(cost.gpu_hours)} GPU-hours"
+    per_trillion = cost.gpu_s_per_token * 1e12 / SECONDS_PER_HOUR
+    return f"{format_count(per_trillion)} GPU-hours for 1T tokens"
+
+
+def _front_title(job: Sequence[Row]) -> str:
+    against = "money" if in_money(costs_of(job)) else "GPU-hours"
+    series = job[0].series
+    return f"Pareto front of days against {against}: {series.model}"
+
+
+def _front_table(job: Sequence[Row]) -> Table:
+    """The cells that no other one beats in both, the fastest first."""
+    table = listing(
+        "days", "cost" if in_money(costs_of(job)) else "GPU-hours", "GPUs", "", left=("",)
+    )
+    for row in on_front(job):
+        cost = row.cost
+        assert cost is not None
+        paid = cost.cost if in_money(costs_of(job)) else cost.gpu_hours
+        where = f"{row.series.cluster}, {row.series.engine}"
+        shown = "n/a" if paid is None else f"{paid:,.0f}"
+        table.add_row(days_text(cost), shown, f"{cost.gpus:,}", where)
+    return table
+
+
+def csv_text(sweep: Sweep) -> str:
+    """One line per cell, the columns of `record`; an unknown figure is empty."""
+    records = [record(row) for row in sweep.rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
