@@ -138,7 +138,7 @@ def _axes(
         raise BadQuestion("say what to train: meshplan sweep llama-3.1-8b, or --model a,b")
     if cluster is None:
         raise BadQuestion(
-            "say what to train on: --cluster dgx-h100, or --cluster h100-sxm,h200-sxm"
+            "say what to train on: --cluster dgx-h100, or --cluster dgx-h100,dgx-h200"
         )
     if (global_batch is None) == (global_batch_tokens is None):
         raise BadQuestion(

@@ -37,11 +37,14 @@ class Answer(Frozen):
     OPTIMAL     the plan, proved               FEASIBLE  the plan when the time limit came
     INFEASIBLE  nothing fits, proved           UNKNOWN   the time limit came before any plan
     REFUSED     the combination is no question
+
+    lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal
     """
 
     status: Status
     plan: Plan | None = None
     reason: str = ""
+    lacking_bytes: float | None = None
 
     @property
     def proved(self) -> bool:
@@ -190,7 +193,10 @@ def answer(asked: Asked, time_limit_s: float | None) -> Answer:
         return Answer(status="UNKNOWN", reason=str(error))
     except NoLayoutFits as error:
         miss = nearest_miss(asked.question)
-        return Answer(status="INFEASIBLE", reason=miss_line(miss) if miss else str(error))
+        if miss is None:
+            return Answer(status="INFEASIBLE", reason=str(error))
+        lacking = miss.lacking_bytes
+        return Answer(status="INFEASIBLE", reason=miss_line(miss), lacking_bytes=lacking)
     return Answer(status=result.status, plan=plan_of(asked, result))
 
 

@@ -28,6 +28,9 @@ from dataclasses import dataclass
 
 from meshplan.costmodels.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 
+LEAST_GOODPUT = 1e-9
+"""Below it a day of work takes more than two million years: the run has no end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
@@ -50,11 +53,12 @@ class Failures:
         return math.sqrt(2 * d * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - d
 
     def goodput(self, gpus: int) -> float:
-        """Share of the wall time that the finished run's steps take, 0 to 1."""
+        """Share of the wall time that the finished run's steps take; 0 where it never ends."""
         mtbf_s, tau_s = self.job_mtbf_s(gpus), self.interval_s(gpus)
         risk = (tau_s + self.checkpoint_s) / mtbf_s
         lost = risk + (self.restart_s or 0.0) / mtbf_s
-        return tau_s / mtbf_s * math.exp(-lost) / -math.expm1(-risk)
+        share = tau_s / mtbf_s * math.exp(-lost) / -math.expm1(-risk)
+        return share if share >= LEAST_GOODPUT else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,6 +145,7 @@ def record(row: Row) -> dict[str, Any]:
         "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu if prediction else None,
         "needed_bytes": needed_bytes(prediction.memory) if prediction else None,
         "gpu_memory_bytes": prediction.gpu_memory_bytes if prediction else None,
+        "lacking_bytes": found.lacking_bytes if found else None,
         "bound_s": search.bound_s if search else None,
         "gap": search.gap if search else None,
         "tokens_per_s": cost.tokens_per_s if cost else None,

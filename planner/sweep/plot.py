@@ -14,15 +14,15 @@ import numpy as np
 
 from meshplan.planner.sweep.economics import RunCost, in_money
 from meshplan.planner.sweep.outcome import Row, Sweep, costs_of, on_front
+from meshplan.planner.sweep.report import WITHOUT
 from meshplan.planner.text_files import write_text
 
 KINDS = (".png", ".svg")
 COLOURS = (
-    "#4477aa", "#ee6677", "#228833", "#b8860b", "#66ccee", "#aa3377", "#777777", "#000000",
+    "#4477aa", "#ee6677", "#228833", "#b8860b", "#1a9bb8", "#aa3377", "#777777", "#000000",
 )  # fmt: skip
 """Eight that colour-blind readers tell apart, after Paul Tol's bright set; then dashes differ."""
 DASHES = ("-", "--", ":", "-.")
-WITHOUT = {"INFEASIBLE": "nothing\nfits", "UNKNOWN": "not known", "REFUSED": "no question"}
 LABEL_WIDTH = 13  # characters of a layout in a line of its cell
 LABEL_GAP = 0.045  # of an axis, between two labels at line ends
 
@@ -42,6 +42,7 @@ def check_plot(path: Path) -> None:
 def draw(sweep: Sweep, path: Path) -> None:
     """Write the picture to `path`; raises `NoPlot` and `CannotWrite`."""
     check_plot(path)
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     lines = sweep.lines
@@ -54,7 +55,8 @@ def draw(sweep: Sweep, path: Path) -> None:
     _scaling(figure.add_subplot(grid[1, 0]), lines, names)
     _costs(figure.add_subplot(grid[1, 1]), sweep, names)
     picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix.lower()[1:], dpi=130)
+    with rc_context({"svg.fonttype": "none"}):  # text stays text, to be searched and copied
+        figure.savefig(picture, format=path.suffix.lower()[1:], dpi=130)
     write_text(path, picture.getvalue())
 
 
@@ -120,7 +122,7 @@ def _cell_text(row: Row, value: float | None) -> str:
     if row.answer is None:
         return "not\nplanned"
     if row.answer.plan is None or value is None:
-        return WITHOUT[row.answer.status]
+        return WITHOUT[row.answer.status].replace(" ", "\n")
     label = textwrap.fill(row.answer.plan.layout.label, LABEL_WIDTH, break_on_hyphens=True)
     mark = "" if row.answer.proved else " (not proved)"
     return f"{value:.1%}{mark}\n{label}"
@@ -154,7 +156,7 @@ def _costs(axes: Any, sweep: Sweep, names: Sequence[str]) -> None:
         across, up = zip(*points, strict=True)
         colour = COLOURS[i % len(COLOURS)]
         axes.plot(across, up, "o", linestyle=_dash(i), color=colour, markersize=3)
-        ends.append((across[-1], up[-1], names[i], colour))
+        ends.append((*max(points), names[i], colour))
     if sweep.terms.tokens is None:
         axes.set(xlabel="GPUs", ylabel="GPU-seconds for 1M tokens", title="What a token takes")
     else:

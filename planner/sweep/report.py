@@ -8,14 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshplan.costmodels.units import SECONDS_PER_HOUR, format_count, format_seconds
+from meshplan.costmodels.units import SECONDS_PER_HOUR, format_bytes, format_count, format_seconds
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.cells import Series
-from meshplan.planner.sweep.economics import RunCost, in_money
+from meshplan.planner.sweep.economics import RunCost, front, in_money
 from meshplan.planner.sweep.outcome import Row, Sweep, costs_of, on_front, record
 
-MARKS = ("cheapest", "knee", "front")
+WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "no question"}
+"""What is said of a cell that has no plan."""
 LEAST_LABEL = 24  # characters of a layout before its column wraps
 
 
@@ -28,8 +29,9 @@ def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
         out.print(indented(_table(line, sweep)))
         out.print(indented(bullets(list(_standing_out(line, sweep)))))
     for job in sweep.jobs:
-        if sweep.terms.tokens is not None and on_front(job):
-            out.print(Text("\n" + _front_title(job), style="bold"))
+        if sweep.terms.tokens is not None and len({row.line for row in on_front(job)}) > 1:
+            title = f"\n{_front_title(job)}, all of {job[0].series.model}"
+            out.print(Text(title, style="bold"))
             out.print(indented(_front_table(job)))
 
 
@@ -49,10 +51,10 @@ def _table(line: Sequence[Row], sweep: Sweep) -> Table:
     table.show_header, table.padding = True, (0, 2, 0, 0)
     table.add_column("GPUs", justify="right", no_wrap=True)
     table.add_column("layout", min_width=LEAST_LABEL)
-    for name in (*columns, ""):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
     for row in line:
-        table.add_row(f"{row.gpus:,}", _layout(row), *_values(row, columns), _marks(row))
+        table.add_row(f"{row.gpus:,}", _layout(row), *_values(row, columns))
     return table
 
 
@@ -71,14 +73,13 @@ def _layout(row: Row) -> str:
     found = row.answer
     if found is None:
         return "not planned: the sweep was ended"
+    if found.lacking_bytes is not None:
+        return f"nothing fits: a GPU lacks {format_bytes(found.lacking_bytes)}"
     if found.plan is None:
-        said = {
-            "INFEASIBLE": "nothing fits: ",
-            "UNKNOWN": "not known: ",
-            "REFUSED": "no question: ",
-        }
-        return said[found.status] + found.reason
-    return found.plan.layout.label
+        return f"{WITHOUT[found.status]}: {found.reason}"
+    marks = [name for name in ("cheapest", "knee") if getattr(row, name)]
+    marks += ["not proved"] * (not found.proved)
+    return found.plan.layout.label + f" ({', '.join(marks)})" * bool(marks)
 
 
 def _values(row: Row, columns: Sequence[str]) -> list[str]:
@@ -105,13 +106,6 @@ def days_text(cost: RunCost) -> str:
     return f"{cost.days:,.0f}" if cost.days >= 100 else f"{cost.days:.3g}"
 
 
-def _marks(row: Row) -> str:
-    said = [name for name in MARKS[:2] if getattr(row, name)]
-    if row.answer is not None and row.answer.status == "FEASIBLE":
-        said.append("not proved")
-    return ", ".join(said)
-
-
 def _standing_out(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
     """The cheapest size and the knee of a series, in words."""
     costs = costs_of(line)
@@ -129,7 +123,10 @@ def _standing_out(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
     than = f", {quicker:.3g} x the tokens/s of the cheapest for {dearer:.1%} more" * (
         bend.gpus != best.gpus
     )
-    yield f"knee (least time x cost): {bend.gpus:,} GPUs, {_paid(bend)}{than}"
+    last = "; it may lie beyond this largest size" * (bend.gpus == max(row.gpus for row in line))
+    yield f"knee (least time x cost): {bend.gpus:,} GPUs, {_paid(bend)}{than}{last}"
+    if sweep.terms.tokens is not None:
+        yield f"{_front_title(line)}: {', '.join(f'{c.gpus:,}' for c in _front(line))} GPUs"
     if failures := sweep.terms.failures:
         every_s, mtbf_s = failures.interval_s(bend.gpus), failures.job_mtbf_s(bend.gpus)
         restart = "restarts not counted" * (failures.restart_s is None)
@@ -149,10 +146,14 @@ def _paid(cost: RunCost) -> str:
     return f"{format_count(per_trillion)} GPU-hours for 1T tokens"
 
 
-def _front_title(job: Sequence[Row]) -> str:
-    against = "money" if in_money(costs_of(job)) else "GPU-hours"
-    series = job[0].series
-    return f"Pareto front of days against {against}: {series.model}"
+def _front(line: Sequence[Row]) -> list[RunCost]:
+    """The sizes of one series that none of its own beats, the fewest GPUs first."""
+    costs = costs_of(line)
+    return sorted((costs[i] for i in front(costs)), key=lambda cost: cost.gpus)
+
+
+def _front_title(rows: Sequence[Row]) -> str:
+    return f"Pareto front of days against {'money' if in_money(costs_of(rows)) else 'GPU-hours'}"
 
 
 def _front_table(job: Sequence[Row]) -> Table:
