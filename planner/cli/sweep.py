@@ -32,7 +32,7 @@ def sweep(
     gpus: Annotated[str, typer.Option(help="Accelerators.", metavar="RANGE", rich_help_panel=AXES)],
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="As `plan` takes it; or --model."),
+        typer.Argument(metavar="MODEL", help="As `plan` takes it; or --model."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Models.", metavar="LIST", rich_help_panel=AXES)
@@ -89,7 +89,8 @@ def sweep(
         typer.Option(help="Keeps what is proved; a later sweep resumes.", rich_help_panel=OUTPUT),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Processes; all cores.", min=1, rich_help_panel=OUTPUT)
+        int | None,
+        typer.Option(help="Processes; one per core unless said.", min=1, rich_help_panel=OUTPUT),
     ] = None,
     time_limit: Annotated[
         float | None,
@@ -111,7 +112,15 @@ def sweep(
 
     Example: meshplan sweep llama-3.1-8b --gpus 8..512 --cluster dgx-h100 --global-batch 1024
     """
-    axes = _axes(models, model, gpus, cluster, seq_len, global_batch, global_batch_tokens, engine)
+    axes = _axes(
+        [*(models or ()), *(words("--model", model) if model is not None else ())],
+        gpus,
+        cluster,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        global_batch_tokens=global_batch_tokens,
+        engine=engine,
+    )
     terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)
     prices = _prices(price_per_gpu_hour, len(axes.clusters))
     _check_outputs(csv, json_out, plot)
@@ -123,18 +132,17 @@ def sweep(
 
 
 def _axes(
-    models: list[str] | None,
-    model: str | None,
+    models: list[str],
     gpus: str,
     cluster: str | None,
+    *,
     seq_len: str | None,
     global_batch: str | None,
     global_batch_tokens: str | None,
     engine: str | None,
 ) -> Axes:
     """The axes as typed; raises `BadQuestion`."""
-    named = (*(models or ()), *(words("--model", model) if model is not None else ()))
-    if not named:
+    if not models:
         raise BadQuestion("say what to train: meshplan sweep llama-3.1-8b, or --model a,b")
     if cluster is None:
         raise BadQuestion(
@@ -151,7 +159,7 @@ def _axes(
         else words("--global-batch-tokens", str(global_batch_tokens))
     )
     return Axes(
-        models=tuple(dict.fromkeys(named)),
+        models=tuple(dict.fromkeys(models)),
         gpus=numbers("--gpus", gpus, count("--gpus")),
         clusters=words("--cluster", cluster),
         seq_lens=(None,) if seq_len is None else numbers("--seq-len", seq_len, parse_length),

@@ -13,7 +13,9 @@ from hashlib import sha256
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
 
 import meshplan
 from meshplan.hardware_profiles.load import cluster_hash
@@ -25,7 +27,7 @@ from meshplan.planner.report.fit import miss_line
 from meshplan.planner.search.footprint import nearest_miss
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded
 
-MOST_CELLS = 20_000
+MOST_CELLS = 5_000
 PRICING = ("costmodels", "hardware_profiles", "planner")
 """The packages whose code and data decide what a plan is."""
 Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN", "REFUSED"]
@@ -45,6 +47,13 @@ class Answer(Frozen):
     plan: Plan | None = None
     reason: str = ""
     lacking_bytes: float | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        planned, plan = self.status in ("OPTIMAL", "FEASIBLE"), self.plan
+        if planned != (plan is not None) or (plan and not (plan.prediction and plan.search)):
+            raise ValueError(f"status {self.status} does not go with its plan")
+        return self
 
     @property
     def proved(self) -> bool:

@@ -26,7 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshplan.costmodels.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from meshplan.costmodels.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, TRILLION
 
 LEAST_GOODPUT = 1e-9
 """Below it a day of work takes more than two million years: the run has no end."""
@@ -86,6 +86,17 @@ class RunCost:
     gpu_hours: float | None = None
     price_per_gpu_hour: float | None = None
     cost: float | None = None
+
+    @property
+    def gpu_hours_per_trillion_tokens(self) -> float:
+        """What does not depend on how long the run is."""
+        return self.gpu_s_per_token * TRILLION / SECONDS_PER_HOUR
+
+    @property
+    def cost_per_trillion_tokens(self) -> float | None:
+        """The same in money, None without a price."""
+        price = self.price_per_gpu_hour
+        return None if price is None else self.gpu_hours_per_trillion_tokens * price
 
 
 def run_cost(

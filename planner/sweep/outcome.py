@@ -4,6 +4,7 @@ cheapest, knee   of the cells that differ in their GPUs only      (`planner.swee
 front            of all cells of one job, wherever they would run
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -149,6 +150,10 @@ def record(row: Row) -> dict[str, Any]:
         "bound_s": search.bound_s if search else None,
         "gap": search.gap if search else None,
         "tokens_per_s": cost.tokens_per_s if cost else None,
+        "gpu_hours_per_trillion_tokens": _finite(cost.gpu_hours_per_trillion_tokens)
+        if cost
+        else None,
+        "cost_per_trillion_tokens": _finite(cost.cost_per_trillion_tokens) if cost else None,
         "goodput": cost.goodput if cost else None,
         "days": cost.days if cost else None,
         "gpu_hours": cost.gpu_hours if cost else None,
@@ -159,6 +164,10 @@ def record(row: Row) -> dict[str, Any]:
         "front": row.front,
         "reason": (found.reason if found else "not planned: the sweep was ended") or None,
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def document(sweep: Sweep) -> dict[str, Any]:

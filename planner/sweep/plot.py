@@ -55,8 +55,11 @@ def draw(sweep: Sweep, path: Path) -> None:
     _scaling(figure.add_subplot(grid[1, 0]), lines, names)
     _costs(figure.add_subplot(grid[1, 1]), sweep, names)
     picture = io.BytesIO()
-    with rc_context({"svg.fonttype": "none"}):  # text stays text, to be searched and copied
-        figure.savefig(picture, format=path.suffix.lower()[1:], dpi=130)
+    kind = path.suffix.lower()[1:]
+    undated = {"Date": None} if kind == "svg" else {}
+    # text stays text, to be searched and copied; the same sweep gives the same bytes
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "meshplan"}):
+        figure.savefig(picture, format=kind, dpi=130, metadata=undated)
     write_text(path, picture.getvalue())
 
 

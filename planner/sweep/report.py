@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +17,7 @@ from meshplan.planner.sweep.outcome import Row, Sweep, costs_of, on_front, recor
 
 WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "no question"}
 """What is said of a cell that has no plan."""
+LEAST_WIDTH = 90  # characters of a terminal for the layouts to stand beside the figures
 LEAST_LABEL = 24  # characters of a layout before its column wraps
 
 
@@ -26,7 +27,8 @@ def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
         out.print(Text(f"assumed: {note}", style="dim"))
     for number, line in enumerate(sweep.lines):
         out.print(Text("\n" * (number > 0 or bool(notes)) + title_of(line[0].series), style="bold"))
-        out.print(indented(_table(line, sweep)))
+        for table in _tables(line, sweep, wide=out.width >= LEAST_WIDTH):
+            out.print(indented(table))
         out.print(indented(bullets(list(_standing_out(line, sweep)))))
     for job in sweep.jobs:
         if sweep.terms.tokens is not None and len({row.line for row in on_front(job)}) > 1:
@@ -45,16 +47,36 @@ def title_of(series: Series) -> str:
     return ", ".join(said)
 
 
-def _table(line: Sequence[Row], sweep: Sweep) -> Table:
+def _tables(line: Sequence[Row], sweep: Sweep, *, wide: bool) -> Iterator[Table]:
+    """The figures of a series and the layouts, beside each other where there is room."""
     columns = list(_columns(line, sweep))
-    table = listing()
-    table.show_header, table.padding = True, (0, 2, 0, 0)
+    if wide:
+        yield _table(line, {"layout": _layout}, columns, padding=2)
+        return
+    if "cost" in columns:
+        columns.remove("GPU-hours")  # which are the cost by another name
+    planned = [row for row in line if row.cost is not None]
+    if planned:
+        yield _table(planned, {}, columns, padding=1)
+    yield _table(line, {"layout": _layout}, (), padding=1)
+
+
+def _table(
+    line: Sequence[Row],
+    texts: Mapping[str, Callable[[Row], str]],
+    columns: Sequence[str],
+    *,
+    padding: int,
+) -> Table:
+    table = Table(box=None, padding=(0, padding, 0, 0), pad_edge=False)
     table.add_column("GPUs", justify="right", no_wrap=True)
-    table.add_column("layout", min_width=LEAST_LABEL)
+    for name in texts:
+        table.add_column(name, min_width=LEAST_LABEL)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in line:
-        table.add_row(f"{row.gpus:,}", _layout(row), *_values(row, columns))
+        words = [text(row) for text in texts.values()]
+        table.add_row(f"{row.gpus:,}", *map(Text, words), *_values(row, columns))
     return table
 
 
@@ -90,13 +112,22 @@ def _values(row: Row, columns: Sequence[str]) -> list[str]:
     shown = {
         "step": format_seconds(plan.prediction.step_time_s),
         "MFU": "n/a" if mfu is None else f"{mfu:.1%}",
-        "tokens/s": format_count(cost.tokens_per_s),
+        "tokens/s": _short(cost.tokens_per_s),
         "goodput": "" if cost.goodput is None else f"{cost.goodput:.1%}",
         "days": days_text(cost),
-        "GPU-hours": "" if cost.gpu_hours is None else format_count(cost.gpu_hours),
-        "cost": "" if cost.cost is None else format_count(cost.cost),
+        "GPU-hours": "" if cost.gpu_hours is None else _short(cost.gpu_hours),
+        "cost": "" if cost.cost is None else _short(cost.cost),
     }
     return [shown[name] for name in columns]
+
+
+def _short(value: float) -> str:
+    """Three digits of `value`."""
+    return format_count(float(f"{value:.3g}"))
+
+
+def _gpus(cost: RunCost) -> str:
+    return f"{cost.gpus:,} GPU{'s' * (cost.gpus > 1)}"
 
 
 def days_text(cost: RunCost) -> str:
@@ -117,14 +148,14 @@ def _standing_out(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
     if best is None or bend is None:
         yield "no size ever ends: failures come faster than work is kept"
         return
-    yield f"cheapest: {best.gpus:,} GPUs, {_paid(best)}"
+    yield f"cheapest: {_gpus(best)}, {_paid(best)}"
     dearer = bend.gpu_s_per_token / best.gpu_s_per_token - 1
     quicker = bend.tokens_per_s / best.tokens_per_s
     than = f", {quicker:.3g} x the tokens/s of the cheapest for {dearer:.1%} more" * (
         bend.gpus != best.gpus
     )
     last = "; it may lie beyond this largest size" * (bend.gpus == max(row.gpus for row in line))
-    yield f"knee (least time x cost): {bend.gpus:,} GPUs, {_paid(bend)}{than}{last}"
+    yield f"knee (least time x cost): {_gpus(bend)}, {_paid(bend)}{than}{last}"
     if sweep.terms.tokens is not None:
         yield f"{_front_title(line)}: {', '.join(f'{c.gpus:,}' for c in _front(line))} GPUs"
     if failures := sweep.terms.failures:
@@ -141,9 +172,10 @@ def _paid(cost: RunCost) -> str:
     if cost.cost is not None:
         return f"{days_text(cost)} days, {cost.cost:,.0f}"
     if cost.gpu_hours is not None:
-        return f"{days_text(cost)} days, {format_count(cost.gpu_hours)} GPU-hours"
-    per_trillion = cost.gpu_s_per_token * 1e12 / SECONDS_PER_HOUR
-    return f"{format_count(per_trillion)} GPU-hours for 1T tokens"
+        return f"{days_text(cost)} days, {_short(cost.gpu_hours)} GPU-hours"
+    if cost.cost_per_trillion_tokens is not None:
+        return f"{cost.cost_per_trillion_tokens:,.0f} for 1T tokens"
+    return f"{_short(cost.gpu_hours_per_trillion_tokens)} GPU-hours for 1T tokens"
 
 
 def _front(line: Sequence[Row]) -> list[RunCost]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+import meshplan.planner.cli.sweep
 import meshplan.planner.sweep.plot
 import meshplan.planner.sweep.solve
 from meshplan.hardware_profiles.load import load_cluster, save_cluster
@@ -239,16 +241,18 @@ def test_files_say_what_the_table_says(tmp_path: Path) -> None:
 
 
 def test_the_picture_holds_each_layout(tmp_path: Path) -> None:
-    """The heatmap writes MFU and layout of each cell as text; a PNG is a PNG."""
+    """The heatmap writes MFU and layout of each cell as text, alike each time; a PNG is a PNG."""
     pytest.importorskip("matplotlib")
     cache, svg, png = str(tmp_path / "c.json"), tmp_path / "sweep.svg", tmp_path / "sweep.png"
+    again = tmp_path / "again.svg"
     whole = ("--tokens", "1T", "--price-per-gpu-hour", "2")
     cells = swept("llama-3.1-70b", "--gpus", "8,64", *JOB, *whole, "--cache", cache)["cells"]
-    for path in (svg, png):
+    for path in (svg, again, png):
         found = run("sweep", "llama-3.1-70b", "--gpus", "8,64", *JOB, *whole, "--cache", cache,
                     "--plot", str(path))  # fmt: skip
         assert found.exit_code == 0, found.output
     text = svg.read_text()
+    assert again.read_text() == text
     assert f"{cells[1]['mfu']:.1%}" in text
     assert all(word in text for word in cells[1]["label"].split())
     assert ">nothing<" in text
@@ -283,7 +287,7 @@ def test_a_picture_without_matplotlib_is_refused_first(
         pytest.param(("--gpus", "8", "--restart-seconds", "9"), id="restarts without failures"),
         pytest.param(("--gpus", "8", "--plot", "sweep.gif"), id="a picture of another kind"),
         pytest.param(("--gpus", "8", "--csv", "/nowhere/a.csv"), id="a folder that is not there"),
-        pytest.param(("--gpus", "1..9000+1", "--seq-len", "1k..8k"), id="too many cells"),
+        pytest.param(("--gpus", "1..2000+1", "--seq-len", "1k..8k"), id="too many cells"),
     ],
 )
 def test_a_mistake_is_one_line(change: tuple[str, ...], planner: Planner) -> None:
@@ -294,6 +298,18 @@ def test_a_mistake_is_one_line(change: tuple[str, ...], planner: Planner) -> Non
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
     assert planner.gpus == []
+
+
+def test_sixty_columns_hold_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a narrow terminal the layouts stand under the figures, and nothing is cut off."""
+    monkeypatch.setattr(
+        meshplan.planner.cli.sweep, "console", lambda: Console(width=60, highlight=False)
+    )
+    whole = ("--tokens", "1T", "--price-per-gpu-hour", "2", "--mtbf-hours", "50000")
+    shown = run("sweep", *SMALL, *whole, "--checkpoint-seconds", "60").stdout
+    assert "…" not in shown
+    assert all(word in shown for word in ("goodput", "cost", "dp32 zero1"))
+    assert max(map(len, shown.splitlines())) <= 60
 
 
 def test_pipes_get_no_bar() -> None:

@@ -106,6 +106,7 @@ def test_a_run_by_hand() -> None:
     assert cost.cost == pytest.approx(60.0)
     assert cost.tokens_per_s == pytest.approx(1e6 / 8.64)
     assert cost.gpu_s_per_token == pytest.approx(86.4e-6)
+    assert cost.cost_per_trillion_tokens == pytest.approx(24e3 * 2.5)  # a thousand such runs
 
 
 def test_a_last_step_is_a_whole_step() -> None:
