@@ -90,7 +90,9 @@ def sweep(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Processes; one per core unless said.", min=1, rich_help_panel=OUTPUT),
+        typer.Option(
+            help="Processes; one per core unless said.", min=1, max=256, rich_help_panel=OUTPUT
+        ),
     ] = None,
     time_limit: Annotated[
         float | None,
