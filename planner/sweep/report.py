@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -35,6 +35,19 @@ def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
             title = f"\n{_front_title(job)}, all of {job[0].series.model}"
             out.print(Text(title, style="bold"))
             out.print(indented(_front_table(job)))
+    if sweep.planned:
+        out.print("\n" + _proof(sweep))
+
+
+def _proof(sweep: Sweep) -> str:
+    """What is proved of the plans, as `plan` says it of one."""
+    proved = sum(row.answer is not None and row.answer.status == "OPTIMAL" for row in sweep.rows)
+    rest = sweep.planned - proved
+    if not proved:
+        return f"no plan is proved: a time limit ended {'it' if rest == 1 else f'all {rest}'}"
+    plans = f"{proved} plan{'s' * (proved > 1)} OPTIMAL"
+    claim = f"{plans}: under the closed-form prices no legal layout is faster"
+    return claim + f"; {rest} not proved" * bool(rest)
 
 
 def title_of(series: Series) -> str:
@@ -51,32 +64,26 @@ def _tables(line: Sequence[Row], sweep: Sweep, *, wide: bool) -> Iterator[Table]
     """The figures of a series and the layouts, beside each other where there is room."""
     columns = list(_columns(line, sweep))
     if wide:
-        yield _table(line, {"layout": _layout}, columns, padding=2)
+        yield _table(line, columns, layouts=True, padding=2)
         return
     if "cost" in columns:
         columns.remove("GPU-hours")  # which are the cost by another name
     planned = [row for row in line if row.cost is not None]
     if planned:
-        yield _table(planned, {}, columns, padding=1)
-    yield _table(line, {"layout": _layout}, (), padding=1)
+        yield _table(planned, columns, layouts=False, padding=1)
+    yield _table(line, (), layouts=True, padding=1)
 
 
-def _table(
-    line: Sequence[Row],
-    texts: Mapping[str, Callable[[Row], str]],
-    columns: Sequence[str],
-    *,
-    padding: int,
-) -> Table:
+def _table(line: Sequence[Row], columns: Sequence[str], *, layouts: bool, padding: int) -> Table:
     table = Table(box=None, padding=(0, padding, 0, 0), pad_edge=False)
     table.add_column("GPUs", justify="right", no_wrap=True)
-    for name in texts:
-        table.add_column(name, min_width=LEAST_LABEL)
+    if layouts:
+        table.add_column("layout", min_width=LEAST_LABEL)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in line:
-        words = [text(row) for text in texts.values()]
-        table.add_row(f"{row.gpus:,}", *map(Text, words), *_values(row, columns))
+        words = [Text(_layout(row))] * layouts
+        table.add_row(f"{row.gpus:,}", *words, *_values(row, columns))
     return table
 
 

@@ -173,6 +173,7 @@ def test_what_is_not_proved_is_not_kept(tmp_path: Path, planner: Planner) -> Non
     ended = swept(*asked, *cache, "--time-limit", "0")
     assert ended["cells"][0]["status"] in ("FEASIBLE", "UNKNOWN")
     assert swept(*asked, *cache)["cells"][0]["status"] == "OPTIMAL"
+    assert "1 plan OPTIMAL" in run("sweep", *asked, *cache).stdout
     assert len(planner.gpus) == 2
 
 
