@@ -24,6 +24,7 @@ COLOURS = (
 """Eight that colour-blind readers tell apart, after Paul Tol's bright set; then dashes differ."""
 DASHES = ("-", "--", ":", "-.")
 LABEL_WIDTH = 13  # characters of a layout in a line of its cell
+TICK_RATIO = 1.3  # between two marked sizes of a logarithmic axis
 LABEL_GAP = 0.045  # of an axis, between two labels at line ends
 
 
@@ -50,9 +51,10 @@ def draw(sweep: Sweep, path: Path) -> None:
     width, tall = max(9.0, 2.6 + 1.05 * len(sizes)), 1.2 + 0.95 * len(lines)
     figure = Figure(figsize=(width, tall + 4.4), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(tall, 4.0))
-    names = names_of(lines)
+    common, names = names_of(lines)
+    figure.suptitle(common)
     _heatmap(figure.add_subplot(grid[0, :]), lines, sizes, names)
-    _scaling(figure.add_subplot(grid[1, 0]), lines, names)
+    _scaling(figure.add_subplot(grid[1, 0]), lines, sizes, names)
     _costs(figure.add_subplot(grid[1, 1]), sweep, names)
     picture = io.BytesIO()
     kind = path.suffix.lower()[1:]
@@ -63,20 +65,22 @@ def draw(sweep: Sweep, path: Path) -> None:
     write_text(path, picture.getvalue())
 
 
-def names_of(lines: Sequence[Sequence[Row]]) -> list[str]:
-    """Each series by what tells it from the others; by its model where there is one."""
+def names_of(lines: Sequence[Sequence[Row]]) -> tuple[str, list[str]]:
+    """What all series have in common, and each by what tells it from the others."""
     facts = [
         {
             "model": line[0].series.model,
             "cluster": line[0].series.cluster,
-            "engine": line[0].series.engine or "",
-            "seq": f"seq {line[0].series.seq_len or '?'}",
+            "engine": line[0].series.engine or "no engine",
+            "sequence": f"seq {line[0].series.seq_len or '?'}",
             "batch": f"batch {line[0].series.global_batch_size or '?'}",
         }
         for line in lines
     ]
-    telling = [key for key in facts[0] if len({fact[key] for fact in facts}) > 1] or ["model"]
-    return ["\n".join(fact[key] for key in telling) for fact in facts]
+    telling = [key for key in facts[0] if len({fact[key] for fact in facts}) > 1]
+    common = ", ".join(text for key, text in facts[0].items() if key not in telling)
+    shown = telling or ["model"]
+    return common, ["\n".join(fact[key] for key in shown) for fact in facts]
 
 
 def shade_of(lines: Sequence[Sequence[Row]]) -> tuple[str, list[dict[int, float]]]:
@@ -131,7 +135,9 @@ def _cell_text(row: Row, value: float | None) -> str:
     return f"{value:.1%}{mark}\n{label}"
 
 
-def _scaling(axes: Any, lines: Sequence[Sequence[Row]], names: Sequence[str]) -> None:
+def _scaling(
+    axes: Any, lines: Sequence[Sequence[Row]], sizes: Sequence[int], names: Sequence[str]
+) -> None:
     """Tokens/s by size, with the line that each series would follow at its first size's rate."""
     ends = []
     for i, line in enumerate(lines):
@@ -146,6 +152,7 @@ def _scaling(axes: Any, lines: Sequence[Sequence[Row]], names: Sequence[str]) ->
         ends.append((gpus[-1], rates[-1], names[i], colour))
     axes.set(xlabel="GPUs", ylabel="tokens/s", title="Scaling (thin: at the first size's rate)")
     _log(axes, ends)
+    _mark_sizes(axes, sizes)
 
 
 def _costs(axes: Any, sweep: Sweep, names: Sequence[str]) -> None:
@@ -167,6 +174,18 @@ def _costs(axes: Any, sweep: Sweep, names: Sequence[str]) -> None:
         unit = "cost" if priced else "GPU-hours"
         axes.set(xlabel="days", ylabel=unit, title=f"Days against {unit} (ringed: the front)")
     _log(axes, ends)
+    if sweep.terms.tokens is None:
+        _mark_sizes(axes, sorted({row.gpus for row in sweep.rows}))
+
+
+def _mark_sizes(axes: Any, sizes: Sequence[int]) -> None:
+    """Ticks at the sizes that were asked, those left out that would stand too close."""
+    shown: list[int] = []
+    for gpus in sizes:
+        if not shown or gpus >= TICK_RATIO * shown[-1]:
+            shown.append(gpus)
+    axes.set_xticks(shown, [f"{gpus:,}" for gpus in shown], fontsize=7)
+    axes.set_xticks([], minor=True)
 
 
 def _point(cost: RunCost, sweep: Sweep, priced: bool) -> tuple[float, float] | None:
