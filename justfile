@@ -24,6 +24,7 @@ nightly:
 # Paste the outputs of commands into README.md and docs/ anew
 docs:
     {{bin}}/python -m benchmarks.readme
+    {{bin}}/python -m benchmarks.models_page
 
 validate:
     {{bin}}/meshplan validate

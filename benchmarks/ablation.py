@@ -77,6 +77,14 @@ def _even(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     return replace(run, layout=replace(run.layout, stages=stages)), tuning
 
 
+def _none_of_some(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    stages = run.layout.stages
+    if all(stage.full_layers in (0, stage.layers) for stage in stages):
+        return run, tuning
+    bare = tuple(replace(stage, full_layers=0) for stage in stages)
+    return replace(run, layout=replace(run.layout, stages=bare)), tuning
+
+
 def _flash(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     if run.engine.kernels.flash_attention:
         return run, tuning
@@ -107,6 +115,8 @@ EFFECTS: dict[str, Change] = {
     "without slow sinks of older releases": _engine("kernels", sink_token_s=0.0),
     "with every framework compiled": _engine("kernels", **COMPILED),
     "without graphs of a whole step": lambda run, tuning: (replace(run, step_graph=False), tuning),
+    "with some layers recomputed as if none were": _none_of_some,
+    "without graphs of a part of a layer": _engine("kernels", graphed=()),
     "without adapters beside every layer": _engine("kernels", adapts_all=False),
     "without exchanges behind another micro-batch": _engine("overlap", expert_interleaved=0.0),
     "without casts around experts": _engine("kernels", expert_casts=1),

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.step.prices import Prices, price
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
@@ -62,7 +62,7 @@ class Drawn:
 
     setting: Setting
     space: Space
-    grid: Grid
+    layouts: Layouts
     prices: Prices
     coefficients: Coefficients
 
@@ -75,15 +75,15 @@ def draw(question: tuple[str, int, int, int, str], engine: str, count: int, seed
     model = read_model(name)[1]
     setting = Setting.fitted(model, training, cluster, load_engine(engine))
     space = enumerate_space(model, training, gpus, setting.engine, Pins(), cluster.gpus_per_node)
-    rows = np.random.default_rng(seed).integers(0, len(space.grid), count)
-    grid = space.grid.take(rows)
-    prices = price(grid, setting)
-    return Drawn(setting, replace(space, grid=grid), grid, prices, Coefficients.of(prices))
+    rows = np.random.default_rng(seed).integers(0, len(space.layouts), count)
+    layouts = space.layouts.take(rows)
+    prices = price(layouts, setting)
+    return Drawn(setting, replace(space, layouts=layouts), layouts, prices, Coefficients.of(prices))
 
 
 def distances(drawn: Drawn, rng: random.Random) -> Iterator[Distance]:
     """Each row under one random schedule and recompute mode, cut in two ways."""
-    for row in range(len(drawn.grid)):
+    for row in range(len(drawn.layouts)):
         variant = rng.choice(drawn.space.variants(row))
         variant = replace(variant, modes=(rng.choice(variant.modes),))
         problem = stage_problem(drawn.space, drawn.coefficients, row, variant)
@@ -92,7 +92,7 @@ def distances(drawn: Drawn, rng: random.Random) -> Iterator[Distance]:
         searched = Solver().first_plan(problem)[1]
         for cut, plan in (("searched", searched), ("random", random_plan(problem, rng))):
             if plan is not None:
-                layout = layout_of_row(drawn.grid, row, variant, plan)
+                layout = layout_of_row(drawn.layouts, row, variant, plan)
                 yield distance(drawn, row, plan, StepModel(drawn.setting, layout), cut)
 
 

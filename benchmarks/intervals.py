@@ -5,7 +5,8 @@
 Runs of an engine are left out in turn and predicted by constants learnt from the rest: a third of
 the layouts at a time, then, where they come from several sources, one whole source at a time. An
 engine without constants of its own is predicted by those of all engines, learnt without it; to
-these come the runs that no constant was ever fitted to (elsewhere.csv, internlm.csv).
+these come the runs that no constant was ever fitted to (elsewhere.csv, internlm.csv,
+lora.csv).
 `hardware_profiles.intervals` makes intervals of these ratios.
 """
 
@@ -14,12 +15,13 @@ import datetime
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from meshplan.hardware_profiles.intervals import FILE, Ratio
-from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, gpu_family, load_fit
+from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import (
     WIDE,
@@ -27,9 +29,9 @@ from meshplan.planner.runs.fit import (
     learn_memory,
     pools,
     problem_of,
+    rivals_of,
     sample,
     splits,
-    wider,
 )
 from meshplan.planner.runs.learning import Indices
 from meshplan.planner.runs.rows import SkippedRow
@@ -37,7 +39,7 @@ from meshplan.planner.runs.runs import Run, read_runs, run_of
 from meshplan.planner.runs.validate import memory_gib, step_model
 from meshplan.planner.text_files import write_text
 
-ELSEWHERE = (BUILT_IN.parent / "elsewhere.csv", BUILT_IN.parent / "internlm.csv")
+ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
 
 
 def main() -> None:
@@ -46,11 +48,13 @@ def main() -> None:
     engines = {pool.engine for pool in pools(runs)}
     shipped = {engine: found for engine in engines if (found := fits_of(engine))}
     ratios: list[Ratio] = []
-    for pool in pools(runs):
-        if pool.family in shipped.get(pool.engine, {}):
-            found = [*_left_out(pool, shipped)]
-            print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
-            ratios += found
+    kept = [pool for pool in pools(runs) if pool.family in shipped.get(pool.engine, {})]
+    for pool in sorted(kept, key=lambda pool: (pool.engine, pool.family)):
+        found = [
+            ratio for ratio in _left_out(pool, kept, shipped) if _loaded_from(pool, ratio, kept)
+        ]
+        print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
+        ratios += found
     for path in ELSEWHERE:
         ratios += [
             _ratio(_kind(run, shipped), run, _loaded(run)) for run in _runs(path) if _timed(run)
@@ -85,19 +89,32 @@ def _runs(path: Path) -> Iterator[Run]:
             continue  # `meshplan validate` says why
 
 
-def _left_out(pool: Pool, shipped: dict[str, dict[str, Fit]]) -> Iterator[Ratio]:
-    """Measured over predicted, of each run when it was left out."""
-    start, chosen = wider(shipped, pool, pool.family), sample(pool)
-    problem = problem_of(pool, chosen, start)
+def _left_out(
+    pool: Pool, kept: Sequence[Pool], shipped: dict[str, dict[str, Fit]]
+) -> Iterator[Ratio]:
+    """Measured over predicted, of each run when it was left out, of the wider pool too."""
+    chosen, rivals = sample(pool), rivals_of(shipped, pool, kept)
+    problem_from = cache(lambda start: problem_of(pool, chosen, start))
     kinds = {"framework": splits(pool, chosen)} if pool.engine == WIDE else {
         "layout": splits(pool, chosen), "source": _by_source(chosen)
     }  # fmt: skip
     for kind, parts in kinds.items():
         for train, rest in parts:
+            problem = problem_from(rivals.start(frozenset(chosen[row].id for row in rest)))
             learnt = problem.solve(train)
             tuning = learn_memory(pool, [chosen[row] for row in train], learnt)
             for row in rest:
                 yield _ratio(kind, chosen[row], tuning)
+
+
+def _loaded_from(pool: Pool, ratio: Ratio, kept: Sequence[Pool]) -> bool:
+    """Whether a plan like the run would load this pool's constants. Those of a GPU family, if they
+    ship; of a family whose only source is left out nothing would be, so the engine's are.
+    """
+    families = [other for other in kept if (other.engine, other.family) == (pool.engine, ratio.gpu)]
+    if pool.family != "any" or not families:
+        return True
+    return ratio.left_out == "source" and not _by_source(sample(families[0]))
 
 
 def _by_source(runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
@@ -113,8 +130,8 @@ def _ratio(kind: str, run: Run, tuning: Tuning) -> Ratio:
     assert measured.step_time_s is not None
     reserved = measured.reserved_gib and measured.reserved_gib / memory_gib(run, model)[1]
     return Ratio(
-        engine=run.engine.name, gpu=gpu_family(run.cluster.gpu.name), suite=run.suite,
-        left_out=kind,
+        run=run.id, engine=run.asked.engine, gpu=run.asked.gpu, suite=run.suite, left_out=kind,
+        gpus=run.asked.gpus, precision=run.asked.precision, model=run.asked.model,
         step_time=_rounded(measured.step_time_s / model.time().step_time_s),
         reserved=_rounded(reserved) if reserved else None,
     )  # fmt: skip

@@ -19,9 +19,9 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RecomputeModule = Literal[
     "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "linear_half"
 ]
-"""What selective recompute replays. `linear_half` is every second matrix product of a layer, which
-with
-`pointwise` is torchtitan's per-operation policy; the others are modules of Megatron-Core."""
+"""What selective recompute replays. `linear_half` is every second matrix product of a layer;
+with `pointwise` it is torchtitan's per-operation policy. The others are modules of Megatron-Core.
+"""
 
 MODES = ("none", "selective", "full")
 """How much of a layer the backward pass recomputes; grids of prices have them in this order."""
@@ -66,9 +66,8 @@ class Stage:
 class Layout:
     """The parallel degrees, the sharding, the schedule and the stages.
 
-    stages            one per virtual stage in model order, pipeline_parallel * virtual_stages of
-                      them;
-                      the embedding belongs to the first and the head to the last
+    stages            pipeline_parallel * virtual_stages of them, in model order; the embedding
+                      belongs to the first and the head to the last
     shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
     selective_modules what a selectively recomputed layer replays
     modules_apart     multi-token-prediction modules are on the stage before the last, which has the
@@ -221,7 +220,8 @@ def _check_experts(layout: Layout, model: Model) -> None:
     ep, etp = layout.expert_parallel, layout.expert_tensor_parallel
     ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
     if ep * etp > 1 and not model.is_moe:
-        raise InvalidLayout(f"{model.name} has no experts: expert_parallel must be 1, not {ep}")
+        name, degree = ("expert_parallel", ep) if ep > 1 else ("expert_tensor_parallel", etp)
+        raise InvalidLayout(f"{model.name} has no experts: {name} must be 1, not {degree}")
     if ranks % (ep * etp):
         raise InvalidLayout(
             f"expert_parallel {ep} x expert_tensor_parallel {etp} does not divide "

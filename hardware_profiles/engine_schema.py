@@ -84,6 +84,7 @@ class State(Frozen):
     offloads_master, offloads_gradients
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
+    frozen_8bit         in 8-bit training frozen weights are kept in 8 bits, without a 16-bit copy
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     """
 
@@ -103,6 +104,7 @@ class State(Frozen):
     zero_1_reduces_late: bool = False
     offloads_master: bool = True
     offloads_gradients: bool = False
+    frozen_8bit: bool = False
     one_table_per_rank: bool = False
 
 
@@ -161,6 +163,10 @@ class KernelHabits(Frozen):
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
     adapts_all      LoRA beside every linear layer; beside the attention's alone it costs little
+    graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
+                    "attention" with its norms and projections, "mlp" the dense feed-forward
+                    (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e scripts/performance/configs/qwen/
+                    qwen3_workload_base_configs.py)
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
     """
 
@@ -179,6 +185,7 @@ class KernelHabits(Frozen):
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
     adapts_all: bool = False
+    graphed: tuple[Literal["attention", "mlp"], ...] = ()
     sink_token_s: float = Field(default=0.0, ge=0)
 
     flash_attention: bool

@@ -1,34 +1,72 @@
 """The interval around a prediction that 8 of 10 runs fall into, learnt from runs left out of fits.
 
-    low, high   the 10th and the 90th percentile of measured / predicted over left-out runs, each
-                taken at rank (n + 1) p, so that a new run falls inside as often as is said
-                (split conformal prediction: Vovk et al. 2005; Lei et al., arXiv 1604.04173)
+    low, high   1 / f and f times the prediction
+    f           the 80th percentile of |ln(measured / predicted)| over left-out runs, weighted
+                (split conformal prediction: Vovk et al. 2005; Lei et al., arXiv 1604.04173; with
+                weights Tibshirani et al., arXiv 1904.06019), and never below `NOISE`
 
-Runs of the same engine and GPU family count. `BORROWED` ratios of the next wider pool are added,
-spread evenly over its percentiles: they matter where an engine has few runs. The wider pools are
-the engine on all GPUs, and last every source whose framework was left out as a whole, each source
-with the same weight. `python -m benchmarks.intervals` writes the ratios.
+Two kinds of runs count, because a reader's run may be either:
 
-Leaves out: that errors may be larger for scales, precisions and kinds of model that no run of the
-engine covers.
+    runs of the engine on the GPU family   each as 1, but within one source as the root of how many
+                                           it has: runs of one source are wrong together
+    sources that were left out as a whole  together as `BORROWED` runs, each source alike and those
+                                           of the same engine `SAME_ENGINE` times: they matter where
+                                           an engine has few runs. For an engine without constants
+                                           of its own, those whose engine was left out with them
+
+What no run of the engine covers (the GPU family, the precision, the kind of model, more than
+`FARTHER` times the GPUs of its largest run) cannot be nearer than what is covered: there f is also
+at least that of the left-out sources alone, and where no run of any engine covers it at least that
+of engines without constants. No left-out run confirms that such errors are larger; none of them is
+far outside either (`python -m benchmarks.coverage` counts how often the intervals hold).
+
+`python -m benchmarks.intervals` writes the ratios.
 """
 
 import csv
-from collections import defaultdict
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.tunings import gpu_family
 
 FILE = Path(__file__).parent / "fits" / "intervals.csv"
 COVERAGE = 0.8
-BORROWED = 10
-UNKNOWN = (0.5, 2.0)
-"""Of a kind that no run was ever left out of: a CPU's memory, say [assumed]."""
+BORROWED, SAME_ENGINE, FARTHER = 10.0, 2.0, 2.0
+NOISE = 0.03
+"""Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
+
+WIDE = "generic"
+"""The engine whose constants are learnt from all others."""
+
+UNKNOWN = 2.0
+"""f of what no run was ever left out of: a CPU's memory, say [assumed]."""
+
+Vector = NDArray[np.float64]
+Quantity = Literal["step_time", "reserved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a prediction is of, as far as its error is known to depend on it.
+
+    gpu    the family
+    model  its kind (`Model.kind`): "dense", "experts", or "state"
+    """
+
+    engine: str
+    gpu: str
+    gpus: int
+    precision: str
+    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +79,14 @@ class Ratio:
               run was ever fitted to
     """
 
+    run: str
     engine: str
     gpu: str
     suite: str
     left_out: str
+    gpus: int
+    precision: str
+    model: str
     step_time: float
     reserved: float | None
 
@@ -56,11 +98,16 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Factors on a prediction between which 8 of 10 runs lie, and how many runs say so."""
+    """Factors on a prediction between which 8 of 10 runs lie.
+
+    runs     of the engine on the GPU family that say so
+    outside  what of the prediction none of the engine's runs covers
+    """
 
     low: float
     high: float
     runs: int
+    outside: tuple[str, ...] = ()
 
     @property
     def error_fraction(self) -> float:
@@ -68,60 +115,160 @@ class Interval:
         return max(abs(1 / self.low - 1), abs(1 / self.high - 1))
 
 
-def step_time_interval(engine: str, gpu: str, but: str = "") -> Interval:
-    """Around the step time of `engine` on `gpu`; `but`: without the runs of that suite."""
-    return _interval(engine, gpu_family(gpu), "step_time", but)
+def step_time_interval(asked: Asked) -> Interval:
+    """Around a step time."""
+    return interval(_shipped("step_time"), asked)
 
 
-def reserved_interval(engine: str, gpu: str) -> Interval:
-    """Around the reserved memory of `engine` on `gpu`."""
-    return _interval(engine, gpu_family(gpu), "reserved")
+def reserved_interval(asked: Asked) -> Interval:
+    """Around the reserved memory."""
+    return interval(_shipped("reserved"), asked)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Left-out runs that state `what`."""
+
+    known: tuple[Ratio, ...]
+    what: Quantity
+
+
+def evidence_of(left_out: Iterable[Ratio], what: Quantity) -> Evidence:
+    """The runs among `left_out` that state it."""
+    return Evidence(tuple(r for r in left_out if getattr(r, what) is not None), what)
 
 
 @cache
-def _interval(engine: str, family: str, what: str, but: str = "") -> Interval:
-    """`but`: a suite whose runs do not count, to see how often the interval holds for them."""
-    known = [ratio for ratio in ratios() if ratio.suite != but and getattr(ratio, what)]
-    same = _of_fits([ratio for ratio in known if ratio.engine == engine])
-    own = _of_fits([r for r in known if (r.engine, r.gpu) == (engine, family)])
-    values = _blended(own, _blended(same, _by_source(known, what), what), what)
-    if not values:
-        return Interval(*UNKNOWN, 0)
-    return Interval(*_percentiles(values), len(own))
+def _shipped(what: Quantity) -> Evidence:
+    return evidence_of(ratios(), what)
 
 
-def _of_fits(found: list[Ratio]) -> list[Ratio]:
-    """Those of constants of the engine's own, if there are any."""
-    return [ratio for ratio in found if ratio.left_out != "framework"] or found
+def interval(evidence: Evidence, asked: Asked) -> Interval:
+    """What `evidence` says of one prediction."""
+    told = _told(evidence, asked.engine, asked.gpu)
+    outside = told.by_engine.outside(asked)
+    errors = [told.near, NOISE]
+    errors += [told.sources] * bool(outside)
+    errors += [told.strangers] * bool(outside and told.by_any.outside(asked))
+    factor = math.exp(max(errors))
+    return Interval(1 / factor, factor, told.runs, outside)
 
 
-def _by_source(known: Sequence[Ratio], what: str) -> list[float]:
-    """Ratios of frameworks that no constant was fitted to, `BORROWED` of each source."""
-    suites: dict[str, list[float]] = defaultdict(list)
-    for ratio in known:
-        if ratio.left_out == "framework":
-            suites[ratio.suite].append(getattr(ratio, what))
-    return [value for found in suites.values() for value in _spread(found)]
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What some runs cover; `widths`: precisions, fp16 and bf16 as one (the same kernels at the
+    same rate); no runs: nothing is outside of them.
+    """
+
+    gpus: frozenset[str]
+    widths: frozenset[str]
+    models: frozenset[str]
+    largest: int
+
+    def outside(self, asked: Asked) -> tuple[str, ...]:
+        """What of `asked` is not covered."""
+        if not self.gpus:
+            return ()
+        covered = {
+            "GPUs of this kind" if asked.gpu == "any" else f"{asked.gpu} GPUs": (
+                asked.gpu in self.gpus
+            ),
+            asked.precision: _width(asked.precision) in self.widths,
+            f"{asked.model} models": asked.model in self.models,
+            f"{asked.gpus:,} GPUs": asked.gpus <= FARTHER * self.largest,
+        }
+        return tuple(name for name, found in covered.items() if not found)
 
 
-def _blended(own: Sequence[Ratio], wider: Sequence[float], what: str) -> list[float]:
-    return [*(getattr(ratio, what) for ratio in own), *_spread(wider)]
+def _covered(runs: Sequence[Ratio]) -> Covered:
+    return Covered(
+        frozenset(run.gpu for run in runs), frozenset(_width(run.precision) for run in runs),
+        frozenset(run.model for run in runs), max((run.gpus for run in runs), default=0),
+    )  # fmt: skip
 
 
-def _spread(values: Sequence[float]) -> list[float]:
-    """`BORROWED` values evenly over the percentiles of `values`."""
-    if not len(values):
-        return []
-    places = (np.arange(BORROWED) + 0.5) / BORROWED
-    return [float(value) for value in np.quantile(values, places)]
+def _width(precision: str) -> str:
+    return "16 bits" if precision in ("bf16", "fp16") else precision
 
 
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """At rank (n + 1) p from either end; beyond the outermost value that value."""
-    ordered = np.sort(values)
-    n, tail = len(ordered), (1 - COVERAGE) / 2
-    low = max(int(np.floor((n + 1) * tail)) - 1, 0)
-    return float(ordered[low]), float(ordered[n - 1 - low])
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What left-out runs say of one engine on one GPU family: 80th percentiles of |ln ratio|.
+
+    near       of its `runs` there with the sources that they borrow
+    sources    of the sources alone
+    strangers  of sources whose engine has no constants of its own
+    """
+
+    runs: int
+    near: float
+    sources: float
+    strangers: float
+    by_engine: Covered
+    by_any: Covered
+
+
+@cache
+def _told(evidence: Evidence, engine: str, gpu: str) -> Told:
+    known, name = evidence.known, _fitted_as(engine)
+    same = [ratio for ratio in known if _fitted_as(ratio.engine) == name]
+    fitted = any(ratio.left_out == "layout" for ratio in same)
+    if fitted:  # what was left out with its engine says nothing of the engine's constants
+        same = [ratio for ratio in same if ratio.left_out != "framework"]
+    own = [ratio for ratio in same if (ratio.engine, ratio.gpu) == (engine, gpu)]
+    whole = [ratio for ratio in known if ratio.left_out != "layout"]
+    strangers = [ratio for ratio in whole if not _of_fitted_engine(ratio)]
+    sources = [ratio for ratio in whole if _of_fitted_engine(ratio)] if fitted else strangers
+    return Told(
+        len(own), _quantile(evidence, own, sources, name), _quantile(evidence, [], sources, name),
+        _quantile(evidence, [], strangers, name), _covered(same), _covered(known),
+    )  # fmt: skip
+
+
+def _fitted_as(engine: str) -> str:
+    return load_engine(engine).fitted_as or engine
+
+
+def _of_fitted_engine(ratio: Ratio) -> bool:
+    """Whether constants of the engine's own, learnt elsewhere, predicted this left-out source."""
+    return ratio.left_out == "source" and ratio.engine != WIDE
+
+
+def _quantile(
+    evidence: Evidence, own: Sequence[Ratio], sources: Sequence[Ratio], name: str
+) -> float:
+    """The weighted 80th percentile of |ln ratio|, `UNKNOWN` of nothing."""
+    runs = [*own, *sources]
+    if not runs:
+        return math.log(UNKNOWN)
+    errors = np.abs(np.log([getattr(run, evidence.what) for run in runs]))
+    weights = np.concatenate([_own_weights(own), _lent_weights(sources, name)])
+    order = np.argsort(errors)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(errors[order][np.searchsorted(reached, COVERAGE - 1e-9)])
+
+
+def _own_weights(own: Sequence[Ratio]) -> Vector:
+    """Together as many as there are, of each source as the root of its number."""
+    rows = Counter(ratio.suite for ratio in own)
+    weights = np.array([rows[ratio.suite] ** -0.5 for ratio in own])
+    return _scaled(weights, len(own))
+
+
+def _lent_weights(sources: Sequence[Ratio], name: str) -> Vector:
+    """Together `BORROWED`, each source on a GPU family alike but for those of the same engine."""
+    rows = Counter((ratio.suite, ratio.engine, ratio.gpu) for ratio in sources)
+    weights = np.array([
+        (SAME_ENGINE if _fitted_as(ratio.engine) == name else 1.0)
+        / rows[ratio.suite, ratio.engine, ratio.gpu]
+        for ratio in sources
+    ])  # fmt: skip
+    return _scaled(weights, BORROWED)
+
+
+def _scaled(weights: Vector, total: float) -> Vector:
+    scale = total / float(weights.sum()) if len(weights) else 1.0
+    return weights * scale
 
 
 @cache
@@ -133,7 +280,13 @@ def ratios() -> tuple[Ratio, ...]:
 
 def _ratio(row: dict[str, str]) -> Ratio:
     return Ratio(
-        engine=row["engine"], gpu=row["gpu"], suite=row["suite"], left_out=row["left_out"],
-        step_time=float(row["step_time"]),
+        run=row["run"], engine=row["engine"], gpu=row["gpu"], suite=row["suite"],
+        left_out=row["left_out"], gpus=int(row["gpus"]), precision=row["precision"],
+        model=row["model"], step_time=float(row["step_time"]),
         reserved=float(row["reserved"]) if row["reserved"] else None,
     )  # fmt: skip
+
+
+def asked_of(engine: str, gpu: str, *, gpus: int, precision: str, model: str) -> Asked:
+    """With the family of `gpu`, the name of a profile."""
+    return Asked(engine, gpu_family(gpu), gpus, precision, model)

@@ -9,6 +9,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks import models_page
 from benchmarks.readme import DOCUMENTS, PLACE, differences, renewed
 from meshplan.planner.cli.main import COMMANDS, app, load_command
 
@@ -63,6 +64,11 @@ def test_pasted_outputs_are_current(document: str) -> None:
     before = read(document)
     assert PLACE.search(before)
     assert differences(before, renewed(before)) == []
+
+
+def test_the_page_of_models_is_current() -> None:
+    """docs/models.md is what its command writes."""
+    assert models_page.PAGE.read_text() == models_page.page(), "python -m benchmarks.models_page"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -51,12 +51,12 @@ def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
 
 
 def left_bytes(steps: Sequence[Step]) -> Number:
-    """What a pass whose weight products are put off leaves, beyond what was there before."""
+    """Bytes that remain after a pass whose weight gradients come later, beyond those before it."""
     return sum(step.made - step.gone for step in steps)
 
 
 def largest_product_bytes(steps: Sequence[Step]) -> Number:
-    """The most that one weight product makes."""
+    """Bytes of the largest weight gradient that one matrix product allocates."""
     most: Number = 0.0
     for step in steps:
         most = maximum(most, step.product)
@@ -72,7 +72,7 @@ def most_passing_bytes(site: Site, kind: Layer) -> Number:
 
 
 def most_put_off_bytes(site: Site, kind: Layer) -> Number:
-    """What such a pass makes beyond that where its weight products are put off."""
+    """Bytes that the pass takes in addition where weight gradients come later (zero bubble)."""
     steps = backward_steps(site, kind)
     return maximum(peak_bytes(steps, put_off=True) - peak_bytes(steps), 0.0)
 
@@ -123,12 +123,12 @@ def _recurrent(site: Site, mixer: Recurrent) -> Iterator[Step]:
 
 
 def _stream(site: Site) -> Number:
-    """One tensor of the residual stream: 2 r h."""
+    """Bytes of one tensor of the residual stream: 2 r h."""
     return site.itemsize * site.shard.tokens_outside * site.model.hidden
 
 
 def _gathered(site: Site, width: Number) -> Number:
-    """A tensor gathered over the tensor-parallel ranks; nothing new on one rank."""
+    """Bytes of a tensor gathered over the tensor-parallel ranks; 0 with one rank."""
     return where(site.shard.tp > 1, site.itemsize * site.shard.tokens * width, 0.0)
 
 
@@ -180,7 +180,8 @@ def _dense(site: Site, f: Number) -> Iterator[Step]:
 
 def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     """Shared experts, then rows back through combine, the experts and dispatch."""
-    shard, h, f = site.shard, site.model.hidden, experts.ffn / site.shard.etp
+    shard, f = site.shard, experts.ffn / site.shard.etp
+    h = experts.latent or site.model.hidden
     copies = site.itemsize * shard.tokens / shard.tp * experts.top_k * h
     rows = copies * shard.etp * shard.imbalance
     wide, matrix = rows * f / h, site.itemsize * h * f * experts.experts / shard.ep

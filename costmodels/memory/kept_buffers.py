@@ -26,7 +26,7 @@ from meshplan.costmodels.operations.layers import layer_operations
 
 
 def stand_in_bytes(site: Site, kinds: Iterable[int], *, with_modules: bool) -> Number:
-    """Of the weights of layers of these kinds, and of multi-token-prediction modules."""
+    """Bytes of the stand-in gradients of layers of these kinds and of prediction modules."""
     if not site.kernels.keeps_buffers:
         return 0.0
     layers = chain.from_iterable(layer_operations(site, site.model.kinds[kind]) for kind in kinds)
@@ -41,7 +41,7 @@ def stand_in_bytes(site: Site, kinds: Iterable[int], *, with_modules: bool) -> N
 
 
 def head_buffer_bytes(site: Site) -> Number:
-    """Of the head, on the last rank."""
+    """Bytes of buffers that the head keeps on the last pipeline rank."""
     if not site.kernels.keeps_buffers:
         return 0.0
     columns = padded_vocab(site.model.vocab, site.shard.tp, 1) / site.shard.tp

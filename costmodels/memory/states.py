@@ -54,7 +54,7 @@ class Memory:
 
     @property
     def allocated(self) -> Number:
-        """All of it."""
+        """The sum of all categories on the device."""
         return self.states + self.activations + self.transient
 
     @property
@@ -146,10 +146,8 @@ def activation_peak(vectors: Sequence[Sequence[int]], chunk_bytes: Sequence[floa
 
 MOMENT_BYTES = {"adamw8bit": 2.0 + 2 * 4 / 256, "muon": 4.0, "sgd": 4.0}
 """Bytes of optimizer state per parameter where they are not the engine's AdamW: two 8-bit moments
-with
-a 32-bit scale per block of 256 (2110.02861, section 2), one fp32 momentum (Muon, its few AdamW
-matrices
-left out; SGD)."""
+with a 32-bit scale per block of 256 (2110.02861, section 2); one fp32 momentum for SGD and Muon,
+whose few matrices under AdamW are left out."""
 
 
 def kept_state(state: State, training: Training) -> State:
@@ -161,7 +159,9 @@ def kept_state(state: State, training: Training) -> State:
         whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0}
         state = state.model_copy(update=whole)
     if training.adapters_only:
-        frozen = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
-        return state.model_copy(update=dict.fromkeys(frozen, 0.0))
+        trained = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
+        eight_bit = state.frozen_8bit and training.precision in ("fp8", "mxfp8")
+        weights = {"weight_bytes": 1.0} if eight_bit else {}
+        return state.model_copy(update=dict.fromkeys(trained, 0.0) | weights)
     moments = MOMENT_BYTES.get(training.optimizer, state.moment_bytes)
     return state.model_copy(update={"moment_bytes": moments})

@@ -50,6 +50,8 @@ class Fields:
                 raise self.refuse(f"the field {' or '.join(map(repr, keys))} is missing")
             return default
         key, value = found
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            value = value[0]  # the same for each layer (Hunyuan)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.refuse(f"{key} is {_shown(value)}, not a whole number")
         if not least <= value <= MAX_COUNT:

@@ -468,6 +468,30 @@ FAMILIES: dict[str, Family] = {
             layers=layers.after_leading("first_k_dense_replace"),
         ),
     ),
+    "dbrx": replace(
+        PLAIN,
+        norm="layernorm_without_bias",
+        kv_heads=("kv_n_heads",),
+        flattened=("attn_config", "ffn_config"),
+        experts=Routed(
+            experts=("moe_num_experts",),
+            top_k=("moe_top_k",),
+            ffn=("ffn_hidden_size",),
+            layers=layers.all_sparse,
+        ),
+    ),
+    "longcat_flash": Family(
+        latent=True,
+        parts=layers.pairs_around_experts,
+        adjust=rules.zero_experts,
+        experts=Routed(
+            experts=("n_routed_experts",),
+            top_k=("moe_topk",),
+            ffn=("expert_ffn_hidden_size",),
+            dense_ffn=("ffn_hidden_size",),
+            shared_width=("ffn_hidden_size",),
+        ),
+    ),
     # a state instead of attention
     "mamba": Family(
         mixers=layers.all_recurrent, recurrent=recurrent.mamba, parts=layers.mixers_only, tied=True
@@ -537,7 +561,10 @@ FAMILIES: dict[str, Family] = {
         mlp_bias=("mlp_bias", False),
     ),
     "granitemoehybrid": Family(
-        mixers=layers.all_recurrent, recurrent=recurrent.mamba2, experts=GRANITE_EXPERTS
+        mixers=layers.all_recurrent,
+        recurrent=recurrent.mamba2,
+        experts=replace(GRANITE_EXPERTS, dense_ffn=("shared_intermediate_size",)),
+        experts_when=("num_local_experts",),
     ),
     "nemotron_h": Family(
         head_dim=128,
@@ -546,7 +573,9 @@ FAMILIES: dict[str, Family] = {
         parts=layers.hybrid_pattern,
         mlp_bias=("mlp_bias", False),
         modules=MODULES,
-        experts=Routed(shared_width=("moe_shared_expert_intermediate_size",)),
+        experts=Routed(
+            shared_width=("moe_shared_expert_intermediate_size",), latent=("moe_latent_size",)
+        ),
     ),
     "lfm2": replace(
         PLAIN,

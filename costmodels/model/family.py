@@ -41,6 +41,7 @@ class Routed:
     layers        which layers have them, where no `mlp_layer_types` lists it
     shared        number of shared experts, each as wide as a routed one
     shared_width  or their whole width; `shared_is_ffn`: as wide as a routed one
+    latent        the field of the latent width that experts work in
     router_bias   one learnt bias per expert that is a parameter of the module
     """
 
@@ -55,6 +56,7 @@ class Routed:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    latent: Names = ()
     further_norms: int = 0
 
 
@@ -82,8 +84,10 @@ class Family:
     further_norms, numbers   see `Layer`
     head_bias      a bias for each token of the vocabulary
     tied           what an absent `tie_word_embeddings` means
+    experts_when   the field without which, or at 0, no layer has experts
     modules        fields of the number of multi-token-prediction modules
     defaults       what absent fields mean that published files of the family leave out
+    flattened      sections whose fields are read as if they stood beside them
     adjust         for what no line says: the last word on the model
     """
 
@@ -132,12 +136,16 @@ class Family:
     tied: bool = False
     modules: Names = ()
     defaults: tuple[tuple[str, int], ...] = ()
+    flattened: Names = ()
     adjust: Callable[[Fields, Model], Model] | None = None
 
 
 def read_family(family: Family, f: Fields) -> Model:
     """The model that `f`, a configuration of this family, describes; raises `UnsupportedModel`."""
     f = f.changed({key: value for key, value in family.defaults if f.config.get(key) is None})
+    for name in family.flattened:
+        section = f.section(name)
+        f = f.changed(section.config) if section else f
     mixers, feed_forwards = _words(family, f)
     layers = _layers(family, f, mixers, feed_forwards)
     kinds = tuple(dict.fromkeys(layers))
@@ -174,7 +182,8 @@ def _words(family: Family, f: Fields) -> tuple[Words, Words]:
         return family.parts(f)
     mixers = listed(f, *family.listed_as, words=MIXERS) or family.mixers(f)
     dense = ("dense",) * f.num_layers
-    if family.experts is None or (family.experts_when and not f.present(*family.experts_when)):
+    found = f.present(*family.experts_when) if family.experts_when else ("", 1)
+    if family.experts is None or found is None or found[1] == 0:
         return mixers, dense
     stated = listed(f, "mlp_layer_types", words=FEED_FORWARDS)
     return mixers, stated or family.experts.layers(f)
@@ -306,6 +315,7 @@ def _experts(family: Family, f: Fields) -> Experts:
         shared_ffn=ffn if routed.shared_is_ffn else shared,
         shared_gate=routed.shared_gate and shared > 0,
         router_bias=routed.router_bias, bias=routed.bias,
+        latent=f.count(*routed.latent, default=0, least=0) if routed.latent else 0,
     )  # fmt: skip
 
 

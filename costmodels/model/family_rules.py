@@ -223,6 +223,22 @@ def rotary_key_norm(f: Fields) -> int:
     return f.count("qk_rope_head_dim")
 
 
+def zero_experts(f: Fields, model: Model) -> Model:
+    """Some of the experts that a token may choose return it as it is: only the share of its choices
+    that the others have is computed, as many as there are of them.
+    """
+    zero = f.count("zero_expert_num", default=0, least=0)
+    made = []
+    for layer in layers_of(model):
+        experts = layer.experts
+        if experts and zero:
+            share = experts.experts / (experts.experts + zero)
+            experts = replace(experts, top_k=max(1, round(experts.top_k * share)))
+            layer = replace(layer, experts=experts, numbers=zero * model.hidden)
+        made.append(layer)
+    return of_layers(model, made)
+
+
 # How a rule changes single layers
 
 

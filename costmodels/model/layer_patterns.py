@@ -268,3 +268,11 @@ def gemma4_windows(f: Fields) -> Words:
     """Five layers of six slide; the last never does."""
     found = by_rule(f, lambda i: (i + 1) % 6 != 0, "sliding", "full")
     return (*found[:-1], "full")
+
+
+def pairs_around_experts(f: Fields) -> tuple[Words, Words]:
+    """LongCat-Flash: a layer of its file is two attentions and two dense feed-forwards, with
+    experts beside the first: two layers here.
+    """
+    count = f.num_layers
+    return ("full",) * (2 * count), ("sparse", "dense") * count

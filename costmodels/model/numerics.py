@@ -108,7 +108,7 @@ def numerics_of(f: Fields) -> Numerics:
         norm_epsilon=f.number("rms_norm_eps", "norm_epsilon", "layer_norm_epsilon",
                               "layer_norm_eps", "norm_eps"),
         activation=OWN_ACTIVATIONS.get(str(f.config.get("model_type")))
-        or f.word("hidden_act", "hidden_activation", "activation_function"),
+        or f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
         init_std=f.number("initializer_range", "init_std"),
         max_positions=_whole(f, "max_position_embeddings", "n_positions", "max_seq_len"),
         rotary=_rotary(f),
@@ -168,7 +168,8 @@ def _whole(f: Fields, *keys: str) -> int | None:
 
 
 def _routes(f: Fields) -> bool:
-    return f.present("n_routed_experts", "num_experts", "num_local_experts") is not None
+    names = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+    return f.present(*names) is not None
 
 
 def _stated_flag(f: Fields, key: str) -> bool | None:
@@ -202,11 +203,16 @@ def _chosen(_f: Fields) -> Router:
     return Router(score="softmax", normalised=True)
 
 
+def _corrected(score: Score) -> Router:
+    """A bias per expert decides on the choice; the weights of the chosen add up to one."""
+    return Router(score=score, normalised=True, bias=True)
+
+
 def _llama4_router(_f: Fields) -> Router:
     return Router(score="sigmoid", normalised=False, weighs_inputs=True)
 
 
-OWN_ACTIVATIONS = {"gpt_oss": "clamped_swiglu"}
+OWN_ACTIVATIONS = {"gpt_oss": "clamped_swiglu", "xlstm": "silu"}
 """Of families whose code has one whatever the field says (`modeling_gpt_oss.py`: alpha, limit)."""
 
 ROUTERS: dict[str, Callable[[Fields], Any]] = {
@@ -219,5 +225,20 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     "kimi_k2": lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     "llama4": _llama4_router,
     "llama4_text": _llama4_router,
-}
+    **dict.fromkeys(
+        ("deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
+         "axk1", "mimo_v2_flash", "kimi_linear", "nemotron_h"),
+        lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
+    ),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_moe_text", "olmoe", "flex_olmo", "mellum", "flint"), _qwen_router
+    ),
+    "minimax_m2": lambda _f: _corrected("sigmoid"),
+    "ernie4_5_moe": lambda _f: _corrected("softmax"),
+    "jamba": lambda _f: Router(score="softmax", normalised=False),
+    **dict.fromkeys(
+        ("phimoe", "granitemoe", "granitemoeshared", "granitemoehybrid", "minimax",
+         "hunyuan_v1_moe"), _chosen,
+    ),
+}  # fmt: skip
 """What is fixed in a family's code (`modeling_<model_type>.py`), and read where it is a field."""

@@ -8,7 +8,7 @@
     indexer       (r_q or h) a_i d_i + h (d_i + a_i) + 2 d_i     [4]
     recurrent     h p + r (s + c) + r h, p columns of the projections, r inner numbers, s and c what
                   each selects and is widened from; + (width + bias) per convolved channel   [5]
-    routed        experts x feed-forward;   router: h experts
+    routed        experts x feed-forward;   router: h experts (+ 2 h l to a latent width l and back)
     norms         h each (RMSNorm), 2 h (LayerNorm)
     mtp           one layer + 2 h h + 3 norms per module        [2] section 2.2
 
@@ -272,11 +272,14 @@ def _recurrent(model: Model, kind: Layer) -> _Weights:
     return _Weights(whole=h * sum(rank for rank, _ in mixer.low_rank) + mixer.bias * h, over_tp=cut)
 
 
-def _feed_forward(model: Model, ffn: int, bias: bool) -> tuple[int, int]:
-    """Number that tensor parallelism cuts, and those that stay whole: the bias of the output."""
-    up_matrices = 2 if model.gated else 1
-    cut = (up_matrices + 1) * model.hidden * ffn + bias * up_matrices * ffn
-    return cut, bias * model.hidden
+def _feed_forward(model: Model, ffn: int, bias: bool, width: int = 0) -> tuple[int, int]:
+    """Number that tensor parallelism cuts, and those that stay whole: the bias of the output.
+
+    width  of its input and output, 0: the hidden size
+    """
+    up_matrices, width = 2 if model.gated else 1, width or model.hidden
+    cut = (up_matrices + 1) * width * ffn + bias * up_matrices * ffn
+    return cut, bias * width
 
 
 def _dense_ffn(model: Model, kind: Layer) -> _Weights:
@@ -287,7 +290,7 @@ def _dense_ffn(model: Model, kind: Layer) -> _Weights:
 
 
 def _routed(model: Model, experts: Experts) -> _Weights:
-    cut, whole = _feed_forward(model, experts.ffn, experts.bias)
+    cut, whole = _feed_forward(model, experts.ffn, experts.bias, experts.latent)
     return _Weights(over_etp=experts.experts * cut, over_ep=experts.experts * whole)
 
 
@@ -299,7 +302,8 @@ def _shared(model: Model, experts: Experts) -> _Weights:
 
 
 def _router(model: Model, experts: Experts) -> _Weights:
-    return _Weights(whole=experts.experts * (model.hidden + experts.router_bias))
+    scores = experts.experts * (model.hidden + experts.router_bias)
+    return _Weights(whole=scores + 2 * model.hidden * experts.latent)
 
 
 def _norm(model: Model) -> int:

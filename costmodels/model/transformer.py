@@ -126,6 +126,8 @@ class Experts:
     shared_gate      a sigmoid gate (hidden -> 1) on the shared expert (Qwen2-MoE)
     router_bias      one bias per expert in the router (gpt-oss; DeepSeek-V3's correction bias)
     bias             biases in the experts' matrices (gpt-oss)
+    latent           width that tokens are projected to before they are sent to experts, and back
+                     from after them (LatentMoE, Nemotron 3 Super); 0: the hidden size, unprojected
     """
 
     experts: int
@@ -135,6 +137,7 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    latent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +242,15 @@ class Model:
         return max((kind.experts.experts for kind in self.kinds if kind.experts), default=0)
 
     @property
+    def kind(self) -> str:
+        """What errors of prediction are told apart by: layers with a "state" or chosen keys, else
+        "experts", else "dense".
+        """
+        if any(kind.recurrent or kind.attention.indexer for kind in self.kinds):
+            return "state"
+        return "experts" if self.is_moe else "dense"
+
+    @property
     def rare_parts(self) -> tuple[str, ...]:
         """Parts that training frameworks do not have in common, in words: where they are not built
         or written, that is said with these.
@@ -246,15 +258,15 @@ class Model:
         found = [f"{kind.recurrent.kind} layers" for kind in self.kinds if kind.recurrent]
         for kind in self.kinds:
             at = kind.attention
+            latent = kind.experts is not None and kind.experts.latent > 0
             present = {
+                "experts in a latent width": latent,
                 "a gate on the attention's output": at.gate != "none",
                 "sparse attention with an indexer": at.indexer is not None,
                 "keys or values shared between layers or with each other": not (
                     at.own_keys and at.own_values
                 ),
-                "layers without attention or without a feed-forward part": not (
-                    at.heads and kind.has_feed_forward
-                ),
+                "layers of one part alone": not (kind.has_mixer and kind.has_feed_forward),
                 "further norms or learnt scales": bool(kind.further_norms or kind.numbers),
                 "a bias in the head": self.head_bias,
                 "a second embedding for the layers": self.layer_inputs > 0,

@@ -33,10 +33,11 @@ CHANGES_COST = _names("""
     mamba_d_head mamba_d_ssm mamba_d_state mamba_dt_rank mamba_expand mamba_head_dim mamba_headdim
     mamba_mamba_num_heads mamba_n_groups mamba_n_heads mamba_ngroups mamba_num_heads mamba_proj_bias
     mamba_rms_norm max_window_layers mlp_bias mlp_layer_types mlp_only_layers moe_intermediate_size
-    moe_k moe_layer_end_index moe_layer_freq moe_layer_interval moe_layer_start_index moe_layers
-    moe_num_experts moe_num_shared_experts moe_shared_expert_intermediate_size moe_topk multi_query
-    n_groups n_inner n_mamba_heads n_routed_experts n_shared_experts new_decoder_architecture
-    no_rope_layers num_attention_heads_per_layer num_dense_layers num_experts num_experts_per_tok
+    moe_k moe_latent_size moe_layer_end_index moe_layer_freq moe_layer_interval
+    moe_layer_start_index moe_layers moe_num_experts moe_num_shared_experts
+    moe_shared_expert_intermediate_size moe_topk multi_query n_groups n_inner n_mamba_heads
+    n_routed_experts n_shared_experts new_decoder_architecture no_rope_layers
+    num_attention_heads_per_layer num_dense_layers num_experts num_experts_per_tok
     num_experts_per_token num_global_key_value_heads num_key_value_heads num_kv_heads
     num_kv_shared_layers num_ln_in_parallel_attn num_local_experts num_mtp_layers
     num_nextn_predict_layers num_shared_experts parallel_attn per_layer_config q_lora_rank
@@ -78,7 +79,7 @@ SIZE_OF_NOTHING = re.compile(
     r"(^_|token|label|dropout|pdrop|init|std|eps|rope|theta|scal|factor|coef|multiplier|alpha|beta|"
     r"loss|jitter|act|kernel|cache|chunk|dtype|precision|quant|parallel|image|video|audio|vision|"
     r"max_|time_step|logit|norm|group|capacity|summary|use_|output_|return_|num_labels|base|ep_size|"
-    r"version|map|class|rotary|qk_head_dim|n_ctx|index_|keep_window|seq|prefix|problem|train|file|_id$|_fn$|_type$|method|temperature|mode)"
+    r"version|map|class|rotary|qk_head_dim|n_ctx|block_dim|conv_dim|layer_switch|index_|keep_window|seq|prefix|problem|train|file|_id$|_fn$|_type$|method|temperature|mode)"
 )
 
 

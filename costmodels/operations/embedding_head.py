@@ -101,9 +101,10 @@ def loss_bytes(itemsize: float, *, fused: bool) -> tuple[float, float]:
 
 
 def _final_norm(site: Site) -> Pointwise:
-    """A norm that keeps its input too: a layer is charged with its output, so n layers with n of
-    the
-    n + 1 tensors around them.
+    """The norm before the head, with its input among the saved bytes.
+
+    A layer is charged with the tensor that it puts out. Between the embedding, n layers and the
+    head there are n + 1 tensors; the one that no layer is charged with is this norm's input.
     """
     plain = norm(site, "final_norm")
     kept = site.itemsize * site.shard.tokens_outside * site.model.hidden

@@ -5,6 +5,7 @@
     rows   token copies that this rank's experts compute, balanced: t * k * etp, times the imbalance
     e      experts on this rank               experts / ep
     f      width of one expert on this rank   ffn / etp
+    h      hidden, or the latent width that experts work in
 
 Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
 ep). Tensor-parallel ranks hold different tokens (sequence parallel), so ep may run through tp, cp
@@ -30,7 +31,8 @@ from meshplan.costmodels.operations.kinds import Communication, Matmul, Operatio
 
 def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     """Router, dispatch, routed experts, combine, and the shared experts beside them."""
-    shard, h, up = site.shard, site.model.hidden, 2 if site.model.gated else 1
+    shard, up = site.shard, 2 if site.model.gated else 1
+    h = experts.latent or site.model.hidden
     t = shard.tokens / shard.tp
     copies = t * experts.top_k
     rows = copies * shard.etp * shard.imbalance
@@ -39,7 +41,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         name="router",
         m=t,
         n=experts.experts,
-        k=h,
+        k=site.model.hidden,
         recipe=False,
         saved_bytes=_routing_bytes(site, experts, copies, rows),
         modules=("moe",),
@@ -51,6 +53,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         backward_bytes=8.0 * t * experts.experts,
         modules=("moe",),
     )
+    if experts.latent:
+        yield _latent(site, "latent_in", h, site.model.hidden)
     # a dispatch of single copies reads tokens where they are, and adds them up where they were
     sent = where(shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
     yield _permute("permute", sent * site.itemsize * copies * h)
@@ -83,6 +87,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield _exchange("combine", site.itemsize * copies * h, experts.top_k)
     weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
     yield _permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
+    if experts.latent:
+        yield _latent(site, "latent_out", site.model.hidden, h)
     if experts.shared_ffn:
         yield gather_tokens(site, "shared_input")
         yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)
@@ -99,6 +105,12 @@ def _routing_bytes(site: Site, experts: Experts, copies: Number, rows: Number) -
         return 4.0 * site.shard.tokens / site.shard.tp * experts.experts
     mixed = (site.shard.ep > 1) & (site.shard.ep < experts.experts)
     return 28.0 * copies + 4.0 * rows + where(mixed, 16.0 * rows, 0.0)
+
+
+def _latent(site: Site, name: str, n: int, k: int) -> Matmul:
+    """A projection of the tokens that this rank routes; its output is kept."""
+    t = site.shard.tokens / site.shard.tp
+    return Matmul(name=name, m=t, n=n, k=k, saved_bytes=site.itemsize * t * n, modules=("moe",))
 
 
 def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:

@@ -36,7 +36,7 @@ class Site:
 
     @property
     def bytes_per_logit(self) -> float:
-        """Of the loss at its peak; fp32 training has the one copy that is worked on in place."""
+        """Bytes for each logit at the loss's peak; fp32 training works in place on one copy."""
         return self.kernels.logits_bytes if self.itemsize == 2.0 else self.itemsize
 
     @property

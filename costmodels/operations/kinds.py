@@ -10,7 +10,7 @@ gradient of its input (m x n by n x k) and once for that of its weight (k x m by
 `saved_bytes` is charged to the operation that produced the tensor, so replaying an operation in the
 backward (recompute) drops exactly its own bytes and costs exactly its own forward.
 
-Every number may be a numpy array over many layouts: see `costmodels.grid`.
+Every number may be a numpy array over many layouts: see `costmodels.layouts`.
 """
 
 from dataclasses import dataclass

@@ -241,7 +241,7 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
 
 
 def _output_bytes(site: Site, attention: Attention) -> Number:
-    """Of the core attention on this rank."""
+    """Bytes of the core attention's output on this rank."""
     heads = attention.heads / site.shard.tp
     return site.itemsize * site.shard.tokens * heads * attention.v_head_dim
 

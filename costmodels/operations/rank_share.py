@@ -5,8 +5,8 @@ matrices.
 from dataclasses import dataclass
 
 from meshplan.costmodels.elementwise import Number, where
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.training import Training
 
 
@@ -30,7 +30,7 @@ class Shard:
     imbalance: float = 1.0
 
 
-def shard_of(layout: Layout | Grid, training: Training) -> Shard:
+def shard_of(layout: Layout | Layouts, training: Training) -> Shard:
     """The share of one rank under one layout, or under each layout of a grid."""
     tp, cp = layout.tensor_parallel * 1.0, layout.context_parallel * 1.0
     tokens = layout.micro_batch_size * training.seq_len / cp

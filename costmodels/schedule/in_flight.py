@@ -9,8 +9,10 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
     1f1b               (min(m, S - s))                      PipeDream-flush (2006.09503)
     interleaved_1f1b   played from Megatron-LM's order: groups of S micro-batches visit chunk after
                        chunk; warm-up 2 (S - s - 1) + (V - 1) S (2104.04473, section 2.2)
-    zb_h1              (min(m, S)) on every rank: as 1f1b's first rank, since the others wait as
-                       long with their weight gradients (2401.10241, section 2.1)
+    zb_h1, and any other schedule of a fixed order
+                       counted along `orders.order`; of zb_h1 it gives (min(m, S)) on every rank:
+                       as 1f1b's first rank, since the others wait as long with their weight
+                       gradients (2401.10241, section 2.1)
     zb_v               2 S chunk-activations on every rank, the bytes of 1f1b's first rank
                        (2401.10241, section 6): s to (S + s + 1) / 2 of them in chunk 1
     dualpipe_v         2 S + 1: the forward of an overlapped pair begins before its backward ends
@@ -21,12 +23,15 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule.actions import Action
+from meshplan.costmodels.schedule.orders import order
 
 Vector = tuple[int, ...]
 Ints = NDArray[np.int64]
@@ -56,12 +61,24 @@ def _vectors(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[tuple[Vecto
 def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Vector, ...]:
     if schedule == "gpipe":
         return ((m,) * vpp,)
-    if vpp == 1:
-        return ((min(m, pp if schedule == "zb_h1" else pp - s),),)
+    if schedule == "1f1b":
+        return ((min(m, pp - s),),)
     if schedule in V_SHAPED:
         assert vpp == 2, f"{schedule} has two chunks per rank, not {vpp}"
         return _v_shaped_vectors(pp, m, s, extra=int(schedule == "dualpipe_v"))
-    return _maximal(_interleaved_states(pp, vpp, m, s))
+    if schedule == "interleaved_1f1b" and vpp > 1:
+        return _maximal(_interleaved_states(pp, vpp, m, s))
+    return _maximal(_counted(order(schedule, pp, vpp, m, s), pp, vpp))
+
+
+def _counted(actions: Sequence[Action], pp: int, vpp: int) -> Ints:
+    """What a rank holds after each action: a forward adds one, the last pass of a backward (B, or
+    W where the weight gradient is apart) takes it away."""
+    changes = np.zeros((len(actions), vpp), np.int64)
+    for at, action in enumerate(actions):
+        changes[at, action.stage // pp] = {"F": 1, "B": -1, "I": 0, "W": -1}[action.kind]
+    held: Ints = np.cumsum(changes, axis=0)
+    return held
 
 
 def _v_shaped_vectors(pp: int, m: int, s: int, extra: int) -> tuple[Vector, ...]:

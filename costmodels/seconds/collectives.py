@@ -6,15 +6,12 @@
     send                         t = latency + size / rate
 
     n      ranks of the group, r of them on each node
-    size   bytes of the whole array: after all_gather, before reduce_scatter; of all_to_all and
-           send, what
-           one rank sends
-    busbw  inside a node the link's bus bandwidth; across nodes the network's, of which a group gets
-           r/g
-           (g accelerators of a node share its network cards), never more than inside a node
-    nic    one accelerator's share of the network
-           where k copies of each token are sent once to each node and rank (DeepEP), of p places
-           p (1 - (1 - 1/p)^k) get one: p = n/r over the network, p = n inside, n - n/r of these
+    size   bytes of the whole array (after all_gather, before reduce_scatter); of all_to_all and
+           send, what one rank sends
+    busbw  inside a node the link's bus bandwidth; across nodes r/g of the network's, since the g
+           accelerators of a node share its network cards, and never more than inside a node
+    node, nic
+           one accelerator's bandwidth inside its node, and its share of the network
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
            as slow as the slowest; all_reduce twice that, or a tree's 2 (1 + log2 n) if that is
            less; all_to_all and send one latency, and for all_to_all 0.08 more for each peer
@@ -22,8 +19,13 @@
            that stalls does so in each step, n-1 times for all_reduce too (`Link.stall_s`)
 
 Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
-fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`. Leaves
-out: two different axes on the network at once.
+fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`.
+
+Deduplicated dispatch (DeepEP): a token with k experts crosses the network once for each node that
+holds one, and inside a node once for each rank. k uniform choices among p places reach
+p (1 - (1 - 1/p)^k) of them: p = n/r nodes, then p = n ranks, n - n/r of them on other ranks' links.
+
+Leaves out: two different axes on the network at once.
 """
 
 import numpy as np

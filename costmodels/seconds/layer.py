@@ -86,7 +86,7 @@ class Pass:
 
     @property
     def total_s(self) -> Number:
-        """All of it."""
+        """Computing and exposed communication."""
         return self.compute_s + self.exposed_s
 
 
@@ -124,7 +124,7 @@ class Cost:
 
     @property
     def backward_room_s(self) -> Number:
-        """Seconds of them under which the traffic of weights may hide."""
+        """Seconds of the backward under which the traffic of weights may hide."""
         return self.replay.room_s + self.input_grad.room_s + self.weight_grad.room_s
 
     @property
@@ -146,6 +146,7 @@ class Pricer:
 
     weights_leave   1 where the ranks that share weights are on several nodes, else 0
     gradient_bytes  moved for each number of a weight's gradient after its product
+    graphed         parts of a layer that the host issues as one graph
     """
 
     device: Device
@@ -159,6 +160,7 @@ class Pricer:
     expert_overlap: Number = 0.0
     weights_leave: Number = 0.0
     gradient_bytes: float = 0.0
+    graphed: tuple[str, ...] = ()
 
     def cost(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
@@ -170,7 +172,7 @@ class Pricer:
     def saved_bytes(
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Number:
-        """What the backward finds kept when those of the `replayed` modules run again in it."""
+        """Bytes kept for the backward if operations of the `replayed` modules run again in it."""
         again = _replayed(operations, replayed)
         kept = [op for op in operations if all(op is not other for other in again)]
         return sum(self._saved(op) for op in kept)
@@ -208,6 +210,8 @@ class Pricer:
         )
 
     def _saved(self, op: Operation) -> Number:
+        if self.adapters_only and not self.adapts_all and _feeds_frozen_alone(op):
+            return 0.0
         feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
         return op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
 
@@ -255,6 +259,8 @@ class Pricer:
         return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * self._scale(op)
 
     def _launches(self, op: Operation, direction: Direction) -> int:
+        if self.graphed and _part_of_layer(op) in self.graphed:
+            return 0
         if isinstance(op, Pointwise):
             return 0 if direction == "weight_grad" else op.kernels
         if isinstance(op, Matmul):
@@ -286,6 +292,21 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
+
+
+def _feeds_frozen_alone(op: Operation) -> bool:
+    """Whether a fused kernel's output is the input of frozen products only, whose gradients nobody
+    wants: an adapter beside the attention's projections reads neither the feed-forward's input nor
+    its activation.
+    """
+    frozen = ("feed_forward_norm", "activation")
+    return isinstance(op, Pointwise) and op.kernels == 1 and op.name in frozen
+
+
+def _part_of_layer(op: Operation) -> str:
+    if "moe" in op.modules:
+        return "experts"
+    return "mlp" if "mlp" in op.modules else "attention"
 
 
 def _count(op: Communication, direction: Direction) -> Number:

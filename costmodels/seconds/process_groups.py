@@ -8,8 +8,8 @@ them on each node of g accelerators, and the g / r groups of a node share its ne
 from dataclasses import dataclass
 
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layouts import Layouts
 from meshplan.hardware_profiles.engine_schema import Axis, Overlap
 
 
@@ -33,7 +33,7 @@ def place(size: Number, stride: Number, gpus_per_node: int) -> Group:
 
 
 def axis_group(
-    layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...], gpus_per_node: int
+    layout: Layout | Layouts, axis: Axis, order: tuple[Axis, ...], gpus_per_node: int
 ) -> Group:
     """The group of `axis`. Experts and their data parallel run through the dp, cp and tp ranks."""
     if axis == "ep":
@@ -42,7 +42,7 @@ def axis_group(
     return place(_degree(layout, axis), axis_stride(layout, axis, order), gpus_per_node)
 
 
-def axis_stride(layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...]) -> Number:
+def axis_stride(layout: Layout | Layouts, axis: Axis, order: tuple[Axis, ...]) -> Number:
     """Ranks between two neighbours of `axis`: the product of the degrees inside it."""
     stride: Number = 1.0
     for inner in order[: order.index(axis)]:
@@ -51,7 +51,7 @@ def axis_stride(layout: Layout | Grid, axis: Axis, order: tuple[Axis, ...]) -> N
     return stride
 
 
-def _degree(layout: Layout | Grid, axis: Axis) -> Number:
+def _degree(layout: Layout | Layouts, axis: Axis) -> Number:
     degrees = {
         "tp": layout.tensor_parallel, "cp": layout.context_parallel,
         "dp": layout.data_parallel, "pp": layout.pipeline_parallel,
@@ -59,7 +59,7 @@ def _degree(layout: Layout | Grid, axis: Axis) -> Number:
     return degrees[axis] * 1.0
 
 
-def hides_with_chunks(layout: Layout | Grid, overlap: Overlap, gpus_per_node: int) -> Condition:
+def hides_with_chunks(layout: Layout | Layouts, overlap: Overlap, gpus_per_node: int) -> Condition:
     """Whether several chunks per rank hide more of the exchange between experts, behind another
     micro-batch's pass: where it goes between nodes, if the engine does so.
     """
@@ -67,13 +67,13 @@ def hides_with_chunks(layout: Layout | Grid, overlap: Overlap, gpus_per_node: in
     return away & (overlap.expert_interleaved > overlap.expert)
 
 
-def shard_group(layout: Layout | Grid, order: tuple[Axis, ...], gpus_per_node: int) -> Group:
+def shard_group(layout: Layout | Layouts, order: tuple[Axis, ...], gpus_per_node: int) -> Group:
     """Ranks with the same weights: dp and cp together, over which gradients are reduced."""
     cp, dp = layout.context_parallel * 1.0, layout.data_parallel * 1.0
     return place(cp * dp, shard_stride(layout, order), gpus_per_node)
 
 
-def shard_stride(layout: Layout | Grid, order: tuple[Axis, ...]) -> Number:
+def shard_stride(layout: Layout | Layouts, order: tuple[Axis, ...]) -> Number:
     """Ranks between two neighbours of that group."""
     inner = layout.tensor_parallel * 1.0
     if order.index("pp") < order.index("dp"):
@@ -81,7 +81,7 @@ def shard_stride(layout: Layout | Grid, order: tuple[Axis, ...]) -> Number:
     return inner
 
 
-def expert_data_group(layout: Layout | Grid, gpus_per_node: int) -> Group:
+def expert_data_group(layout: Layout | Layouts, gpus_per_node: int) -> Group:
     """Ranks with the same experts, ep * etp apart."""
     experts = layout.expert_parallel * layout.expert_tensor_parallel * 1.0
     ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel

@@ -42,7 +42,7 @@ class Peak:
 
     @property
     def total(self) -> float:
-        """Both."""
+        """Bytes saved and the rest."""
         return self.activations + self.transient
 
 
@@ -95,12 +95,12 @@ class _Chunk:
 
     @cached_property
     def saved_bytes(self) -> float:
-        """Of one micro-batch, from its forward to its backward."""
+        """Bytes of one micro-batch from its forward to its backward."""
         return self.model.stage_saved_bytes[self.index]
 
     @cached_property
     def deferred_bytes(self) -> float:
-        """Of one micro-batch, from I to W: inputs and output gradients of the matrix products."""
+        """Bytes of one micro-batch from I to W: inputs and output gradients of matrix products."""
         return sum(
             self._saved(kind, "none") + float(left_bytes(self._pass(kind)))
             for kind, _ in self.layers
@@ -114,7 +114,7 @@ class _Chunk:
         return WIDE * sum(float(self._parameters(kind).dense) for kind, _ in self.layers)
 
     def peak(self, moment: Moment) -> Peak:
-        """The most that an action adds to what the rank holds beside it."""
+        """The most bytes that an action needs beyond what the rank holds when it begins."""
         whole = moment.last if self.zero < 2 else True
         key = (moment.kind, whole, moment.fresh)
         if key not in self._peaks:
@@ -162,7 +162,7 @@ class _Chunk:
 
     @property
     def _messages(self) -> float:
-        """One just sent, and one posted early."""
+        """Bytes of pipeline messages: the one just sent, and the receive buffer posted early."""
         return 2 * self.stream if self.model.layout.pipeline_parallel > 1 else 0.0
 
     def _forward(self, lingers: float) -> Peak:

@@ -8,8 +8,8 @@ is that of the two largest parts.
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number, where
-from meshplan.costmodels.grid import Floats, Grid
 from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.memory.backward_peak import (
     backward_steps,
     left_bytes,
@@ -28,7 +28,7 @@ from meshplan.costmodels.weights.offload import host_share_bytes, offloads
 
 
 def memory_columns(
-    grid: Grid, work: Table, weights: Table, ends: tuple[Cost, Cost]
+    layouts: Layouts, work: Table, weights: Table, ends: tuple[Cost, Cost]
 ) -> dict[str, Floats]:
     """The columns by name; `ends`: the costs of the embedding and of the head."""
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
@@ -37,10 +37,10 @@ def memory_columns(
         work.rank.site, work.kinds, with_modules=True
     )
     outside = work.rank.context_bytes + work.rows(fixed)
-    if offloads(grid):
+    if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
-        outside = outside + _beyond_host_bytes(grid, work, weights)
-    stays = 1 - grid.activation_offload
+        outside = outside + _beyond_host_bytes(layouts, work, weights)
+    stays = 1 - layouts.activation_offload
     saved = reserved * work.by_mode(work.rank.layer_saved_bytes)
     columns = _states(weights, reserved) | _put_off(work, weights, reserved)
     columns["head_state_bytes"] += work.rows(reserved * head_buffer_bytes(work.rank.site))
@@ -151,18 +151,18 @@ def _on_their_way_bytes(work: Table) -> Floats:
     return work.most(2 * some * work.rank.layer_saved_bytes(kind, "none") for kind in work.kinds)
 
 
-def _beyond_host_bytes(grid: Grid, work: Table, weights: Table) -> Floats:
+def _beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     """(N,) more than any device holds where the host cannot take what even the mean rank sends it
     (one micro-batch of activations), 0 elsewhere and where its size is not known.
     """
     setting, rank = work.rank.setting, weights.rank
-    room = host_share_bytes(setting.cluster, grid.world_size * 1.0)
+    room = host_share_bytes(setting.cluster, layouts.world_size * 1.0)
     if room is None:
-        return np.zeros(len(grid))
+        return np.zeros(len(layouts))
     counts = [setting.model.pattern.count(kind) for kind in work.kinds]
     states = (state_memory(rank.state, part, rank.traffic.sharding) for part in parts_of(weights))
     away = weights.stacked(state.host for state in states) @ np.array([*counts, 1, 1], np.float64)
     least = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, MODES[-1]))
-    saved = grid.activation_offload * (least @ np.array(counts, np.float64))
-    sent = (away + saved) / grid.pipeline_parallel
+    saved = layouts.activation_offload * (least @ np.array(counts, np.float64))
+    sent = (away + saved) / layouts.pipeline_parallel
     return np.where(sent > room, setting.cluster.capacity_bytes + sent - room, 0.0)

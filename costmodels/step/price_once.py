@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.grid import Floats
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.seconds.layer import exposed_s
 
 Bools = NDArray[np.bool_]
@@ -56,7 +56,7 @@ class Room:
     interference: float
 
     def exposed(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
-        """What is seen of the communication of each layer, of the ends and of the latencies."""
+        """Exposed seconds of the communication of each layer, of the ends and of the latencies."""
         alone = self._on_one_rank(layers, ends, latency)
         return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency))
 
@@ -87,7 +87,7 @@ class Room:
 
     @property
     def _all_layers_s(self) -> Floats:
-        """(N, R) of all layers of the model, recomputing alike."""
+        """(N, R) seconds of all layers of the model if all recompute in mode r."""
         total: Floats = np.einsum("nkr,k->nr", self.layers_s, self.counts)
         return total
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.grid import Floats, Grid, Ints, distinct, thousandths
 from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct, thousandths
 from meshplan.costmodels.seconds.process_groups import shard_group
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
@@ -22,11 +22,11 @@ from meshplan.hardware_profiles.engine_schema import Axis
 
 
 class Table:
-    """Ranks under the rows of `grid` that differ in `key`; each row of it finds its own."""
+    """Ranks under the rows of `layouts` that differ in `key`; each row of it finds its own."""
 
-    def __init__(self, setting: Setting, grid: Grid, key: Sequence[Ints]) -> None:
+    def __init__(self, setting: Setting, layouts: Layouts, key: Sequence[Ints]) -> None:
         first, self.of_row = distinct(key)
-        self.rank, self.entries = Rank(setting, grid.take(first)), len(first)
+        self.rank, self.entries = Rank(setting, layouts.take(first)), len(first)
         self.kinds = range(len(setting.model.kinds))
 
     def rows(self, value: Number) -> Floats:
@@ -55,42 +55,42 @@ class Table:
         return np.broadcast_to(np.asarray(value, np.float64), self.entries)
 
 
-def work_table(setting: Setting, grid: Grid) -> Table:
+def work_table(setting: Setting, layouts: Layouts) -> Table:
     """What computing and the communication inside a layer depend on."""
     order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
-    leave = np.broadcast_to(shard_group(grid, order, per_node).nodes > 1, len(grid))
-    crosses = np.asarray(Rank(setting, grid).crosses_nodes)
-    places = (crosses, grid.pipeline_parallel > 1, leave, grid.virtual_stages > 1)
+    leave = np.broadcast_to(shard_group(layouts, order, per_node).nodes > 1, len(layouts))
+    crosses = np.asarray(Rank(setting, layouts).crosses_nodes)
+    places = (crosses, layouts.pipeline_parallel > 1, leave, layouts.virtual_stages > 1)
     key = (
-        grid.tensor_parallel, grid.context_parallel, grid.expert_parallel,
-        grid.expert_tensor_parallel, grid.micro_batch_size, grid.sequence_parallel,
+        layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel,
+        layouts.expert_tensor_parallel, layouts.micro_batch_size, layouts.sequence_parallel,
         *(place.astype(np.int64) for place in places),
-        thousandths(grid.activation_offload), *_inner_degrees(setting, grid, ("tp", "cp")),
+        thousandths(layouts.activation_offload), *_inner_degrees(setting, layouts, ("tp", "cp")),
     )  # fmt: skip
-    return Table(setting, grid, key)
+    return Table(setting, layouts, key)
 
 
-def weight_table(setting: Setting, grid: Grid) -> Table:
+def weight_table(setting: Setting, layouts: Layouts) -> Table:
     """What weights, their states and their traffic depend on."""
     one_table = setting.model.tied and setting.engine.state.one_table_per_rank
     key = (
-        grid.tensor_parallel, grid.data_parallel * grid.context_parallel,
-        grid.expert_parallel, grid.expert_tensor_parallel,
-        grid.zero_stage, grid.shard_group, (grid.pipeline_parallel > 1).astype(np.int64),
-        thousandths(grid.optimizer_offload), (grid.schedule + 1) * int(one_table),
-        (grid.virtual_stages > 1).astype(np.int64) * int(setting.model.tied),
-        *_inner_degrees(setting, grid, ("dp",), but=("tp", "cp")),
+        layouts.tensor_parallel, layouts.data_parallel * layouts.context_parallel,
+        layouts.expert_parallel, layouts.expert_tensor_parallel,
+        layouts.zero_stage, layouts.shard_group, (layouts.pipeline_parallel > 1).astype(np.int64),
+        thousandths(layouts.optimizer_offload), (layouts.schedule + 1) * int(one_table),
+        (layouts.virtual_stages > 1).astype(np.int64) * int(setting.model.tied),
+        *_inner_degrees(setting, layouts, ("dp",), but=("tp", "cp")),
     )  # fmt: skip
-    return Table(setting, grid, key)
+    return Table(setting, layouts, key)
 
 
 def _inner_degrees(
-    setting: Setting, grid: Grid, axes: tuple[Axis, ...], but: tuple[Axis, ...] = ()
+    setting: Setting, layouts: Layouts, axes: tuple[Axis, ...], but: tuple[Axis, ...] = ()
 ) -> tuple[Ints, ...]:
     """The degrees of the axes inside `axes` in the engine's rank order: they place their groups."""
     columns: dict[Axis, Ints] = {
-        "tp": grid.tensor_parallel, "cp": grid.context_parallel,
-        "dp": grid.data_parallel, "pp": grid.pipeline_parallel,
+        "tp": layouts.tensor_parallel, "cp": layouts.context_parallel,
+        "dp": layouts.data_parallel, "pp": layouts.pipeline_parallel,
     }  # fmt: skip
     order = setting.engine.legality.rank_order
     inner = {axis for outer in axes for axis in order[: order.index(outer)]}

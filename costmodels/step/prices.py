@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.grid import Floats, Grid
 from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
 from meshplan.costmodels.step.price_memory import memory_columns, parts_of
@@ -98,9 +98,9 @@ class Prices:
     capacity_bytes: float
 
 
-def price(grid: Grid, setting: Setting) -> Prices:
-    """The coefficients of every row of `grid`."""
-    return _Pricing(setting, grid).prices()
+def price(layouts: Layouts, setting: Setting) -> Prices:
+    """The coefficients of every row of `layouts`."""
+    return _Pricing(setting, layouts).prices()
 
 
 class _Part(NamedTuple):
@@ -116,16 +116,16 @@ class _Part(NamedTuple):
 class _Pricing:
     """The rows of a grid, put together from the two tables."""
 
-    def __init__(self, setting: Setting, grid: Grid) -> None:
-        self.setting, self.grid = setting, grid
-        self.work, self.weights = work_table(setting, grid), weight_table(setting, grid)
+    def __init__(self, setting: Setting, layouts: Layouts) -> None:
+        self.setting, self.layouts = setting, layouts
+        self.work, self.weights = work_table(setting, layouts), weight_table(setting, layouts)
         self.embedding, *head = self.work.rank.ends
         self.head = sum(head, start=NOTHING)
         self.parts = parts_of(self.weights)
 
     def prices(self) -> Prices:
-        """All columns."""
-        work, m = self.work, self.grid.num_micro_batches
+        """Every column of `Prices`."""
+        work, m = self.work, self.layouts.num_micro_batches
         layers = [self._layer(kind) for kind in work.kinds]
         ends = [
             self._part(cost, self._sent(parameters, again=False))
@@ -147,7 +147,7 @@ class _Pricing:
             weight_grad_s=weight_grad_s,
             fixed_step_s=tuning.step_s + m * tuning.micro_batch_s + once.latency_s,
             capacity_bytes=self.setting.cluster.capacity_bytes,
-            **memory_columns(self.grid, work, self.weights, (self.embedding, self.head)),
+            **memory_columns(self.layouts, work, self.weights, (self.embedding, self.head)),
         )
 
     def _layer(self, kind: int) -> list[_Part]:
@@ -163,9 +163,9 @@ class _Pricing:
     def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0, again: bool = False) -> _Part:
         rows = self.work.rows
         forward_room_s, backward_room_s = rows(cost.forward.room_s), rows(cost.backward_room_s)
-        copies = copies_of_gradients(self.grid.num_micro_batches * 1.0)
+        copies = copies_of_gradients(self.layouts.num_micro_batches * 1.0)
         forward, backward = beside(
-            self.setting, self.grid, sent, forward_room_s, backward_room_s,
+            self.setting, self.layouts, sent, forward_room_s, backward_room_s,
             saved_s=saved_s, again=again, copies=copies,
         )  # fmt: skip
         seconds = rows(cost.total_s) + (forward.total_s + backward.total_s)
@@ -180,7 +180,7 @@ class _Pricing:
         setting, weights = self.setting, self.weights
         counts = np.array([setting.model.pattern.count(kind) for kind in weights.kinds], np.float64)
         slowed = setting.tuning.interference
-        ranks = self.grid.pipeline_parallel.astype(np.float64)
+        ranks = self.layouts.pipeline_parallel.astype(np.float64)
         backward = Room(
             _by_mode(layers, "backward_room_s"),
             np.stack([end.backward_room_s for end in ends], axis=1),
@@ -189,10 +189,10 @@ class _Pricing:
         forward = Room(
             np.stack([modes[0].forward_room_s for modes in layers], axis=1)[:, :, None],
             np.stack([end.forward_room_s for end in ends], axis=1),
-            np.full(len(self.grid), setting.engine.overlap.weight_gather), counts, ranks, slowed,
+            np.full(len(self.layouts), setting.engine.overlap.weight_gather), counts, ranks, slowed,
         )  # fmt: skip
         updated = self._by_part([weights.rank.optimizer_s(part) for part in self.parts])
-        update = Once(updated[0][:, :, None], updated[1], np.zeros(len(self.grid)))
+        update = Once(updated[0][:, :, None], updated[1], np.zeros(len(self.layouts)))
         reduce = backward.exposed(*self._wire("once_s"))
         return update + reduce + forward.exposed(*self._wire("refresh_s"))
 

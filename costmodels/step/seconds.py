@@ -43,7 +43,7 @@ class StepTime:
 
     @property
     def step_time_s(self) -> float:
-        """All of it."""
+        """The sum of all causes."""
         return float(sum(getattr(self, f.name) for f in fields(self)))
 
     @property

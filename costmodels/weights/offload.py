@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number, maximum, minimum, where
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import InvalidLayout, Layout
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.states import shards_gradients
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.weights.traffic import WeightTraffic
@@ -56,7 +56,7 @@ def host_of(cluster: Cluster) -> Host:
     return Host(cluster.host_link_bytes_per_s or 0.0, rate / cluster.gpus_per_node)
 
 
-def offloads(layout: Layout | Grid) -> bool:
+def offloads(layout: Layout | Layouts) -> bool:
     """Whether anything of it, in any row, is kept on the host."""
     return bool(np.any(layout.optimizer_offload) or np.any(layout.activation_offload))
 
@@ -72,7 +72,7 @@ def host_share_bytes(cluster: Cluster, gpus: Number) -> Number | None:
 class HostTraffic:
     """Seconds of copies and updates of one layout, or of each row of a grid."""
 
-    layout: Layout | Grid
+    layout: Layout | Layouts
     host: Host
     weights: WeightTraffic
 

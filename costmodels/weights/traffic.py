@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from meshplan.costmodels.elementwise import Condition, Number, minimum, where
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.states import Sharding, expert_ranks, shards_gradients
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.collectives import collective_s, hops_s
@@ -49,7 +49,7 @@ class Sharers:
     copies: Group
 
 
-def sharing(layout: Layout | Grid, engine: Engine, gpus_per_node: int) -> tuple[Sharding, Group]:
+def sharing(layout: Layout | Layouts, engine: Engine, gpus_per_node: int) -> tuple[Sharding, Group]:
     """How ZeRO divides the states of `layout`, and the ranks with the same dense weights."""
     all_ranks = shard_group(layout, engine.legality.rank_order, gpus_per_node)
     hybrid = (layout.zero_stage > 0) & (layout.shard_group > 0)
@@ -184,7 +184,7 @@ EMPTY = {"weight_bytes": 0.0, "reduce_bytes": 0.0, "reduce_bucket": 0.0}
 
 
 def weight_traffic(
-    layout: Layout | Grid, cluster: Cluster, engine: Engine, scale: float, *, frozen: bool
+    layout: Layout | Layouts, cluster: Cluster, engine: Engine, scale: float, *, frozen: bool
 ) -> WeightTraffic:
     """Who shares the weights of `layout`, and where they are."""
     per_node = cluster.gpus_per_node

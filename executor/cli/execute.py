@@ -1,6 +1,5 @@
 """`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
 
-import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -20,16 +19,19 @@ from meshplan.executor.launch.other_engines import (
 )
 from meshplan.executor.launch.preflight import (
     CannotRun,
+    check_data,
     check_host,
     check_rendezvous,
+    nodes_of,
     notices,
     place,
     profile_of,
+    sbatch_options,
 )
 from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
 from meshplan.executor.launch.report import print_result, print_tournament
 from meshplan.executor.launch.results import RunResult
-from meshplan.executor.launch.run import TIMEOUT_S, Settings, job_of, run_plan, tournament
+from meshplan.executor.launch.run import TIMEOUT_S, RunSettings, job_of, run_plan, tournament
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
@@ -66,7 +68,10 @@ def execute(
     cluster: Annotated[
         str | None, typer.Option(help="Profile that priced the plan, where it is a file.")
     ] = None,
-    nodes: Annotated[int, typer.Option(help="Hosts.", min=1)] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Hosts [default: 1; with slurm, as many as the ranks fill].", min=1),
+    ] = None,
     rendezvous: Annotated[
         str | None, typer.Option(help="HOST:PORT; run the same command on every host.")
     ] = None,
@@ -96,10 +101,12 @@ def execute(
     if dry_run:
         raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages, json_output=json_output))
     folder = (out or plan.with_suffix(".run")).resolve()
-    starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
     try:
+        starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
         asked = read_plan(plan)
-        where = Where(nodes=nodes, rendezvous=rendezvous, cluster=cluster, started=not print_only)
+        where = Where(
+            nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data, started=not print_only
+        )
         settings = _settings(asked, starter, where)
         settings = replace(
             settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout
@@ -136,16 +143,17 @@ def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: boo
 class Where:
     """Where the ranks go; `started`: they will be, not only printed."""
 
-    nodes: int
+    nodes: int | None
     rendezvous: str | None
     cluster: str | None
+    data: Path | None
     started: bool
 
 
-def _settings(plan: Plan, starter: Starter, where: Where) -> Settings:
+def _settings(plan: Plan, starter: Starter, where: Where) -> RunSettings:
     """Preflight: where the ranks go, and what the user should know before they start."""
     by_hand = starter.launcher is Launcher.torchrun
-    if where.nodes > 1 and where.rendezvous is None and by_hand:
+    if where.nodes and where.nodes > 1 and where.rendezvous is None and by_hand:
         raise CannotRun(
             f"--nodes {where.nodes} needs --rendezvous HOST:PORT, and the same command on every "
             "host; or --launcher slurm"
@@ -157,12 +165,15 @@ def _settings(plan: Plan, starter: Starter, where: Where) -> Settings:
     for_cpus = priced_by is not None and priced_by.gpu.vendor == "cpu"
     if found and for_cpus:
         found = found.as_cpu()
-    placement = place(plan, where.nodes, found)
+    nodes = where.nodes or (1 if by_hand else nodes_of(plan, priced_by))
+    placement = place(plan, nodes, found)
     if found and where.started:
+        if where.data is not None:
+            check_data(where.data)
         check_host(plan, placement, found, priced_by)
         for line in notices(plan, placement, found, priced_by):
             typer.echo(f"note: {line}", err=True)
-    return Settings(
+    return RunSettings(
         placement=placement,
         starter=starter,
         rendezvous=where.rendezvous,
@@ -179,7 +190,7 @@ def _versions(found: Found | None) -> dict[str, str]:
     return {**said, "cuda": found.cuda} if found.cuda else said
 
 
-def _shown(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> str:
+def _shown(plan: Plan, engine: EngineName, settings: RunSettings, out: Path) -> str:
     if engine == "native":
         return settings.starter.shown(job_of(settings, out), out)
     exported = export_for(engine, plan, settings)
@@ -188,7 +199,7 @@ def _shown(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> str
 
 
 def _run(
-    plan: Plan, engine: EngineName, settings: Settings, out: Path, *, top: int, console: Console
+    plan: Plan, engine: EngineName, settings: RunSettings, out: Path, *, top: int, console: Console
 ) -> RunResult:
     """The run, or the best of a tournament; prints the comparison."""
     if top == 1:
@@ -205,7 +216,7 @@ def _run(
     return result
 
 
-def _run_one(plan: Plan, engine: EngineName, settings: Settings, out: Path) -> RunResult:
+def _run_one(plan: Plan, engine: EngineName, settings: RunSettings, out: Path) -> RunResult:
     if engine == "native":
         return run_plan(plan, settings, out)
     return run_elsewhere(engine, plan, settings, out)

@@ -17,10 +17,11 @@ from rich.table import Table
 
 from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.preflight import CannotRun, sbatch_options
 from meshplan.executor.launch.probe import NoTorch, find_hardware
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
-from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, Job
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
 from meshplan.executor.profile.options import Options
 from meshplan.executor.profile.progress import Bar
 from meshplan.executor.profile.record import partial_path
@@ -73,9 +74,12 @@ def profile(
     if is_rank(os.environ):
         _measure_as_rank(options)
         return
-    starter = Starter(launcher=launcher, slurm=tuple(shlex.split(slurm)))
     try:
+        starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
+    except CannotRun as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
     except (RankFailed, SlurmFailed, NoTorch) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
@@ -101,7 +105,7 @@ def _start(
     out = options.out.with_name(options.out.name + ".run")
     progress = out / "progress.json"
     told = options.model_copy(update={"progress": progress})
-    job = Job(
+    job = TorchrunJob(
         module="meshplan.executor.profile.session",
         arguments=(told.model_dump_json(),),
         processes_per_node=per_node,

@@ -46,10 +46,3 @@ def saved_per_layer(
         kept = tuple(Saved(shape, dtype, size) for shape, dtype, size in tracker.saved)
         assert y.shape == x.shape
     return kept
-
-
-def saved_bytes_per_layer(
-    job: Job, kind: int, recompute: Literal["none", "selective", "full"] = "none"
-) -> int:
-    """The sum of `saved_per_layer`."""
-    return sum(tensor.size_bytes for tensor in saved_per_layer(job, kind, recompute))

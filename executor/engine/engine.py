@@ -27,7 +27,7 @@ from meshplan.executor.engine.pipeline import Batch, Pipeline
 from meshplan.executor.engine.rank_context import Local
 from meshplan.executor.engine.record import StepRecord
 from meshplan.executor.engine.schedule import actions, rank_of, stages_of
-from meshplan.executor.engine.stage import Ends, Part
+from meshplan.executor.engine.stage import Ends, VirtualStage
 from meshplan.executor.engine.weights import Source, Unit, Weight
 
 INIT_STD = 0.02
@@ -91,7 +91,7 @@ class Engine:
         shared = [self.tables["embedding"]] if self.local.groups.ties is not None else []
         self.update = Update(self.local, self.units, shared, job.learning_rate)
 
-    def _part(self, index: int) -> Part:
+    def _part(self, index: int) -> VirtualStage:
         """One virtual stage; the first and the last hold the model's ends."""
         model, local = self.job.model, self.local
         embed, head = None, None
@@ -105,7 +105,7 @@ class Engine:
                 MultiToken(local, number, self._table("embedding"), table)
                 for number in range(model.mtp_layers)
             )
-        return Part(local, index, Ends(embed, head, further))
+        return VirtualStage(local, index, Ends(embed, head, further))
 
     def _table(self, name: str) -> Unit:
         """The unit of a vocabulary table; tied ends on one rank share it."""

@@ -19,7 +19,7 @@ from meshplan.costmodels.schedule.actions import Action
 from meshplan.executor.engine.clock import Observer
 from meshplan.executor.engine.rank_context import Local
 from meshplan.executor.engine.schedule import rank_of
-from meshplan.executor.engine.stage import Part
+from meshplan.executor.engine.stage import VirtualStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,11 @@ class Pipeline:
     """The virtual stages of one rank and their schedule."""
 
     def __init__(
-        self, local: Local, parts: list[Part], orders: list[list[Action]], observer: Observer
+        self,
+        local: Local,
+        parts: list[VirtualStage],
+        orders: list[list[Action]],
+        observer: Observer,
     ) -> None:
         self.local, self.observer = local, observer
         self.parts = {part.index: part for part in parts}

@@ -36,7 +36,7 @@ class Ends:
     further: tuple[MultiToken, ...] = ()
 
 
-class Part:
+class VirtualStage:
     """One virtual stage: maybe the embedding, its layers, maybe the head and what predicts further.
 
     Targets are (further predictions + 1, local sequence, batch): the tokens 1, 2, ... ahead.

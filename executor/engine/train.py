@@ -33,7 +33,7 @@ def main() -> None:
     try:
         _train(options)
     except (InvalidLayout, UnreadableData, UnreadablePlan) as error:
-        print(f"rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)  # in the log of this rank
         sys.exit(2)
 
 

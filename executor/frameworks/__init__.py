@@ -12,9 +12,11 @@ from meshplan.executor.frameworks import (
     accelerate,
     bridge,
     deepspeed,
+    llm_foundry,
     megatron,
     nanotron,
     nanotron_read,
+    neox,
     torchtitan,
     torchtitan_read,
     trainers,
@@ -51,7 +53,9 @@ class Format:
 READ_ONLY = {
     name: Format(name, claims, read)
     for name, (claims, read) in {
-        **trainers.READERS, "refused": (trainers.claims_refused, trainers.refuse),
+        "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
+        **trainers.READERS,
+        "refused": (trainers.claims_refused, trainers.refuse),
     }.items()
 }  # fmt: skip
 """Trainers' formats, and those that are known by name and refused."""

@@ -41,7 +41,8 @@ from meshplan.executor.frameworks.megatron_settings import (
     training_facts,
     training_settings,
 )
-from meshplan.executor.frameworks.nemo import is_nemo, megatron_facts, resolved
+from meshplan.executor.frameworks.nemo import is_nemo, megatron_facts
+from meshplan.executor.frameworks.references import resolved
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
@@ -245,7 +246,10 @@ def read(text: str, path: str) -> Reading:
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
     wide = values.flag("grad_reduce_in_fp32")
-    not_understood, noted = judged(_settings(found, values), NEMO, "{}")
+    precision = facts.get("precision", Fact("bf16", 1)).value
+    implied = set() if nemo else _implied(found, precision)
+    settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
+    not_understood, noted = judged(settings, NEMO, "{}")
     if not facts.keys() - {"schedule"}:
         raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
     return Reading(
@@ -261,6 +265,13 @@ def read(text: str, path: str) -> Reading:
         notes=(*notes, *noted, *values.suspects(COUNTS.values())),
         unread=(*unread, *model_unread(values), *not_understood),
     )
+
+
+def _implied(found: Mapping[str, Fact], precision: Precision) -> set[str]:
+    """Fields of a `mixed_precision` written out that its named recipe sets to the same value."""
+    own = _OWN_FIELDS.get(precision, {})
+    entries = {name: found.get(f"mixed_precision.{name}") for name in own}
+    return {name for name, fact in entries.items() if fact and fact.value == own[name]}
 
 
 def _left_open(plain: Mapping[str, Fact]) -> list[Fact]:

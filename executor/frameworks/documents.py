@@ -84,7 +84,7 @@ def number(text: str) -> Any:
     """`text` as int or float if it is one (underscores allowed), else itself."""
     if re.fullmatch(rf"[-+]?[0-9][0-9_]{{0,{MAX_DIGITS}}}", text):
         return int(text.replace("_", ""))
-    if re.fullmatch(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", text):
+    if re.fullmatch(r"[-+]?(\d[\d_]*+(\.\d*+)?|\.\d++)([eE][-+]?\d{1,4})?", text):
         return float(text.replace("_", ""))
     return text
 

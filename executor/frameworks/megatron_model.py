@@ -130,6 +130,11 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         "model.embedding_norm": model.embedding_norm,
         "model.qk_norm": any(kind.attention.qk_norm == "full" for kind in model.kinds),
         "model.sinks": any(kind.attention.sinks for kind in model.kinds),
+        "model.mtp_layers": model.mtp_layers * (not model.kinds[0].attention.is_mla),
+        "model.router_bias": any(
+            kind.experts and kind.experts.router_bias and not kind.attention.is_mla
+            for kind in model.kinds
+        ),
     }
     why = "the arguments written here build plain pre-norm blocks with full attention"
     unsaid = [CannotSay(name, value, why) for name, value in found.items() if value]
@@ -248,6 +253,12 @@ def _expert_config(values: Values) -> dict[str, Any] | None:
         config = {"model_type": "mixtral", "num_local_experts": experts.value, **common}
         return config | ({"intermediate_size": width.value} if width else {})
     family: dict[str, Any] = {"model_type": "qwen3_moe"}
+    if (
+        shared is not None
+        and width
+        and not (values.on("moe_shared_expert_gate") or shared.value % width.value)
+    ):
+        return _shared_config(values, shared.value // width.value, width.value, routed) | common
     if shared is not None:
         family = {
             "model_type": "qwen2_moe",
@@ -257,6 +268,22 @@ def _expert_config(values: Values) -> dict[str, Any] | None:
     dense = [layer for layer, moe in enumerate(routed) if not moe]
     inner = {"moe_intermediate_size": width.value} if width else {}
     return {**family, **common, **inner, "num_experts": experts.value, "mlp_only_layers": dense}
+
+
+def _shared_config(values: Values, shared: int, width: int, routed: list[int]) -> dict[str, Any]:
+    """Grouped-query attention with shared experts that no gate weighs."""
+    experts = values.count("num_experts", "num_moe_experts")
+    return {
+        "model_type": "glm4_moe",
+        "n_routed_experts": experts.value if experts else 0,
+        "n_shared_experts": shared,
+        "moe_intermediate_size": width,
+        "mlp_layer_types": ["sparse" if each else "dense" for each in routed],
+        "use_qk_norm": values.on("qk_layernorm"),
+        "attention_bias": values.on("add_qkv_bias"),
+        "n_group": 1,
+        "topk_group": 1,
+    }
 
 
 def _latent_config(values: Values) -> dict[str, Any]:

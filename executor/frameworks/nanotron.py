@@ -226,10 +226,27 @@ def _plain(model: Model) -> bool:
         model.gated
         and model.norm == "rmsnorm"
         and model.norms_per_layer == 2
+        and not any(kind.experts and kind.experts.router_bias for kind in model.kinds)
         and not (model.bias or model.learned_positions or model.mtp_layers or model.rare_parts)
         and all(a.window is None and a.qk_norm == "none" and not a.is_mla for a in attentions)
         and all(a.head_dim * a.heads == model.hidden and not a.out_bias for a in attentions)
     )
+
+
+def _stages_unsaid(answer: Answer, counts: tuple[int, ...]) -> str:
+    """Why nanotron would not put `counts` layers on its stages; "" when it would.
+
+    It weighs the blocks of the model that its file describes, so a model that the file cannot say
+    is cut elsewhere.
+    """
+    la = answer.layout
+    if la.virtual_stages > 1:
+        return "one chunk per rank"
+    if la.pipeline_parallel > 1 and not _plain(answer.model):
+        return "it cuts by the costs of its own blocks, which are not the model's"
+    if counts != split_by_cost(answer.model, la.pipeline_parallel):
+        return "it cuts by the costs of its blocks"
+    return ""
 
 
 def _unsaid(answer: Answer) -> list[CannotSay]:
@@ -247,10 +264,8 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     if la.tensor_parallel == 1:
         unsaid += unless(la, "it splits along the tensor group of one", sequence_parallel=False)
     counts = tuple(stage.layers for stage in la.stages)
-    if la.virtual_stages == 1 and counts != split_by_cost(answer.model, la.pipeline_parallel):
-        unsaid.append(CannotSay("layout.stages", counts, "it cuts by the costs of its blocks"))
-    elif la.virtual_stages > 1:
-        unsaid.append(CannotSay("layout.stages", counts, "one chunk per rank"))
+    if why_not := _stages_unsaid(answer, counts):
+        unsaid.append(CannotSay("layout.stages", counts, why_not))
     if la.recompute not in ("none", "full"):
         why = "all layers recompute in full, which is written, or none"
         unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))

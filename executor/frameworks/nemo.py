@@ -10,23 +10,14 @@
       distributed_fused_adam
     num_query_groups                       the same, and group_query_attention
 
-`${...}` is resolved by OmegaConf with the resolvers that the launcher registers; one that asks
-something else (the environment, hydra) stays as it is written.
-
-Source: NVIDIA/NeMo-Framework-Launcher@26e42fa9 `launcher_scripts/main.py` (resolvers),
-`launcher_scripts/conf/training/`; NVIDIA/NeMo@8cfedd72
-`nemo/collections/nlp/parts/megatron_trainer_builder.py`,
+Source: NVIDIA/NeMo-Framework-Launcher@26e42fa9 `launcher_scripts/conf/training/`;
+NVIDIA/NeMo@8cfedd72 `nemo/collections/nlp/parts/megatron_trainer_builder.py`,
 `nemo/collections/nlp/models/language_modeling/megatron_base_model.py`.
 """
 
-import copy
-import math
-import re
-import warnings
 from collections.abc import Mapping
-from typing import Any
 
-from meshplan.planner.case.reading import Fact, UnreadableConfig
+from meshplan.planner.case.reading import Fact
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
 _PLAIN = ("gelu", "relu", "squared-relu", "openai-gelu", "approx-gelu", "gelu-approx")
@@ -49,8 +40,6 @@ _OPTIMIZERS = {
     "megatron_fused_adam": (False, "adam"),
     "sgd": (False, "sgd"),
 }
-_ROOT = re.compile(r"\$\{([A-Za-z_]\w*)\.")  # the place where the launcher puts the file
-_MOST_ROOTS = 5
 _MARKS = (
     *("model.mcore_gpt", "model.megatron_amp_O2", "model.encoder_seq_length"),
     *("model.activations_checkpoint_granularity", "model.optim.name"),
@@ -60,72 +49,6 @@ _MARKS = (
 def is_nemo(found: Mapping[str, Fact]) -> bool:
     """Whether a YAML file has the keys of NeMo 1."""
     return any(mark in found for mark in _MARKS)
-
-
-def resolved(found: Mapping[str, Fact], text: str) -> dict[str, Fact]:
-    """`found` with each `${...}` that the file itself answers replaced by its value."""
-    if "${" not in text:
-        return dict(found)
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    with warnings.catch_warnings():  # its 2.4 renames the function that 2.3 has
-        warnings.simplefilter("ignore")
-        for name, function in _FUNCTIONS.items():
-            OmegaConf.register_new_resolver(name, function, replace=True)
-    try:
-        root = OmegaConf.create(_nested(found))
-    except OmegaConfBaseException as error:
-        line = next(fact.line for fact in found.values() if "${" in str(fact.value))
-        said = " ".join(str(error).split())[:100]
-        raise UnreadableConfig(f"its ${{...}} are not OmegaConf's: {said}", line) from None
-    assert isinstance(root, DictConfig)
-    result = dict(found)
-    for name, fact in found.items():
-        if isinstance(fact.value, str) and "${" in fact.value:
-            result[name] = Fact(_selected(root, name, fact.value), fact.line)
-    return result
-
-
-def _selected(root: Any, name: str, written: str) -> object:
-    """What OmegaConf makes of one entry; what is `written` where the file does not answer."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    if "${oc." in written or written.count("${") > _MOST_NESTED:  # the environment; hostile depth
-        return written
-    try:
-        value = root
-        for part in name.split("."):
-            value = value[part]
-    except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError):
-        return written
-    return value if isinstance(value, str | int | float | bool) else written
-
-
-_MOST_NESTED = 20
-_FUNCTIONS = {
-    "multiply": lambda x, y: x * y,
-    "divide_ceil": lambda x, y: math.ceil(x / y),
-    "divide_floor": lambda x, y: math.floor(x / y),
-    "int_div": lambda x, y: int(x // y),
-    "sum": lambda *x: sum(x),
-}
-
-
-def _nested(found: Mapping[str, Fact]) -> dict[str, Any]:
-    """The flat facts as nested mappings, at the top and where the file's references look."""
-    root: dict[str, Any] = {}
-    for name, fact in found.items():
-        place, parts = root, name.split(".")
-        for part in parts[:-1]:
-            if not isinstance(place.get(part), dict):
-                place[part] = {}
-            place = place[part]
-        place.setdefault(parts[-1], fact.value)
-    elsewhere = {name for fact in found.values() for name in _ROOT.findall(str(fact.value))}
-    return root | {
-        name: copy.deepcopy(root) for name in sorted(elsewhere - set(root))[:_MOST_ROOTS]
-    }
 
 
 def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:

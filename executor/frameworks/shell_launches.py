@@ -30,8 +30,3 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
 
 def _count(words: list[Fact], known: Callable[[str], bool]) -> int:
     return len({str(word.value) for word in words if known(str(word.value))})
-
-
-def flags_of(script: Script, known: Callable[[str], bool]) -> list[Fact]:
-    """The first of `launches`."""
-    return next(iter(launches(script, known)), [])

@@ -21,7 +21,7 @@ from pathlib import Path
 from meshplan.executor.frameworks import deepspeed
 from meshplan.executor.frameworks.documents import read_json, read_yaml
 from meshplan.executor.frameworks.megatron_flags import judged
-from meshplan.executor.frameworks.values import Values, put, shown
+from meshplan.executor.frameworks.values import Values, put, shown, top_level
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, Reading, Recompute, UnreadableConfig
@@ -104,7 +104,8 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
         seq_len=values.count(trainer.seq_len, "max_length", "model_max_length"),
         precision=_precision(values),
     )
-    unread = [*_model(trainer, values, facts, notes), *_optimizer(trainer, values, facts)]
+    model_of_repository(values, trainer.model, facts, notes)
+    unread = _optimizer(trainer, values, facts)
     engine, more = _sharding(trainer, values, facts, Path(path))
     unread += more + _kind(values)
     _axes(values, facts)
@@ -113,29 +114,12 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     unread += more
     if trainer.name == "llama-factory":  # it checkpoints unless told not to
         full = not values.on("disable_gradient_checkpointing")
-    not_understood, noted = judged(_top(values), trainer.lists, "{}")
+    not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
         framework=trainer.name, engine=engine, path=path, facts=facts,
         recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
         notes=(*notes, *noted), unread=(*unread, *not_understood),
     )  # fmt: skip
-
-
-def _top(values: Values) -> list[tuple[str, Fact]]:
-    """The keys of the file's own level that nobody read, each once; what is below one is its own.
-
-    A section of which something was read counts as read.
-    """
-    read_below = {name.partition(".")[0] for name in values.asked if name in values.found}
-    seen: dict[str, Fact] = {}
-    for name, fact in values.found.items():
-        key = name.partition(".")[0]
-        if key not in read_below and key not in values.asked:
-            held = Fact(True, fact.line) if "." in name or fact.value is None else fact
-            stated = "." in name or fact.value is not None
-            if stated:
-                seen.setdefault(key, held)
-    return list(seen.items())
 
 
 def _precision(values: Values) -> Fact | None:
@@ -147,13 +131,11 @@ def _precision(values: Values) -> Fact | None:
     return None
 
 
-def _model(
-    trainer: Trainer, values: Values, facts: dict[str, Fact], notes: list[str]
-) -> list[Fact]:
+def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes: list[str]) -> None:
     """Adds the model where the catalogue has it: a repository's name less what names a tuning."""
-    stated = values.get(trainer.model)
+    stated = values.get(key)
     if stated is None:
-        return []
+        return
     tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
     words = tail.removeprefix("meta-").split("-")
     while _TUNING.fullmatch(words[-1]) and len(words) > 1:
@@ -163,10 +145,9 @@ def _model(
     found = known.get(tail) or known.get(plain)
     if found is None:
         said = "is not in the catalogue: give its config.json as `model` in meshplan.toml"
-        notes.append(f"line {stated.line}: {trainer.model} {shown(stated.value)} {said}")
+        notes.append(f"line {stated.line}: {key} {shown(stated.value)} {said}")
     else:
         facts["model"] = Fact(found, stated.line)
-    return []
 
 
 def _optimizer(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> list[Fact]:
@@ -288,11 +269,6 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
-    "GPT-NeoX": ((r"[ \t]*\"?pipe[_-]parallel[_-]size\"?[ \t]*:",),
-                 "its arguments are not mapped yet; check a plan of the same layout"),
-    "llm-foundry": ((r"[ \t]*(device_train_microbatch_size|max_seq_len)[ \t]*:",
-                     r"[ \t]*fsdp_config[ \t]*:"),
-                    "Composer's FSDP is priced by plans alone; check a plan of the same layout"),
     "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
                   "its components are Python objects; check a plan of the same layout"),
 }  # fmt: skip

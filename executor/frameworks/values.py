@@ -102,6 +102,13 @@ class Values:
         """The names that nobody asked for."""
         return tuple(name for name, fact in self.found.items() if name not in self.asked)
 
+    def nested(self) -> list[Fact]:
+        """What was asked for as a value and is a section: not understood, one line each."""
+        parents = {name.rpartition(".")[0] for name in self.found}
+        why = "a section, where a value is read"
+        return [Fact(f"{name} ({why})", self.found[name].line)
+                for name in sorted(parents & self.asked) if name in self.found]  # fmt: skip
+
     def suspects(self, known: Iterable[str]) -> tuple[str, ...]:
         """A note for each ignored name that looks like a misspelling of a `known` one."""
         wanted = [name for name in known if name not in self.found]
@@ -111,6 +118,23 @@ class Values:
                 line = self.found[name].line
                 notes.append(f"line {line}: {shown(name)} is not known; is {match[0]} meant?")
         return tuple(notes)
+
+
+def top_level(values: Values) -> list[tuple[str, Fact]]:
+    """The keys of the file's own level that nobody read, each once; what is below one is its own.
+
+    A section of which something was read counts as read.
+    """
+    read_below = {name.partition(".")[0] for name in values.asked if name in values.found}
+    seen: dict[str, Fact] = {}
+    for name, fact in values.found.items():
+        key = name.partition(".")[0]
+        if key not in read_below and key not in values.asked:
+            held = Fact(True, fact.line) if "." in name or fact.value is None else fact
+            stated = "." in name or fact.value is not None
+            if stated:
+                seen.setdefault(key, held)
+    return list(seen.items())
 
 
 def near(text: str, known: Iterable[str]) -> str:

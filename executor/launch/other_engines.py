@@ -19,8 +19,8 @@ import yaml
 from meshplan.executor.frameworks import framework_named, torchtitan
 from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed
 from meshplan.executor.launch.preflight import label
-from meshplan.executor.launch.results import Part, RunResult, timing_fields, write_result
-from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, Settings
+from meshplan.executor.launch.results import ComparedPart, RunResult, timing_fields, write_result
+from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, RunSettings
 from meshplan.executor.launch.run_row import write_row
 from meshplan.executor.launch.torchrun import Interrupted, run_job
 from meshplan.executor.launch.training_logs import READERS, TrainingLog
@@ -68,7 +68,7 @@ def check_installed(name: str, folder: Path) -> None:
         )
 
 
-def export_for(name: str, plan: Plan, settings: Settings) -> Exported:
+def export_for(name: str, plan: Plan, settings: RunSettings) -> Exported:
     """The plan in the format of the installed version of `name`, for as many steps as asked."""
     gpus_per_node = settings.placement.processes_per_node
     old = name == "torchtitan" and version("torchtitan").startswith("0.2")
@@ -107,7 +107,7 @@ def command_of(exported: Exported, out: Path) -> str:
     return command.replace("torchrun ", f"{sys.executable} -m torch.distributed.run ")
 
 
-def run_elsewhere(name: str, plan: Plan, settings: Settings, out: Path) -> RunResult:
+def run_elsewhere(name: str, plan: Plan, settings: RunSettings, out: Path) -> RunResult:
     """Run `plan` with the framework `name` and leave its result in `out`.
 
     Raises `RankFailed` and `Interrupted` as `run_job` does, after writing what the log says.
@@ -155,7 +155,7 @@ def read_log(name: str, plan: Plan, log: Path) -> TrainingLog:
     return READERS[name](text, tokens / plan.layout.world_size)
 
 
-def result_of(name: str, plan: Plan, settings: Settings, log: TrainingLog) -> RunResult:
+def result_of(name: str, plan: Plan, settings: RunSettings, log: TrainingLog) -> RunResult:
     """The log as a result: step time and the largest peaks of any rank, beside the prediction."""
     timed = [step for step in log.steps if step.step > settings.warmup]
     p = plan.prediction
@@ -163,12 +163,16 @@ def result_of(name: str, plan: Plan, settings: Settings, log: TrainingLog) -> Ru
     if timed:
         measured_s = median(step.step_time_s for step in timed)
         predicted_s = p.step_time_s if p else None
-        parts.append(Part(name="step time", unit="s", predicted=predicted_s, measured=measured_s))
+        parts.append(
+            ComparedPart(name="step time", unit="s", predicted=predicted_s, measured=measured_s)
+        )
     for kind, peak in (
         ("allocated", log.allocated_peak_bytes), ("reserved", log.reserved_peak_bytes),
     ):  # fmt: skip
         predicted = max(getattr(stage, kind) for stage in p.memory) if p and p.memory else None
-        part = Part(name=f"memory, {kind}", unit="bytes", predicted=predicted, measured=peak)
+        part = ComparedPart(
+            name=f"memory, {kind}", unit="bytes", predicted=predicted, measured=peak
+        )
         parts.append(part)
     band = settings.band if settings.band is not None else (p.error_fraction if p else None)
     return RunResult.model_validate({

@@ -2,9 +2,11 @@
 
 import errno
 import re
+import shlex
 import socket
 from dataclasses import dataclass
 from importlib.metadata import requires
+from pathlib import Path
 
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.launch.probe import Found
@@ -25,14 +27,14 @@ class CannotRun(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RankPlacement:
     """How many ranks on how many hosts."""
 
     processes_per_node: int
     nodes: int
 
 
-def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
+def place(plan: Plan, nodes: int, found: Found | None) -> RankPlacement:
     """Spread the plan's ranks over `nodes` hosts.
 
     found  this host's devices, None when the ranks run elsewhere (Slurm)
@@ -48,7 +50,33 @@ def place(plan: Plan, nodes: int, found: Found | None) -> Placement:
             f"the plan needs {per_node} GPUs on this host, which has {found.devices}; "
             f"give --nodes {-(-ranks // found.devices)}, or make a plan with --gpus {found.devices}"
         )
-    return Placement(per_node, nodes)
+    return RankPlacement(per_node, nodes)
+
+
+def nodes_of(plan: Plan, priced_by: Cluster | None) -> int:
+    """Hosts of the plan's ranks, where its profile says how many GPUs one has; else 1."""
+    return -(-plan.layout.world_size // priced_by.gpus_per_node) if priced_by else 1
+
+
+def sbatch_options(text: str) -> tuple[str, ...]:
+    """The words of `--slurm`, as a shell reads them; raises `CannotRun`."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise CannotRun(f"--slurm {text!r}: {error}; quote it as a shell would") from None
+
+
+def check_data(path: Path) -> None:
+    """Raise `CannotRun` unless the tokens' file can be opened; its length each rank checks."""
+    if path.exists() and not path.is_file():
+        raise CannotRun(f"--data {path}: not a file; give a flat file of tokens")
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise CannotRun(f"--data {path}: {error.strerror}; give a flat file of tokens") from None
+    if empty:
+        raise CannotRun(f"--data {path}: empty; give a flat file of tokens")
 
 
 def check_rendezvous(text: str) -> None:
@@ -67,7 +95,9 @@ def check_rendezvous(text: str) -> None:
                 raise CannotRun(f"--rendezvous {text}: the port is taken; choose another") from None
 
 
-def check_host(plan: Plan, placement: Placement, found: Found, priced_by: Cluster | None) -> None:
+def check_host(
+    plan: Plan, placement: RankPlacement, found: Found, priced_by: Cluster | None
+) -> None:
     """Raise `CannotRun` for a plan that this host cannot run: before anything is started.
 
     found  this host's devices as the plan would use them: its cores, for a plan made for CPUs
@@ -97,7 +127,7 @@ def _check_made_for_cpus(plan: Plan, priced_by: Cluster | None) -> None:
     )
 
 
-def _check_memory(plan: Plan, placement: Placement, found: Found) -> None:
+def _check_memory(plan: Plan, placement: RankPlacement, found: Found) -> None:
     """Compare what the ranks of this host need, as predicted, with what is free now."""
     if plan.prediction is None or not plan.prediction.memory:
         return
@@ -127,7 +157,7 @@ def label(plan: Plan) -> str:
 
 
 def notices(
-    plan: Plan, placement: Placement, found: Found | None, cluster: Cluster | None
+    plan: Plan, placement: RankPlacement, found: Found | None, cluster: Cluster | None
 ) -> list[str]:
     """What differs from what the plan was made for, one line each."""
     said = []

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshplan.costmodels.units import format_bytes, format_seconds
-from meshplan.executor.launch.results import Part, RunResult
+from meshplan.executor.launch.results import ComparedPart, RunResult
 from meshplan.executor.launch.run import Contender
 
 MOST_RANKS = 16  # more lines than this are not read
@@ -32,7 +32,7 @@ def comparison(result: RunResult) -> Table:
     return table
 
 
-def _shown(part: Part, value: float | None) -> str:
+def _shown(part: ComparedPart, value: float | None) -> str:
     if value is None:
         return "n/a"
     return format_seconds(value) if part.unit == "s" else format_bytes(value)

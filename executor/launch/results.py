@@ -30,7 +30,7 @@ from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan
 
 
-class Part(Frozen):
+class ComparedPart(Frozen):
     """One line of the comparison, in seconds or bytes; None is not predicted, or not measured."""
 
     name: str
@@ -87,7 +87,7 @@ class RunResult(Frozen):
     step_times_s: tuple[float, ...] = ()
     tokens_per_s_per_gpu: float | None = None
     losses: tuple[float | None, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ComparedPart, ...] = ()
     ranks: tuple[RankResult, ...] = ()
     band: float | None = None
 
@@ -176,7 +176,9 @@ def _rank(plan: Plan, rank: int, steps: Sequence[StepRecord], typical: int) -> R
     )
 
 
-def compare(plan: Plan, ranks: Sequence[RankResult], step_time_s: float) -> tuple[Part, ...]:
+def compare(
+    plan: Plan, ranks: Sequence[RankResult], step_time_s: float
+) -> tuple[ComparedPart, ...]:
     """Predicted against measured seconds: the busiest rank's phases, which add up to the step."""
     p = plan.prediction
     busiest = max(ranks, key=lambda rank: rank.forward_s + rank.backward_s)
@@ -190,12 +192,12 @@ def compare(plan: Plan, ranks: Sequence[RankResult], step_time_s: float) -> tupl
         ("not accounted for", None, rest_s),
     )
     return tuple(
-        Part(name=name, unit="s", predicted=predicted, measured=measured)
+        ComparedPart(name=name, unit="s", predicted=predicted, measured=measured)
         for name, predicted, measured in parts
     )
 
 
-def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[Part, ...]:
+def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[ComparedPart, ...]:
     """Predicted against measured peaks of each pipeline rank."""
     stages = plan.prediction.memory if plan.prediction else ()
     parts: list[tuple[str, float | None, float]] = []
@@ -216,7 +218,7 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
             (f"memory, stage {place}, reserved", stage.reserved if stage else None, reserved),
         ]
     return tuple(
-        Part(name=name, unit="bytes", predicted=predicted, measured=measured)
+        ComparedPart(name=name, unit="bytes", predicted=predicted, measured=measured)
         for name, predicted, measured in parts
     )
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from meshplan.executor.engine.heartbeat import Beat, read_beat
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.preflight import CannotRun, Placement, label
+from meshplan.executor.launch.preflight import CannotRun, RankPlacement, label
 from meshplan.executor.launch.results import RunResult, measured_fields, read_records, write_result
 from meshplan.executor.launch.run_row import write_row
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter
-from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, Job
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
 from meshplan.executor.profile.progress import Bar
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.case.plan_file import Plan, write_plan
@@ -26,13 +26,16 @@ TIMEOUT_S = 600.0
 PLAN_FILE, RESULT_FILE = "plan.yaml", "result.json"
 
 
+STARTING_S = 120.0
+
+
 def now() -> str:
     """The time of the run, as its result says it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RunSettings:
     """How to run.
 
     band    largest accepted |predicted / measured - 1| of the step time, None for the plan's own
@@ -40,10 +43,11 @@ class Settings:
     gpu     name of the profile's GPU, for the row of measured runs; None writes no row
     module  the program of one rank
     timeout_s
-            seconds without progress of any rank after which the run has failed
+            seconds without progress of any rank after which the run has failed; `STARTING_S` where
+            that is longer and no rank has begun, since importing torch is no hang
     """
 
-    placement: Placement
+    placement: RankPlacement
     starter: Starter = field(default_factory=Starter)
     rendezvous: str | None = None
     device: str = "cpu"
@@ -58,10 +62,10 @@ class Settings:
     timeout_s: float = TIMEOUT_S
 
 
-def job_of(settings: Settings, out: Path) -> Job:
+def job_of(settings: RunSettings, out: Path) -> TorchrunJob:
     """The processes that run the plan in `out`."""
     data = ("--data", str(settings.data)) if settings.data else ()
-    return Job(
+    return TorchrunJob(
         module=settings.module,
         arguments=(
             str(out / PLAN_FILE), "--steps", str(settings.steps), "--warmup", str(settings.warmup),
@@ -74,7 +78,7 @@ def job_of(settings: Settings, out: Path) -> Job:
     )  # fmt: skip
 
 
-def _threads(settings: Settings) -> dict[str, str]:
+def _threads(settings: RunSettings) -> dict[str, str]:
     """CPU ranks share the cores evenly and keep their memory, as when the profile was measured."""
     if settings.device != "cpu":
         return {}
@@ -82,7 +86,7 @@ def _threads(settings: Settings) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(share), **CPU_ENVIRONMENT}
 
 
-def run_plan(plan: Plan, settings: Settings, out: Path) -> RunResult:
+def run_plan(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
     """Run `plan` and leave its result in `out`, whatever happens.
 
     Raises what `Starter.start` raises, after writing what was measured until then, `RankFailed` if
@@ -124,7 +128,7 @@ class Tracker:
     limit on how long nothing may happen.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, out: Path) -> None:
+    def __init__(self, plan: Plan, settings: RunSettings, out: Path) -> None:
         self._plan, self._settings, self._out = plan, settings, out
         self._total = settings.warmup + settings.steps
         self._bar = Bar(self._total)
@@ -155,12 +159,14 @@ class Tracker:
         waits_for_slurm = self._settings.starter.launcher is Launcher.slurm and not beats
         if (beats, sizes) != self._progress or waits_for_slurm:
             self._progress, self._progress_at = (beats, sizes), time.monotonic()
-        elif time.monotonic() - self._progress_at > self._settings.timeout_s:
-            raise RankFailed(self._hung({name: beat for name, beat in beats.items() if beat}))
+        elif (still_s := time.monotonic() - self._progress_at) > self._settings.timeout_s:
+            begun = {name: beat for name, beat in beats.items() if beat}
+            if begun or still_s > STARTING_S:
+                raise RankFailed(self._hung(begun, still_s))
 
-    def _hung(self, beats: dict[str, Beat]) -> str:
+    def _hung(self, beats: dict[str, Beat], still_s: float) -> str:
         """Which rank is behind the others, and where: it waits for none of them."""
-        limit = f"no progress for {self._settings.timeout_s:g} s (--timeout)"
+        limit = f"no progress for {still_s:.0f} s (--timeout {self._settings.timeout_s:g})"
         if not beats:
             return f"{limit}: no rank has started; logs: {self._out / 'logs'}"
         waiting = {"wait", "reduce", "optimizer"}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.launch.failures import TORCHRUN_LOG, first_failure
-from meshplan.executor.launch.torchrun import Interrupted, Job, torchrun_command
+from meshplan.executor.launch.torchrun import Interrupted, TorchrunJob, torchrun_command
 from meshplan.hardware_profiles.whole_file import write_whole
 
 POLL_S = 5.0
@@ -26,7 +26,7 @@ class SlurmFailed(RuntimeError):
     """Slurm refused or ended the job; the text is what it said and where the logs are."""
 
 
-def batch_script(job: Job, extra: Sequence[str], out: Path) -> str:
+def batch_script(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:
     """The sbatch script, with `extra` options such as "--partition=gpu".
 
     `$HEAD`, `$PORT` and the node's number are filled in by the shell on the cluster. Raises
@@ -61,7 +61,7 @@ def batch_script(job: Job, extra: Sequence[str], out: Path) -> str:
 
 
 def run_slurm(
-    job: Job,
+    job: TorchrunJob,
     extra: Sequence[str],
     out: Path,
     *,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from meshplan.executor.launch.slurm import FIRST_PORT, NUM_PORTS, batch_script, run_slurm
-from meshplan.executor.launch.torchrun import Job, run_job, torchrun_command
+from meshplan.executor.launch.torchrun import TorchrunJob, run_job, torchrun_command
 
 
 class Launcher(StrEnum):
@@ -27,14 +27,14 @@ class Starter:
     launcher: Launcher = Launcher.torchrun
     slurm: tuple[str, ...] = ()
 
-    def shown(self, job: Job, out: Path) -> str:
+    def shown(self, job: TorchrunJob, out: Path) -> str:
         """What `start` would run, as a shell reads it."""
         if self.launcher is Launcher.slurm:
             return batch_script(job, self.slurm, out)
         variables = [f"{name}={shlex.quote(value)}" for name, value in job.environment.items()]
         return " ".join([*variables, shlex.join(torchrun_command(job, out / "logs"))])
 
-    def start(self, job: Job, out: Path, watch: Callable[[], None]) -> None:
+    def start(self, job: TorchrunJob, out: Path, watch: Callable[[], None]) -> None:
         """Run the job to its end; raises what `run_job` and `run_slurm` raise."""
         if self.launcher is Launcher.slurm:
             run_slurm(job, self.slurm, out, watch=watch)

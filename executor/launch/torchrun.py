@@ -36,7 +36,7 @@ class Interrupted(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TorchrunJob:
     """A module to run on every rank.
 
     processes_per_node  ranks on each host, one per accelerator
@@ -57,7 +57,9 @@ class Job:
         return self.processes_per_node * self.nodes
 
 
-def torchrun_command(job: Job, log_dir: Path | str, python: str = sys.executable) -> list[str]:
+def torchrun_command(
+    job: TorchrunJob, log_dir: Path | str, python: str = sys.executable
+) -> list[str]:
     """The command that starts the ranks of one host."""
     meeting = ["--standalone"]
     if job.rendezvous is not None:

@@ -35,7 +35,7 @@ from meshplan.executor.profile.record import (
     start_partial,
 )
 from meshplan.executor.profile.sweeps import SWEEPS, is_of, merged, named, repeated, swept
-from meshplan.executor.profile.write import Job, Measured, build_cluster
+from meshplan.executor.profile.write import Measured, MeasuringRanks, build_cluster
 from meshplan.hardware_profiles.load import save_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
 
@@ -157,7 +157,7 @@ def profile_here(options: Options) -> None:
         if bench.rank == 0:
             records = (*merged(records), Record(key="memory/context", result=context))
             gpu = found_gpu(bench.device, bench.ranks_per_node, Measured.of(records))
-            job = Job(bench.ranks_per_node, bench.nodes)
+            job = MeasuringRanks(bench.ranks_per_node, bench.nodes)
             save_cluster(build_cluster(records, gpu, job, said, options.out.stem), options.out)
             partial_path(options.out).unlink()
 

@@ -39,7 +39,7 @@ EXACT = frozenset({"size_bytes", "memory_bytes", "host_memory_bytes"})  # counte
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MeasuringRanks:
     """The ranks that measured."""
 
     ranks_per_node: int
@@ -109,7 +109,7 @@ def measured_gpu(gpu: Gpu, measured: Measured) -> Gpu:
 
 
 def build_cluster(
-    records: Sequence[Record], gpu: Gpu, job: Job, conditions: dict[str, str], name: str
+    records: Sequence[Record], gpu: Gpu, job: MeasuringRanks, conditions: dict[str, str], name: str
 ) -> Cluster:
     """The profile: `gpu` is what the device is known to be, the rest is measured."""
     measured = Measured.of(records)
@@ -239,7 +239,7 @@ def _flash2_fraction(points: Sequence[AttentionPoint]) -> float:
     return mean(found) if found else 1.0
 
 
-def _links(measured: Measured, job: Job) -> tuple[Link, Link]:
+def _links(measured: Measured, job: MeasuringRanks) -> tuple[Link, Link]:
     """Inside a node, and between nodes; what this job cannot measure is the next nearest thing."""
     if job.world_size == 1:
         free = dict.fromkeys(BusBandwidth.model_fields, math.inf)
@@ -276,7 +276,7 @@ def _fitted(
     return size_bytes, float(curve_seconds(fit_curve(curve), size_bytes))
 
 
-def _link_source(job: Job, nodes: int) -> str:
+def _link_source(job: MeasuringRanks, nodes: int) -> str:
     if job.world_size == 1:
         return "one process: a group of one rank moves nothing, and max_gpus says that it is alone"
     if nodes == 1 and job.nodes > 1 and job.ranks_per_node == 1:
@@ -286,7 +286,7 @@ def _link_source(job: Job, nodes: int) -> str:
     return MEASURED
 
 
-def _health(records: Sequence[Record], job: Job) -> dict[str, str]:
+def _health(records: Sequence[Record], job: MeasuringRanks) -> dict[str, str]:
     repeats = sum(record.repeats for record in records)
     outliers = sum(record.outliers for record in records)
     return {

@@ -17,8 +17,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.grid import Ints
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED, in_flight
 from meshplan.planner.bounds.packing import at_least
 from meshplan.planner.problem.coefficients import Coefficients
@@ -30,13 +30,13 @@ Bools = NDArray[np.bool_]
 
 def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     """For each row of `space` a lower bound of the objective of all its variants."""
-    c, grid = coefficients, space.grid
+    c, layouts = coefficients, space.layouts
     counts = np.array([space.model.pattern.count(k) for k in range(len(space.model.kinds))])
     fastest = c.layer_ns[:, :, _modes(space)].min(2)
-    pp = grid.pipeline_parallel.astype(float)
+    pp = layouts.pipeline_parallel.astype(float)
     work = fastest @ counts + c.embedding_ns + c.head_ns + pp * c.send_ns
     ends = (c.layer_step_ns @ counts + c.embedding_step_ns + c.head_step_ns) / pp
-    time = np.zeros(len(grid))
+    time = np.zeros(len(layouts))
     for degree, count, rows in _shapes(space):
         forms = [
             c.form(schedule, degree, vpp, np.full(len(rows), count), rows)
@@ -52,8 +52,8 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
 
 def row_fits(space: Space, coefficients: Coefficients) -> Bools:
     """Whether each row passes the necessary condition on memory."""
-    c, grid = coefficients, space.grid
-    fits = np.zeros(len(grid), dtype=bool)
+    c, layouts = coefficients, space.layouts
+    fits = np.zeros(len(layouts), dtype=bool)
     modes = _modes(space)
     saved, transient = c.layer_saved_kib[:, :, modes].min(2), c.transient_kib[:, modes].min(1)
     counts = [space.model.pattern.count(k) for k in range(len(space.model.kinds))]
@@ -83,10 +83,10 @@ def _modes(space: Space) -> list[int]:
 
 def _shapes(space: Space) -> list[tuple[int, int, Ints]]:
     """The rows of each shape, with its pipeline ranks and micro-batches."""
-    grid = space.grid
+    layouts = space.layouts
     return [
-        (int(grid.pipeline_parallel[rows[0]]), int(grid.num_micro_batches[rows[0]]), rows)
-        for rows in space.shapes(np.arange(len(grid)))
+        (int(layouts.pipeline_parallel[rows[0]]), int(layouts.num_micro_batches[rows[0]]), rows)
+        for rows in space.shapes(np.arange(len(layouts)))
     ]
 
 

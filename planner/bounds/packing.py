@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.grid import Floats, Ints
-from meshplan.planner.problem.alike import Alike, end_costs
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 from meshplan.planner.problem.stage_problem import StageProblem
 
 Number = TypeVar("Number", np.int64, np.float64)
@@ -65,29 +65,29 @@ def packing_bound(problem: StageProblem, below: int | None) -> int | None:
     return int(bound) if np.isfinite(bound) else below
 
 
-def packing_bounds(alike: Alike, below: Ints | None) -> Floats:
+def packing_bounds(same: SamePipeline, below: Ints | None) -> Floats:
     """A lower bound of each objective; infinite where no plan (below `below`) fits.
 
     With `below` ranks that would last too long for it are left out, which costs less and bounds
     more tightly: the answer then bounds only plans below it.
     """
-    layers = sum(alike.kind_counts) + 1
-    step = max(1, CELLS // (alike.pp * layers))
+    layers = sum(same.kind_counts) + 1
+    step = max(1, CELLS // (same.pp * layers))
     parts = [
-        _bounds(alike.take(slice(i, i + step)), None if below is None else below[i : i + step])
-        for i in range(0, len(alike), step)
+        _bounds(same.take(slice(i, i + step)), None if below is None else below[i : i + step])
+        for i in range(0, len(same), step)
     ]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _bounds(alike: Alike, below: Ints | None) -> Floats:
-    found = [_packed(alike, _stack(alike, kinds), below) for kinds in stacks(alike.kind_counts)]
+def _bounds(same: SamePipeline, below: Ints | None) -> Floats:
+    found = [_packed(same, _stack(same, kinds), below) for kinds in stacks(same.kind_counts)]
     bounds: Floats = np.max(found, axis=0)
     return bounds
 
 
-def _stack(alike: Alike, kinds: list[int]) -> _Stack:
-    c, modes = alike.prices, list(alike.modes)
+def _stack(same: SamePipeline, kinds: list[int]) -> _Stack:
+    c, modes = same.prices, list(same.modes)
     times, saved = c.layer_ns[:, kinds].min(1), c.layer_saved_kib[:, kinds].min(1)
     ns, kept = times[:, modes[0]], saved[:, modes[0]]
     for mode in modes[1:]:
@@ -95,12 +95,12 @@ def _stack(alike: Alike, kinds: list[int]) -> _Stack:
         ns, kept = np.where(better, times[:, mode], ns), np.where(better, saved[:, mode], kept)
     if len(kinds) > 1:
         # Overheads are not comparable across kinds: only the capacity to save is kept.
-        points = [(np.maximum(0, kept - saved[:, modes].min(1)), np.zeros(len(alike), np.int64))]
+        points = [(np.maximum(0, kept - saved[:, modes].min(1)), np.zeros(len(same), np.int64))]
     else:
         points = [(kept - saved[:, mode], times[:, mode] - ns) for mode in modes]
-    left_out = [kind for kind in range(len(alike.kind_counts)) if kind not in kinds]
-    rest = c.layer_ns[:, left_out][:, :, modes].min(2) @ np.array(alike.kind_counts)[left_out]
-    count = sum(alike.kind_counts[kind] for kind in kinds)
+    left_out = [kind for kind in range(len(same.kind_counts)) if kind not in kinds]
+    rest = c.layer_ns[:, left_out][:, :, modes].min(2) @ np.array(same.kind_counts)[left_out]
+    count = sum(same.kind_counts[kind] for kind in kinds)
     return _Stack(count, ns, c.layer_state_kib[:, kinds].min(1), kept, *hull(points), rest)
 
 
@@ -121,11 +121,11 @@ def hull(points: list[tuple[Ints, Ints]]) -> tuple[Floats, Floats, Floats, Float
     return slope, later, later * first - height, np.maximum(x.max(0), 0)
 
 
-def _packed(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
-    table = _rank_times(alike, stack, below)
-    pp, count = alike.pp, stack.size
-    bound = np.full(len(alike), np.inf)
-    entries = table[:, :, 1:].reshape(len(alike), -1)
+def _packed(same: SamePipeline, stack: _Stack, below: Ints | None) -> Floats:
+    table = _rank_times(same, stack, below)
+    pp, count = same.pp, stack.size
+    bound = np.full(len(same), np.inf)
+    entries = table[:, :, 1:].reshape(len(same), -1)
     fits = np.isfinite(table[:, :, 0]).all(1) & (np.isfinite(entries).sum(1) >= count)
     if not fits.any():
         return bound
@@ -134,46 +134,46 @@ def _packed(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
     steps = np.diff(np.where(np.isfinite(table), table, 1e30), axis=2).reshape(len(table), -1)
     least = np.partition(steps, count - 1, axis=1)[:, :count].sum(1)
     work = table[:, :, 0].sum(1) + least + stack.rest_ns[fits]
-    work = np.maximum(work, alike.least_work_ns[fits])
+    work = np.maximum(work, same.least_work_ns[fits])
     slowest = np.maximum(np.maximum(last, table[:, :, 0].max(1)), work / pp)
-    form = alike.form
-    over = np.broadcast_to(form.over, len(alike))[fits]
-    time = np.broadcast_to(form.weight, len(alike))[fits] * slowest + over / form.under * work
-    bound[fits] = at_least(time + alike.least_end_ns[fits])
+    form = same.form
+    over = np.broadcast_to(form.over, len(same))[fits]
+    time = np.broadcast_to(form.weight, len(same))[fits] * slowest + over / form.under * work
+    bound[fits] = at_least(time + same.least_end_ns[fits])
     return bound
 
 
-def _rank_times(alike: Alike, stack: _Stack, below: Ints | None) -> Floats:
+def _rank_times(same: SamePipeline, stack: _Stack, below: Ints | None) -> Floats:
     """W(s, n), infinite where it does not fit; it never falls with n."""
-    most, of_chunk = _most_layers(alike, stack, below)
+    most, of_chunk = _most_layers(same, stack, below)
     n = np.arange(int(min(stack.size, most.max())) + 1)
-    base, static = end_costs(alike)
-    per_chunk = np.repeat(of_chunk[:, None], alike.pp, axis=1)
-    held = _least_in_flight(n, np.sort(alike.vectors, axis=2), per_chunk)
+    base, static = end_costs(same)
+    per_chunk = np.repeat(of_chunk[:, None], same.pp, axis=1)
+    held = _least_in_flight(n, np.sort(same.vectors, axis=2), per_chunk)
     held = np.where(n > most[:, None, None], -1, held)
-    room = alike.prices.cap_kib - static[:, :, None] - _each(stack.state_kib) * n
-    overhead = _overhead(n, stack, room, held, alike.vectors.max(axis=2))
-    send = alike.vpp * alike.prices.send_ns
+    room = same.prices.cap_kib - static[:, :, None] - _each(stack.state_kib) * n
+    overhead = _overhead(n, stack, room, held, same.vectors.max(axis=2))
+    send = same.vpp * same.prices.send_ns
     table = (base + send[:, None])[:, :, None] + _each(stack.ns) * n + overhead
     return np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
 
 
 def _each(values: "NDArray[Number]") -> "NDArray[Number]":
-    """One number per layout, for arrays by [layout, rank, layers]."""
+    """A number per layout, shaped to broadcast against [layout, rank, layers]."""
     return values[:, None, None]
 
 
-def _most_layers(alike: Alike, stack: _Stack, below: Ints | None) -> tuple[Ints, Ints]:
+def _most_layers(same: SamePipeline, stack: _Stack, below: Ints | None) -> tuple[Ints, Ints]:
     """Layers that a rank and a chunk may hold in a plan below `below`."""
     if below is None:
-        most = np.full(len(alike), stack.size)
+        most = np.full(len(same), stack.size)
         return most, most
-    layer, send, form = np.maximum(1, stack.ns), alike.prices.send_ns, alike.form
-    budget = below - 1 - alike.least_end_ns - form.share_ns(alike.least_work_ns)
-    weight = np.broadcast_to(form.weight, len(alike))
+    layer, send, form = np.maximum(1, stack.ns), same.prices.send_ns, same.form
+    budget = below - 1 - same.least_end_ns - form.share_ns(same.least_work_ns)
+    weight = np.broadcast_to(form.weight, len(same))
     # One micro-batch: the objective does not weigh the slowest stage.
     longest = np.where(weight > 0, budget // np.maximum(1, weight), stack.size * layer)
-    of_rank = np.clip((longest - alike.vpp * send) // layer, 0, stack.size)
+    of_rank = np.clip((longest - same.vpp * send) // layer, 0, stack.size)
     return of_rank, of_rank
 
 

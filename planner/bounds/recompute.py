@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.packing import at_least
 from meshplan.planner.bounds.split import least_of_splits
 from meshplan.planner.problem.coefficients import ABSENT
@@ -70,7 +70,7 @@ class Ranks:
         return left
 
     def work_ns(self, pair: int, rank: int) -> float:
-        """A_s."""
+        """A_s, the least ns that recomputation adds to rank `rank`."""
         return self._cost(pair, rank).work_ns
 
     def transient_kib(self, pair: int, rank: int) -> int:

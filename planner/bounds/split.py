@@ -20,34 +20,34 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.grid import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.planner.bounds.packing import CELLS, at_least, hull
-from meshplan.planner.problem.alike import Alike, end_costs
+from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 
 Bools = NDArray[np.bool_]
 Counts = tuple[int, ...]
 FREE = 1e-12  # ns for each KiB that costs nothing: rates must be finite
 
 
-def split_bounds(alike: Alike, below: Ints | None) -> Floats:
+def split_bounds(same: SamePipeline, below: Ints | None) -> Floats:
     """A lower bound of each layout's objective; infinite where no plan (below `below`) exists."""
-    cells = len(alike.splits or ()) * alike.pp * alike.vpp
-    step, bounds = max(1, CELLS // max(1, cells)), np.full(len(alike), math.inf)
-    for first in range(0, len(alike), step):
+    cells = len(same.splits or ()) * same.pp * same.vpp
+    step, bounds = max(1, CELLS // max(1, cells)), np.full(len(same), math.inf)
+    for first in range(0, len(same), step):
         rows = slice(first, first + step)
-        pairs, least = least_of_splits(alike.take(rows), None if below is None else below[rows])
+        pairs, least = least_of_splits(same.take(rows), None if below is None else below[rows])
         np.minimum.at(bounds, first + pairs.layout, least)
     return bounds
 
 
-def least_of_splits(alike: Alike, below: Ints | None) -> tuple["Pairs", Floats]:
+def least_of_splits(same: SamePipeline, below: Ints | None) -> tuple["Pairs", Floats]:
     """The splits of each layout that may have a plan (below `below`), with the least objective."""
-    limits = np.full(len(alike), math.inf) if below is None else below.astype(float)
-    pairs = Pairs.below(alike, limits)
+    limits = np.full(len(same), math.inf) if below is None else below.astype(float)
+    pairs = Pairs.below(same, limits)
     slowest = bare = pairs.slowest.sum(axis=1)
-    for which in range(alike.covers.shape[1]):
-        for rank in range(alike.pp):
+    for which in range(same.covers.shape[1]):
+        for rank in range(same.pp):
             beyond = pairs.beyond_ns(rank, which)
             if beyond.any():
                 slowest = np.maximum(slowest, bare + beyond)
@@ -57,21 +57,21 @@ def least_of_splits(alike: Alike, below: Ints | None) -> tuple["Pairs", Floats]:
     return pairs, pairs.objective_ns(slowest)
 
 
-class Layouts:
+class BoundedLayouts:
     """What all splits of a layout share."""
 
-    def __init__(self, alike: Alike) -> None:
-        self.alike = alike
+    def __init__(self, same: SamePipeline) -> None:
+        self.same = same
 
     @cached_property
     def hull(self) -> list[tuple[Floats, Floats]]:
         """Segments of the hull of a layer's modes, by layout: up to so many ns save KiB per ns."""
-        ns, kib = self.alike.fastest
-        c = self.alike.prices
+        ns, kib = self.same.fastest
+        c = self.same.prices
         slope, later, offset, most = hull([
             (np.maximum(0, kib[:, kind] - c.layer_saved_kib[:, kind, mode]),
              c.layer_ns[:, kind, mode] - ns[:, kind])
-            for kind in set(self.alike.pattern) for mode in self.alike.modes
+            for kind in set(self.same.pattern) for mode in self.same.modes
         ])  # fmt: skip
         slope, later = np.maximum(slope, FREE), np.maximum(later, FREE)
         bend = later - slope
@@ -81,11 +81,11 @@ class Layouts:
     @cached_property
     def room(self) -> Floats:
         """[layout, which, rank] KiB for layers; what the ends hold in flight is taken off too."""
-        alike, c = self.alike, self.alike.prices
-        room = (c.cap_kib - end_costs(alike)[1])[:, None] + np.zeros((1, alike.covers.shape[1], 1))
+        same, c = self.same, self.same.prices
+        room = (c.cap_kib - end_costs(same)[1])[:, None] + np.zeros((1, same.covers.shape[1], 1))
         saved = (c.embedding_saved_kib, c.head_saved_kib)
-        for kib, (rank, place) in zip(saved, alike.ends, strict=True):
-            less = alike.vectors[:, None, rank, place] - alike.covers[:, :, rank, place]
+        for kib, (rank, place) in zip(saved, same.ends, strict=True):
+            less = same.vectors[:, None, rank, place] - same.covers[:, :, rank, place]
             room[:, :, rank] += less * kib[:, None]
         return room
 
@@ -100,7 +100,7 @@ class Pairs:
     end_ns                 the largest once-per-step sum of a rank
     """
 
-    layouts: Layouts
+    bounded: BoundedLayouts
     layout: Ints
     split: Ints
     layers: Ints
@@ -111,20 +111,20 @@ class Pairs:
     end_ns: Floats
 
     @classmethod
-    def below(cls, alike: Alike, limits: Floats) -> "Pairs":
+    def below(cls, same: SamePipeline, limits: Floats) -> "Pairs":
         """Those that with nothing recomputed are below the limit of their layout."""
-        c, (ns, kib) = alike.prices, alike.fastest
-        kinds = _layers_of_kind(alike.pattern, ns.shape[1], alike.splits or ())
+        c, (ns, kib) = same.prices, same.fastest
+        kinds = _layers_of_kind(same.pattern, ns.shape[1], same.splits or ())
         times = _by_chunk(ns, kinds, c.embedding_ns, c.head_ns) + c.send_ns[:, None, None]
-        slowest = _slowest(alike, times)
+        slowest = _slowest(same, times)
         ends = _by_chunk(c.layer_step_ns, kinds, c.embedding_step_ns, c.head_step_ns)
-        end_ns = ends[:, :, alike.chunks_of_rank].sum(axis=3).max(axis=2)
+        end_ns = ends[:, :, same.chunks_of_rank].sum(axis=3).max(axis=2)
         rows = slowest.sum(axis=2)
-        least = _objective_ns(alike, np.arange(len(alike))[:, None], rows, end_ns)
+        least = _objective_ns(same, np.arange(len(same))[:, None], rows, end_ns)
         layout, split = np.nonzero(least < limits[:, None])
-        nothing = np.zeros(len(alike), np.int64)
+        nothing = np.zeros(len(same), np.int64)
         return cls(
-            layouts=Layouts(alike), layout=layout, split=split,
+            bounded=BoundedLayouts(same), layout=layout, split=split,
             layers=kinds.sum(axis=0)[split],
             times=times[layout, split],
             saved=_by_chunk(kib, kinds, nothing, nothing)[layout, split],
@@ -135,34 +135,34 @@ class Pairs:
 
     def take(self, kept: Bools | Ints) -> "Pairs":
         """Some of them."""
-        arrays = (field.name for field in fields(self) if field.name != "layouts")
+        arrays = (field.name for field in fields(self) if field.name != "bounded")
         return replace(self, **{name: getattr(self, name)[kept] for name in arrays})
 
     def objective_ns(self, rows_ns: Floats) -> Floats:
         """The least objective if all rows together last `rows_ns`."""
-        return _objective_ns(self.layouts.alike, self.layout, rows_ns, self.end_ns)
+        return _objective_ns(self.bounded.same, self.layout, rows_ns, self.end_ns)
 
     def lacks_kib(self, rank: int, which: int) -> Floats:
         """What `rank` lacks by a cover with nothing recomputed, and the least transient."""
-        chunks, held = list(self.layouts.alike.chunks_of_rank[rank]), self.held(rank, which)
+        chunks, held = list(self.bounded.same.chunks_of_rank[rank]), self.held(rank, which)
         needed = (self.saved[:, chunks] * held).sum(axis=1) + self.states[:, chunks].sum(axis=1)
-        lacks: Floats = needed - self.layouts.room[self.layout, which, rank]
+        lacks: Floats = needed - self.bounded.room[self.layout, which, rank]
         return lacks
 
     def held(self, rank: int, which: int) -> Floats:
         """[pair, chunk of the rank] micro-batches in flight by a cover."""
-        held: Floats = self.layouts.alike.covers[self.layout, which, rank]
+        held: Floats = self.bounded.same.covers[self.layout, which, rank]
         return held
 
     def free_ns(self, rank: int) -> Floats:
         """[pair, chunk of the rank] how much longer than it each chunk's own row lasts; 0 where
         the chunks of a rank wait together."""
-        times = self.times[:, list(self.layouts.alike.chunks_of_rank[rank])]
+        times = self.times[:, list(self.bounded.same.chunks_of_rank[rank])]
         return self.slowest - times if self.slowest.shape[1] == times.shape[1] else 0.0 * times
 
     def spare_ns(self, rank: int) -> Floats:
         """How much longer than the rank the slowest lasts, where its chunks wait together."""
-        times = self.times[:, list(self.layouts.alike.chunks_of_rank[rank])]
+        times = self.times[:, list(self.bounded.same.chunks_of_rank[rank])]
         together = self.slowest.shape[1] < times.shape[1]
         spare: Floats = (self.slowest[:, 0] - times.sum(axis=1)) * together
         return spare
@@ -176,9 +176,9 @@ class Pairs:
         return beyond
 
     def _beyond_ns(self, rank: int, which: int, lacks: Floats) -> Floats:
-        chunks, held = list(self.layouts.alike.chunks_of_rank[rank]), self.held(rank, which)
+        chunks, held = list(self.bounded.same.chunks_of_rank[rank]), self.held(rank, which)
         free, segments = self.free_ns(rank), []
-        for ns, kib_per_ns in self.layouts.hull:
+        for ns, kib_per_ns in self.bounded.hull:
             most = self.layers[:, chunks] * ns[self.layout, None]
             unpaid, rate = np.minimum(free, most), held * kib_per_ns[self.layout, None]
             free, lacks = free - unpaid, lacks - (unpaid * rate).sum(axis=1)
@@ -210,21 +210,21 @@ def _by_chunk(of_kind: Ints, kinds: Floats, embedding: Ints, head: Ints) -> Floa
     return found
 
 
-def _slowest(alike: Alike, times: Floats) -> Floats:
+def _slowest(same: SamePipeline, times: Floats) -> Floats:
     """[layout, split, row] the slowest chunk of each row; where the chunks of a rank wait together
     one row, the slowest rank."""
     slowest: Floats = (
-        times[:, :, alike.chunks_of_rank].sum(axis=3).max(axis=2, keepdims=True)
-        if alike.schedule in V_SHAPED
-        else times.reshape(*times.shape[:2], alike.vpp, alike.pp).max(axis=3)
+        times[:, :, same.chunks_of_rank].sum(axis=3).max(axis=2, keepdims=True)
+        if same.schedule in V_SHAPED
+        else times.reshape(*times.shape[:2], same.vpp, same.pp).max(axis=3)
     )
     return slowest
 
 
-def _objective_ns(alike: Alike, layout: Ints, rows_ns: Floats, end_ns: Floats) -> Floats:
-    form, shape = alike.form, alike.m.shape
+def _objective_ns(same: SamePipeline, layout: Ints, rows_ns: Floats, end_ns: Floats) -> Floats:
+    form, shape = same.form, same.m.shape
     weighed_ns = weighed(np.broadcast_to(form.weight, shape)[layout], rows_ns)
-    fixed = form.share_ns(alike.least_work_ns) + form.constant_ns + alike.prices.fixed_step_ns
+    fixed = form.share_ns(same.least_work_ns) + form.constant_ns + same.prices.fixed_step_ns
     return at_least(weighed_ns + np.broadcast_to(fixed, shape)[layout] + end_ns)
 
 

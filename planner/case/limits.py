@@ -16,6 +16,7 @@ from meshplan.planner.case.reading import UnreadableConfig
 MAX_BYTES = 2 * 2**20  # the largest published configs are a few KiB; plans of 1000 stages 100 KiB
 MAX_PROGRAM_BYTES = 2**18  # of a script or a Python file, which cost more to read than data does
 MAX_ENTRIES = 100_000  # a training config has hundreds; YAML aliases can multiply a few lines
+MAX_REFERENCES = 10_000  # characters of entries with `${...}`; a published file has 4,220
 MAX_DEPTH = 50
 MAX_PATH = 500  # characters of a key with those above it
 MAX_DIGITS = 300  # of a whole number; a float64 has no more before its point

@@ -87,6 +87,8 @@ class Prediction(Frozen):
                     (`hardware_profiles.intervals`); None in plans written before 0.2
     reserved_low_bytes, reserved_high_bytes
                     the same of the reserved memory of the fullest rank
+    unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
+                    a GPU family, a precision, a kind of model, a number of GPUs
     error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
     """
 
@@ -99,6 +101,7 @@ class Prediction(Frozen):
     step_time_high_s: float | None = None
     reserved_low_bytes: float | None = None
     reserved_high_bytes: float | None = None
+    unmeasured: tuple[str, ...] = ()
     error_fraction: float
     tokens_per_s_per_gpu: float
     mfu: float | None

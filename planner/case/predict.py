@@ -2,7 +2,7 @@
 
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
-from meshplan.hardware_profiles.intervals import reserved_interval, step_time_interval
+from meshplan.hardware_profiles.intervals import asked_of, reserved_interval, step_time_interval
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case
 
@@ -22,8 +22,11 @@ def step_model_of(case: Case) -> StepModel:
 def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     """The same of a layout that is already timed."""
     cluster, training = step_model.setting.cluster, step_model.setting.training
-    engine, gpu = step_model.setting.engine.name, cluster.gpu.name
-    times, peaks = step_time_interval(engine, gpu), reserved_interval(engine, gpu)
+    asked = asked_of(
+        step_model.setting.engine.name, cluster.gpu.name, gpus=step_model.layout.world_size,
+        precision=training.precision, model=step_model.setting.model.kind,
+    )  # fmt: skip
+    times, peaks = step_time_interval(asked), reserved_interval(asked)
     memory = stage_memory(step_model)
     reserved = max(stage.reserved for stage in memory)
     cost = step_model.total_cost
@@ -41,6 +44,7 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         step_time_high_s=time.step_time_s * times.high,
         reserved_low_bytes=reserved * peaks.low,
         reserved_high_bytes=reserved * peaks.high,
+        unmeasured=times.outside,
         error_fraction=times.error_fraction,
         tokens_per_s_per_gpu=training.global_batch_tokens / gpus_per_step,
         mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),

@@ -194,6 +194,8 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
     tp, cp, pp = (count(f"{axis}_parallel") for axis in ("tensor", "context", "pipeline"))
     dp = _data_parallel(facts, tp * cp * pp)
     mbs = _micro_batch(facts, dp)
+    if reading.micro_batch_is_most and "global_batch_size" in facts:
+        mbs = _within_share(facts, mbs, dp)
     training = Training(
         seq_len=count("seq_len"),
         global_batch_size=_batch(facts, dp * mbs),
@@ -201,7 +203,8 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
         optimizer=facts.get("optimizer", Fact("adamw", 1)).value,
     )
     vpp = _virtual_stages(facts, reading, model, pp)
-    etp = tp if reading.expert_tensor_follows and model.is_moe else 1
+    follows = tp if reading.expert_tensor_follows else 1
+    etp = count("expert_tensor_parallel") if "expert_tensor_parallel" in facts else follows
     options = {name: facts[name].value for name in _OPTIONS if name in facts}
     layout = Layout(
         data_parallel=dp,
@@ -210,9 +213,7 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
         virtual_stages=vpp,
         context_parallel=cp,
         expert_parallel=count("expert_parallel"),
-        expert_tensor_parallel=count("expert_tensor_parallel")
-        if "expert_tensor_parallel" in facts
-        else etp,
+        expert_tensor_parallel=etp if model.is_moe else 1,  # engines look at it for experts only
         zero_stage=facts.get("zero_stage", Fact(0, 1)).value,
         shard_group=_shard_group(facts, dp * cp),
         micro_batch_size=mbs,
@@ -258,6 +259,21 @@ def _micro_batch(facts: dict[str, Fact], dp: int) -> int:
             total.line,
         )
     return int(mbs)
+
+
+def _within_share(facts: dict[str, Fact], mbs: int, dp: int) -> int:
+    """The micro-batch that a replica's share of the batch leaves; raises `MissingFacts` where the
+    last one would be smaller, which no layout says.
+    """
+    share, rest = divmod(int(facts["global_batch_size"].value), dp)
+    if rest or not share:
+        return mbs  # no batch of this many replicas, which `check_layout` says
+    mbs = min(mbs, share)
+    if share % mbs:
+        line = facts["micro_batch_size"].line
+        why = f"of {share} samples of a GPU the last micro-batch is smaller: not modelled"
+        raise MissingFacts((), (Fact(f"micro-batch {mbs} ({why})", line),))
+    return mbs
 
 
 def _batch(facts: dict[str, Fact], per_pass: int) -> int:

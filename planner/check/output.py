@@ -190,7 +190,8 @@ def as_table(findings: list[Finding], *, width: int | None = None, color: bool =
     console = Console(width=width, no_color=not color, highlight=False, force_terminal=color)
     table = Table(box=None, pad_edge=False)
     for name, justify in (("config", "left"), ("verdict", "left"), ("layout", "left"),
-                          ("peak", "right"), ("margin", "right"), ("step", "right")):  # fmt: skip
+                          ("peak", "right"), ("margin", "right"), ("step", "right"),
+                          ("in 8 of 10 runs", "right")):  # fmt: skip
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for finding in findings:
         if finding.verdict != "skipped":
@@ -218,11 +219,15 @@ def _print_details(finding: Finding, show: Callable[[str], object]) -> None:
 
 def _numbers(finding: Finding) -> list[str]:
     peak, margin, step = finding.peak_bytes, finding.margin_bytes, finding.step_time_s
+    low, high = finding.step_time_low_s, finding.step_time_high_s
     return [
         finding.label or "n/a",
         "n/a" if peak is None else format_bytes(peak),
         "n/a" if margin is None else format_bytes(margin),
         "n/a" if step is None else format_seconds(step),
+        "n/a"
+        if low is None or high is None
+        else f"{format_seconds(low)} to {format_seconds(high)}",
     ]
 
 

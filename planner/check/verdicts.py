@@ -33,6 +33,8 @@ class Finding:
     text          the verdict with its numbers, one line
     fix           the smallest change that helps, None when there is none to name
     margin_bytes  usable memory left on the fullest pipeline rank; negative when it does not fit
+    step_time_low_s, step_time_high_s, reserved_low_bytes, reserved_high_bytes
+                  between them the step time and the reserved memory of 8 of 10 runs fall
     stage, category  the fullest pipeline rank and its largest category of memory
     """
 
@@ -49,6 +51,10 @@ class Finding:
     stage: int | None = None
     category: str | None = None
     step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
     mfu: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -146,6 +152,10 @@ def _finding(
         stage=rank,
         category=largest_category(memory),
         step_time_s=now.step_time_s,
+        step_time_low_s=now.step_time_low_s,
+        step_time_high_s=now.step_time_high_s,
+        reserved_low_bytes=now.reserved_low_bytes,
+        reserved_high_bytes=now.reserved_high_bytes,
         mfu=now.mfu,
         notes=case.notes,
     )

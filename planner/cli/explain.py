@@ -23,12 +23,14 @@ from meshplan.planner.report.tables import (
     indented,
     memory_bars,
     memory_legend,
+    memory_line,
     memory_table,
     parts_table,
     proof_lines,
     runners_table,
     stages_line,
     time_line,
+    unmeasured_line,
 )
 from meshplan.planner.report.timeline import chrome_trace, step_timeline
 from meshplan.planner.text_files import write_text
@@ -105,8 +107,10 @@ def print_explanation(plan: Plan, parts: TimeParts) -> None:
     out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
     out.print(indented(memory_table(prediction.memory)))
-    if line := host_line(plan):
-        out.print(indented(line))
+    out.print(indented(memory_line(prediction)))
+    for line in (unmeasured_line(prediction), host_line(plan)):
+        if line:
+            out.print(indented(line))
     lacks = lacking_bytes(prediction)
     if lacks > 0:
         out.print(indented(Text(f"does not fit: lacks {format_bytes(lacks)}", style="bold red")))

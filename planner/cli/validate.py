@@ -167,6 +167,10 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
                 f"{kind} memory, {cell['rows']} rows: median {_percent(cell['median'])}, "
                 f"p90 {_percent(cell['p90'])}, bias {_percent(cell['bias'], signed=True)}"
             )
+    for what, share in report["inside_8_of_10"].items():
+        if share is not None:
+            name = what.replace("_", " ").replace("reserved", "reserved memory")
+            console.print(f"{name} inside the range of 8 of 10 runs: {_percent(share)} of the rows")
     _print_choice(console, report)
     reasons: dict[str, int] = {}
     for row in results:

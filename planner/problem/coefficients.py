@@ -12,8 +12,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.grid import Ints
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
 from meshplan.costmodels.step.prices import Prices
 from meshplan.planner.problem.closed_form import ClosedForm, Passes, closed_form

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED, Vector, in_flight, rank_of_chunk
 
 

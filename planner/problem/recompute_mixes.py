@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from meshplan.costmodels.grid import Ints
+from meshplan.costmodels.layouts import Ints
 
 
 @cache

@@ -17,13 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from meshplan.costmodels.grid import Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED, Vector
-from meshplan.planner.problem.alike import Alike, Pipelines, run_as
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
+from meshplan.planner.problem.same_pipeline import Pipelines, SamePipeline, run_as
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 UNPRICED = {"layer_deferred_kib", "layer_waiting_kib", "put_off_kib", "forward_ns", "input_grad_ns",
@@ -45,7 +45,7 @@ class End:
 
     @classmethod
     def of(cls, *columns: Ints | None) -> Self:
-        """The end in the one row of `columns`, which are in order of the fields."""
+        """Built from one-row `columns` in the order of the fields."""
         return cls(*(0 if column is None else _only(column) for column in columns))
 
 
@@ -73,14 +73,14 @@ class StageProblem(Pipelines):
     m: int
 
     @cached_property
-    def alone(self) -> Alike:
-        """The same as layouts of which there is one."""
+    def alone(self) -> SamePipeline:
+        """This problem as a `SamePipeline` with one layout."""
         shared = {field.name: getattr(self, field.name) for field in fields(Pipelines)}
-        return Alike(**shared, m=np.array([self.m]))
+        return SamePipeline(**shared, m=np.array([self.m]))
 
     @cached_property
     def layer_ns(self) -> tuple[tuple[int, ...], ...]:
-        """Of one layer and micro-batch."""
+        """ns of one layer and micro-batch, [kind, mode]."""
         return tuple(map(tuple, self.prices.layer_ns[0].tolist()))
 
     @cached_property
@@ -100,7 +100,7 @@ class StageProblem(Pipelines):
 
     @cached_property
     def step_ns(self) -> tuple[int, ...]:
-        """Of one layer once per step."""
+        """ns of one layer once per step, by kind."""
         return tuple(self.prices.layer_step_ns[0].tolist())
 
     @cached_property
@@ -124,7 +124,7 @@ class StageProblem(Pipelines):
 
     @cached_property
     def send_ns(self) -> int:
-        """Of one chunk and micro-batch."""
+        """ns that one chunk's transfer of one micro-batch is exposed."""
         return int(self.prices.send_ns[0])
 
     @cached_property
@@ -146,12 +146,12 @@ class StageProblem(Pipelines):
 
     @cached_property
     def constant_ns(self) -> int:
-        """What the objective holds whatever the plan."""
+        """The part of the objective that no plan changes."""
         return self.form.constant_ns + _only(self.prices.fixed_step_ns)
 
     @cached_property
     def shape(self) -> PipelineShape:
-        """Who holds which chunk, and how often at once."""
+        """Which rank holds which chunk, and the micro-batches in flight there."""
         return pipeline_shape(self.schedule, self.pp, self.vpp, self.m)
 
     @property
@@ -181,24 +181,26 @@ class StageProblem(Pipelines):
 
     @cached_property
     def costs(self) -> tuple[int, ...]:
-        """Every price: where none is larger, every plan fits and none is slower."""
+        """Every price, as one vector. Of two problems that differ in prices alone, each plan of the
+        one with larger entries fits the other and is no slower there.
+        """
         columns = (getattr(self.prices, name)[0].ravel().tolist() for name in PRICED)
         return (*chain.from_iterable(columns), self.constant_ns, self.form.over)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells problems apart."""
+        """Equal for problems of equal shape, limits and prices."""
         shape = (self.schedule, self.pp, self.vpp, self.m, self.modes, self.pattern, self.splits)
         return (*shape, self.empty_ends, self.cap_kib, self.costs)
 
     @cached_property
     def least_chunk_ns(self) -> int:
-        """What the slowest chunk of any row lasts at least; of two in a rank one may be empty."""
+        """Lower bound in ns of a row's slowest chunk; of a rank's two chunks one may be empty."""
         layer = min(min(times[mode] for mode in self.modes) for times in self.layer_ns)
         return self.send_ns + (0 if self.schedule in V_SHAPED else layer)
 
     def fewest_layers(self, chunk: int) -> int:
-        """The layers that virtual stage `chunk` holds at least."""
+        """The fewest layers that virtual stage `chunk` may hold."""
         end = chunk in (0, self.chunks - 1) and self.chunks > 1
         return 0 if end and self.empty_ends else 1
 
@@ -213,7 +215,7 @@ def stage_problem(
 
 
 def _only(column: Any) -> int:
-    """The one number of a column, or of what stands for all of them."""
+    """The number that a scalar or a column of one row holds."""
     return int(np.broadcast_to(column, 1)[0])
 
 

@@ -27,11 +27,13 @@ from meshplan.planner.report.tables import (
     indented,
     memory_bars,
     memory_legend,
+    memory_line,
     proof_lines,
     runners_table,
     stages_line,
     step_heading,
     time_line,
+    unmeasured_line,
 )
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import SearchResult
@@ -94,8 +96,10 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
     out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))
-    if line := host_line(plan):
-        out.print(indented(line))
+    out.print(indented(memory_line(plan.prediction)))
+    for line in (unmeasured_line(plan.prediction), host_line(plan)):
+        if line:
+            out.print(indented(line))
     out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))
     if plan.runners_up:
         out.print()

@@ -62,6 +62,21 @@ def range_of(prediction: Prediction) -> str:
     return f" ({format_seconds(low)} to {format_seconds(high)} in 8 of 10 runs)"
 
 
+def memory_line(prediction: Prediction) -> str:
+    """Reserved memory of the fullest rank with the range of 8 in 10 runs."""
+    reserved = format_bytes(max(stage.reserved for stage in prediction.memory))
+    low, high = prediction.reserved_low_bytes, prediction.reserved_high_bytes
+    if low is None or high is None:
+        return f"reserved {reserved}"
+    return f"reserved {reserved} ({format_bytes(low)} to {format_bytes(high)} in 8 of 10 runs)"
+
+
+def unmeasured_line(prediction: Prediction) -> str:
+    """What no run covers, so that both ranges are wider; empty where there is nothing."""
+    found = ", ".join(prediction.unmeasured)
+    return found and f"no measured run of this engine has {found}: both ranges are wider for it"
+
+
 def parts_table(parts: TimeParts) -> Table:
     """Where the step time goes, largest first, with a bar each."""
     table = listing()

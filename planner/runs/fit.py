@@ -125,7 +125,7 @@ def pools(runs: Iterable[Run]) -> list[Pool]:
         measured = run.measured.step_time_s and not run.measured.oom
         if measured and run.layout.schedule not in SLOW_SCHEDULES and run.grade in ("", "A", "B"):
             for engine in (run.engine.fitted_as or run.engine.name, WIDE):
-                for family in {gpu_family(run.cluster.gpu.name), "any"}:
+                for family in dict.fromkeys(("any", gpu_family(run.cluster.gpu.name))):
                     members[engine, family].append(run)
     return [
         Pool(engine, family, tuple(found)) for (engine, family), found in members.items()

@@ -92,6 +92,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= {"context": facts.cp_kind}
     if facts.attention_kernel == "flash3":
         said |= {"attention": "cudnn"}
+    if facts.cuda_graph in ("attention", "mlp"):
+        said |= {"graphed": (facts.cuda_graph,)}
     if facts.dispatcher:
         every = facts.dispatcher == "alltoall"
         said |= {"dispatch": "all_to_all" if every else "deduplicated"}

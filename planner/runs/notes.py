@@ -27,6 +27,7 @@ FACTS = {
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
+    "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits",
     "fp8_scaling": "rowwise: scales by row and column",
@@ -39,7 +40,7 @@ FACTS = {
     "hidden_exchanges": "1: exchanges between experts behind another micro-batch",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
-    "cuda_graph": "full_iteration: one graph holds a whole step",
+    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp: that of a layer",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
     "adapters": "lora: the weights are frozen beside trained adapters",
@@ -66,6 +67,8 @@ NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("fused_loss", "te", r"\bTE fused cross entropy\b", 0),
         ("cp_kind", "all_to_all", r"\bCP by all-to-all\b", 0),
         ("attention_kernel", "flash3", r"\bFA3\b", 0),
+        ("cuda_graph", "attention", r"cuda graphs: [^;]*\battn\b", re.IGNORECASE),
+        ("cuda_graph", "mlp", r"cuda graphs: [^;]*\bmlp\b", re.IGNORECASE),
         ("cuda_graph", "full_iteration", r"cuda graphs: [^;]*full_iteration", re.IGNORECASE),
         ("widest_ep", "1", r"deepep", re.IGNORECASE),
         ("optimizer_offload", "1", r"cpu-offloaded optimizer|cpu offload of adamw", re.IGNORECASE),
@@ -97,10 +100,13 @@ def with_facts(cells: Cells) -> dict[str, str]:
     return dict(cells) | facts_in_words(cells)
 
 
+OF_LAYERS = re.compile(r"\b(\d{1,4}) of (\d{1,4}) layers\b")
+
+
 def facts_in_words(cells: Cells) -> dict[str, str]:
     """The facts that the words of a row state."""
     said: dict[str, str] = {}
-    for source in (_of_note, _of_framework, _of_model, _of_memory):
+    for source in (_of_note, _of_framework, _of_model, _of_memory, _of_recompute):
         said |= dict(source(cells))
     return said
 
@@ -153,6 +159,31 @@ def _of_model(cells: Cells) -> Said:
 
 NVIDIA = ("nemo", "megatron-bridge")
 """Engines whose recipes of DeepSeek-V3 train its module."""
+
+
+def _of_recompute(cells: Cells) -> Said:
+    words = (cells.get("recompute") or "").lower()
+    noted = (cells.get("note") or "").lower().partition("recompute: full")[2].partition(";")[0]
+    if found := OF_LAYERS.search(words) or OF_LAYERS.search(noted):
+        some, layers = int(found[1]), int(found[2])
+        if 0 < some <= layers:
+            yield "recomputed_share", f"{some / layers:.4g}"
+    elif "every other layer" in words:
+        yield "recomputed_share", "0.5"
+    elif "fraction of blocks" in words and (share := _share_of_utilisations(cells)):
+        yield "recomputed_share", f"{share:.4g}"
+
+
+def _share_of_utilisations(cells: Cells) -> float | None:
+    """3 (HFU / MFU - 1): a forward again is a third of what a step computes. A note that prints two
+    pairs, "0.59/0.51 (A100), 0.40/0.35 (H100)" or "A100, H100: 0.69/0.61, 0.46/0.43", means the
+    row's GPU by the second or the first.
+    """
+    pairs = re.findall(r"(\d\.\d+)/(\d\.\d+)", (cells.get("note") or "").partition("HFU/MFU")[2])
+    if not pairs:
+        return None
+    hardware, model = map(float, pairs[-1 if "h100" in (cells.get("gpu") or "") else 0])
+    return 3 * (hardware / model - 1) if 0 < model < hardware < model * 4 / 3 else None
 
 
 def _of_memory(cells: Cells) -> Said:

@@ -29,6 +29,7 @@ class Facts:
     flash_attention: bool | None
     attention_kernel: str
     compiled: bool | None
+    recomputed_share: float
     fused_kernels: str
     fused_loss: str
     fp8_scaling: str
@@ -72,6 +73,7 @@ class Measured:
 class Row:
     """One row. None: not stated. `shape`: the cells that describe the model.
 
+    config  a model of the catalogue that was trained, "": `shape` is all that is known
     gpu     the profile that it is priced with
     stages  layers/selective/full of each virtual stage, "3/1/1 1/0/1", where they are not alike
     """
@@ -82,6 +84,7 @@ class Row:
     framework: str
     year: int | None
     model: str
+    config: str
     shape: Cells
     seq_len: int
     precision: str
@@ -116,7 +119,7 @@ def row_of(cells: Cells) -> Row:
     return Row(
         id=text["id"], suite=text.get("suite", ""), grade=text.get("grade", ""),
         framework=text.get("framework", ""), year=_year(text.get("year", "")),
-        model=text.get("model") or text["id"],
+        model=text.get("model") or text["id"], config=text.get("config", ""),
         shape={key: text[key] for key in SHAPE_FIELDS if key in text},
         seq_len=_stated(text, "seq_len"), precision=(text.get("precision") or "bf16").lower(),
         gpu=text.get("priced_gpu") or text.get("gpu", ""), gpus=_stated(text, "gpus"),
@@ -136,7 +139,8 @@ def _facts(text: Cells) -> Facts:
     word = {key: text.get(key, "").lower() for key in Facts.__slots__}
     return Facts(
         flash_attention=_flag(text, "flash_attention"), attention_kernel=word["attention_kernel"],
-        compiled=_flag(text, "compiled"), fused_kernels=word["fused_kernels"],
+        compiled=_flag(text, "compiled"), recomputed_share=_share(text, "recomputed_share"),
+        fused_kernels=word["fused_kernels"],
         fused_loss=word["fused_loss"], fp8_scaling=word["fp8_scaling"],
         stalling_p2p=bool(_flag(text, "stalling_p2p")),
         async_tensor=bool(_flag(text, "async_tensor")), comm_overlap=_flag(text, "comm_overlap"),
@@ -176,6 +180,13 @@ def _number(text: Cells, key: str) -> float | None:
         raise SkippedRow(f"{key} is {cell!r}, not a number") from None
     if value is not None and not 0 <= value < math.inf:
         raise SkippedRow(f"{key} is {cell}; it takes a number from 0")
+    return value
+
+
+def _share(text: Cells, key: str) -> float:
+    value = _number(text, key) or 0.0
+    if value > 1:
+        raise SkippedRow(f"{key} is {value:g}; it takes a number from 0 to 1")
     return value
 
 

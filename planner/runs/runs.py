@@ -23,11 +23,14 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.intervals import Asked, asked_of
 from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.hardware_profiles.load_models import load_model_config, model_names
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.runs.clusters import cluster_of
 from meshplan.planner.runs.habits import engine_of
@@ -53,6 +56,14 @@ class Run:
     measured: Measured
     assumed: tuple[str, ...]
     step_graph: bool = False
+
+    @property
+    def asked(self) -> Asked:
+        """What the error of its prediction is known to depend on."""
+        return asked_of(
+            self.engine.name, self.cluster.gpu.name, gpus=self.layout.world_size,
+            precision=self.training.precision, model=self.model.kind,
+        )  # fmt: skip
 
     @property
     def group(self) -> tuple[Any, ...]:
@@ -91,7 +102,7 @@ def run_of(cells: Mapping[str, str]) -> Run:
     row = row_of(cells)
     engine = engine_of(row)
     try:
-        model = model_from_shape(row.shape, row.model)
+        model = _model(row)
         model = replace(model, mtp_layers=row.facts.mtp_modules)
         cluster = cluster_of(row)
         training = _training(row)
@@ -105,6 +116,15 @@ def run_of(cells: Mapping[str, str]) -> Run:
         cluster=cluster, engine=engine, measured=row.measured, assumed=assumed,
         step_graph=row.facts.cuda_graph == "full_iteration",
     )  # fmt: skip
+
+
+def _model(row: Row) -> Model:
+    """The model that the row names in the catalogue, or else describes."""
+    if not row.config:
+        return model_from_shape(row.shape, row.model)
+    if row.config not in model_names():
+        raise SkippedRow(f"config {row.config!r} is no model of the catalogue")
+    return model_from_config(load_model_config(row.config), row.model)
 
 
 def _training(row: Row) -> Training:
@@ -166,7 +186,11 @@ def _stages(
 ) -> tuple[Stage, ...]:
     """As the row states them, or as its engine would cut them."""
     if not row.stages:
-        return stages_with(_stage_counts(row, model, number, engine), recompute)
+        counts = _stage_counts(row, model, number, engine)
+        share = row.facts.recomputed_share
+        if share:
+            return tuple(Stage(n, 0, round(n * share)) for n in counts)
+        return stages_with(counts, recompute)
     found = [re.fullmatch(r"(\d{1,5})/(\d{1,5})/(\d{1,5})", word) for word in row.stages.split()]
     stages = tuple(Stage(*map(int, each.groups())) for each in found if each)
     if len(stages) != len(found) or len(stages) != number:

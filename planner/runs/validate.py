@@ -39,12 +39,12 @@ class Predicted:
     @property
     def step_time_interval(self) -> Interval:
         """Factors on the step time that 8 of 10 runs lie between."""
-        return step_time_interval(self.run.engine.name, self.run.cluster.gpu.name)
+        return step_time_interval(self.run.asked)
 
     @property
     def reserved_interval(self) -> Interval:
         """The same of the reserved memory."""
-        return reserved_interval(self.run.engine.name, self.run.cluster.gpu.name)
+        return reserved_interval(self.run.asked)
 
     @property
     def step_error(self) -> float | None:

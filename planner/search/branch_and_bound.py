@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Ints
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.packing import CELLS, packing_bound, packing_bounds
 from meshplan.planner.bounds.split import split_bounds
-from meshplan.planner.problem.alike import run_as
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.solve import Solver
@@ -95,7 +95,7 @@ class BranchAndBound:
         self.bounds = bounds
         self.rows = np.flatnonzero(fits)[np.argsort(bounds[fits], kind="stable")]
         self.next_row = 0
-        self.candidates = self._variants_in(np.arange(len(space.grid)))
+        self.candidates = self._variants_in(np.arange(len(space.layouts)))
         self.misfits = self.candidates - self._variants_in(self.rows)
         self.fresh: list[_Layout] = []
         self.open: list[_Layout] = []
@@ -109,13 +109,12 @@ class BranchAndBound:
 
     def _variants_in(self, rows: Ints) -> int:
         return sum(
-            len(alike) * len(self.space.variants(int(alike[0])))
-            for alike in self.space.shapes(rows)
+            len(same) * len(self.space.variants(int(same[0]))) for same in self.space.shapes(rows)
         )
 
     @property
     def bound(self) -> int | None:
-        """Nothing that is still open is below this; None when nothing is open."""
+        """Lower bound over all open layouts; None when nothing is open."""
         return least(self._cheap_bound, self.open[0].bound if self.open else None)
 
     @property
@@ -125,7 +124,7 @@ class BranchAndBound:
 
     @property
     def cutoff(self) -> int | None:
-        """What a layout must beat to be the best."""
+        """The objective of the best plan so far, which a layout must be below."""
         return min((found.objective for found in self.best.values()), default=None)
 
     def ranked(self) -> list[Found]:
@@ -148,7 +147,7 @@ class BranchAndBound:
                 return
 
     def prove(self, deadline: float | None) -> bool:
-        """Work until the best plan is proved; False if time or the user ended it."""
+        """Search until the best plan is proved; False if the time limit or the user ended it."""
         try:
             while (bound := self.bound) is not None:
                 cutoff = self.cutoff
@@ -231,12 +230,12 @@ class BranchAndBound:
         groups: dict[tuple[int, Variant], list[int]] = {}
         for row in rows.tolist():
             for variant in self.space.variants(row):
-                pp = int(self.space.grid.pipeline_parallel[row])
+                pp = int(self.space.layouts.pipeline_parallel[row])
                 groups.setdefault((pp, variant), []).append(row)
         opened = [
             layout
-            for (_, variant), alike in groups.items()
-            for layout in self._packed(variant, np.array(alike), cutoff)
+            for (_, variant), same in groups.items()
+            for layout in self._packed(variant, np.array(same), cutoff)
         ]
         for layout in opened:
             heapq.heappush(self.fresh, layout)
@@ -259,7 +258,7 @@ class BranchAndBound:
         yield from waiting
 
     def _limits(self, rows: Ints, cutoff: int | None) -> Ints | None:
-        """What a plan of each row must beat: `cutoff`, and the best of its kind."""
+        """What each row's objective must be below: `cutoff`, and the best plan of its kind."""
         if cutoff is None:
             return None
         owns = [self.best.get(self._kind(row)) for row in rows.tolist()]
@@ -278,8 +277,8 @@ class BranchAndBound:
                 batch.append(entry.waiting.popleft())
             rows = np.array([layout.row for layout in batch])
             limits = self._limits(rows, cutoff)
-            alike = run_as(self.space, self.coefficients, rows, entry.variant)
-            bounds = split_bounds(alike, limits)
+            same = run_as(self.space, self.coefficients, rows, entry.variant)
+            bounds = split_bounds(same, limits)
             if limits is not None:
                 bounds = np.minimum(bounds, limits)
             for layout, bound in zip(batch, bounds, strict=True):
@@ -370,12 +369,12 @@ class BranchAndBound:
         return stage_problem(self.space, self.coefficients, row, variant)
 
     def _kind(self, row: int) -> Kind:
-        grid = self.space.grid
+        layouts = self.space.layouts
         return (
-            int(grid.tensor_parallel[row]),
-            int(grid.context_parallel[row]),
-            int(grid.pipeline_parallel[row]),
-            int(grid.expert_parallel[row]),
+            int(layouts.tensor_parallel[row]),
+            int(layouts.context_parallel[row]),
+            int(layouts.pipeline_parallel[row]),
+            int(layouts.expert_parallel[row]),
         )
 
     def _offer(self, row: int, variant: Variant, plan: StagePlan | None) -> None:
@@ -391,5 +390,5 @@ def _family(problem: StageProblem) -> Family:
 
 
 def least(*values: int | None) -> int | None:
-    """The least of those that are known."""
+    """The smallest of the values that are not None."""
     return min((value for value in values if value is not None), default=None)

@@ -3,10 +3,9 @@
     fitting_layout   any legal layout of a question that fits, with its least memory
     minimum_gpus     the first size, ascending, that has one: sizes are not monotone (divisibility),
                      so they are scanned and not bisected
-    explain          nothing fits: a minimal set of the user's pins that together forbid it
-    (deletion
-                     filter), what each of them alone would allow, how many bytes the nearest miss
-                     lacks, and the GPUs from which it fits
+    explain          nothing fits: a minimal set of the user's pins that together forbid it (by
+                     deletion filter), what lifting each of them alone would allow, how many bytes
+                     the nearest miss lacks, and the GPUs from which it fits
 
 A layout holds least with micro-batches of one sequence, so only the smallest allowed size is looked
 at, and with one chunk per rank (a layer is never held for fewer micro-batches with more), so
@@ -161,7 +160,7 @@ class _Memory:
         self.solver = Solver()
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0
-        if len(self.space.grid):
+        if len(self.space.layouts):
             self.coefficients = price_space(q, self.space, price)
             self.capacity_kib = self.coefficients.cap_kib
 
@@ -183,7 +182,7 @@ class _Memory:
             problem = stage_problem(self.space, coefficients, row, variant)
             plan = self._plan(problem)
             if plan is not None:
-                layout = layout_of_row(self.space.grid, row, variant, plan)
+                layout = layout_of_row(self.space.layouts, row, variant, plan)
                 peaks = tuple(map(coefficients.reserved_bytes, plan.peak_kib))
                 return Fit(self.question.gpus, layout, peaks)
         return None
@@ -218,13 +217,13 @@ class _Memory:
 
 
 def _plain_where_it_can_be(space: Space) -> Space:
-    """`space` without the rows of several chunks per rank that may have one as well."""
-    grid, kept = space.grid, np.ones(len(space.grid), dtype=bool)
-    for rows in space.shapes(np.flatnonzero(grid.virtual_stages == 2)):
-        pp, m = grid.pipeline_parallel[rows[0]], grid.num_micro_batches[rows[0]]
+    """`space` without rows of several chunks per rank where one chunk is allowed too."""
+    layouts, kept = space.layouts, np.ones(len(space.layouts), dtype=bool)
+    for rows in space.shapes(np.flatnonzero(layouts.virtual_stages == 2)):
+        pp, m = layouts.pipeline_parallel[rows[0]], layouts.num_micro_batches[rows[0]]
         legal = legal_schedules(space.model, space.legality, space.pins, int(pp), int(m))
         kept[rows] = all(chunks > 1 for _, chunks in legal)
-    return replace(space, grid=grid.take(np.flatnonzero(kept)))
+    return replace(space, layouts=layouts.take(np.flatnonzero(kept)))
 
 
 def _on_host(pins: Pins) -> Pins:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshplan.costmodels.grid import Grid
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.prices import Prices
 from meshplan.costmodels.step.prices import price as closed_form_price
@@ -18,7 +18,7 @@ from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.pins import Pins
 
 ROWS_PER_PRICE = 65_536
-Pricer = Callable[[Grid, "Question"], Prices]
+Pricer = Callable[[Layouts, "Question"], Prices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +33,16 @@ class Question:
     pins: Pins = field(default_factory=Pins)
 
 
-def closed_form(grid: Grid, question: Question) -> Prices:
+def closed_form(layouts: Layouts, question: Question) -> Prices:
     """The cost model's own prices, with what was fitted for this engine and GPU."""
     q = question
-    return closed_form_price(grid, Setting.fitted(q.model, q.training, q.cluster, q.engine))
+    return closed_form_price(layouts, Setting.fitted(q.model, q.training, q.cluster, q.engine))
 
 
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
     """Every row of `space` priced, in blocks so that memory stays small."""
-    rows = np.arange(len(space.grid))
+    rows = np.arange(len(space.layouts))
     return Coefficients.joined(
-        Coefficients.of(price(space.grid.take(rows[i : i + ROWS_PER_PRICE]), question))
+        Coefficients.of(price(space.layouts.take(rows[i : i + ROWS_PER_PRICE]), question))
         for i in range(0, max(1, len(rows)), ROWS_PER_PRICE)
     )

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import Layout, check_layout
+from meshplan.costmodels.layouts import Layouts
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
@@ -90,7 +90,7 @@ def search(
     started = time.perf_counter()
     q = question
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
-    if not len(space.grid):
+    if not len(space.layouts):
         raise NoLayoutFits(f"no layout of {q.model.name} on {q.gpus} GPUs obeys every rule")
     coefficients = price_space(question, space, price)
     run = BranchAndBound(space, coefficients, progress)
@@ -125,7 +125,7 @@ def _result(
         bound_s=bound / NS_PER_S,
         gap=1 - bound / best if best else 0.0,
         candidates=run.candidates,
-        priced=len(run.space.grid),
+        priced=len(run.space.layouts),
         misfits=run.misfits,
         bounded=run.candidates - run.misfits - run.solved,
         solved=run.solved,
@@ -142,7 +142,7 @@ def _solution(
     found: Found,
     open_bound: int | None,
 ) -> Solution:
-    layout = layout_of_row(space.grid, found.row, found.variant, found.plan)
+    layout = layout_of_row(space.layouts, found.row, found.variant, found.plan)
     check_layout(layout, space.model, question.training)
     return Solution(
         layout=layout,
@@ -152,25 +152,25 @@ def _solution(
     )
 
 
-def layout_of_row(grid: Grid, row: int, variant: Variant, plan: StagePlan) -> Layout:
+def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan) -> Layout:
     """The layout that `plan` makes of a row and its variant."""
-    zero = int(grid.zero_stage[row])
-    replicas = int(grid.data_parallel[row] * grid.context_parallel[row])
-    group = int(grid.shard_group[row])
+    zero = int(layouts.zero_stage[row])
+    replicas = int(layouts.data_parallel[row] * layouts.context_parallel[row])
+    group = int(layouts.shard_group[row])
     return Layout(
-        data_parallel=int(grid.data_parallel[row]),
-        tensor_parallel=int(grid.tensor_parallel[row]),
-        pipeline_parallel=int(grid.pipeline_parallel[row]),
+        data_parallel=int(layouts.data_parallel[row]),
+        tensor_parallel=int(layouts.tensor_parallel[row]),
+        pipeline_parallel=int(layouts.pipeline_parallel[row]),
         virtual_stages=variant.virtual_stages,
-        context_parallel=int(grid.context_parallel[row]),
-        expert_parallel=int(grid.expert_parallel[row]),
-        expert_tensor_parallel=int(grid.expert_tensor_parallel[row]),
-        sequence_parallel=bool(grid.sequence_parallel[row]),
+        context_parallel=int(layouts.context_parallel[row]),
+        expert_parallel=int(layouts.expert_parallel[row]),
+        expert_tensor_parallel=int(layouts.expert_tensor_parallel[row]),
+        sequence_parallel=bool(layouts.sequence_parallel[row]),
         zero_stage=zero,
         shard_group=0 if zero == 0 or group == replicas else group,
-        micro_batch_size=int(grid.micro_batch_size[row]),
+        micro_batch_size=int(layouts.micro_batch_size[row]),
         schedule=variant.schedule,
         stages=plan.stages,
-        optimizer_offload=float(grid.optimizer_offload[row]),
-        activation_offload=float(grid.activation_offload[row]),
+        optimizer_offload=float(layouts.optimizer_offload[row]),
+        activation_offload=float(layouts.activation_offload[row]),
     )

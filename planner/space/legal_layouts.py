@@ -1,6 +1,6 @@
 """The legal layouts of a question, as columns, with the reason that each other one was dropped.
 
-    tp cp pp ep etp zero shard_group mbs   one row each of `Space.grid`, with dp and m that follow:
+    tp cp pp ep etp zero shard_group mbs   a row of `Space.layouts`, with dp and m that follow:
         dp = gpus / (tp cp pp)             m = global_batch_size / (dp mbs), exactly
     schedule, vpp                          the variants of a row (`Space.variants`), opened lazily.
                                            What changes a price is in the row: one chunk per rank or
@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.elementwise import Condition
-from meshplan.costmodels.grid import Grid, Ints, thousandths
 from meshplan.costmodels.layout import MODES, SCHEDULES, VIRTUAL_STAGES, Schedule
+from meshplan.costmodels.layouts import Ints, Layouts, thousandths
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import hides_with_chunks
@@ -51,7 +51,7 @@ class Variant:
 class Space:
     """The legal rows, the pins that chose them, and the count of those dropped by reason."""
 
-    grid: Grid
+    layouts: Layouts
     model: Model
     legality: Legality
     pins: Pins
@@ -65,11 +65,11 @@ class Space:
 
     def variants(self, row: int) -> tuple[Variant, ...]:
         """The schedules, chunks per rank and recompute modes that `row` may have."""
-        pp = int(self.grid.pipeline_parallel[row])
-        m = int(self.grid.num_micro_batches[row])
-        chunks, shape = int(self.grid.virtual_stages[row]), int(self.grid.schedule[row])
-        zero = int(self.grid.zero_stage[row])
-        plain = bool(self.grid.activation_offload[row]) and self._offloads_plainly
+        pp = int(self.layouts.pipeline_parallel[row])
+        m = int(self.layouts.num_micro_batches[row])
+        chunks, shape = int(self.layouts.virtual_stages[row]), int(self.layouts.schedule[row])
+        zero = int(self.layouts.zero_stage[row])
+        plain = bool(self.layouts.activation_offload[row]) and self._offloads_plainly
         known = self._variants.get((pp, m, zero, chunks, shape, plain))
         if known is None:
             known = self._variants[pp, m, zero, chunks, shape, plain] = tuple(
@@ -93,10 +93,10 @@ class Space:
         """`rows` by pipeline ranks, micro-batches, ZeRO stage and the ways to run them: each group
         has the same schedules.
         """
-        grid = self.grid
-        shape = grid.pipeline_parallel[rows] * 2**32 + grid.num_micro_batches[rows]
-        way = 3 * (grid.schedule[rows] - ANY) + grid.virtual_stages[rows]
-        _, which = np.unique(shape * 128 + way * 4 + grid.zero_stage[rows], return_inverse=True)
+        layouts = self.layouts
+        shape = layouts.pipeline_parallel[rows] * 2**32 + layouts.num_micro_batches[rows]
+        way = 3 * (layouts.schedule[rows] - ANY) + layouts.virtual_stages[rows]
+        _, which = np.unique(shape * 128 + way * 4 + layouts.zero_stage[rows], return_inverse=True)
         order = np.argsort(which, kind="stable")
         return np.split(rows[order], np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
 
@@ -123,14 +123,14 @@ def enumerate_space(
     _split_backwards(funnel, model, engine.legality)
     columns: dict[str, Any] = dict(funnel.columns)
     columns |= {axis: funnel[axis] / 1000 for axis in FRACTION_AXES}
-    grid = Grid(
+    layouts = Layouts(
         **columns,
         virtual_stages=np.zeros(len(funnel), np.int64),
         schedule=np.full(len(funnel), ANY, np.int64),
     )
     rules = engine.legality
-    space = Space(grid=grid, model=model, legality=rules, pins=pins, dropped=funnel.dropped)
-    chunks = hides_with_chunks(grid, engine.overlap, gpus_per_node)
+    space = Space(layouts=layouts, model=model, legality=rules, pins=pins, dropped=funnel.dropped)
+    chunks = hides_with_chunks(layouts, engine.overlap, gpus_per_node)
     return _priced_apart(space, chunks, model.tied and engine.state.one_table_per_rank)
 
 
@@ -138,19 +138,19 @@ def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
     """Each row once for each way to run it that has its own price: `by_chunks` with one chunk per
     rank or several, `by_table` with both ends on one rank or not.
     """
-    apart = np.broadcast_to(by_chunks, len(space.grid))
+    apart = np.broadcast_to(by_chunks, len(space.layouts))
     found = [np.zeros((0, 3), np.int64)]
-    for alike in space.shapes(np.arange(len(space.grid))):
-        variants = space.variants(int(alike[0]))
-        for chunks, rows in ((0, alike[~apart[alike]]), (1, alike[apart[alike]])):
+    for same in space.shapes(np.arange(len(space.layouts))):
+        variants = space.variants(int(same[0]))
+        for chunks, rows in ((0, same[~apart[same]]), (1, same[apart[same]])):
             of_each = [(chunks * min(v.virtual_stages, 2), _shape(v.schedule)) for v in variants]
             ways = sorted({(several, shape if by_table else ANY) for several, shape in of_each})
             each = np.tile(np.array(ways, np.int64), (len(rows), 1))
             found.append(np.column_stack([np.repeat(rows, len(ways)), each]))
     columns = np.concatenate(found)
     rows, virtual_stages, schedule = columns[np.argsort(columns[:, 0], kind="stable")].T
-    grid = replace(space.grid.take(rows), virtual_stages=virtual_stages, schedule=schedule)
-    return replace(space, grid=grid)
+    layouts = replace(space.layouts.take(rows), virtual_stages=virtual_stages, schedule=schedule)
+    return replace(space, layouts=layouts)
 
 
 def _shape(schedule: Schedule) -> int:

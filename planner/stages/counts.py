@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 from meshplan.planner.stages.cpsat import Outcome, Solved, solve_model
 
@@ -103,7 +103,7 @@ class _Chunks:
         return index, [*found, index - sum(found)]
 
     def layers_of(self, chunks: Sequence[int]) -> "_Layers":
-        """The layers of `chunks`, one entry per chunk, kind and mode."""
+        """Layer counts of `chunks`, one entry per chunk, kind and mode."""
         keys = [(at, k, r) for at, j in enumerate(chunks) for k, r in self.of_kind[j]]
         counts = [n for j in chunks for n in self.of_kind[j].values()]
         at, kinds, modes = np.array(keys).T

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.grid import Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.problem.recompute_mixes import prefix
 from meshplan.planner.problem.stage_problem import (
     StagePlan,

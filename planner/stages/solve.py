@@ -3,7 +3,7 @@
 one rank                    there is nothing to cut: the one interval, priced exactly
 a list of splits            V = 1: each is priced
                             V > 1: those that `planner.bounds.recompute` leaves; if few, each by its
-                            rows (`planner.stages.row_levels`); the rest in the counts model
+                            rows (`planner.stages.row_delays`); the rest in the counts model
 any split                   V = 1: the path model; V > 1: the counts model (CP-SAT both)
 """
 
@@ -17,7 +17,7 @@ from meshplan.planner.stages.counts import solve_counts
 from meshplan.planner.stages.cpsat import Outcome
 from meshplan.planner.stages.heuristic import first_counts
 from meshplan.planner.stages.path import Intervals, best_split, greedy_path, plan_of, solve_path
-from meshplan.planner.stages.row_levels import answer_rows
+from meshplan.planner.stages.row_delays import answer_rows
 
 LIMIT_S = 4.0
 FEW = 8  # splits that are worth a model each

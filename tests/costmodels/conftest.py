@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedule, Stage
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
@@ -64,7 +64,7 @@ class Case:
 
     setting: Setting
     layout: Layout
-    grid: Grid
+    layouts: Layouts
 
     @property
     def step(self) -> StepModel:
@@ -72,7 +72,7 @@ class Case:
         return StepModel(self.setting, self.layout)
 
 
-def grid_of(layout: Layout, training: Training) -> Grid:
+def layouts_of(layout: Layout, training: Training) -> Layouts:
     """A grid with the one row of `layout`."""
     replicas = layout.data_parallel * layout.context_parallel
     columns = {
@@ -94,7 +94,7 @@ def grid_of(layout: Layout, training: Training) -> Grid:
         "optimizer_offload": np.array([layout.optimizer_offload]),
         "activation_offload": np.array([layout.activation_offload]),
     }
-    return Grid(
+    return Layouts(
         **{name: np.array([value], np.int64) for name, value in columns.items()}, **fractions
     )
 
@@ -184,7 +184,7 @@ def random_case(
         adapters_only=draw(st.sampled_from((False, False, True))),
     )
     setting = Setting(model, training, cluster, named, TUNING)
-    return Case(setting, layout, grid_of(layout, training))
+    return Case(setting, layout, layouts_of(layout, training))
 
 
 @pytest.fixture(scope="session")
@@ -196,7 +196,7 @@ def cases() -> Callable[..., st.SearchStrategy[Case]]:
 @pytest.fixture(scope="session")
 def case_of() -> Callable[[Setting, Layout], Case]:
     """A layout in a setting as a case."""
-    return lambda setting, layout: Case(setting, layout, grid_of(layout, setting.training))
+    return lambda setting, layout: Case(setting, layout, layouts_of(layout, setting.training))
 
 
 @pytest.fixture(scope="session")

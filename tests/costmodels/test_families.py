@@ -6,6 +6,7 @@ by transformers 5.23, and the parameters of the module on the meta device.
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.hardware_profiles.engines import load_engine
 
 CONFIGS: dict[str, Any] = json.loads(Path(__file__).with_name("family_configs.json").read_text())
+PUBLISHED: dict[str, Any] = json.loads(
+    Path(__file__).with_name("published_configs.json").read_text()
+)
 BUFFERS = {"deepseek_v3": 58 * 256}
 """DeepSeek-V3's correction biases: tensors of its checkpoint, buffers and no parameters there."""
 WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
@@ -43,6 +47,17 @@ def test_parameters_are_those_of_the_real_module(name: str) -> None:
     model = model_from_config(CONFIGS[name]["config"], name)
     counted = model_parameters(model).without_mtp - BUFFERS.get(name, 0)
     assert counted == CONFIGS[name]["parameters"]
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_files_as_they_were_published_have_the_published_size(name: str) -> None:
+    """Older names of fields, lists left to a rule: the total to the last digit that is printed."""
+    entry = PUBLISHED[name]
+    digits = Decimal(entry["published"]).as_tuple().exponent
+    counted = model_parameters(model_from_config(entry["config"], name)).without_mtp
+    assert isinstance(digits, int)
+    assert abs(counted - float(entry["published"])) < 10.0**digits
+    assert left_out(entry["config"]) == ()
 
 
 @pytest.mark.parametrize("name", WITH_TOWERS)

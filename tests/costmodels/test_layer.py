@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import MODES, Layout, even_stages
+from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.operations.kinds import Communication, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
@@ -169,6 +170,41 @@ def test_adapters_on_every_linear_layer_by_hand(models) -> None:
         more = getattr(found[0], direction).pointwise_s - getattr(found[1], direction).pointwise_s
         launches = 4 * 3 * step.pricer.device.kernels.launch_s
         assert more == pytest.approx(launches + 2.0 * 4096 * numbers / rate, rel=1e-9)
+
+
+def test_frozen_products_keep_no_input(models) -> None:
+    """Nobody wants a gradient of frozen weights: beside adapters at the attention alone a layer
+    keeps neither its feed-forward norm (t x h numbers) nor its activation (t x f); 2 bytes each.
+    """
+    engine, layout = load_engine("megatron"), Layout(stages=even_stages(8, 1))
+    kept = []
+    for adapters_only in (False, True):
+        training = Training(seq_len=4096, global_batch_size=8, adapters_only=adapters_only)
+        setting = Setting(models["dense"], training, load_cluster("dgx-h100"), engine, Tuning())
+        kept.append(float(StepModel(setting, layout).plain_cost(0, "none").saved_bytes))
+    assert kept[0] - kept[1] == pytest.approx(2 * 4096 * (1024 + 2816))
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "each"),
+    [
+        pytest.param("mlperf", "fp8", 1, id="8 bits stay"),
+        pytest.param("mlperf", "bf16", 2, id="16-bit training"),
+        pytest.param("megatron", "fp8", 2, id="a 16-bit copy is kept"),
+    ],
+)
+def test_frozen_weights_by_hand(models, engine: str, precision: str, each: int) -> None:
+    """Of frozen weights one copy is held, without gradients, master copy or moments."""
+    training = Training(
+        seq_len=4096, global_batch_size=8, adapters_only=True, precision=precision
+    )  # fmt: skip
+    setting = Setting(
+        models["dense"], training, load_cluster("dgx-h100"), load_engine(engine), Tuning()
+    )
+    (memory,) = StepModel(setting, Layout(stages=even_stages(8, 1))).memory()
+    parameters = model_parameters(models["dense"]).total
+    assert float(memory.weights) == pytest.approx(each * parameters, rel=0.01)
+    assert float(memory.gradients) == float(memory.optimizer) == 0
 
 
 def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:

@@ -156,13 +156,15 @@ def test_arrays_and_numbers_agree_on_places(setting: Setting):
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "pairs"),
     [
-        pytest.param(2, 2, 3, id="10 + 2 x 3 x 2 4096 1024: a pipeline keeps them"),
+        pytest.param(2, 2, 0, id="10: two stages keep none"),
+        pytest.param(2, 4, 2.25, id="10 + 2 x 3 (1 - 1/4) x 2 4096 1024: four keep three of four"),
+        pytest.param(2, 8, 2.8125, id="10 + 2 x 3 (1 - 1/16) x 2 4096 1024"),
         pytest.param(2, 1, 0, id="10: without a pipeline they come back"),
         pytest.param(1, 2, 0, id="10: nothing is gathered"),
     ],
 )
 def test_gathers_kept_beside_a_pipeline(
-    setting: Setting, tensor: int, pipeline: int, pairs: int
+    setting: Setting, tensor: int, pipeline: int, pairs: float
 ) -> None:
     """The slack that no category scales: pairs of one micro-batch's gathered inputs."""
     layout = Layout(

@@ -18,7 +18,7 @@ from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.training import Training
 from meshplan.executor.dryrun.dry_run import _measure, dry_run_job, tag_state
-from meshplan.executor.dryrun.saved import saved_bytes_per_layer
+from meshplan.executor.dryrun.saved import saved_per_layer
 from meshplan.executor.dryrun.tracker import Tracker
 from meshplan.executor.engine.data import Sequences
 from meshplan.executor.engine.engine import Engine, Job
@@ -76,9 +76,13 @@ def test_layer_by_hand():
     job = Job(model=LLAMA_8B, layout=layout, training=TRAINING)
     wide = TOKENS * (6 * 4096 + 2 * 1024 + 3 * 14336) * 2
     statistics = 4 * TOKENS * (1 + 1 + 32)
-    assert saved_bytes_per_layer(job, 0) == wide + statistics
-    assert saved_bytes_per_layer(job, 0, "full") == TOKENS * 4096 * 2
-    assert saved_bytes_per_layer(job, 0, "selective") == wide + 4 * TOKENS * 2
+    saved = {
+        mode: sum(tensor.size_bytes for tensor in saved_per_layer(job, 0, mode))
+        for mode in ("none", "full", "selective")
+    }
+    assert saved["none"] == wide + statistics
+    assert saved["full"] == TOKENS * 4096 * 2
+    assert saved["selective"] == wide + 4 * TOKENS * 2
 
 
 def test_activations_by_hand(zero3):

@@ -24,7 +24,7 @@ from tiny_runs import (
 from meshplan.costmodels.layout import Stage
 from meshplan.executor.launch.preflight import (
     CannotRun,
-    Placement,
+    RankPlacement,
     check_host,
     check_rendezvous,
     notices,
@@ -42,8 +42,8 @@ from meshplan.planner.runs.runs import run_of
 
 def test_ranks_are_spread_over_nodes() -> None:
     """Two ranks on one host, or one on each of two."""
-    assert place(tiny_plan(), 1, CPU) == Placement(2, 1)
-    assert place(tiny_plan(), 2, CPU) == Placement(1, 2)
+    assert place(tiny_plan(), 1, CPU) == RankPlacement(2, 1)
+    assert place(tiny_plan(), 2, CPU) == RankPlacement(1, 2)
 
 
 def test_too_few_gpus_names_the_fix() -> None:
@@ -61,7 +61,9 @@ def test_ranks_that_do_not_divide_are_refused() -> None:
 
 def test_a_run_as_planned_has_nothing_to_note() -> None:
     """The profile that priced the plan, the pinned torch, enough cores: silence."""
-    assert notices(tiny_plan(prediction=tiny_prediction(1.0)), Placement(2, 1), CPU, CLUSTER) == []
+    assert (
+        notices(tiny_plan(prediction=tiny_prediction(1.0)), RankPlacement(2, 1), CPU, CLUSTER) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,14 +80,16 @@ def test_a_run_as_planned_has_nothing_to_note() -> None:
 def test_what_differs_is_noted(change: dict[str, object], said: str) -> None:
     """Each difference from what the plan was made for is one line."""
     found = CPU.model_copy(update=change)
-    (line,) = notices(tiny_plan(prediction=tiny_prediction(1.0)), Placement(2, 1), found, CLUSTER)
+    (line,) = notices(
+        tiny_plan(prediction=tiny_prediction(1.0)), RankPlacement(2, 1), found, CLUSTER
+    )
     assert said in line
 
 
 def test_a_changed_profile_is_noted() -> None:
     """A profile with another hash than the plan's did not price it."""
     changed = CLUSTER.model_copy(update={"host_memory_bytes": 1.0})
-    (line,) = notices(tiny_plan(), Placement(2, 1), CPU, changed)
+    (line,) = notices(tiny_plan(), RankPlacement(2, 1), CPU, changed)
     assert "is not the one that priced this plan" in line
 
 
@@ -238,17 +242,17 @@ def test_a_plan_for_gpus_is_not_started_without_them() -> None:
     """One line with the ways on; a plan for CPUs is started."""
     gpus = load_cluster("dgx-h100")
     with pytest.raises(CannotRun, match=r"for 2 x .*H100.*--dry-run.*--print.*--launcher slurm"):
-        check_host(tiny_plan(), Placement(2, 1), CPU, gpus)
+        check_host(tiny_plan(), RankPlacement(2, 1), CPU, gpus)
     with pytest.raises(CannotRun, match=r"'local-cpu:2'.*no GPU"):
-        check_host(tiny_plan(), Placement(2, 1), CPU, None)
-    check_host(tiny_plan(), Placement(2, 1), CPU, CLUSTER)
+        check_host(tiny_plan(), RankPlacement(2, 1), CPU, None)
+    check_host(tiny_plan(), RankPlacement(2, 1), CPU, CLUSTER)
 
 
 def test_more_ranks_than_the_stated_limit_are_refused() -> None:
     """Eight a core are started: 16 on two cores, 17 not."""
-    check_host(tiny_plan(), Placement(16, 1), CPU, CLUSTER)
+    check_host(tiny_plan(), RankPlacement(16, 1), CPU, CLUSTER)
     with pytest.raises(CannotRun, match=r"17 ranks on a host of 2 cores; at most 8 for each core"):
-        check_host(tiny_plan(), Placement(17, 1), CPU, CLUSTER)
+        check_host(tiny_plan(), RankPlacement(17, 1), CPU, CLUSTER)
 
 
 def test_memory_is_compared_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,12 +260,12 @@ def test_memory_is_compared_before_anything_starts(monkeypatch: pytest.MonkeyPat
     plan = tiny_plan(prediction=tiny_prediction(1.0))
     monkeypatch.setattr("meshplan.executor.launch.preflight.free_memory_bytes", lambda: 1.4 * GIB)
     with pytest.raises(CannotRun, match=r"2 ranks need 1\.5 GiB .* has 1\.4 GiB free"):
-        check_host(plan, Placement(2, 1), CPU, CLUSTER)
+        check_host(plan, RankPlacement(2, 1), CPU, CLUSTER)
     monkeypatch.setattr("meshplan.executor.launch.preflight.free_memory_bytes", lambda: 1.6 * GIB)
-    check_host(plan, Placement(2, 1), CPU, CLUSTER)
+    check_host(plan, RankPlacement(2, 1), CPU, CLUSTER)
     small = GPUS.model_copy(update={"memory_bytes": 0.7 * GIB})
     with pytest.raises(CannotRun, match=r"a rank needs 0\.8 GiB and H100 has 0\.7 GiB"):
-        check_host(plan, Placement(2, 1), small, load_cluster("dgx-h100"))
+        check_host(plan, RankPlacement(2, 1), small, load_cluster("dgx-h100"))
 
 
 @pytest.mark.parametrize("text", ["host", "host:", ":29500", "host:0", "host:x", "host:70000"])

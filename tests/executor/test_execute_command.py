@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 from tiny_runs import (
+    DP2,
     PP2,
     tiny_plan,
     tiny_prediction,
@@ -23,8 +24,8 @@ from tiny_runs import (
 from typer.testing import CliRunner
 
 from meshplan.executor.cli.execute import execute
-from meshplan.executor.launch.preflight import Placement
-from meshplan.executor.launch.run import Settings, job_of
+from meshplan.executor.launch.preflight import RankPlacement
+from meshplan.executor.launch.run import RunSettings, job_of
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
@@ -125,6 +126,38 @@ def test_a_gpu_plan_exits_2_and_is_still_printed(tmp_path: Path) -> None:
     printed = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--print"])
     assert printed.exit_code == 0
     assert "--device cuda" in printed.output
+
+
+def test_slurm_gets_the_nodes_that_the_ranks_fill(tmp_path: Path) -> None:
+    """Sixteen ranks of a cluster with eight GPUs per node: two nodes, unless --nodes says more."""
+    cluster = PlanCluster(name="dgx-h100", gpus=16, sha256=cluster_hash(load_cluster("dgx-h100")))
+    plan = tiny_plan(replace(DP2, data_parallel=16)).model_copy(update={"cluster": cluster})
+    write_plan(plan, tmp_path / "plan.yaml")
+    asked = [str(tmp_path / "plan.yaml"), "--launcher", "slurm", "--print"]
+    for options, nodes, each in (([], 2, 8), (["--nodes", "4"], 4, 4)):
+        printed = CliRunner().invoke(APP, [*asked, *options]).output
+        assert f"#SBATCH --nodes={nodes}\n" in printed
+        assert f"--nproc-per-node={each} " in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--slurm", '"'], "No closing quotation"),
+        (["--data", "none.bin"], "No such file"),
+        (["--data", "."], "not a file"),
+        (["--data", "/dev/null"], "not a file"),
+    ],
+)
+def test_an_option_that_cannot_be_used_exits_2(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    """One line, before any rank is started."""
+    write_plan(tiny_plan(), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), *options])
+    assert answer.exit_code == 2, answer.output
+    assert said in answer.output.splitlines()[-1]
+    assert not (tmp_path / "plan.run").exists()
 
 
 def test_an_out_that_is_a_file_exits_2(tmp_path: Path) -> None:
@@ -281,9 +314,11 @@ def test_an_interrupted_run_leaves_a_readable_result(
 
 def test_job_names_everything_the_engine_needs(tmp_path: Path) -> None:
     """The plan, the steps, the folder of the records and the data are arguments of each rank."""
-    settings = Settings(placement=Placement(2, 1), steps=5, warmup=2, data=Path("tokens.bin"))
+    settings = RunSettings(
+        placement=RankPlacement(2, 1), steps=5, warmup=2, data=Path("tokens.bin")
+    )
     arguments = job_of(settings, tmp_path).arguments
-    alone = replace(settings, placement=Placement(1, 1))
+    alone = replace(settings, placement=RankPlacement(1, 1))
     assert job_of(alone, tmp_path).environment == {
         "OMP_NUM_THREADS": str(num_cores()), **CPU_ENVIRONMENT,
     }  # fmt: skip

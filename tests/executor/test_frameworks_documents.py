@@ -1,8 +1,10 @@
 """YAML, JSON and TOML: values with their lines, and one clear line for what is none of them."""
 
+import time
+
 import pytest
 
-from meshplan.executor.frameworks.documents import read_json, read_toml, read_yaml
+from meshplan.executor.frameworks.documents import number, read_json, read_toml, read_yaml
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 
@@ -62,3 +64,13 @@ def test_broken_documents(read: object, text: str) -> None:
 def test_yaml_that_breaks_other_loaders(text: str) -> None:
     """Scalars whose tag does not fit are text, and keys of any kind have a name."""
     assert read_yaml(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 120_000 + "x", "1_" * 60_000 + "x", "." + "9" * 120_000 + "x"]
+)
+def test_a_long_number_costs_its_length(text: str) -> None:
+    """Digits that end in none of a number's letters are looked at once: no square of them."""
+    start = time.process_time()
+    assert number(text) == text
+    assert time.process_time() - start < 0.5

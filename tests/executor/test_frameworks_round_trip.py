@@ -14,10 +14,12 @@ from random_plans import (
     random_plan,
 )
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.layout import SCHEDULES, InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.step.stage_split import split_by_cost
+from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, read_config
+from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.case.plan_file import Plan, PlanModel
 from meshplan.planner.case.resolve import resolve
@@ -87,6 +89,20 @@ def test_round_trip(name: str) -> None:
     assert not wrong, wrong[:5]
     assert refused <= (LAYOUTS * 2 // 3 if framework in ("deepspeed", "torchtitan") else 0)
     assert whole >= LAYOUTS // 10, f"only {whole} layouts were said whole; unsaid: {unsaid}"
+
+
+def test_random_plans_cover_what_they_claim() -> None:
+    """Every engine, schedule, kind of attention and of layer is among 500 random plans."""
+    rng = random.Random(20250807)
+    plans = [random_plan(rng, ANYTHING) for _ in range(LAYOUTS)]
+    models = [model_named(plan.model.name) for plan in plans]
+    kinds = [kind for model in models for kind in model.kinds]
+    assert {plan.engine for plan in plans} == set(engine_names())
+    assert {plan.layout.schedule for plan in plans} == set(SCHEDULES)
+    assert sum(plan.layout.virtual_stages > 1 for plan in plans) >= 50
+    assert sum(plan.layout.expert_parallel > 1 for plan in plans) >= 50
+    assert sum(kind.attention.is_mla for kind in kinds) >= 20
+    assert sum(kind.attention.window is not None for kind in kinds) >= 20
 
 
 @pytest.mark.parametrize(("framework", "least"), [("megatron", 50), ("nanotron", 25)])
@@ -183,3 +199,42 @@ def test_a_plan_of_before_loads_and_says_what_it_lacks(framework: str) -> None:
     assert not any(word in text for word in guessed)
     unsaid = {each.name for each in exported.cannot_say if each.value == "not stated"}
     assert len(unsaid) == 4, unsaid
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek-v3", "gpt-oss-20b", "qwen3-0.6b", "gemma-2-27b", "llama-3.1-8b"]
+)
+@pytest.mark.parametrize("pp", [2, 4])
+def test_nanotron_cuts_the_model_that_its_file_describes(name: str, pp: int) -> None:
+    """Stages that are cut by the costs of blocks come back, or are listed as unsaid where the
+    file's blocks are not the model's (latent attention, heads wider than hidden / heads)."""
+    model = model_named(name)
+    stages = tuple(Stage(n) for n in split_by_cost(model, pp))
+    layout, training = (
+        Layout(pipeline_parallel=pp, stages=stages),
+        Training(seq_len=2048, global_batch_size=16),
+    )
+    plan = plan_of(name, layout, training)
+    exported = FRAMEWORKS["nanotron"].export(plan, 8)
+    ((file, text),) = exported.files.items()
+    back = resolve(read_config(text, file), missing_facts(plan, exported), Settings())
+    assert not differences(layout, training, back, exported)
+    unsaid = {each.name for each in exported.cannot_say}
+    assert ("layout.stages" in unsaid) == (name != "llama-3.1-8b")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8", "mxfp8", "nvfp4"])
+def test_bridge_reads_the_narrow_gradients_that_it_writes(precision: Precision) -> None:
+    """An engine of 16-bit gradients has its mixed precision written out; what a named recipe sets
+    to the same value is understood."""
+    layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(32),))
+    training = Training(seq_len=2048, global_batch_size=8, precision=precision)
+    plan = plan_of("llama-3.1-8b", layout, training).model_copy(
+        update={"engine": "megatron-bridge"}
+    )
+    exported = FRAMEWORKS["bridge"].export(plan, 8)
+    for file, text in exported.files.items():
+        reading = read_config(text, file)
+        back = resolve(reading, missing_facts(plan, exported), Settings())
+        assert not differences(layout, training, back, exported)
+        assert back.engine.name == "megatron-bridge"

@@ -4,12 +4,12 @@ import pytest
 
 from meshplan.executor.frameworks.megatron import arguments, read
 from meshplan.executor.frameworks.shell import read_script
-from meshplan.executor.frameworks.shell_launches import flags_of
+from meshplan.executor.frameworks.shell_launches import launches
 from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 
 
 def _flags(text: str) -> dict[str, object]:
-    words = flags_of(read_script(text), lambda word: word.startswith("--"))
+    words = next(iter(launches(read_script(text), lambda word: word.startswith("--"))), [])
     return {name: fact.value for name, fact in arguments(words).items()}
 
 

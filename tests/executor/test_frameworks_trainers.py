@@ -151,8 +151,6 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
         ("OLMo-core", "train.py", "from olmo_core.train import TrainerConfig\n"),
         ("NeMo 2", "recipe.py", "from nemo.collections import llm\n"),
         ("torchtune", "full.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
-        ("GPT-NeoX", "1-3B.yml", '{\n  "pipe_parallel_size": 1,\n  "model_parallel_size": 1\n}\n'),
-        ("llm-foundry", "mpt.yaml", "max_seq_len: 2048\nmodel: {}\nfsdp_config:\n  x: 1\n"),
     ],
 )
 def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> None:

@@ -1,5 +1,6 @@
 """What is stated, changes the price, and is not understood: named, never passed over."""
 
+import time
 import tomllib
 from pathlib import Path
 
@@ -8,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshplan.executor.frameworks import megatron_flags, read_config
-from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Reading, Recompute
+from meshplan.planner.case.reading import (
+    IllegalConfig,
+    NothingToRead,
+    Reading,
+    Recompute,
+    UnreadableConfig,
+)
 
 GPT = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 64 "
@@ -75,6 +82,22 @@ def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
     """A flag that changes layout, memory or shape and is not read is named with its reason."""
     assert named in _named(_read(flags))
     assert not _read("").unread
+
+
+@pytest.mark.parametrize("text", ["${A:-" * 3000, "${v" + "9" * 120_000 + "}"])
+def test_interpolations_of_hostile_length_are_refused(text: str) -> None:
+    """OmegaConf's grammar recurses, and takes minutes for long names: it is not asked."""
+    start = time.process_time()
+    with pytest.raises(UnreadableConfig, match="more than 10000 characters"):
+        read_config(f"{NEMO}  load_from: '{text}'\n", "nemo.yaml")
+    assert time.process_time() - start < 2
+
+
+def test_deep_interpolations_stay_as_written() -> None:
+    """Thirty resolvers inside each other are no config's, and are not answered."""
+    text = "${multiply:" * 30 + "1" + "}" * 30
+    reading = read_config(f"{NEMO}  load_from: '{text}'\n", "nemo.yaml")
+    assert reading.facts["micro_batch_size"].value == 1
 
 
 @given(st.from_regex(r"[a-z]{3,9}(-[a-z]{3,9}){0,3}", fullmatch=True))

@@ -11,7 +11,7 @@ import pytest
 
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.start import Launcher, Starter, is_rank, rank_environment
-from meshplan.executor.launch.torchrun import Job, descendants, run_job, torchrun_command
+from meshplan.executor.launch.torchrun import TorchrunJob, descendants, run_job, torchrun_command
 
 RANKS = {
     "raising_rank": """
@@ -33,7 +33,7 @@ RANKS = {
     "refusing_rank": """
         import os, sys, time
         if os.environ["RANK"] == "0":
-            print("rank 0: 7 heads do not divide by 2", file=sys.stderr)
+            print("7 heads do not divide by 2", file=sys.stderr)
             sys.exit(2)
         time.sleep(600)
         """,
@@ -59,12 +59,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_command_on_one_host_and_on_two() -> None:
     """One host meets by itself; several meet at the rendezvous, with the same command on each."""
-    alone = torchrun_command(Job(module="m", arguments=("x",), processes_per_node=2), "logs", "py")
+    alone = torchrun_command(
+        TorchrunJob(module="m", arguments=("x",), processes_per_node=2), "logs", "py"
+    )
     assert alone == [
         "py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
         "--log-dir=logs", "--redirects=3", "-m", "m", "x",
     ]  # fmt: skip
-    job = Job(module="m", processes_per_node=8, nodes=2, rendezvous="gpu1:29500")
+    job = TorchrunJob(module="m", processes_per_node=8, nodes=2, rendezvous="gpu1:29500")
     assert job.world_size == 16
     both = torchrun_command(job, "logs", "py")
     assert {"--nnodes=2", "--rdzv-endpoint=gpu1:29500"} < set(both)
@@ -76,13 +78,13 @@ def test_command_on_one_host_and_on_two() -> None:
     [
         pytest.param("raising_rank", "rank 1: ValueError: the matrix is not square", id="raises"),
         pytest.param("dying_rank", "rank 1: was killed by SIGKILL (out of memory?)", id="killed"),
-        pytest.param("refusing_rank", "rank 0: rank 0: 7 heads do not divide by 2", id="exits"),
+        pytest.param("refusing_rank", "rank 0: 7 heads do not divide by 2", id="exits"),
     ],
 )
 def test_the_failing_ranks_own_error_comes_first(folder: Path, module: str, message: str) -> None:
     """However a rank dies, the first line is its error, not torchrun's; the others are ended."""
     start = time.monotonic()
-    command = torchrun_command(Job(module=module, processes_per_node=2), folder / "logs")
+    command = torchrun_command(TorchrunJob(module=module, processes_per_node=2), folder / "logs")
     with pytest.raises(RankFailed) as failed:
         run_job(command, folder / "logs")
     assert str(failed.value).splitlines()[0] == message
@@ -96,12 +98,13 @@ def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) 
     program = f"""
         import pathlib, signal, sys
         import meshplan.executor.launch.torchrun
-        from meshplan.executor.launch.torchrun import Interrupted, Job, run_job, torchrun_command
+        from meshplan.executor.launch.torchrun import Interrupted, TorchrunJob
+        from meshplan.executor.launch.torchrun import run_job, torchrun_command
         # what a script starts in the background ignores it: the tests may run so
         signal.signal(signal.SIGINT, signal.default_int_handler)
         meshplan.executor.launch.torchrun.GRACE_S = 1.0
         logs = pathlib.Path({str(folder / "logs")!r})
-        job = Job(module="waiting_rank", processes_per_node=2)
+        job = TorchrunJob(module="waiting_rank", processes_per_node=2)
         try:
             run_job(torchrun_command(job, logs), logs)
         except Interrupted:
@@ -147,7 +150,7 @@ def test_a_rank_of_torchrun_or_srun_knows_itself() -> None:
 
 def test_print_shows_what_would_run(tmp_path: Path) -> None:
     """What is printed is a shell command, or an sbatch script, for the same job."""
-    job = Job(module="m", arguments=("a b",), processes_per_node=2)
+    job = TorchrunJob(module="m", arguments=("a b",), processes_per_node=2)
     assert "-m m 'a b'" in Starter().shown(job, tmp_path)
     script = Starter(launcher=Launcher.slurm, slurm=("--time=5",)).shown(job, tmp_path)
     assert script.startswith("#!/bin/bash")

@@ -17,8 +17,8 @@ from meshplan.executor.launch.other_engines import (
     for_steps,
     result_of,
 )
-from meshplan.executor.launch.preflight import Placement
-from meshplan.executor.launch.run import Settings
+from meshplan.executor.launch.preflight import RankPlacement
+from meshplan.executor.launch.run import RunSettings
 from meshplan.executor.launch.training_logs import LoggedStep, TrainingLog
 from meshplan.planner.case.reading import Exported
 
@@ -72,7 +72,7 @@ def test_a_framework_runs_as_many_steps_as_asked(name: str, said: str) -> None:
 
 def test_warm_up_steps_are_run_too() -> None:
     """2 to warm up and 6 to time: 8 in all."""
-    settings = Settings(placement=Placement(2, 1), warmup=2, steps=6)
+    settings = RunSettings(placement=RankPlacement(2, 1), warmup=2, steps=6)
     assert export_for("megatron", tiny_plan(), settings).launch.endswith("--train-iters 8")
 
 
@@ -90,7 +90,7 @@ def test_a_framework_without_flags_is_told_in_its_file() -> None:
 def test_a_framework_log_becomes_a_result() -> None:
     """Warm-up steps are left out; what the log does not say is None."""
     log = TrainingLog(tuple(LoggedStep(i, t, 1.0) for i, t in ((1, 9.0), (2, 1.0))), None, GIB)
-    settings = Settings(placement=Placement(2, 1), warmup=1)
+    settings = RunSettings(placement=RankPlacement(2, 1), warmup=1)
     result = result_of("torchtitan", tiny_plan(prediction=tiny_prediction(1.1)), settings, log)
     assert result.step_times_s == (1.0,)
     assert result.step_error == pytest.approx(0.1)

@@ -8,8 +8,8 @@ import pytest
 from meshplan.executor.profile.health import slow_links, slow_ranks
 from meshplan.executor.profile.record import Quantity, Record
 from meshplan.executor.profile.write import (
-    Job,
     Measured,
+    MeasuringRanks,
     build_cluster,
     measured_gpu,
     shared_slowdown,
@@ -76,7 +76,7 @@ RECORDS = (
     _curve("send", 4e-3, ranks_per_node=2),
 )  # fmt: skip
 H100 = load_gpu("h100-sxm")
-JOB = Job(ranks_per_node=8, nodes=1)
+JOB = MeasuringRanks(ranks_per_node=8, nodes=1)
 
 
 def test_links_by_hand() -> None:
@@ -145,7 +145,7 @@ def test_the_file_reads_back(tmp_path: Path) -> None:
 def test_a_lone_process_pays_nothing_and_says_so(tmp_path: Path) -> None:
     """Without a second rank there is no link to measure: infinite, and never used (max_gpus 1)."""
     alone = tuple(r for r in RECORDS if not isinstance(r.result, CurvePoint))
-    cluster = build_cluster(alone, H100, Job(1, 1), {}, "x")
+    cluster = build_cluster(alone, H100, MeasuringRanks(1, 1), {}, "x")
     assert cluster.max_gpus == 1
     assert cluster.node.bus_bandwidth.all_reduce == math.inf
     assert "one process" in cluster.sources["node"]

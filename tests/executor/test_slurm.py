@@ -13,7 +13,7 @@ import pytest
 
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.slurm import SlurmFailed, batch_script, run_slurm
-from meshplan.executor.launch.torchrun import Interrupted, Job
+from meshplan.executor.launch.torchrun import Interrupted, TorchrunJob
 
 COMMANDS = {
     "sbatch": """
@@ -54,13 +54,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _job(fake: Path, what: str = "pass") -> Job:
-    return Job(module="some_rank", arguments=(str(fake), what), processes_per_node=2)
+def _job(fake: Path, what: str = "pass") -> TorchrunJob:
+    return TorchrunJob(module="some_rank", arguments=(str(fake), what), processes_per_node=2)
 
 
 def test_script_by_hand(tmp_path: Path) -> None:
     """One task per node, each of which is a torchrun that meets the others at the first node."""
-    job = Job(
+    job = TorchrunJob(
         module="m", arguments=("it's",), processes_per_node=8, nodes=4,
         environment={"OMP_NUM_THREADS": "3"},
     )  # fmt: skip
@@ -111,7 +111,7 @@ def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """No sbatch: one line that says where to run this."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmFailed, match="login node"):
-        run_slurm(Job(module="m", processes_per_node=1), (), tmp_path)
+        run_slurm(TorchrunJob(module="m", processes_per_node=1), (), tmp_path)
 
 
 def test_a_refused_submission(fake: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from stage_problems import problem_of
 
-from meshplan.costmodels.grid import Grid
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.step.prices import Prices
 from meshplan.costmodels.training import Training
@@ -30,14 +30,14 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
     alike.
     """
 
-    def price(grid: Grid, question: Question) -> Prices:
+    def price(layouts: Layouts, question: Question) -> Prices:
         rng = np.random.default_rng(seed)
-        tp, cp, mbs = (grid.tensor_parallel, grid.context_parallel, grid.micro_batch_size)
-        ep, zero, pp = grid.expert_parallel, grid.zero_stage, grid.pipeline_parallel
+        tp, cp, mbs = (layouts.tensor_parallel, layouts.context_parallel, layouts.micro_batch_size)
+        ep, zero, pp = layouts.expert_parallel, layouts.zero_stage, layouts.pipeline_parallel
         noise = 1 + 0.3 * np.sin(rng.uniform(1, 9) * (tp + 3 * cp + 7 * mbs + 5 * ep + 11 * zero))
-        share = noise * mbs / (tp * cp) * (1 + 0.1 * grid.activation_offload)
-        share = share * (1 - 0.25 * (grid.virtual_stages > 1))
-        away = 1 - 0.4 * grid.optimizer_offload  # of the states stays on the device
+        share = noise * mbs / (tp * cp) * (1 + 0.1 * layouts.activation_offload)
+        share = share * (1 - 0.25 * (layouts.virtual_stages > 1))
+        away = 1 - 0.4 * layouts.optimizer_offload  # of the states stays on the device
         base_s = rng.uniform(1e-3, 5e-3, kinds)
         extra = np.stack([np.zeros(kinds), rng.uniform(0.02, 0.2, kinds),
                           rng.uniform(0.2, 0.4, kinds)], axis=1)  # fmt: skip
@@ -50,7 +50,7 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
         forward, input_grad, weight_grad = rng.uniform(1e-3, 1e-2, 3)
         return Prices(
             layer_s=share[:, None, None] * base_s[None, :, None] * (1 + extra)[None],
-            layer_saved_bytes=(share * (1 - 0.7 * grid.activation_offload))[:, None, None]
+            layer_saved_bytes=(share * (1 - 0.7 * layouts.activation_offload))[:, None, None]
             * (saved[:, None] * kept)[None],
             layer_state_bytes=state * away[:, None],
             layer_update_bytes=state * np.where(zero == 1, update, 0.0)[:, None],
@@ -74,8 +74,8 @@ def synthetic_pricer(seed: int, capacity_bytes: float, kinds: int) -> Pricer:
             forward_s=share * forward,
             input_grad_s=share * input_grad,
             weight_grad_s=share * weight_grad,
-            fixed_bytes=np.full(len(grid), 1e6),
-            fixed_step_s=np.full(len(grid), 1e-3),
+            fixed_bytes=np.full(len(layouts), 1e6),
+            fixed_step_s=np.full(len(layouts), 1e-3),
             capacity_bytes=capacity_bytes,
         )
 

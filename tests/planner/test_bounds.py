@@ -17,7 +17,7 @@ from meshplan.planner.bounds.split import split_bounds, weighed
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, price_space
 from meshplan.planner.space.legal_layouts import enumerate_space
-from meshplan.planner.stages.row_levels import answer_rows
+from meshplan.planner.stages.row_delays import answer_rows
 from meshplan.planner.stages.solve import FEW, Solver
 
 Problems = Callable[..., StageProblem]
@@ -128,7 +128,7 @@ def test_row_bounds_are_below_every_variant(
     coefficients = price_space(asked, space, pricer(5, 5e7, 2))
     bounds, fits = row_bounds(space, coefficients), row_fits(space, coefficients)
     assert 0 < np.count_nonzero(fits) < len(fits)
-    for row in range(0, len(space.grid), 3):
+    for row in range(0, len(space.layouts), 3):
         for variant in space.variants(row):
             case = stage_problem(space, coefficients, row, variant)
             best = Solver().solve(case, None).plan

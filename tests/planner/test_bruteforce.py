@@ -37,11 +37,11 @@ def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int
     """The best objective over every layout, cut and mix; None if nothing fits."""
     q = question
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
-    if not len(space.grid):
+    if not len(space.layouts):
         return None
     coefficients = price_space(q, space, price)
     best: int | None = None
-    for row in range(len(space.grid)):
+    for row in range(len(space.layouts)):
         for variant in space.variants(row):
             problem = stage_problem(space, coefficients, row, variant)
             for stages in every_plan(problem):
@@ -89,7 +89,20 @@ def random_case(
     asked = replace(asked, pins=parse_pins(pins))
     if not own and draw.random() < 0.3:
         asked = opened(asked, draw.choice(["plain", "any"]))
+    asked = attending(asked, draw.choice(["plain", "plain", "latent", "windowed"]))
     return asked, pricer(seed, draw.choice(CAPACITIES), len(set(pattern)))
+
+
+def attending(asked: Question, how: str) -> Question:
+    """The same, with latent attention or a sliding window in every layer."""
+    if how == "plain":
+        return asked
+    latent = {"q_lora_rank": 32, "kv_lora_rank": 16, "rope_head_dim": 8}
+    own = latent if how == "latent" else {"window": 16}
+    kinds = tuple(
+        replace(kind, attention=replace(kind.attention, **own)) for kind in asked.model.kinds
+    )
+    return replace(asked, model=replace(asked.model, kinds=kinds))
 
 
 def own_rules(named: str) -> dict[str, object]:
@@ -151,12 +164,15 @@ def test_random_cases_cover_what_they_claim(
     question: Callable[..., Question], pricer: Callable[[int, float, int], Pricer]
 ) -> None:
     """The random questions hold answers, refusals, recomputation, mixed layers, chunks, rows that
-    are priced apart for their chunks, and CP-SAT solves.
+    are priced apart for their chunks, latent attention, windows, every engine and CP-SAT solves.
     """
+    latent = windowed = 0
     fits = refused = recomputed = mixed = solves = chunked = apart = 0
     for seed in range(120):
         asked, price = random_case(seed, question, pricer)
         mixed += len(asked.model.kinds) > 1
+        latent += asked.model.kinds[0].attention.is_mla
+        windowed += asked.model.kinds[0].attention.window is not None
         try:
             result = search(asked, price=price)
         except NoLayoutFits:
@@ -169,6 +185,9 @@ def test_random_cases_cover_what_they_claim(
         apart += layout.virtual_stages > 1 and layout.expert_parallel > 1
         solves += result.cpsat_solves
     print(fits, refused, recomputed, mixed, chunked, apart, solves)
-    assert min(fits, refused, recomputed, mixed, chunked) >= 5
+    assert min(fits, refused, recomputed, mixed, chunked, latent, windowed) >= 5
+    seeds = range(BLOCKS * PER_BLOCK)
+    drawn = {random_case(seed, question, pricer)[0].engine.name for seed in seeds}
+    assert drawn == set(engine_names())
     assert apart >= 1
     assert solves >= 8

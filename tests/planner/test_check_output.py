@@ -135,6 +135,16 @@ def test_the_table_is_for_people() -> None:
     assert "x.png" not in text
 
 
+def test_the_table_has_the_range_of_the_step_time() -> None:
+    """Beside the step what 8 of 10 runs take; a finding without a prediction has none."""
+    ranged = replace(FITS, step_time_low_s=1.25, step_time_high_s=1.8)
+    text = as_table([ranged, BAD], width=140)
+    assert "in 8 of 10 runs" in text
+    assert "1.25 s to 1.80 s" in text
+    (row, _) = json.loads(as_json([ranged, BAD]))["findings"]
+    assert (row["step_time_low_s"], row["step_time_high_s"]) == (1.25, 1.8)
+
+
 @pytest.mark.parametrize("name", MACHINE)
 def test_odd_paths_do_not_break_a_format(name: str) -> None:
     """Control characters, lone surrogates and markup in a path leave every document whole."""

@@ -59,10 +59,10 @@ def test_the_search_offers_what_check_accepts(name: str) -> None:
     """Every row's schedules and recompute modes pass the engine's own rules."""
     engine = load_engine(name)
     space = enumerate_space(MODEL, TRAINING, 16, engine, parse_pins({}), 8)
-    grid = space.grid
+    layouts = space.layouts
     seen = set()
-    for row in range(len(grid.zero_stage)):
-        pp, zero = int(grid.pipeline_parallel[row]), int(grid.zero_stage[row])
+    for row in range(len(layouts.zero_stage)):
+        pp, zero = int(layouts.pipeline_parallel[row]), int(layouts.zero_stage[row])
         for variant in space.variants(row):
             seen |= {(variant.schedule, zero, pp, mode) for mode in variant.modes}
     assert seen

@@ -28,7 +28,13 @@ from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.main import app
 from meshplan.planner.report.svg import memory_picture, parts_picture, round_step, timeline_picture
-from meshplan.planner.report.tables import CATEGORIES, folded
+from meshplan.planner.report.tables import (
+    CATEGORIES,
+    folded,
+    memory_line,
+    time_line,
+    unmeasured_line,
+)
 from meshplan.planner.report.timeline import chrome_trace, shortened, step_timeline
 
 ASKED = ask(
@@ -236,6 +242,20 @@ def test_explain_writes_page_and_trace(tmp_path: Path) -> None:
     document = json.loads(runner.invoke(app, ["explain", plan, "--json"]).stdout)
     total = sum(document["time_parts"].values())
     assert total == pytest.approx(document["prediction"]["step_time_s"])
+
+
+def test_ranges_and_what_no_run_covers_are_said() -> None:
+    """Step time and reserved memory with the range of 8 of 10 runs, and why it is wider."""
+    known = predicted(case())
+    beyond = known.model_copy(update={"unmeasured": ("nvfp4", "4,096 GPUs")})
+    assert " in 8 of 10 runs)" in str(time_line(known))
+    assert memory_line(known).startswith("reserved ")
+    assert memory_line(known).endswith(" in 8 of 10 runs)")
+    assert known.reserved_low_bytes < max(s.reserved for s in known.memory)
+    assert unmeasured_line(beyond) == (
+        "no measured run of this engine has nvfp4, 4,096 GPUs: both ranges are wider for it"
+    )
+    assert unmeasured_line(known.model_copy(update={"unmeasured": ()})) == ""
 
 
 def test_parts_have_names_for_people() -> None:

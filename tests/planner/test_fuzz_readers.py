@@ -1,6 +1,6 @@
 """Every reader of files against hostile text: one line, at most two seconds and 500 MB each.
 
-`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 50 unless said (some 900 in all),
+`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 50 unless said (some 1,000 in all),
 10,000 under `HYPOTHESIS_PROFILE=nightly`.
 """
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_plans import CLUSTER, plan_of
+from trainer_texts import FOUNDRY, NEOX
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.config_fields import UnsupportedModel
@@ -103,6 +104,8 @@ FORMATS = {
     "axolotl": (".yml", TRAINERS[:1]),
     "llama-factory": (".yaml", TRAINERS[1:2]),
     "hf-trainer": (".yaml", TRAINERS[2:]),
+    "gpt-neox": (".yml", [NEOX]),
+    "llm-foundry": (".yaml", [FOUNDRY]),
     None: (".yaml", _plans()),
 }
 

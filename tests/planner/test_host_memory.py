@@ -42,9 +42,9 @@ def space_of(q: Question) -> Space:
 @pytest.mark.parametrize("engine", ["generic", "megatron", "deepspeed", "native"])
 def test_everything_stays_on_the_device_unless_asked(engine: str, question: Questions) -> None:
     """No row keeps anything on the host without a pin."""
-    grid = space_of(asked_of(question, engine, {})).grid
-    assert not grid.optimizer_offload.any()
-    assert not grid.activation_offload.any()
+    layouts = space_of(asked_of(question, engine, {})).layouts
+    assert not layouts.optimizer_offload.any()
+    assert not layouts.activation_offload.any()
 
 
 def test_a_pin_opens_and_the_engine_decides(question: Questions) -> None:
@@ -52,15 +52,15 @@ def test_a_pin_opens_and_the_engine_decides(question: Questions) -> None:
     at all.
     """
     space = space_of(asked_of(question, "megatron", BOTH))
-    rows = space.grid.activation_offload.nonzero()[0]
+    rows = space.layouts.activation_offload.nonzero()[0]
     assert len(rows)
-    assert (space.grid.pipeline_parallel[rows] == 1).all()
+    assert (space.layouts.pipeline_parallel[rows] == 1).all()
     assert {v.modes for row in rows for v in space.variants(int(row))} == {(0,)}
-    deepspeed = space_of(asked_of(question, "deepspeed", BOTH)).grid
+    deepspeed = space_of(asked_of(question, "deepspeed", BOTH)).layouts
     assert deepspeed.optimizer_offload.any()
     assert not deepspeed.activation_offload.any()
     native = space_of(asked_of(question, "native", BOTH))
-    assert not native.grid.optimizer_offload.any()
+    assert not native.layouts.optimizer_offload.any()
     assert native.dropped["the engine does not keep this on the host"] > 0
 
 
@@ -126,7 +126,7 @@ def test_what_is_said_of_the_host(use: HostUse, lacks: float, words: str) -> Non
 def test_fractions_are_pinned(text: str, fractions: tuple[float, ...], question: Questions) -> None:
     """Each fraction is tried in a row of its own."""
     asked = asked_of(question, "generic", {"optimizer_offload": text, "zero_stage": "1.."})
-    assert set(space_of(asked).grid.optimizer_offload.tolist()) == set(fractions)
+    assert set(space_of(asked).layouts.optimizer_offload.tolist()) == set(fractions)
 
 
 @pytest.mark.parametrize("text", ["2", "some", "-0.5", "nan", "0..1"])

@@ -20,7 +20,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import FRAMEWORKS, VARIANTS, exporter_named
 from meshplan.executor.launch.slurm import SlurmFailed, batch_script
-from meshplan.executor.launch.torchrun import Job
+from meshplan.executor.launch.torchrun import TorchrunJob
 from meshplan.hardware_profiles.names import MAX_NAME, RULE, checked_name
 from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.limits import MOST
@@ -105,7 +105,7 @@ def test_no_writer_relies_on_the_rule(framework: str, name: str, tmp_path: Path)
 
 def test_a_slurm_script_quotes_what_it_is_given(tmp_path: Path) -> None:
     """A folder or a variable with shell characters stays one word of the sbatch script."""
-    job = Job(module="m", arguments=("$(touch P)",), nodes=1, processes_per_node=1,
+    job = TorchrunJob(module="m", arguments=("$(touch P)",), nodes=1, processes_per_node=1,
               environment={"X": "`touch P`; 'touch P'"})  # fmt: skip
     script = batch_script(job, (), tmp_path / "a$(touch P)b")
     body = "\n".join(line for line in script.splitlines() if not line.startswith("#SBATCH"))
@@ -116,7 +116,7 @@ def test_a_slurm_script_quotes_what_it_is_given(tmp_path: Path) -> None:
 
 def test_a_slurm_option_is_one_line(tmp_path: Path) -> None:
     """A newline in a folder's name would end the directive and start a command."""
-    job = Job(module="m", nodes=1, processes_per_node=1)
+    job = TorchrunJob(module="m", nodes=1, processes_per_node=1)
     with pytest.raises(SlurmFailed, match="one printable line"):
         batch_script(job, (), tmp_path / "a\ntouch P")
 
@@ -186,6 +186,8 @@ HUGE = {
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)), None),
     "aliases under many keys": (".yaml", "parallelism: {tp: 1}\na: &a [" + "1," * 9000 + "]\n"
         + "".join(f"k{i}: *a\n" for i in range(50_000)), "nanotron"),
+    "references without end": (".yaml", "model: {mcore_gpt: true, tensor_model_parallel_size: 1}\n"
+        "x: '${model.mcore_gpt}" + "\u202e" * 200_000 + "'\n", "bridge"),
     "$(( unclosed": (".sh", ARGS + 'X="${X:-' + "$((" * 80_000 + '}"\n', None),
     "variables that double": (".sh", 'A="abcdefgh"\n' + 'A="$A$A"\n' * 20_000 + ARGS, None),
     "arrays that double": (".sh", "A=(x y)\n" + "A+=(${A[@]})\n" * 15_000 + ARGS, None),
@@ -212,6 +214,31 @@ def test_an_input_without_end_is_one_line(tmp_path: Path, case: str) -> None:
     assert re.search(r"more than|at most|or more|parts", finding.text), finding.text
     assert DEFECT not in finding.text
     assert exit_code([finding]) == 2
+
+
+NEMO = "model:\n  mcore_gpt: true\n  tensor_model_parallel_size: 1\n  x0: 8888888888\n"
+REFERENCES = {
+    "texts that double": "".join(f"  x{i}: ${{.x{i - 1}}}${{.x{i - 1}}}\n" for i in range(1, 40)),
+    "squares": "".join(
+        f"  x{i}: ${{multiply:${{model.x{i - 1}}},${{model.x{i - 1}}}}}\n" for i in range(1, 40)
+    ),
+    "a text times a number": "  x1: ${multiply:abcdefgh,9999999999}\n",
+    "references in references": "  x1: " + "${A:-" * 1500 + "}" * 1500 + "\n",
+    "one that contains itself": "  x1: a${model.x2}\n  x2: b${model.x1}\n",
+    "aliases beside": "  x1: ${model.x0}\na: &a [" + "1," * 9000 + "]\n"
+    + "".join(f"k{i}: *a\n" for i in range(8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFERENCES)
+def test_references_of_a_yaml_file_cost_their_number(tmp_path: Path, case: str) -> None:
+    """Each `${...}` is answered once and stays short: no defect, and well under two seconds."""
+    path = tmp_path / "config.yaml"
+    path.write_text(NEMO + REFERENCES[case])
+    start = time.process_time()
+    (finding,) = check_paths([path], tools(), GIVEN, framework="bridge")
+    assert time.process_time() - start < 2
+    assert DEFECT not in finding.text
 
 
 def test_one_file_never_takes_the_report_of_a_folder(tmp_path: Path) -> None:
@@ -316,3 +343,19 @@ def test_words_of_a_model_name_cost_their_number_and_not_its_square(tmp_path: Pa
     start = time.process_time()
     check_paths([path], tools(), GIVEN)
     assert time.process_time() - start < 2
+
+
+def test_experts_that_are_not_there_have_no_degree(tmp_path: Path) -> None:
+    """A dense script may state an expert tensor degree, as Megatron-LM's own tests do (tp2 etp4):
+    it is not looked at; an expert-parallel degree is refused by its name.
+    """
+    path = tmp_path / "train.sh"
+    facts = Settings(cluster=CLUSTER, gpus=8, seq_len=2048, vocab_size=32000)
+    dense = ARGS.replace("size 1 ", "size 2 ", 1) + "--hidden-size 64 --num-attention-heads 8 "
+    dense += "--global-batch-size 64 "
+    path.write_text(dense + "--expert-tensor-parallel-size 4")
+    (finding,) = check_paths([path], tools(), facts)
+    assert finding.verdict == "fits", finding.text
+    path.write_text(dense + "--expert-model-parallel-size 2")
+    (finding,) = check_paths([path], tools(), facts)
+    assert "expert_parallel must be 1, not 2" in finding.text

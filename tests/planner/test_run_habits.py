@@ -210,6 +210,53 @@ def test_one_graph_of_a_step_leaves_the_host_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(
+    ("scopes", "part", "fewer"),
+    [
+        pytest.param("[attn, moe_router, moe_preprocess]", ("attention",), True, id="attention"),
+        pytest.param("mlp", ("mlp",), True, id="mlp"),
+        pytest.param("[moe_router, moe_preprocess]", (), False, id="the router alone: no less"),
+    ],
+)
+def test_graphs_of_parts_of_a_layer(scopes: str, part: tuple[str, ...], fewer: bool) -> None:
+    """Kernels in a graph are issued with it; the host issues the others one by one."""
+    noted = run_of(ROW | {"note": f"CUDA graphs: transformer_engine {scopes}"})
+    assert noted.engine.kernels.graphed == part
+    tuning = load_fit("megatron", "h100-sxm").tuning.model_copy(update={"launch_s": 1e-2})
+    plain, graphed = (step_model(run, tuning).rank_costs[0] for run in (run_of(ROW), noted))
+    assert (graphed.forward.host_s < plain.forward.host_s) == fewer
+
+
+@pytest.mark.parametrize(
+    ("recompute", "note", "layers"),
+    [
+        pytest.param("full layer on 8 of 32 layers", "", 8, id="8 of 32"),
+        pytest.param("selective (every other layer)", "", 16, id="32 / 2"),
+        pytest.param(
+            "selective: fraction of blocks, not stated",
+            "printed HFU/MFU 0.55/0.50 (H100)",
+            10,
+            id="3 (0.55 / 0.50 - 1) x 32 = 9.6",
+        ),
+        pytest.param("selective: fraction of blocks, not stated", "", 0, id="not said"),
+        pytest.param("full", "recompute: full, block, 8 of 32 layers (ACL=8)", 8, id="in a note"),
+        pytest.param("full", "", 32, id="all of them"),
+    ],
+)
+def test_some_layers_are_recomputed(recompute: str, note: str, layers: int) -> None:
+    """Their share is stated, or follows from what the hardware did beside what the model needs."""
+    run = run_of(ROW | {"recompute": recompute, "note": note})
+    assert [stage.full_layers for stage in run.layout.stages] == [layers]
+    assert run.model.num_layers == 32
+
+
+def test_a_share_is_no_more_than_all() -> None:
+    """A cell that makes no sense skips the row."""
+    reason = "recomputed_share is 1.5; it takes a number from 0 to 1"
+    with pytest.raises(SkippedRow, match=re.escape(reason)):
+        row_of(ROW | {"recomputed_share": "1.5"})
+
+
+@pytest.mark.parametrize(
     ("note", "expert_parallel"),
     [
         pytest.param("kernels: TE + DeepEP", 8, id="gcd(128 experts, 8 ranks)"),

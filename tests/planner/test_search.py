@@ -12,7 +12,6 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.search.frontier import gpus_front, time_memory_front
 from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
 from meshplan.planner.search.search import NoLayoutFits, Progress, search
 from meshplan.planner.space.legal_layouts import enumerate_space
@@ -127,11 +126,11 @@ def test_chunks_are_priced_as_chunks() -> None:
     space = enumerate_space(
         asked.model, asked.training, 512, asked.engine, parse_pins({"pipeline_parallel": "8"}), 8
     )
-    for row, chunks in enumerate(space.grid.virtual_stages.tolist()):
+    for row, chunks in enumerate(space.layouts.virtual_stages.tolist()):
         variants = space.variants(row)
         assert variants
         assert all(chunks in (0, min(v.virtual_stages, 2)) for v in variants)
-        away = space.grid.expert_parallel[row] * space.grid.expert_tensor_parallel[row] > 8
+        away = space.layouts.expert_parallel[row] * space.layouts.expert_tensor_parallel[row] > 8
         assert bool(away) == (chunks > 0)
 
 
@@ -150,10 +149,10 @@ def test_a_tied_table_is_held_once_where_both_ends_meet() -> None:
     q = asked
     space = enumerate_space(q.model, q.training, 8, q.engine, q.pins, 8)
     prices = price_space(q, space, closed_form)
-    for row, variants in enumerate(map(space.variants, range(len(space.grid)))):
+    for row, variants in enumerate(map(space.variants, range(len(space.layouts)))):
         assert len({variant.schedule in V_SHAPED for variant in variants}) == 1
         if variants[0].schedule in V_SHAPED:
-            assert space.grid.tensor_parallel[row] == space.grid.tensor_parallel[row - 1]
+            assert space.layouts.tensor_parallel[row] == space.layouts.tensor_parallel[row - 1]
             second_kib = prices.head_state_kib[row - 1] - prices.head_state_kib[row]
             assert second_kib == pytest.approx(prices.embedding_state_kib[row], abs=2)
 
@@ -200,24 +199,5 @@ def test_search_opens_few_of_many(asked: Question, price: Pricer) -> None:
     q = asked
     space = enumerate_space(q.model, q.training, 16, q.engine, q.pins, 8)
     result = search(asked, price=price)
-    assert result.candidates > len(space.grid) > 100
+    assert result.candidates > len(space.layouts) > 100
     assert result.cpsat_solves < result.candidates / 10
-
-
-def test_time_memory_front_trades(asked: Question, price: Pricer) -> None:
-    """Along the front memory falls and time does not; its first point is the optimum."""
-    front = time_memory_front(asked, 4, price)
-    assert front[0].solution.step_time_s == search(asked, price=price).solutions[0].step_time_s
-    assert len(front) >= 2
-    for a, b in pairwise(front):
-        assert b.peak_bytes < a.peak_bytes
-        assert b.solution.step_time_s >= a.solution.step_time_s
-
-
-def test_gpus_front_has_no_dominated_point(question: Questions, pricer: Pricers) -> None:
-    """No point of the front is beaten by a smaller one that is as fast and as cheap."""
-    front = gpus_front(question(PATTERN, 1, 16), (2, 4, 6, 8, 16), pricer(2, 5e7, 2))
-    assert len(front) >= 2
-    for a, b in pairwise(front):
-        assert a.gpus < b.gpus
-        assert b.solution.step_time_s < a.solution.step_time_s

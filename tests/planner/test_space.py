@@ -27,10 +27,10 @@ def space_of(question: Question) -> Space:
 
 def degrees_of(space: Space) -> set[tuple[int, ...]]:
     """(tp, cp, pp, ep, mbs, zero) of each row."""
-    grid = space.grid
+    layouts = space.layouts
     columns = (
-        grid.tensor_parallel, grid.context_parallel, grid.pipeline_parallel,
-        grid.expert_parallel, grid.micro_batch_size, grid.zero_stage,
+        layouts.tensor_parallel, layouts.context_parallel, layouts.pipeline_parallel,
+        layouts.expert_parallel, layouts.micro_batch_size, layouts.zero_stage,
     )  # fmt: skip
     return set(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -69,13 +69,15 @@ def test_space_is_what_check_layout_allows(
 def test_rows_use_all_gpus_and_reach_the_batch(engine: str, question: Questions) -> None:
     """In every engine's space dp tp cp pp is the number of GPUs and mbs dp m the batch, exactly."""
     asked = replace(question((0, 0, 1, 1, 1, 1), 16, 32), engine=load_engine(engine))
-    grid = space_of(asked).grid
-    world = grid.data_parallel * grid.tensor_parallel * grid.context_parallel
-    assert len(grid)
-    assert (world * grid.pipeline_parallel == 16).all()
-    assert (grid.micro_batch_size * grid.data_parallel * grid.num_micro_batches == 32).all()
-    assert np.isin(grid.zero_stage, asked.engine.legality.zero_stages).all()
-    assert (grid.data_parallel * grid.context_parallel % grid.shard_group == 0).all()
+    layouts = space_of(asked).layouts
+    world = layouts.data_parallel * layouts.tensor_parallel * layouts.context_parallel
+    assert len(layouts)
+    assert (world * layouts.pipeline_parallel == 16).all()
+    assert (
+        layouts.micro_batch_size * layouts.data_parallel * layouts.num_micro_batches == 32
+    ).all()
+    assert np.isin(layouts.zero_stage, asked.engine.legality.zero_stages).all()
+    assert (layouts.data_parallel * layouts.context_parallel % layouts.shard_group == 0).all()
 
 
 def test_pins_only_remove(question: Questions) -> None:
@@ -95,16 +97,16 @@ def test_pins_only_remove(question: Questions) -> None:
 def test_pinned_axes_lift_default_ranges(question: Questions) -> None:
     """Tensor parallelism beyond a node and odd micro-batches are there once they are asked for."""
     asked = question((0, 0), 16, 48, kv_heads_divide=False)
-    assert space_of(asked).grid.micro_batch_size.max() == 16
+    assert space_of(asked).layouts.micro_batch_size.max() == 16
     wide = replace(asked, pins=parse_pins({"micro_batch_size": "3"}))
-    assert set(space_of(wide).grid.micro_batch_size.tolist()) == {3}
+    assert set(space_of(wide).layouts.micro_batch_size.tolist()) == {3}
 
 
 def test_a_pinned_tp_keeps_every_expert_tensor_degree(question: Questions) -> None:
     """tp 4 splits experts over 1, 2 or 4 of its ranks, whether or not other tp are allowed."""
     asked = question((0, 1), 16, 16, expert_tensor_parallel=True)
-    pinned = space_of(replace(asked, pins=parse_pins({"tensor_parallel": "4"}))).grid
-    free = space_of(asked).grid
+    pinned = space_of(replace(asked, pins=parse_pins({"tensor_parallel": "4"}))).layouts
+    free = space_of(asked).layouts
     of_four = set(free.expert_tensor_parallel[free.tensor_parallel == 4].tolist())
     assert set(pinned.expert_tensor_parallel.tolist()) == of_four
     assert {1, 4} <= of_four
@@ -126,7 +128,7 @@ def test_every_dropped_row_has_a_reason(question: Questions) -> None:
 def test_one_rank_is_not_chunked(question: Questions) -> None:
     """A single pipeline rank has one variant per set of recompute modes: nothing to interleave."""
     space = space_of(question((0, 0), 2, 4))
-    for row in np.flatnonzero(space.grid.pipeline_parallel == 1):
+    for row in np.flatnonzero(space.layouts.pipeline_parallel == 1):
         assert [v.virtual_stages for v in space.variants(int(row))] == [1]
 
 
@@ -134,9 +136,9 @@ def test_gpipe_stands_back_for_1f1b(question: Questions) -> None:
     """GPipe takes 1F1B's time and more memory: it is a variant only where 1F1B is not."""
     both = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe", "1f1b")))
     alone = space_of(question((0, 0, 0, 0), 4, 8, schedules=("gpipe",)))
-    row = int(np.flatnonzero(both.grid.pipeline_parallel == 2)[0])
+    row = int(np.flatnonzero(both.layouts.pipeline_parallel == 2)[0])
     assert {v.schedule for v in both.variants(row)} == {"1f1b"}
-    row = int(np.flatnonzero(alone.grid.pipeline_parallel == 2)[0])
+    row = int(np.flatnonzero(alone.layouts.pipeline_parallel == 2)[0])
     assert {v.schedule for v in alone.variants(row)} == {"gpipe"}
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from meshplan.costmodels.layout import (
+    InvalidLayout,
     Layout,
     RecomputeModule,
     Schedule,
@@ -15,11 +16,14 @@ from meshplan.costmodels.layout import (
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Optimizer, Precision, Training
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings
+from meshplan.planner.space.engine_rules import check_engine
 
 CHUNKED: dict[Schedule, tuple[int, ...]] = {
     "1f1b": (1,),
@@ -31,6 +35,7 @@ CHUNKED: dict[Schedule, tuple[int, ...]] = {
 }
 MODULES: tuple[RecomputeModule, ...] = ("core_attention", "norm", "mlp")
 CLUSTER = "dgx-h100"
+ENGINES = {name: load_engine(name) for name in engine_names()}
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ ANYTHING = Habits(
     models=(
         *("llama-3.1-70b", "llama-3.2-1b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b"),
         *("deepseek-v3", "gpt3-13b", "gemma-2-9b", "gpt-neox-20b", "gpt-oss-20b"),
+        *("deepseek-v2-lite", "gemma-3-12b", "llama-4-scout", "qwen2-57b-a14b", "olmo-2-7b"),
     ),
     schedules=tuple(CHUNKED),
     zero_stages=(0, 1, 2, 3),
@@ -67,7 +73,26 @@ def model_named(name: str) -> Model:
 
 
 def random_plan(rng: random.Random, habits: Habits) -> Plan:
-    """A plan whose layout obeys `check_layout`, within `habits`."""
+    """A plan whose layout obeys `check_layout`, within `habits`, for one of the engines that run
+    it."""
+    while True:
+        plan = _random_plan(rng, habits)
+        model = model_named(plan.model.name)
+        running = [each for each in ENGINES.values() if _runs(each, plan, model)]
+        if running:
+            return plan.model_copy(update={"engine": rng.choice(running).name})
+
+
+def _runs(engine: Engine, plan: Plan, model: Model) -> bool:
+    """Whether `engine` can run the layout; what its profile does not price may stand."""
+    try:
+        check_engine(plan.layout, model, plan.training, engine)
+    except InvalidLayout:
+        return False
+    return True
+
+
+def _random_plan(rng: random.Random, habits: Habits) -> Plan:
     name = rng.choice(habits.models)
     model = model_named(name)
     wild = habits is ANYTHING

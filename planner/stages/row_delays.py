@@ -11,8 +11,8 @@
 It is a bound since the ways of the rows and of the work may differ. Two plans are mostly as good as
 it: the least work within the rows' levels; and one model of both (a way reaches its row's level).
 Ranks, chunks and what they recompute in one model are `planner.stages.counts`, which is exact but
-proves little by itself: its many ranks hide that they share their rows. Letters as in
-`planner.problem.closed_form`.
+proves little by itself, for the model is symmetric in the ranks.
+Letters as in `planner.problem.closed_form`.
 """
 
 import math
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.packing import at_least
 from meshplan.planner.bounds.recompute import Ranks
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
@@ -46,7 +46,7 @@ class RowAnswer(NamedTuple):
 
 
 def answer_rows(ranks: Ranks, pair: int, below: int | None) -> RowAnswer:
-    """What is known of a split with several rows; an infinite bound: no plan (below `below`)."""
+    """Lower bound and plan of a split with several rows; (infinite, None): none below `below`."""
     problem, bare = ranks.problem, float(ranks.bare[pair])
     most = math.inf if below is None else below
     work = sum(ranks.work_ns(pair, rank) for rank in range(problem.pp))
@@ -70,7 +70,7 @@ def answer_rows(ranks: Ranks, pair: int, below: int | None) -> RowAnswer:
 
 
 def _within(ranks: Ranks, pair: int, levels: list[int]) -> StagePlan | None:
-    """The plan with the least work in rows that last so much longer; None where there is none."""
+    """The plan of least added work whose row r lasts at most `levels[r]` ns longer; else None."""
     ways = []
     for rank in range(ranks.problem.pp):
         found = _work(ranks, pair, rank, levels)
@@ -215,7 +215,7 @@ def _picked(solved: Solved, place: list[Any]) -> int:
 
 
 def _levels(ranks: Ranks, pair: int, row: int) -> Ints:
-    """What the ways to run the chunks of a row take beyond it, ascending."""
+    """The distinct ns by which recomputing choices of a row's chunks exceed the row, ascending."""
     problem = ranks.problem
     beyond = [
         ranks.choices(pair, chunks[row], problem.modes)[0] - free[pair, row]

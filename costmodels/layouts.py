@@ -1,6 +1,6 @@
 """Many layouts at once: the degrees of `Layout` as parallel integer arrays.
 
-The cost formulas take either one `Layout` or a `Grid`; they use the letters that both share, so a
+The cost formulas take either one `Layout` or `Layouts`; they use the letters that both share, so a
 formula is written once and prices one layout or a million.
 """
 
@@ -19,7 +19,7 @@ LARGEST_TABLE = 2**22  # above this a look-up table is slower than sorting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Layouts:
     """Layouts as columns, each of length N. Names are those of `Layout`; stages are decided later.
 
     virtual_stages  1, or 2 for any larger number, where that changes a price; 0 where it does not
@@ -55,9 +55,9 @@ class Grid:
         replica = self.context_parallel * self.tensor_parallel * self.pipeline_parallel
         return self.data_parallel * replica
 
-    def take(self, rows: Ints) -> "Grid":
+    def take(self, rows: Ints) -> "Layouts":
         """The layouts at `rows`."""
-        return Grid(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return Layouts(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:

@@ -1,4 +1,4 @@
-"""Layouts that differ in nothing but prices and micro-batches, so that one array holds them all.
+"""Layouts that differ in prices and micro-batches only, so that one array holds them all.
 
 Letters as in `planner.problem.closed_form`; arrays are [layout, ...].
 """
@@ -8,8 +8,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from meshplan.costmodels.grid import Floats, Ints
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
@@ -19,7 +19,7 @@ from meshplan.planner.space.stage_splits import splits
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pipelines:
-    """What one layout or many run alike, and what they cost.
+    """A pipeline that one layout runs, or many; and their prices.
 
     prices      a row for each, held in memory as the schedule holds them
     modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
@@ -49,12 +49,12 @@ class Pipelines:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Alike(Pipelines):
+class SamePipeline(Pipelines):
     """Layouts of one schedule, ranks, chunks, recompute modes and splits; `m` and prices differ."""
 
     m: Ints
 
-    def take(self, rows: "Ints | slice") -> "Alike":
+    def take(self, rows: "Ints | slice") -> "SamePipeline":
         """Some of them."""
         return replace(self, prices=self.prices.take(rows), m=self.m[rows])
 
@@ -104,7 +104,7 @@ class Alike(Pipelines):
 
     @cached_property
     def least_work_ns(self) -> Ints:
-        """T, by layout."""
+        """Lower bound in ns of one micro-batch's pass through all chunks, by layout."""
         c = self.prices
         layers = c.layer_ns[:, :, list(self.modes)].min(2) @ np.array(self.kind_counts)
         total: Ints = layers + c.embedding_ns + c.head_ns + self.chunks * c.send_ns
@@ -112,36 +112,36 @@ class Alike(Pipelines):
 
     @cached_property
     def least_end_ns(self) -> Ints:
-        """e and the constant, by layout."""
+        """Lower bound in ns of costs once per step, the form's constant included, by layout."""
         c = self.prices
         layers = c.layer_step_ns @ np.array(self.kind_counts)
         mean: Ints = -(-(layers + c.embedding_step_ns + c.head_step_ns) // self.pp)
         return mean + c.fixed_step_ns + self.form.constant_ns
 
 
-def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Variant) -> Alike:
+def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Variant) -> SamePipeline:
     """`rows` of `space`, which have equally many pipeline ranks, run as `variant`."""
-    pp, vpp = int(space.grid.pipeline_parallel[rows[0]]), variant.virtual_stages
-    return Alike(
+    pp, vpp = int(space.layouts.pipeline_parallel[rows[0]]), variant.virtual_stages
+    return SamePipeline(
         prices=coefficients.take(rows).held_as(variant.schedule),
-        m=space.grid.num_micro_batches[rows],
+        m=space.layouts.num_micro_batches[rows],
         schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
         pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
         empty_ends=space.legality.layers_count_ends,
     )  # fmt: skip
 
 
-def end_costs(alike: Alike) -> tuple[Ints, Ints]:
-    """[layout, rank] ns and KiB without a layer."""
-    c, shape = alike.prices, (len(alike), alike.pp)
-    least = c.transient_kib[:, list(alike.modes)].min(1)
-    base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], alike.pp, axis=1)
-    transient = np.repeat(least[:, None], alike.pp, axis=1)
-    (first, at_first), (last, at_last) = alike.ends
-    held = alike.vectors[:, first, at_first]
+def end_costs(same: SamePipeline) -> tuple[Ints, Ints]:
+    """[layout, rank] ns and KiB of a rank that holds no layer."""
+    c, shape = same.prices, (len(same), same.pp)
+    least = c.transient_kib[:, list(same.modes)].min(1)
+    base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], same.pp, axis=1)
+    transient = np.repeat(least[:, None], same.pp, axis=1)
+    (first, at_first), (last, at_last) = same.ends
+    held = same.vectors[:, first, at_first]
     base[:, first] += c.embedding_ns
     static[:, first] += c.embedding_state_kib + held * c.embedding_saved_kib
-    held = alike.vectors[:, last, at_last]
+    held = same.vectors[:, last, at_last]
     base[:, last] += c.head_ns
     static[:, last] += c.head_state_kib + held * c.head_saved_kib
     transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)

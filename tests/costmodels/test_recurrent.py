@@ -1,0 +1,178 @@
+"""Recurrent mixers, indexers and gates: parameters, FLOPs and exchanges worked out by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layout
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import layer_parameters
+from meshplan.costmodels.model.transformer import Attention, Indexer, Layer, Model, Recurrent
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul, Scan
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+
+T, H = 1024, 256
+STATE = Recurrent(
+    kind="a state", heads=8, key_dim=16, value_dim=32, groups=8, chunk=64, inner=256,
+    projections=520, convolution=4, convolved=264, convolution_bias=True, numbers=24,
+)  # fmt: skip
+
+
+def model_of(layer: Layer) -> Model:
+    return Model(name="one", hidden=H, vocab=1000, kinds=(layer,), pattern=(0, 0))
+
+
+def operations(layer: Layer, **degrees: float) -> list[Any]:
+    shares = {"tp": 1.0, "cp": 1.0, "ep": 1.0, "etp": 1.0} | degrees
+    tokens = T / shares["cp"]
+    shard = Shard(
+        seq_len=T, tokens=tokens, tokens_outside=tokens / shares["tp"],
+        sequence_parallel=float(shares["tp"] > 1), **shares,
+    )  # fmt: skip
+    return list(
+        layer_operations(Site(model_of(layer), shard, load_engine("generic").kernels), layer)
+    )
+
+
+def scan_of(layer: Layer, **degrees: float) -> Scan:
+    (found,) = (op for op in operations(layer, **degrees) if isinstance(op, Scan))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mixer", "parameters"),
+    [
+        pytest.param(
+            STATE, 256 * 520 + 256 * 256 + 264 * 5 + 24,
+            id="h p 256 x 520 + out 256 x 256 + conv 264 x (4 + bias) + 24 numbers",
+        ),
+        pytest.param(
+            replace(STATE, low_rank=((16, 256),), convolution=0, convolved=0),
+            256 * 520 + 256 * 256 + 256 * 16 + 16 * 256 + 24, id="+ 256 x 16 + 16 x 256 narrow",
+        ),
+        pytest.param(
+            replace(STATE, selection=48, step_rank=16, convolution=0, convolved=0),
+            256 * 520 + 256 * 256 + 256 * (48 + 16) + 24, id="+ 256 inner x (48 + 16)",
+        ),
+    ],
+)  # fmt: skip
+def test_parameters_of_a_mixer(mixer: Recurrent, parameters: int) -> None:
+    """Projections, what is selected, the convolution and the learnt numbers."""
+    layer = Layer(recurrent=mixer, ffn=512)
+    assert layer_parameters(model_of(layer), layer).recurrent == parameters
+
+
+@pytest.mark.parametrize(
+    ("mixer", "flops"),
+    [
+        pytest.param(
+            STATE, T * 64 * (16 * 8 + 32 * 8) + 4 * T * 16 * 32 * 8,
+            id="t c (n g + v a) + 4 t n v a = 1024 64 (128 + 256) + 4 1024 16 32 8",
+        ),
+        pytest.param(
+            replace(STATE, groups=1), T * 64 * (16 + 32 * 8) + 4 * T * 16 * 32 * 8,
+            id="keys shared by all heads: t c (n + v a)",
+        ),
+        pytest.param(
+            replace(STATE, delta_rule=True),
+            T * 64 * (16 * 8 + 32 * 8) + 4 * T * 16 * 32 * 8
+            + T * 64 * (16 + 32) * 8 + 2 * T * 16 * 32 * 8,
+            id="delta rule: + t c (n + v) a + 2 t n v a",
+        ),
+        pytest.param(replace(STATE, chunk=1), 4 * T * 16 * 32 * 8, id="token by token: 4 t n v a"),
+    ],
+)  # fmt: skip
+def test_flops_of_a_scan(mixer: Recurrent, flops: float) -> None:
+    """Products between the tokens of a chunk, and of each token with the state."""
+    layer = Layer(recurrent=mixer, ffn=512)
+    assert scan_of(layer).forward_flops == flops
+    assert scan_of(layer, tp=4.0).forward_flops == flops / 4
+    assert scan_of(layer, cp=2.0).forward_flops == flops / 2
+
+
+def test_ranks_of_a_sequence_exchange_states() -> None:
+    """Under context parallelism each of two ranks sends a state of 8 x 16 x 32 fp32 numbers."""
+    layer = Layer(recurrent=STATE, ffn=512)
+
+    def states(**degrees: float) -> list[Communication]:
+        return [op for op in operations(layer, **degrees)
+                if isinstance(op, Communication) and op.name == "states"]  # fmt: skip
+
+    (alone,), (split,) = states(), states(cp=2.0)
+    assert alone.forward_count == 0
+    assert (split.forward_count, split.size_bytes) == (1, 2 * 4 * 8 * 16 * 32)
+
+
+def test_tensor_parallel_cuts_whole_recurrent_heads() -> None:
+    """Eight heads of a state are not cut over sixteen ranks."""
+    layer = Layer(recurrent=STATE, ffn=512)
+    layout = Layout(data_parallel=1, tensor_parallel=16, sequence_parallel=True, stages=(Stage(2),))
+    with pytest.raises(
+        InvalidLayout, match="8 recurrent heads do not divide by tensor_parallel 16"
+    ):
+        check_layout(layout, model_of(layer), Training(seq_len=T, global_batch_size=1))
+
+
+def attention(**changes: Any) -> Layer:
+    at = Attention(heads=8, kv_heads=2, head_dim=32, v_head_dim=32, **changes)
+    return Layer(attention=at, ffn=512)
+
+
+@pytest.mark.parametrize(
+    ("gate", "columns"),
+    [
+        pytest.param("head", 8, id="one number for each of 8 heads"),
+        pytest.param("full", 256, id="8 heads x 32"),
+    ],
+)
+def test_a_gate_is_a_projection_of_the_input(gate: Any, columns: int) -> None:
+    """Parameters and FLOPs of the gate come from the same columns."""
+    gated, plain = attention(gate=gate), attention()
+    more = (
+        layer_parameters(model_of(gated), gated).total
+        - layer_parameters(model_of(plain), plain).total
+    )
+    assert more == H * columns
+    (found,) = (op for op in operations(gated) if op.name == "attention_gate")
+    assert found.forward_flops == 2 * T * H * columns
+
+
+def test_sparse_attention_meets_the_chosen_keys_only() -> None:
+    """Of 128 of 1,024 keys a query meets 128 - 128^2 / 2048 on average, its indexer 512."""
+    layer = attention(indexer=Indexer(heads=4, head_dim=16, top_k=128))
+    cores = {op.name: op for op in operations(layer) if isinstance(op, AttentionCore)}
+    assert cores["core_attention"].keys == 128 - 128 * 128 / 2048
+    assert cores["index_scores"].forward_flops == 2 * T * 512 * 4 * (16 + 1)
+
+
+def test_shared_keys_are_projected_once() -> None:
+    """A layer that reads an earlier layer's keys and values projects its queries only."""
+
+    def columns(layer: Layer) -> float:
+        (qkv,) = (op for op in operations(layer) if isinstance(op, Matmul) and op.name == "qkv")
+        return float(qkv.n)
+
+    assert columns(attention()) == 8 * 32 + 2 * 2 * 32
+    assert columns(attention(own_values=False)) == 8 * 32 + 2 * 32
+    assert columns(attention(own_keys=False)) == 8 * 32
+
+
+def test_rare_parts_are_named() -> None:
+    """What frameworks do not have in common is said in words; a plain model has none."""
+    path = Path(__file__).with_name("family_configs.json")
+    counted = json.loads(path.read_text())
+
+    def parts(name: str) -> tuple[str, ...]:
+        return model_from_config(counted[name]["config"], name).rare_parts
+
+    assert parts("llama") == parts("mixtral") == parts("deepseek_v3") == ()
+    assert parts("qwen3_next")[:2] == ("gated DeltaNet layers", "a gate on the attention's output")
+    assert "sparse attention with an indexer" in parts("deepseek_v32")
+    assert "Mamba-2 layers" in parts("nemotron_h")
