@@ -12,7 +12,11 @@ A place looks like this; the commands of a file run in order, in one empty folde
     ```
     <!-- end -->
 
-Wall times differ from run to run and do not count as a difference.
+Wall times differ from run to run and do not count as a difference. A picture is a file beside its
+page, drawn by the command above it; where the words in it are the same, it is the same picture:
+
+    <!-- picture: meshplan sweep ... --plot sweep.svg -->
+    ![text](sweep.svg)
 """
 
 import os
@@ -27,6 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "docs/commands.md")
 PLACE = re.compile(r"<!-- output: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+PICTURE = re.compile(r"<!-- picture: (?P<command>[^\n]+?) -->\n!\[[^\]]*\]\((?P<file>[^)\n]+)\)\n")
 WALL_TIME = re.compile(r"(CP-SAT solves,\s+)\d+\.\d+ s")
 PLAIN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "LANG": "C.UTF-8"}
 
@@ -84,6 +89,20 @@ def timeless(text: str) -> str:
     return WALL_TIME.sub(r"\1", text)
 
 
+def pictures(name: str) -> Iterator[tuple[Path, str]]:
+    """The pictures of the page `name`, each as a file and what its command draws now."""
+    for place in PICTURE.finditer((ROOT / name).read_text(encoding="utf-8")):
+        with tempfile.TemporaryDirectory() as folder:
+            output_of(place["command"], Path(folder))
+            drawn = (Path(folder) / Path(place["file"]).name).read_text(encoding="utf-8")
+        yield (ROOT / name).parent / place["file"], drawn
+
+
+def words_of(picture: str) -> list[str]:
+    """The words that an SVG shows, without where they stand."""
+    return sorted(re.findall(r">([^<>]*\S[^<>]*)</(?:text|tspan)>", picture))
+
+
 def main() -> int:
     """The command; returns its exit code."""
     stale = 0
@@ -97,6 +116,13 @@ def main() -> int:
             print(f"{name}: {command}")
         if "--check" not in sys.argv:
             path.write_text(after, encoding="utf-8")
+        for picture, drawn in pictures(name):
+            known = picture.read_text(encoding="utf-8") if picture.exists() else ""
+            if words_of(known) != words_of(drawn):
+                stale += 1
+                print(f"{name}: {picture.name}")
+                if "--check" not in sys.argv:
+                    picture.write_text(drawn, encoding="utf-8")
     return int(bool(stale) and "--check" in sys.argv)
 
 

@@ -6,6 +6,9 @@ GB = 1e9
 GIB = 2**30
 MIB = 2**20
 TFLOPS = 1e12
+TRILLION = 1e12
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86400.0
 
 
 def format_bytes(size_bytes: float) -> str:

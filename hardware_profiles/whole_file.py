@@ -11,23 +11,24 @@ from pathlib import Path
 NEW_FILE = 0o666  # before the umask, as `open` makes a file
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) to `path`, all or nothing; raises `OSError`.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `content` (text as UTF-8) to `path`, all or nothing; raises `OSError`.
 
-    The text goes to a new file beside `path` first, whose name nobody can know beforehand and that
+    It goes to a new file beside `path` first, whose name nobody can know beforehand and that
     must not exist yet (O_EXCL): a link that someone planted is never followed. An existing file
     keeps its permissions. A device or a pipe (`/dev/stdout`) is written to, not replaced.
     """
+    data = content.encode("utf-8") if isinstance(content, str) else content
     old = _mode(path)
     if old is not None and not stat.S_ISREG(old) and not stat.S_ISDIR(old):
-        with path.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with path.open("wb") as stream:
+            stream.write(data)
         return
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with os.fdopen(handle, "wb") as stream:
             os.fchmod(handle, _permissions(old))
-            stream.write(text)
+            stream.write(data)
         Path(name).replace(path)
     finally:
         Path(name).unlink(missing_ok=True)

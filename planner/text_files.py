@@ -9,8 +9,11 @@ class CannotWrite(ValueError):
     """A file that cannot be written; one line with the path and the reason."""
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` (`hardware_profiles.whole_file`); raises `CannotWrite`."""
+def write_text(path: Path, text: str | bytes) -> None:
+    """Write `text`, or a picture's bytes, to `path` (`hardware_profiles.whole_file`).
+
+    Raises `CannotWrite`.
+    """
     try:
         write_whole(path, text)
     except OSError as error:

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from benchmarks import models_page
-from benchmarks.readme import DOCUMENTS, PLACE, differences, renewed
+from benchmarks.readme import DOCUMENTS, PLACE, differences, pictures, renewed, words_of
 from meshplan.planner.cli.main import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parent.parent
@@ -69,6 +69,15 @@ def test_pasted_outputs_are_current(document: str) -> None:
 def test_the_page_of_models_is_current() -> None:
     """docs/models.md is what its command writes."""
     assert models_page.PAGE.read_text() == models_page.page(), "python -m benchmarks.models_page"
+
+
+def test_pictures_are_current() -> None:
+    """Each picture has the words that its command draws now; `benchmarks.readme` renews it."""
+    found = [each for name in DOCUMENTS for each in pictures(name)]
+    assert found
+    for path, drawn in found:
+        assert len(words_of(drawn)) > 50
+        assert words_of(path.read_text(encoding="utf-8")) == words_of(drawn)
 
 
 @pytest.mark.parametrize("page", PAGES)

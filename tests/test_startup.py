@@ -57,10 +57,11 @@ def test_reading_commands_need_no_solver(command: str) -> None:
 
 
 def test_planning_imports_no_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """plan, explain, check, models, profiles and validate work without torch."""
+    """plan, sweep, explain, check, models, profiles and validate work without torch."""
     plan = str(tmp_path_factory.mktemp("startup") / "plan.yaml")
     calls = [
         ["plan", "tiny-llama", *JOB, "-o", plan],
+        ["sweep", "tiny-llama", *JOB[:-2]],
         ["explain", plan],
         ["check", plan],
         ["models", "tiny-llama"],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.units import format_bytes
+from meshplan.costmodels.units import SECONDS_PER_HOUR, TRILLION, format_bytes
 from meshplan.planner.case.plan_file import Plan, Prediction
 from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, resolve
@@ -19,9 +19,6 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of
 from meshplan.planner.check.fixes import peak_bytes
 from meshplan.planner.check.verdicts import fullest, usable_bytes
-
-TRILLION = 1e12
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ class Command:
 
 COMMANDS = {
     "plan": Command("meshplan.planner.cli.plan:plan", "Plan", "Find the fastest layout that fits."),
+    "sweep": Command(
+        "meshplan.planner.cli.sweep:sweep", "Plan", "Plan every combination of sizes and clusters."
+    ),
     "explain": Command(
         "meshplan.planner.cli.explain:explain", "Plan", "Show why a plan is what it is."
     ),
@@ -69,6 +72,9 @@ EXIT_CODES = {
     "meshplan.planner.case.resolve.MissingFacts": 2,
     "meshplan.planner.case.settings.UnreadableSettings": 2,
     "meshplan.planner.text_files.CannotWrite": 2,
+    "meshplan.planner.sweep.cache.UnreadableCache": 2,
+    "meshplan.planner.sweep.plot.NoPlot": 2,
+    "meshplan.planner.sweep.solve.WorkerDied": 1,
     "meshplan.planner.cli.validate.UnreadableRuns": 2,
     "meshplan.planner.report.dry_run.DryRunFailed": 1,
     "meshplan.planner.search.search.NoLayoutFits": 3,

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from meshplan.planner.answer.answer import plan_of, solve
+from meshplan.planner.answer.answer import TOP, plan_of, solve
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.case.plan_file import write_plan
 from meshplan.planner.cli.progress import SearchLine
@@ -128,7 +128,7 @@ def plan(
     top: Annotated[
         int,
         typer.Option(help="Layouts that differ in kind.", min=1, rich_help_panel=OUTPUT),
-    ] = 3,
+    ] = TOP,
     time_limit: Annotated[
         float | None,
         typer.Option(help="Seconds to search at most.", min=0.0, rich_help_panel=OUTPUT),

@@ -90,7 +90,7 @@ def misfit_lines(question: Question, why: Explanation) -> list[str]:
     if why.nearest is None:
         lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
     else:
-        lines.append(_miss(why.nearest))
+        lines.append(miss_line(why.nearest))
     for pin, fit in why.relaxations.items():
         lines.append(f"without the pin {pin} it fits: {fit.layout.label}")
     if why.on_host:
@@ -112,7 +112,8 @@ def most_asked(question: Question) -> int:
     return max(4 * question.gpus, MOST_GPUS_ASKED)
 
 
-def _miss(nearest: NearestMiss) -> str:
+def miss_line(nearest: NearestMiss) -> str:
+    """What comes closest, and the bytes per GPU that it lacks."""
     return (
         f"the nearest miss, {nearest.layout.label}, lacks {format_bytes(nearest.lacking_bytes)} "
         f"({nearest.lacking_bytes:,.0f} bytes) of {format_bytes(nearest.capacity_bytes)} per GPU"

@@ -95,6 +95,11 @@ def minimum_gpus(
     return None
 
 
+def nearest_miss(question: Question, price: Pricer = closed_form) -> NearestMiss | None:
+    """What comes closest where nothing fits; None if no layout is legal."""
+    return _Memory(question, price).nearest_miss()
+
+
 def explain(
     question: Question, *, most_gpus: int | None = None, price: Pricer = closed_form
 ) -> Explanation:

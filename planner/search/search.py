@@ -36,6 +36,10 @@ class NoLayoutFits(Exception):
     """No legal layout of the question fits; `planner.search.footprint.explain` says what would."""
 
 
+class SearchEnded(NoLayoutFits):
+    """The time limit or Ctrl-C came before any layout was found; one may fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """One layout with its best cut into stages.
@@ -107,10 +111,9 @@ def search(
     enough = (NEAR, MOST_STEPS) if simulate else (0.0, math.inf)
     finished = run.prove(deadline, *enough)
     if not run.best:
-        raise NoLayoutFits(
-            f"no layout of {q.model.name} fits on {q.gpus} GPUs" if finished
-            else "the search was ended before it found a layout that fits"
-        )  # fmt: skip
+        if not finished:
+            raise SearchEnded("the search was ended before it found a layout that fits")
+        raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.gpus} GPUs")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:

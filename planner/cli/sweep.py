@@ -1,0 +1,298 @@
+"""`meshplan sweep`: the proved plan of every combination, and what each costs in days and money."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from meshplan.costmodels.units import SECONDS_PER_HOUR
+from meshplan.hardware_profiles.local_cpu import num_cores
+from meshplan.planner.answer.question import BadQuestion, parse_length
+from meshplan.planner.report.output import console, print_json
+from meshplan.planner.sweep.cache import Cache
+from meshplan.planner.sweep.cells import Answer, Axes, Cell, Fixed, cells_of
+from meshplan.planner.sweep.economics import Failures, Terms
+from meshplan.planner.sweep.outcome import Sweep, document, outcome
+from meshplan.planner.sweep.ranges import count, numbers, run_tokens, words
+from meshplan.planner.sweep.report import csv_text, print_sweep
+from meshplan.planner.sweep.solve import answers
+from meshplan.planner.text_files import CannotWrite, write_text
+
+AXES, RUN, OUTPUT = "The axes: 8,16,64, 8..4096 (doubling) or 8..64+8", "The run", "The answer"
+STDOUT = Path("-")
+
+
+def sweep(
+    gpus: Annotated[str, typer.Option(help="Accelerators.", metavar="RANGE", rich_help_panel=AXES)],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="As `plan` takes it; or --model."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Models.", metavar="LIST", rich_help_panel=AXES)
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Profiles, GPUs, or GPU:PER_NODE:NETWORK.", metavar="LIST", rich_help_panel=AXES
+        ),
+    ] = None,
+    seq_len: Annotated[
+        str | None,
+        typer.Option(help="Tokens of a sequence: 4k..32k.", metavar="RANGE", rich_help_panel=AXES),
+    ] = None,
+    global_batch: Annotated[
+        str | None,
+        typer.Option(help="Sequences per step.", metavar="RANGE", rich_help_panel=AXES),
+    ] = None,
+    global_batch_tokens: Annotated[
+        str | None,
+        typer.Option(help="Or tokens per step: 4M,16M.", metavar="LIST", rich_help_panel=AXES),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="As `plan`.", metavar="LIST", rich_help_panel=AXES)
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Of all cells.", rich_help_panel=RUN)] = "bf16",
+    optimizer: Annotated[str, typer.Option(help="Of all cells.", rich_help_panel=RUN)] = "adamw",
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="Of the whole run, 15T: adds days, GPU-hours.", rich_help_panel=RUN),
+    ] = None,
+    price_per_gpu_hour: Annotated[
+        str | None,
+        typer.Option(
+            help="Adds the cost; one price, or one per cluster.",
+            metavar="LIST",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    mtbf_hours: Annotated[
+        float | None,
+        typer.Option(help="Between failures of one GPU: adds the goodput.", rich_help_panel=RUN),
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float | None,
+        typer.Option(help="That a checkpoint stops the job.", rich_help_panel=RUN),
+    ] = None,
+    restart_seconds: Annotated[
+        float | None,
+        typer.Option(help="From a failure to work; not counted unless said.", rich_help_panel=RUN),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Keeps what is proved; a later sweep resumes.", rich_help_panel=OUTPUT),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes; one per core unless said.", min=1, max=256, rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(help="Seconds per cell at most.", min=0.0, rich_help_panel=OUTPUT),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="One line per cell.", rich_help_panel=OUTPUT)
+    ] = None,
+    json_out: Annotated[
+        Path | None,
+        typer.Option("--json", help="One JSON document ('-': stdout).", rich_help_panel=OUTPUT),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Heatmap and curves (.png, .svg).", rich_help_panel=OUTPUT),
+    ] = None,
+) -> None:
+    """Plan every combination of sizes, models and clusters; name the cheapest, the knee, the front.
+
+    Example: meshplan sweep llama-3.1-8b --gpus 8..512 --cluster dgx-h100 --global-batch 1024
+    """
+    axes = _axes(
+        [*(models or ()), *(words("--model", model) if model is not None else ())],
+        gpus,
+        cluster,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        global_batch_tokens=global_batch_tokens,
+        engine=engine,
+    )
+    terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)
+    prices = _prices(price_per_gpu_hour, len(axes.clusters))
+    _check_outputs(csv, json_out, plot)
+    cells = cells_of(axes, Fixed(precision=precision, optimizer=optimizer))
+    found = _answered(cells, Cache(cache), jobs or num_cores(), time_limit)
+    done = outcome(cells, found, terms, prices)
+    _write(done, _notes(cells), csv, json_out, plot)
+    _end(found, cache)
+
+
+def _axes(
+    models: list[str],
+    gpus: str,
+    cluster: str | None,
+    *,
+    seq_len: str | None,
+    global_batch: str | None,
+    global_batch_tokens: str | None,
+    engine: str | None,
+) -> Axes:
+    """The axes as typed; raises `BadQuestion`."""
+    if not models:
+        raise BadQuestion("say what to train: meshplan sweep llama-3.1-8b, or --model a,b")
+    if cluster is None:
+        raise BadQuestion(
+            "say what to train on: --cluster dgx-h100, or --cluster dgx-h100,dgx-h200"
+        )
+    if (global_batch is None) == (global_batch_tokens is None):
+        raise BadQuestion(
+            "say the batch of one step once: --global-batch 512 (sequences) or "
+            "--global-batch-tokens 4M"
+        )
+    batches: tuple[int | str, ...] = (
+        numbers("--global-batch", global_batch, count("--global-batch"))
+        if global_batch is not None
+        else words("--global-batch-tokens", str(global_batch_tokens))
+    )
+    return Axes(
+        models=tuple(dict.fromkeys(models)),
+        gpus=numbers("--gpus", gpus, count("--gpus")),
+        clusters=words("--cluster", cluster),
+        seq_lens=(None,) if seq_len is None else numbers("--seq-len", seq_len, parse_length),
+        batches=batches,
+        engines=(None,) if engine is None else words("--engine", engine),
+    )
+
+
+def _terms(
+    tokens: str | None,
+    mtbf_hours: float | None,
+    checkpoint_seconds: float | None,
+    restart_seconds: float | None,
+) -> Terms:
+    """What the whole run is to be; raises `BadQuestion`."""
+    if (mtbf_hours is None) != (checkpoint_seconds is None):
+        raise BadQuestion(
+            "failures need both --mtbf-hours (of one GPU) and --checkpoint-seconds: say the other"
+        )
+    if restart_seconds is not None and mtbf_hours is None:
+        raise BadQuestion("--restart-seconds needs --mtbf-hours and --checkpoint-seconds")
+    failures = None
+    if mtbf_hours is not None and checkpoint_seconds is not None:
+        restart_s = restart_seconds
+        failures = Failures(
+            gpu_mtbf_s=_positive("--mtbf-hours", mtbf_hours) * SECONDS_PER_HOUR,
+            checkpoint_s=_positive("--checkpoint-seconds", checkpoint_seconds),
+            restart_s=None if restart_s is None else _positive("--restart-seconds", restart_s),
+        )
+    return Terms(tokens=None if tokens is None else run_tokens(tokens), failures=failures)
+
+
+def _positive(option: str, value: float) -> float:
+    if not LEAST_TERM <= value <= MOST_TERM:
+        raise BadQuestion(f"{option} {value:g} is not between {LEAST_TERM:g} and {MOST_TERM:g}")
+    return value
+
+
+LEAST_TERM, MOST_TERM = 1e-3, 1e9
+
+
+def _prices(text: str | None, num_clusters: int) -> tuple[float | None, ...]:
+    """A price for each cluster; raises `BadQuestion`."""
+    if text is None:
+        return (None,) * num_clusters
+    option = "--price-per-gpu-hour"
+    items = [item.strip() for item in text.split(",")]
+    if len(items) not in (1, num_clusters):
+        raise BadQuestion(
+            f"{option} {text!r} has {len(items)} prices for {num_clusters} clusters; give one for "
+            "all, or one each in the order of --cluster"
+        )
+    try:
+        prices = [float(item) for item in items]
+    except ValueError:
+        raise BadQuestion(f"{option} {text!r} is no number; write 2.5, or 2.5,4") from None
+    for price in prices:
+        _positive(option, price)
+    return tuple(prices * num_clusters if len(prices) == 1 else prices)
+
+
+def _check_outputs(csv: Path | None, json_out: Path | None, plot: Path | None) -> None:
+    """Refuse before the work what could not be written after it; raises `CannotWrite`."""
+    if plot is not None:
+        from meshplan.planner.sweep.plot import check_plot
+
+        check_plot(plot)
+    for path in (csv, json_out, plot):
+        if path is None or path == STDOUT:
+            continue
+        if path.is_dir():
+            raise CannotWrite(f"cannot write {path}: it is a folder")
+        if not os.access(path.parent, os.W_OK):
+            raise CannotWrite(f"cannot write {path}: no such folder, or it may not be written to")
+
+
+def _notes(cells: Sequence[Cell]) -> list[str]:
+    """What was assumed, each once."""
+    notes = (note for cell in cells if cell.asked for note in cell.asked.notes)
+    return list(dict.fromkeys(notes))
+
+
+def _answered(
+    cells: Sequence[Cell], cache: Cache, jobs: int, time_limit_s: float | None
+) -> list[Answer | None]:
+    """The answers, with a bar on a terminal."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    shown = sys.stderr.isatty()
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not shown
+    ) as progress:
+        bar = progress.add_task("planning", total=len(cells))
+        return answers(
+            cells,
+            cache,
+            jobs=jobs,
+            time_limit_s=time_limit_s,
+            told=lambda number: progress.advance(bar, number),
+        )
+
+
+def _write(
+    done: Sweep, notes: Sequence[str], csv: Path | None, json_out: Path | None, plot: Path | None
+) -> None:
+    """The answer on stdout first, so that a file which cannot be written loses nothing."""
+    if json_out == STDOUT:
+        print_json(document(done))
+    else:
+        print_sweep(console(), done, notes)
+        if json_out is not None:
+            write_text(json_out, json.dumps(document(done), indent=1) + "\n")
+    if csv is not None:
+        write_text(csv, csv_text(done))
+    if plot is not None:
+        from meshplan.planner.sweep.plot import draw  # matplotlib is an extra
+
+        draw(done, plot)
+    for path in (csv, json_out, plot):
+        if path is not None and path != STDOUT:
+            print(f"wrote {path}", file=sys.stderr)
+
+
+def _end(found: Sequence[Answer | None], cache: Path | None) -> None:
+    """Exit 1 where Ctrl-C ended the sweep, 3 where no cell has a plan."""
+    left = found.count(None)
+    if left:
+        again = f"--cache {cache} goes on from here" if cache else "--cache FILE would have kept it"
+        print(f"error: ended with {left} of {len(found)} cells open; {again}", file=sys.stderr)
+        raise typer.Exit(1)
+    if not any(each and each.plan for each in found):
+        print("error: no cell has a plan", file=sys.stderr)
+        raise typer.Exit(3)

@@ -1,0 +1,81 @@
+"""The file that a sweep resumes from: the proved answers by the hash of all that they depend on."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from meshplan.planner.sweep.cells import Answer, document_of
+from meshplan.planner.text_files import write_text
+
+FORMAT = "meshplan_sweep_cache"
+VERSION = 1
+SAVE_EVERY_S = 1.0
+"""A killed sweep loses at most what it proved in this time."""
+
+
+class UnreadableCache(ValueError):
+    """A file that is no cache of a sweep; one line with the fix."""
+
+
+class Cache:
+    """Answers by key, written to `path` as a whole; without a path nothing is kept.
+
+    Raises `UnreadableCache` for a file of another kind, which is left as it is.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._documents: dict[str, Any] = _read(path) if path and path.exists() else {}
+        self._saved_s = time.monotonic()
+        self.save()  # a path that cannot be written is said before the work, not after
+
+    def get(self, key: str) -> Answer | None:
+        """What was proved before, None where nothing was."""
+        if key not in self._documents:
+            return None
+        try:
+            return Answer.model_validate(self._documents[key])
+        except ValidationError as error:
+            raise _unreadable(self._path, f"cell {key[:12]}: {error.errors()[0]['msg']}") from None
+
+    def put(self, key: str, found: Answer) -> None:
+        """Keep an answer if it is proved."""
+        if self._path is None or not found.proved:
+            return
+        self._documents[key] = document_of(found)
+        if time.monotonic() - self._saved_s >= SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file; raises `CannotWrite`."""
+        if self._path is None:
+            return
+        document = {FORMAT: VERSION, "cells": self._documents}
+        write_text(self._path, json.dumps(document, separators=(",", ":")) + "\n")
+        self._saved_s = time.monotonic()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise _unreadable(path, "it is no regular file")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from None
+    except (ValueError, RecursionError):
+        raise _unreadable(path, "it is not JSON") from None
+    if not isinstance(document, dict) or document.get(FORMAT) != VERSION:
+        raise _unreadable(path, f"it needs the key {FORMAT!r}: {VERSION}")
+    cells = document.get("cells")
+    if not isinstance(cells, dict):
+        raise _unreadable(path, "it has no cells")
+    return cells
+
+
+def _unreadable(path: Path | None, why: str) -> UnreadableCache:
+    return UnreadableCache(
+        f"--cache {path} is no cache of `meshplan sweep`: {why}; name another file, or remove it"
+    )

@@ -1,0 +1,246 @@
+"""The cells of a sweep: what each asks, and the plan that `meshplan plan` gives for it, or why not.
+
+A cell is one `Arguments`, as if it had been typed for `plan`, and its answer is that plan. A name
+that nobody knows ends the sweep before it starts; what only one combination cannot be (more GPUs
+than a cluster has, tokens that are no whole sequences, a precision that one of the GPUs lacks) is
+that cell's answer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+import meshplan
+from meshplan.hardware_profiles.load import cluster_hash
+from meshplan.hardware_profiles.schema import Frozen
+from meshplan.planner.answer.answer import TOP, plan_of, solve
+from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
+from meshplan.planner.case.plan_file import Plan, content_hash
+from meshplan.planner.report.fit import miss_line
+from meshplan.planner.search.footprint import nearest_miss
+from meshplan.planner.search.search import NoLayoutFits, SearchEnded
+
+MOST_CELLS = 5_000
+PRICING = ("costmodels", "hardware_profiles", "planner")
+"""The packages whose code and data decide what a plan is."""
+Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN", "REFUSED"]
+
+
+class Answer(Frozen):
+    """What became of a cell.
+
+    OPTIMAL     the plan, proved               FEASIBLE  the plan when the time limit came
+    INFEASIBLE  nothing fits, proved           UNKNOWN   the time limit came before any plan
+    REFUSED     the combination is no question
+
+    lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal
+    """
+
+    status: Status
+    plan: Plan | None = None
+    reason: str = ""
+    lacking_bytes: float | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        planned, plan = self.status in ("OPTIMAL", "FEASIBLE"), self.plan
+        if planned != (plan is not None) or (plan and not (plan.prediction and plan.search)):
+            raise ValueError(f"status {self.status} does not go with its plan")
+        return self
+
+    @property
+    def proved(self) -> bool:
+        """Whether a longer search would say the same."""
+        return self.status in ("OPTIMAL", "INFEASIBLE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """The values of each axis; batches are sequences, or tokens as typed. None: as `plan` does."""
+
+    models: tuple[str, ...]
+    gpus: tuple[int, ...]
+    clusters: tuple[str, ...]
+    seq_lens: tuple[int | None, ...] = (None,)
+    batches: tuple[int | str, ...]
+    engines: tuple[str | None, ...] = (None,)
+
+    def __len__(self) -> int:
+        axes = (self.models, self.gpus, self.clusters, self.seq_lens, self.batches, self.engines)
+        total = 1
+        for axis in axes:
+            total *= len(axis)
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line of cells that differ in their GPUs only; None where no cell of it could be read."""
+
+    model: str
+    cluster: str
+    engine: str | None
+    seq_len: int | None
+    global_batch_size: int | None
+
+    @property
+    def job(self) -> tuple[str, int | None, int | None]:
+        """What is trained: cells of one job may run elsewhere, but do the same work."""
+        return self.model, self.seq_len, self.global_batch_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One question of the sweep. `asked` is None where the combination is refused, by `refusal`.
+
+    line           which series it is on       cluster_index  which of the clusters that were named
+    """
+
+    line: int
+    cluster_index: int
+    arguments: Arguments
+    asked: Asked | None
+    refusal: str = ""
+
+
+def series_of(cells: Sequence[Cell]) -> Series:
+    """What the cells of one line have in common, as far as any of them could be read."""
+    known = next((cell for cell in cells if cell.asked is not None), cells[0])
+    a = known.arguments
+    if known.asked is None:
+        return Series(
+            model=a.model,
+            cluster=str(a.cluster),
+            engine=a.engine,
+            seq_len=int(a.seq_len) if a.seq_len else None,
+            global_batch_size=a.global_batch,
+        )
+    q = known.asked.question
+    return Series(
+        model=q.model.name,
+        cluster=str(a.cluster),
+        engine=q.engine.name,
+        seq_len=q.training.seq_len,
+        global_batch_size=q.training.global_batch_size,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """What all cells share."""
+
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    expert_imbalance: float = 1.0
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+
+def cells_of(axes: Axes, fixed: Fixed) -> tuple[Cell, ...]:
+    """Every combination, looked up, GPUs innermost.
+
+    Raises `BadQuestion` where no combination is a question, and the loaders' errors for names.
+    """
+    if len(axes) > MOST_CELLS:
+        raise BadQuestion(
+            f"a sweep of {len(axes):,} cells is more than {MOST_CELLS:,}; sweep fewer values at "
+            "once (one --cache FILE keeps them together)"
+        )
+    found = tuple(_cells(axes, fixed))
+    if all(cell.asked is None for cell in found):
+        raise BadQuestion(found[0].refusal)
+    return found
+
+
+def _cells(axes: Axes, fixed: Fixed) -> Iterator[Cell]:
+    clusters = tuple(enumerate(axes.clusters))
+    lines = product(axes.models, axes.seq_lens, axes.batches, clusters, axes.engines)
+    for line, (model, seq_len, batch, (index, cluster), engine) in enumerate(lines):
+        arguments = Arguments(
+            model=model,
+            gpus=1,
+            cluster=cluster,
+            seq_len=None if seq_len is None else str(seq_len),
+            global_batch=batch if isinstance(batch, int) else None,
+            global_batch_tokens=batch if isinstance(batch, str) else None,
+            precision=fixed.precision,
+            optimizer=fixed.optimizer,
+            expert_imbalance=fixed.expert_imbalance,
+            engine=engine,
+            pins=fixed.pins,
+        )
+        for gpus in axes.gpus:
+            asked, refusal = _looked_up(replace(arguments, gpus=gpus))
+            yield Cell(
+                line=line,
+                cluster_index=index,
+                arguments=replace(arguments, gpus=gpus),
+                asked=asked,
+                refusal=refusal,
+            )
+
+
+def _looked_up(arguments: Arguments) -> tuple[Asked | None, str]:
+    """The question, or why the combination is none."""
+    try:
+        return ask(arguments), ""
+    except BadQuestion as error:
+        return None, str(error)
+
+
+def answer(asked: Asked, time_limit_s: float | None) -> Answer:
+    """The plan that `meshplan plan` gives, or why there is none."""
+    try:
+        result = solve(asked.question, TOP, time_limit_s)
+    except SearchEnded as error:
+        return Answer(status="UNKNOWN", reason=str(error))
+    except NoLayoutFits as error:
+        miss = nearest_miss(asked.question)
+        if miss is None:
+            return Answer(status="INFEASIBLE", reason=str(error))
+        lacking = miss.lacking_bytes
+        return Answer(status="INFEASIBLE", reason=miss_line(miss), lacking_bytes=lacking)
+    return Answer(status=result.status, plan=plan_of(asked, result))
+
+
+def key_of(asked: Asked) -> str:
+    """What an answer depends on, hashed: the whole question with the contents of the cluster's and
+    the engine's profile, the version, and the code and data that price it.
+    """
+    q = asked.question
+    return content_hash(
+        {
+            "version": version("meshplan"),
+            "code": code_hash(),
+            "model": [q.model.name, asked.model_config],
+            "cluster": [asked.cluster_name, cluster_hash(q.cluster)],
+            "gpus": q.gpus,
+            "training": asdict(q.training),
+            "engine": q.engine.model_dump(mode="json"),
+            "pins": q.pins.describe(),
+            "top": TOP,
+        }
+    )
+
+
+@cache
+def code_hash() -> str:
+    """SHA-256 of every file that decides what a plan is."""
+    root, total = Path(meshplan.__file__).parent, sha256()
+    for package in PRICING:
+        for path in sorted((root / package).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                total.update(f"{path.relative_to(root)}\0".encode())
+                total.update(sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def document_of(found: Answer) -> dict[str, Any]:
+    """The answer as a cache keeps it."""
+    return found.model_dump(mode="json")

@@ -1,0 +1,229 @@
+"""A finished sweep: each cell with its answer and cost, and which sizes stand out.
+
+cheapest, knee   of the cells that differ in their GPUs only      (`planner.sweep.economics`)
+front            of all cells of one job, wherever they would run
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from meshplan.planner.answer.explain import needed_bytes
+from meshplan.planner.case.plan_file import said
+from meshplan.planner.sweep.cells import Answer, Cell, Series, series_of
+from meshplan.planner.sweep.economics import (
+    RunCost,
+    Terms,
+    cheapest,
+    front,
+    in_money,
+    knee,
+    run_cost,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One cell of a finished sweep; `answer` is None where Ctrl-C came first."""
+
+    line: int
+    series: Series
+    gpus: int
+    answer: Answer | None
+    cost: RunCost | None = None
+    cheapest: bool = False
+    knee: bool = False
+    front: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """All rows, line by line."""
+
+    rows: tuple[Row, ...]
+    terms: Terms
+
+    @property
+    def lines(self) -> list[list[Row]]:
+        """The rows of each series, in the order asked."""
+        return list(_grouped(self.rows, lambda row: row.line).values())
+
+    @property
+    def jobs(self) -> list[list[Row]]:
+        """The rows of each job, in the order asked."""
+        return list(_grouped(self.rows, lambda row: row.series.job).values())
+
+    @property
+    def planned(self) -> int:
+        """Cells that have a plan."""
+        return sum(row.cost is not None for row in self.rows)
+
+
+def outcome(
+    cells: Sequence[Cell],
+    answers: Sequence[Answer | None],
+    terms: Terms,
+    prices: Sequence[float | None],
+) -> Sweep:
+    """Everything about a sweep; `prices` per GPU-hour by cluster, None where nothing was said."""
+    members = _grouped(cells, lambda cell: cell.line)
+    series = {line: series_of(group) for line, group in members.items()}
+    rows = [
+        Row(
+            line=cell.line,
+            series=series[cell.line],
+            gpus=cell.arguments.gpus,
+            answer=found,
+            cost=_cost(cell, found, terms, prices[cell.cluster_index]),
+        )
+        for cell, found in zip(cells, answers, strict=True)
+    ]
+    return Sweep(rows=tuple(_marked(rows)), terms=terms)
+
+
+def _cost(cell: Cell, found: Answer | None, terms: Terms, price: float | None) -> RunCost | None:
+    if found is None or found.plan is None:
+        return None
+    plan, asked = found.plan, cell.asked
+    assert plan.prediction is not None
+    assert asked is not None
+    if price is None:
+        price = asked.question.cluster.gpu_hour_price
+    return run_cost(
+        plan.cluster.gpus,
+        plan.prediction.step_time_s,
+        plan.training.global_batch_tokens,
+        terms,
+        price,
+    )
+
+
+def _marked(rows: Sequence[Row]) -> list[Row]:
+    """The rows with what stands out marked."""
+    marked = list(rows)
+    for indices in _grouped(range(len(rows)), lambda i: rows[i].line).values():
+        costs = {i: cost for i in indices if (cost := rows[i].cost) is not None}
+        best, bend = cheapest(list(costs.values())), knee(list(costs.values()))
+        for i, cost in costs.items():
+            marked[i] = replace(marked[i], cheapest=cost is best, knee=cost is bend)
+    for indices in _grouped(range(len(rows)), lambda i: rows[i].series.job).values():
+        costs = {i: cost for i in indices if (cost := rows[i].cost) is not None}
+        places = list(costs)
+        for place in front(list(costs.values())):
+            marked[places[place]] = replace(marked[places[place]], front=True)
+    return marked
+
+
+def _grouped(items: Sequence[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    groups: dict[Any, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A row's facts with the units in the keys, the same for CSV and JSON; None: not known."""
+    s, found, cost = row.series, row.answer, row.cost
+    plan = found.plan if found else None
+    prediction, search = (plan.prediction, plan.search) if plan else (None, None)
+    return {
+        "model": s.model,
+        "cluster": s.cluster,
+        "engine": s.engine,
+        "seq_len": s.seq_len,
+        "global_batch_size": s.global_batch_size,
+        "gpus": row.gpus,
+        "status": found.status if found else "OPEN",
+        "label": plan.layout.label if plan else None,
+        "step_time_s": prediction.step_time_s if prediction else None,
+        "step_time_low_s": prediction.step_time_low_s if prediction else None,
+        "step_time_high_s": prediction.step_time_high_s if prediction else None,
+        "mfu": prediction.mfu if prediction else None,
+        "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu if prediction else None,
+        "needed_bytes": needed_bytes(prediction.memory) if prediction else None,
+        "gpu_memory_bytes": prediction.gpu_memory_bytes if prediction else None,
+        "lacking_bytes": found.lacking_bytes if found else None,
+        "bound_s": search.bound_s if search else None,
+        "gap": search.gap if search else None,
+        "tokens_per_s": cost.tokens_per_s if cost else None,
+        "gpu_hours_per_trillion_tokens": _finite(cost.gpu_hours_per_trillion_tokens)
+        if cost
+        else None,
+        "cost_per_trillion_tokens": _finite(cost.cost_per_trillion_tokens) if cost else None,
+        "goodput": cost.goodput if cost else None,
+        "days": cost.days if cost else None,
+        "gpu_hours": cost.gpu_hours if cost else None,
+        "price_per_gpu_hour": cost.price_per_gpu_hour if cost else None,
+        "cost": cost.cost if cost else None,
+        "cheapest": row.cheapest,
+        "knee": row.knee,
+        "front": row.front,
+        "reason": (found.reason if found else "not planned: the sweep was ended") or None,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def document(sweep: Sweep) -> dict[str, Any]:
+    """The sweep as one JSON document; `layout` is what a plan file says of it."""
+    failures = sweep.terms.failures
+    cells = []
+    for row in sweep.rows:
+        plan = row.answer.plan if row.answer else None
+        cells.append({**record(row), "layout": said(plan.layout) if plan else None})
+    return {
+        "meshplan_sweep": 1,
+        "tokens": sweep.terms.tokens,
+        "gpu_mtbf_s": failures.gpu_mtbf_s if failures else None,
+        "checkpoint_s": failures.checkpoint_s if failures else None,
+        "restart_s": failures.restart_s if failures else None,
+        "series": [_standing_out(line) for line in sweep.lines],
+        "fronts": [_front(job) for job in sweep.jobs],
+        "cells": cells,
+    }
+
+
+def _standing_out(line: Sequence[Row]) -> dict[str, Any]:
+    """The sizes of one series that stand out, None where nothing of it has a plan."""
+    s = line[0].series
+    return {
+        "model": s.model,
+        "cluster": s.cluster,
+        "engine": s.engine,
+        "seq_len": s.seq_len,
+        "global_batch_size": s.global_batch_size,
+        "cheapest_gpus": next((row.gpus for row in line if row.cheapest), None),
+        "knee_gpus": next((row.gpus for row in line if row.knee), None),
+    }
+
+
+def _front(job: Sequence[Row]) -> dict[str, Any]:
+    """The cells of one job on its front, the fastest first."""
+    s = job[0].series
+    return {
+        "model": s.model,
+        "seq_len": s.seq_len,
+        "global_batch_size": s.global_batch_size,
+        "cost_in": "money" if in_money(costs_of(job)) else "gpu_hours",
+        "cells": [
+            {"cluster": row.series.cluster, "engine": row.series.engine, "gpus": row.gpus}
+            for row in on_front(job)
+        ],
+    }
+
+
+def on_front(job: Sequence[Row]) -> list[Row]:
+    """The rows of a job that are on its front, the fastest first."""
+    kept = [row for row in job if row.front and row.cost is not None]
+    return sorted(kept, key=lambda row: -row.cost.tokens_per_s if row.cost else 0.0)
+
+
+def costs_of(rows: Sequence[Row]) -> list[RunCost]:
+    """The costs of the rows that have a plan."""
+    return [row.cost for row in rows if row.cost is not None]

@@ -1,0 +1,220 @@
+"""What `sweep` prints and writes: a table for each series, what stands out, and a CSV."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from meshplan.costmodels.units import SECONDS_PER_HOUR, format_bytes, format_count, format_seconds
+from meshplan.planner.report.output import listing
+from meshplan.planner.report.tables import bullets, indented
+from meshplan.planner.sweep.cells import Series
+from meshplan.planner.sweep.economics import RunCost, front, in_money
+from meshplan.planner.sweep.outcome import Row, Sweep, costs_of, on_front, record
+
+WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "no question"}
+"""What is said of a cell that has no plan."""
+LEAST_WIDTH = 90  # characters of a terminal for the layouts to stand beside the figures
+LEAST_LABEL = 24  # characters of a layout before its column wraps
+
+
+def print_sweep(out: Console, sweep: Sweep, notes: Sequence[str]) -> None:
+    """Every series with its table, then what stands out in it, and the front of each job."""
+    for note in notes:
+        out.print(Text(f"assumed: {note}", style="dim"))
+    for number, line in enumerate(sweep.lines):
+        out.print(Text("\n" * (number > 0 or bool(notes)) + title_of(line[0].series), style="bold"))
+        for table in _tables(line, sweep, wide=out.width >= LEAST_WIDTH):
+            out.print(indented(table))
+        out.print(indented(bullets(list(_standing_out(line, sweep)))))
+    for job in sweep.jobs:
+        if sweep.terms.tokens is not None and len({row.line for row in on_front(job)}) > 1:
+            title = f"\n{_front_title(job)}, all of {job[0].series.model}"
+            out.print(Text(title, style="bold"))
+            out.print(indented(_front_table(job)))
+    if sweep.planned:
+        out.print("\n" + _proof(sweep))
+
+
+def _proof(sweep: Sweep) -> str:
+    """What is proved of the plans, as `plan` says it of one."""
+    proved = sum(row.answer is not None and row.answer.status == "OPTIMAL" for row in sweep.rows)
+    rest = sweep.planned - proved
+    if not proved:
+        return f"no plan is proved: a time limit ended {'it' if rest == 1 else f'all {rest}'}"
+    plans = f"{proved} plan{'s' * (proved > 1)} OPTIMAL"
+    claim = f"{plans}: under the closed-form prices no legal layout is faster"
+    return claim + f"; {rest} not proved" * bool(rest)
+
+
+def title_of(series: Series) -> str:
+    """The line of a series above its table."""
+    said = [f"{series.model} on {series.cluster}"]
+    if series.engine:
+        said.append(series.engine)
+    if series.global_batch_size and series.seq_len:
+        said.append(f"{series.global_batch_size:,} sequences of {series.seq_len:,} tokens a step")
+    return ", ".join(said)
+
+
+def _tables(line: Sequence[Row], sweep: Sweep, *, wide: bool) -> Iterator[Table]:
+    """The figures of a series and the layouts, beside each other where there is room."""
+    columns = list(_columns(line, sweep))
+    if wide:
+        yield _table(line, columns, layouts=True, padding=2)
+        return
+    if "cost" in columns:
+        columns.remove("GPU-hours")  # which are the cost by another name
+    planned = [row for row in line if row.cost is not None]
+    if planned:
+        yield _table(planned, columns, layouts=False, padding=1)
+    yield _table(line, (), layouts=True, padding=1)
+
+
+def _table(line: Sequence[Row], columns: Sequence[str], *, layouts: bool, padding: int) -> Table:
+    table = Table(box=None, padding=(0, padding, 0, 0), pad_edge=False)
+    table.add_column("GPUs", justify="right", no_wrap=True)
+    if layouts:
+        table.add_column("layout", min_width=LEAST_LABEL)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in line:
+        words = [Text(_layout(row))] * layouts
+        table.add_row(f"{row.gpus:,}", *words, *_values(row, columns))
+    return table
+
+
+def _columns(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
+    yield from ("step", "MFU", "tokens/s")
+    if sweep.terms.failures:
+        yield "goodput"
+    if sweep.terms.tokens is not None:
+        yield from ("days", "GPU-hours")
+        if any(cost.cost is not None for cost in costs_of(line)):
+            yield "cost"
+
+
+def _layout(row: Row) -> str:
+    """The layout, or in words why there is none."""
+    found = row.answer
+    if found is None:
+        return "not planned: the sweep was ended"
+    if found.lacking_bytes is not None:
+        return f"nothing fits: a GPU lacks {format_bytes(found.lacking_bytes)}"
+    if found.plan is None:
+        return f"{WITHOUT[found.status]}: {found.reason}"
+    marks = [name for name in ("cheapest", "knee") if getattr(row, name)]
+    marks += ["not proved"] * (not found.proved)
+    return found.plan.layout.label + f" ({', '.join(marks)})" * bool(marks)
+
+
+def _values(row: Row, columns: Sequence[str]) -> list[str]:
+    plan = row.answer.plan if row.answer else None
+    if plan is None or plan.prediction is None or row.cost is None:
+        return [""] * len(columns)
+    mfu, cost = plan.prediction.mfu, row.cost
+    shown = {
+        "step": format_seconds(plan.prediction.step_time_s),
+        "MFU": "n/a" if mfu is None else f"{mfu:.1%}",
+        "tokens/s": _short(cost.tokens_per_s),
+        "goodput": "" if cost.goodput is None else f"{cost.goodput:.1%}",
+        "days": days_text(cost),
+        "GPU-hours": "" if cost.gpu_hours is None else _short(cost.gpu_hours),
+        "cost": "" if cost.cost is None else _short(cost.cost),
+    }
+    return [shown[name] for name in columns]
+
+
+def _short(value: float) -> str:
+    """Three digits of `value`."""
+    return format_count(float(f"{value:.3g}"))
+
+
+def _gpus(cost: RunCost) -> str:
+    return f"{cost.gpus:,} GPU{'s' * (cost.gpus > 1)}"
+
+
+def days_text(cost: RunCost) -> str:
+    """Days with as many digits as three; "never" where failures leave no progress."""
+    if cost.days is None:
+        return "never"
+    return f"{cost.days:,.0f}" if cost.days >= 100 else f"{cost.days:.3g}"
+
+
+def _standing_out(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
+    """The cheapest size and the knee of a series, in words."""
+    costs = costs_of(line)
+    if not costs:
+        yield "no size has a plan"
+        return
+    best = next((row.cost for row in line if row.cheapest), None)
+    bend = next((row.cost for row in line if row.knee), None)
+    if best is None or bend is None:
+        yield "no size ever ends: failures come faster than work is kept"
+        return
+    yield f"cheapest: {_gpus(best)}, {_paid(best)}"
+    dearer = bend.gpu_s_per_token / best.gpu_s_per_token - 1
+    quicker = bend.tokens_per_s / best.tokens_per_s
+    than = f", {quicker:.3g} x the tokens/s of the cheapest for {dearer:.1%} more" * (
+        bend.gpus != best.gpus
+    )
+    last = "; it may lie beyond this largest size" * (bend.gpus == max(row.gpus for row in line))
+    yield f"knee (least time x cost): {_gpus(bend)}, {_paid(bend)}{than}{last}"
+    if sweep.terms.tokens is not None:
+        yield f"{_front_title(line)}: {', '.join(f'{c.gpus:,}' for c in _front(line))} GPUs"
+    if failures := sweep.terms.failures:
+        every_s, mtbf_s = failures.interval_s(bend.gpus), failures.job_mtbf_s(bend.gpus)
+        restart = "restarts not counted" * (failures.restart_s is None)
+        yield (
+            f"at the knee a failure every {mtbf_s / SECONDS_PER_HOUR:.3g} h, a checkpoint after "
+            f"every {every_s / 60:.3g} min of work" + f" ({restart})" * bool(restart)
+        )
+
+
+def _paid(cost: RunCost) -> str:
+    """What a size costs, by the most telling figure that is known."""
+    if cost.cost is not None:
+        return f"{days_text(cost)} days, {cost.cost:,.0f}"
+    if cost.gpu_hours is not None:
+        return f"{days_text(cost)} days, {_short(cost.gpu_hours)} GPU-hours"
+    if cost.cost_per_trillion_tokens is not None:
+        return f"{cost.cost_per_trillion_tokens:,.0f} for 1T tokens"
+    return f"{_short(cost.gpu_hours_per_trillion_tokens)} GPU-hours for 1T tokens"
+
+
+def _front(line: Sequence[Row]) -> list[RunCost]:
+    """The sizes of one series that none of its own beats, the fewest GPUs first."""
+    costs = costs_of(line)
+    return sorted((costs[i] for i in front(costs)), key=lambda cost: cost.gpus)
+
+
+def _front_title(rows: Sequence[Row]) -> str:
+    return f"Pareto front of days against {'money' if in_money(costs_of(rows)) else 'GPU-hours'}"
+
+
+def _front_table(job: Sequence[Row]) -> Table:
+    """The cells that no other one beats in both, the fastest first."""
+    table = listing(
+        "days", "cost" if in_money(costs_of(job)) else "GPU-hours", "GPUs", "", left=("",)
+    )
+    for row in on_front(job):
+        cost = row.cost
+        assert cost is not None
+        paid = cost.cost if in_money(costs_of(job)) else cost.gpu_hours
+        where = f"{row.series.cluster}, {row.series.engine}"
+        shown = "n/a" if paid is None else f"{paid:,.0f}"
+        table.add_row(days_text(cost), shown, f"{cost.gpus:,}", where)
+    return table
+
+
+def csv_text(sweep: Sweep) -> str:
+    """One line per cell, the columns of `record`; an unknown figure is empty."""
+    records = [record(row) for row in sweep.rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
