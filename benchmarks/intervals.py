@@ -1,6 +1,7 @@
 """How far predictions are off on runs that the constants have not seen: the intervals of plans.
 
-    python -m benchmarks.intervals        writes hardware_profiles/fits/intervals.csv
+    python -m benchmarks.intervals             writes hardware_profiles/fits/intervals.csv
+    python -m benchmarks.intervals --states    its rows of models with a state alone, in seconds
 
 Runs of an engine are left out in turn and predicted by constants learnt from the rest: a third of
 the layouts at a time, then, where they come from several sources, one whole source at a time. An
@@ -14,13 +15,15 @@ import csv
 import datetime
 import io
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from meshplan.hardware_profiles.intervals import FILE, Ratio
+from meshplan.hardware_profiles.intervals import FILE, STATE, Ratio
+from meshplan.hardware_profiles.intervals import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import (
@@ -44,6 +47,9 @@ ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm
 
 def main() -> None:
     """Write every ratio, and print how many there are of each pool."""
+    if "--states" in sys.argv[1:]:
+        _write([*(each for each in all_ratios() if each.model != STATE), *_of_states()])
+        return
     runs = list(_runs(BUILT_IN))
     engines = {pool.engine for pool in pools(runs)}
     shipped = {engine: found for engine in engines if (found := fits_of(engine))}
@@ -59,6 +65,19 @@ def main() -> None:
         ratios += [
             _ratio(_kind(run, shipped), run, _loaded(run)) for run in _runs(path) if _timed(run)
         ]
+    _write([*ratios, *_of_states()])
+
+
+def _of_states() -> Iterator[Ratio]:
+    """Runs of models with a state, by the constants that load: none was learnt from them. Of any
+    grade, since the published ones seldom state their whole layout.
+    """
+    for run in _runs(BUILT_IN):
+        if run.asked.model == STATE and run.measured.step_time_s and not run.measured.oom:
+            yield _ratio("framework", run, _loaded(run))
+
+
+def _write(ratios: Sequence[Ratio]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Ratio.__annotations__)

@@ -17,7 +17,8 @@ Two kinds of runs count, because a reader's run may be either:
 What no run of the engine covers (the GPU family, the precision, the kind of model, more than
 `FARTHER` times the GPUs of its largest run) cannot be nearer than what is covered: there f is also
 at least that of the left-out sources alone, and where no run of any engine covers it at least that
-of engines without constants. No left-out run confirms that such errors are larger; none of them is
+of engines without constants. Models with a state are asked about by runs of such models alone, none
+of which was ever fitted to. No left-out run confirms that such errors are larger; none of them is
 far outside either (`python -m benchmarks.coverage` counts how often the intervals hold).
 
 `python -m benchmarks.intervals` writes the ratios.
@@ -44,6 +45,7 @@ BORROWED, SAME_ENGINE, FARTHER = 10.0, 2.0, 2.0
 NOISE = 0.03
 """Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
 
+STATE = "state"
 WIDE = "generic"
 """The engine whose constants are learnt from all others."""
 
@@ -117,12 +119,12 @@ class Interval:
 
 def step_time_interval(asked: Asked) -> Interval:
     """Around a step time."""
-    return interval(_shipped("step_time"), asked)
+    return interval(_shipped("step_time", asked.model == STATE), asked)
 
 
 def reserved_interval(asked: Asked) -> Interval:
     """Around the reserved memory."""
-    return interval(_shipped("reserved"), asked)
+    return interval(_shipped("reserved", asked.model == STATE), asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +146,7 @@ def fits_probability(asked: Asked, predicted_bytes: float, has_bytes: float) -> 
     `has_bytes / predicted_bytes`, one more run counted as one that is (as at rank (n + 1) p). A
     half where no run is known.
     """
-    evidence = _shipped("reserved")
+    evidence = _shipped("reserved", asked.model == STATE)
     own, sources = _counted(evidence, asked.engine, asked.gpu)
     runs = [*own, *sources]
     if not runs:
@@ -158,8 +160,9 @@ def fits_probability(asked: Asked, predicted_bytes: float, has_bytes: float) -> 
 
 
 @cache
-def _shipped(what: Quantity) -> Evidence:
-    return evidence_of(ratios(), what)
+def _shipped(what: Quantity, of_states: bool) -> Evidence:
+    """Models with a state are a world of their own: no constant was fitted to any of them."""
+    return evidence_of((each for each in ratios() if (each.model == STATE) == of_states), what)
 
 
 def interval(evidence: Evidence, asked: Asked) -> Interval:

@@ -23,6 +23,7 @@ from statistics import median
 import numpy as np
 
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.tunings import Fit, Tuning, gpu_family
 from meshplan.planner.runs.learning import MEMORY, TIME, Constant, Indices, Problem, layout_of
 from meshplan.planner.runs.runs import Run
@@ -118,12 +119,14 @@ def rivals_of(fits: Mapping[str, Mapping[str, Fit]], pool: Pool, pools: Sequence
 def pools(runs: Iterable[Run]) -> list[Pool]:
     """Each engine on all GPUs, and on each family if there are several.
 
-    Zero-bubble runs are left out: their 1F1B neighbours know the same constants, sooner.
+    Zero-bubble runs are left out: their 1F1B neighbours know the same constants, sooner. So are
+    models with a state, whose error is another's: their scans run at an assumed rate.
     """
     members: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         measured = run.measured.step_time_s and not run.measured.oom
-        if measured and run.layout.schedule not in SLOW_SCHEDULES and run.grade in ("", "A", "B"):
+        plain = run.layout.schedule not in SLOW_SCHEDULES and run.model.kind != STATE
+        if measured and plain and run.grade in ("", "A", "B"):
             for engine in (run.engine.fitted_as or run.engine.name, WIDE):
                 for family in dict.fromkeys(("any", gpu_family(run.cluster.gpu.name))):
                     members[engine, family].append(run)
