@@ -86,7 +86,7 @@ def sweep(
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Keeps what is proved; a later sweep resumes.", rich_help_panel=OUTPUT),
+        typer.Option(help="Keeps the answers; a later sweep resumes.", rich_help_panel=OUTPUT),
     ] = None,
     jobs: Annotated[
         int | None,

@@ -1,4 +1,6 @@
-"""The file that a sweep resumes from: the proved answers by the hash of all that they depend on."""
+"""The file that a sweep resumes from: answers that no time limit cut short, by the hash of all that
+they depend on.
+"""
 
 import json
 import time
@@ -33,7 +35,7 @@ class Cache:
         self.save()  # a path that cannot be written is said before the work, not after
 
     def get(self, key: str) -> Answer | None:
-        """What was proved before, None where nothing was."""
+        """What was answered before, None where nothing was."""
         if key not in self._documents:
             return None
         try:
@@ -42,8 +44,8 @@ class Cache:
             raise _unreadable(self._path, f"cell {key[:12]}: {error.errors()[0]['msg']}") from None
 
     def put(self, key: str, found: Answer) -> None:
-        """Keep an answer if it is proved."""
-        if self._path is None or not found.proved:
+        """Keep an answer if no time limit ended its search."""
+        if self._path is None or not found.final:
             return
         self._documents[key] = document_of(found)
         if time.monotonic() - self._saved_s >= SAVE_EVERY_S:

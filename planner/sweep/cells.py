@@ -36,17 +36,19 @@ Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN", "REFUSED"]
 class Answer(Frozen):
     """What became of a cell.
 
-    OPTIMAL     the plan, proved               FEASIBLE  the plan when the time limit came
+    OPTIMAL     the plan, proved               FEASIBLE  the plan, with the gap that is open
     INFEASIBLE  nothing fits, proved           UNKNOWN   the time limit came before any plan
     REFUSED     the combination is no question
 
     lacking_bytes  of each GPU, in the nearest miss of what is infeasible; None: no layout is legal
+    ended_by_time  the search's time limit came before its work was done
     """
 
     status: Status
     plan: Plan | None = None
     reason: str = ""
     lacking_bytes: float | None = None
+    ended_by_time: bool = False
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -57,8 +59,13 @@ class Answer(Frozen):
 
     @property
     def proved(self) -> bool:
-        """Whether a longer search would say the same."""
+        """Whether nothing is faster, or nothing fits."""
         return self.status in ("OPTIMAL", "INFEASIBLE")
+
+    @property
+    def final(self) -> bool:
+        """Whether the same search would say the same again."""
+        return self.proved or (self.plan is not None and not self.ended_by_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +213,8 @@ def answer(asked: Asked, time_limit_s: float | None) -> Answer:
             return Answer(status="INFEASIBLE", reason=str(error))
         lacking = miss.lacking_bytes
         return Answer(status="INFEASIBLE", reason=miss_line(miss), lacking_bytes=lacking)
-    return Answer(status=result.status, plan=plan_of(asked, result))
+    ended = time_limit_s is not None and result.wall_s >= time_limit_s
+    return Answer(status=result.status, plan=plan_of(asked, result), ended_by_time=ended)
 
 
 def key_of(asked: Asked) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshplan.costmodels.units import SECONDS_PER_HOUR, format_bytes, format_count, format_seconds
+from meshplan.planner.case.plan_file import SearchReport
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.cells import Series
@@ -43,11 +44,17 @@ def _proof(sweep: Sweep) -> str:
     """What is proved of the plans, as `plan` says it of one."""
     proved = sum(row.answer is not None and row.answer.status == "OPTIMAL" for row in sweep.rows)
     rest = sweep.planned - proved
+    gaps = [each.gap for row in sweep.rows if (each := _search(row)) and each.status == "FEASIBLE"]
+    open_gap = f"{rest} not proved, {max(gaps):.1%} from the bound at most" if gaps else ""
     if not proved:
-        return f"no plan is proved: a time limit ended {'it' if rest == 1 else f'all {rest}'}"
+        return open_gap
     plans = f"{proved} plan{'s' * (proved > 1)} OPTIMAL"
-    claim = f"{plans}: under the closed-form prices no legal layout is faster"
-    return claim + f"; {rest} not proved" * bool(rest)
+    claim = f"{plans}: under the event simulation nothing in the space is faster"
+    return claim + f"; {open_gap}" * bool(rest)
+
+
+def _search(row: Row) -> SearchReport | None:
+    return row.answer.plan.search if row.answer and row.answer.plan else None
 
 
 def title_of(series: Series) -> str:
