@@ -8,6 +8,7 @@ global batch    stated, or micro-batches x mbs x dp
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -125,7 +126,7 @@ def resolve(
         training=training,
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
-        notes=(*reading.notes, *unpriced(layout, engine)),
+        notes=(*_replaced(given, reading), *reading.notes, *unpriced(layout, engine)),
     )
 
 
@@ -136,6 +137,17 @@ def check_case(case: Case) -> None:
     check_precision(case.training, case.cluster.gpu)
     unfitted = Setting(case.model, case.training, case.cluster, case.engine, Tuning())
     check_host(unfitted, case.layout)
+
+
+def _replaced(given: Settings, reading: Reading) -> Iterator[str]:
+    """What an option says otherwise than the file."""
+    for name, fact in _facts(given).items():
+        stated = reading.facts.get(name)
+        if stated is not None and stated.value != fact.value:
+            option = FLAGS.get(name, f"--{name}")
+            yield f"{option} {fact.value} instead of the {stated.value} of line {stated.line}"
+        elif name == "model" and stated is None and reading.model_config is not None:
+            yield f"--model {fact.value} instead of the shape that the file states"
 
 
 def _facts(settings: Settings) -> dict[str, Fact]:

@@ -40,6 +40,14 @@ def test_settings_fill_in_and_the_nearest_file_counts(tmp_path: Path, name: str)
     assert check_text(config, text, Settings(gpus=4)).label == "dp4 zero3 mbs4"
 
 
+def test_an_option_that_replaces_what_a_config_states_is_named(tmp_path: Path) -> None:
+    """Flags win over the config, and it is said which of its facts they replaced."""
+    plain = check_text(tmp_path / "train.sh", SCRIPT, GIVEN)
+    asked = check_text(tmp_path / "train.sh", SCRIPT, GIVEN.model_copy(update={"seq_len": 1024}))
+    assert not any("instead of" in note for note in plain.notes)
+    assert any("--seq-len 1024 instead of the 2048 of line 3" in note for note in asked.notes)
+
+
 def test_a_bad_settings_file_is_one_line(tmp_path: Path) -> None:
     """An unknown key of a settings file is named, with the keys that exist."""
     (tmp_path / "meshplan.toml").write_text("gpu = 8\n")
