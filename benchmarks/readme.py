@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "docs/commands.md")
 PLACE = re.compile(r"<!-- output: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 PICTURE = re.compile(r"<!-- picture: (?P<command>[^\n]+?) -->\n!\[[^\]]*\]\((?P<file>[^)\n]+)\)\n")
-WALL_TIME = re.compile(r"(CP-SAT solves,\s+)\d+\.\d+ s")
+WALL_TIME = re.compile(r"((?:CP-SAT solves|simulated),\s+)\d+\.\d+ s")
 PLAIN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "LANG": "C.UTF-8"}
 
 
