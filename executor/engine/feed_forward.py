@@ -126,7 +126,7 @@ class Mixture:
         (logits,) = ColumnLinear.apply(x, None, (self.router,))
         scores, chosen = logits.float().topk(top_k, dim=-1)
         routing = self._routing(chosen)
-        weight = scores.softmax(-1).flatten()[routing.order]
+        weight = self._weights(logits.float(), scores, chosen).flatten()[routing.order]
         token = routing.order // top_k
         rows = AllToAll.apply(x.index_select(0, token), routing.send, routing.receive, group)
         weight = AllToAll.apply(weight, routing.send, routing.receive, group)
@@ -140,6 +140,15 @@ class Mixture:
         y = AllToAll.apply(y, routing.receive, routing.send, group)
         combined: Tensor = Combine.apply(y, token, x.shape[0])
         return combined
+
+    def _weights(self, logits: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
+        """(tokens, top_k): a softmax over the chosen, or over all where the model's file says that
+        the weights of the chosen do not add up to one.
+        """
+        router = self.local.model.numerics.router
+        if router and router.score == "softmax" and router.normalised is False:
+            return logits.softmax(-1).gather(-1, chosen)
+        return scores.softmax(-1)
 
     def _routing(self, chosen: Tensor) -> Routing:
         """Sort (tokens, top_k) choices by expert and agree with the other ranks on the counts."""

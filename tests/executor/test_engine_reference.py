@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.costmodels.model.numerics import Numerics, Rotary
+from meshplan.costmodels.model.numerics import Numerics, Rotary, Router
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.training import Training
 from meshplan.executor.engine.data import Sequences
@@ -45,6 +45,11 @@ MODELS = {
     "latent attention and experts": Model(
         name="deepseek", hidden=32, vocab=64, pattern=(0, 1),
         kinds=(Layer(attention=LATENT, ffn=48), Layer(attention=LATENT, experts=SHARED)),
+    ),
+    "experts whose weights do not add up to one": Model(
+        name="qwen", hidden=32, vocab=64, pattern=(0, 0),
+        kinds=(Layer(attention=GROUPED, experts=SHARED),),
+        numerics=Numerics(router=Router(score="softmax", normalised=False)),
     ),
     "latent attention, stated numerics": Model(
         name="stated", hidden=32, vocab=61, kinds=(Layer(attention=LATENT, ffn=48),),
@@ -133,8 +138,12 @@ class Reference:
         return self.linear(y, f"{name}.down")
 
     def experts(self, x, name, shape):
-        scores, chosen = self.linear(x, f"{name}.router").topk(shape.top_k, -1)
-        share = torch.zeros(*x.shape[:-1], shape.experts).scatter(-1, chosen, scores.softmax(-1))
+        scores = self.linear(x, f"{name}.router").softmax(-1)
+        largest, chosen = scores.topk(shape.top_k, -1)
+        router = self.model.numerics.router
+        if router is None or router.normalised:
+            largest = largest / largest.sum(-1, keepdim=True)
+        share = torch.zeros(*x.shape[:-1], shape.experts).scatter(-1, chosen, largest)
         y = torch.sigmoid(self.linear(x, f"{name}.shared_gate")) * self.dense(x, f"{name}.shared")
         for e in range(shape.experts):
             gate, up = (self.linear(x, f"{name}.{part}.{e}") for part in ("gate", "up"))
