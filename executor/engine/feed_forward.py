@@ -3,6 +3,7 @@
 Routed experts are dropless: each rank routes its own tokens (its part of the sequence under tensor
 parallelism), sends each row to the rank that holds its expert, and gets the weighted result back.
 The router's weight of an expert multiplies inside the expert's activation, before its last matrix.
+Which experts, and with which weights, is the model's own router (`numerics.Router`).
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshplan.costmodels.model.numerics import Router
 from meshplan.costmodels.model.transformer import Experts
 from meshplan.executor.engine.functions import (
     AllToAll,
@@ -72,7 +74,9 @@ class Mixture:
     def __init__(self, local: Local, name: str, shape: Experts) -> None:
         assert local.model.gated, "experts without a gate"
         self.local, self.shape, hidden = local, shape, local.model.hidden
-        self.router = local.whole(f"{name}.router", shape.experts, hidden, shape.router_bias)
+        self.chosen_by = local.model.numerics.router or Router(score="softmax", normalised=True)
+        trained_bias = shape.router_bias and not self.chosen_by.bias
+        self.router = local.whole(f"{name}.router", shape.experts, hidden, trained_bias)
         self.shared = (
             Dense(local, f"{name}.shared", shape.shared_ffn, bias=False)
             if shape.shared_ffn
@@ -124,9 +128,9 @@ class Mixture:
         """The routed experts' part for (tokens, hidden)."""
         top_k, group = self.shape.top_k, self.local.groups.ep
         (logits,) = ColumnLinear.apply(x, None, (self.router,))
-        scores, chosen = logits.float().topk(top_k, dim=-1)
+        chosen, weights = choices(logits.float(), self.chosen_by, top_k)
         routing = self._routing(chosen)
-        weight = self._weights(logits.float(), scores, chosen).flatten()[routing.order]
+        weight = weights.flatten()[routing.order]
         token = routing.order // top_k
         rows = AllToAll.apply(x.index_select(0, token), routing.send, routing.receive, group)
         weight = AllToAll.apply(weight, routing.send, routing.receive, group)
@@ -140,15 +144,6 @@ class Mixture:
         y = AllToAll.apply(y, routing.receive, routing.send, group)
         combined: Tensor = Combine.apply(y, token, x.shape[0])
         return combined
-
-    def _weights(self, logits: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
-        """(tokens, top_k): a softmax over the chosen, or over all where the model's file says that
-        the weights of the chosen do not add up to one.
-        """
-        router = self.local.model.numerics.router
-        if router and router.score == "softmax" and router.normalised is False:
-            return logits.softmax(-1).gather(-1, chosen)
-        return scores.softmax(-1)
 
     def _routing(self, chosen: Tensor) -> Routing:
         """Sort (tokens, top_k) choices by expert and agree with the other ranks on the counts."""
@@ -190,3 +185,32 @@ def _evenly(total: int, parts: int) -> list[int]:
 def _cut(counts: list[int], size: int) -> list[list[int]]:
     """`counts` in lists of `size`."""
     return [counts[start : start + size] for start in range(0, len(counts), size)]
+
+
+def choices(logits: Tensor, router: Router, top_k: int) -> tuple[Tensor, Tensor]:
+    """(tokens, top_k) experts of each token, and their weights.
+
+    The bias that corrects DeepSeek-V3's choice is learnt from the experts' load, not by gradient:
+    it begins at zero, and in the few steps of a run stays there (arXiv 2412.19437, section 2.1.2).
+    """
+    if router.score == "softmax" and router.normalised is not False and not router.groups:
+        largest, chosen = logits.topk(top_k, dim=-1)
+        return chosen, largest.softmax(-1) * (router.scale or 1.0)
+    scores = logits.sigmoid() if router.score == "sigmoid" else logits.softmax(-1)
+    chosen = _of_best_groups(scores, router).topk(top_k, dim=-1).indices
+    weights = scores.gather(-1, chosen)
+    if router.normalised is not False:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return chosen, weights * (router.scale or 1.0)
+
+
+def _of_best_groups(scores: Tensor, router: Router) -> Tensor:
+    """`scores` with those outside of the best groups at zero."""
+    if not router.groups or not router.top_groups:
+        return scores
+    grouped = scores.view(*scores.shape[:-1], router.groups, -1)
+    best = 1 if router.groups_by == "best" else 2
+    of_group = grouped.topk(best, dim=-1).values.sum(-1)
+    kept = torch.zeros_like(of_group).scatter(-1, of_group.topk(router.top_groups).indices, 1.0)
+    masked: Tensor = (grouped * kept.unsqueeze(-1)).flatten(-2)
+    return masked

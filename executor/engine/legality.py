@@ -101,6 +101,11 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     for module in layout.selective_modules if selective else ():
         if module not in RECOMPUTED:
             yield f"selective recompute of {module} is not built; use {', '.join(RECOMPUTED)}"
+    router = model.numerics.router
+    if router and router.weighs_inputs:
+        yield "a router that weighs the inputs of experts is not built"
+    if model.numerics.rotary.share != 1.0:
+        yield f"rotary positions on {model.numerics.rotary.share:g} of a head are not built"
     for part in model.rare_parts:
         yield f"{part}: not built"
     for kind in model.kinds:

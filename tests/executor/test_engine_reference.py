@@ -4,6 +4,8 @@ The parity suite compares layouts with one process; this compares one process wi
 the engine's own backward passes are checked against somebody else's.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -50,6 +52,12 @@ MODELS = {
         name="qwen", hidden=32, vocab=64, pattern=(0, 0),
         kinds=(Layer(attention=GROUPED, experts=SHARED),),
         numerics=Numerics(router=Router(score="softmax", normalised=False)),
+    ),
+    "DeepSeek-V3's router": Model(
+        name="sigmoid", hidden=32, vocab=64, pattern=(0, 0),
+        kinds=(Layer(attention=LATENT, experts=replace(SHARED, experts=8, shared_gate=True)),),
+        numerics=Numerics(router=Router(
+            score="sigmoid", normalised=True, bias=True, groups=4, top_groups=2, scale=2.5)),
     ),
     "latent attention, stated numerics": Model(
         name="stated", hidden=32, vocab=61, kinds=(Layer(attention=LATENT, ffn=48),),
@@ -138,11 +146,22 @@ class Reference:
         return self.linear(y, f"{name}.down")
 
     def experts(self, x, name, shape):
-        scores = self.linear(x, f"{name}.router").softmax(-1)
-        largest, chosen = scores.topk(shape.top_k, -1)
-        router = self.model.numerics.router
+        router, logits = self.model.numerics.router, self.linear(x, f"{name}.router")
+        sigmoid = router is not None and router.score == "sigmoid"
+        scores = 1 / (1 + (-logits).exp()) if sigmoid else logits.softmax(-1)
+        allowed = scores
+        if router is not None and router.groups:
+            of_group = torch.stack([
+                part.sort(-1).values[..., -2:].sum(-1) for part in scores.chunk(router.groups, -1)
+            ], -1)  # fmt: skip
+            worst = of_group.sort(-1).values[..., -router.top_groups].unsqueeze(-1)
+            inside = (of_group >= worst).repeat_interleave(shape.experts // router.groups, -1)
+            allowed = scores.masked_fill(~inside, float("-inf"))
+        chosen = allowed.topk(shape.top_k, -1).indices
+        largest = scores.gather(-1, chosen)
         if router is None or router.normalised:
             largest = largest / largest.sum(-1, keepdim=True)
+        largest = largest * ((router and router.scale) or 1.0)
         share = torch.zeros(*x.shape[:-1], shape.experts).scatter(-1, chosen, largest)
         y = torch.sigmoid(self.linear(x, f"{name}.shared_gate")) * self.dense(x, f"{name}.shared")
         for e in range(shape.experts):
