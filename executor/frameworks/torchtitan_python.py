@@ -20,7 +20,7 @@ from meshplan.executor.frameworks.torchtitan_names import (
     model_named,
     model_of_function,
 )
-from meshplan.planner.case.limits import MAX_COUNT, check_size
+from meshplan.planner.case.limits import MAX_COUNT, check_lines, check_size
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _SECTION = {
@@ -95,6 +95,7 @@ def _model_lines(answer: Answer, flavor: Flavor) -> list[str]:
 def read_python(text: str) -> dict[str, Fact]:
     """Facts by TOML's names (`parallelism.tensor_parallel_degree`); raises `UnreadableConfig`."""
     check_size(text, "a Python file")
+    check_lines(text)
     try:
         tree = ast.parse(text)
     except SyntaxError as error:

@@ -14,6 +14,7 @@ from meshplan.costmodels.training import MOST_IMBALANCE, MOST_SEQ_LEN, MOST_SEQU
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_BYTES = 2 * 2**20  # the largest published configs are a few KiB; plans of 1000 stages 100 KiB
+MAX_LINE = 10_000  # characters of a line of Python
 MAX_PROGRAM_BYTES = 2**18  # of a script or a Python file, which cost more to read than data does
 MAX_ENTRIES = 100_000  # a training config has hundreds; YAML aliases can multiply a few lines
 MAX_REFERENCES = 10_000  # characters of entries with `${...}`; a published file has 4,220
@@ -58,6 +59,15 @@ def check_size(text: str, kind: str, most_bytes: int = MAX_PROGRAM_BYTES) -> Non
             f"{kind} of {len(text)} characters; at most {most_bytes} are read: keep the arguments "
             "in a file of their own"
         )
+
+
+def check_lines(text: str) -> None:
+    """Refuse Python with a longer line than `MAX_LINE`: its parser keeps every beginning of a
+    dotted name, so 60,000 characters of `a.a.a` take 1 GB. Raises `UnreadableConfig`.
+    """
+    longest = max(map(len, text.replace("\\\n", "").splitlines()), default=0)
+    if longest > MAX_LINE:
+        raise UnreadableConfig(f"a line of {longest} characters; at most {MAX_LINE} are read")
 
 
 def check_yaml(text: str) -> None:

@@ -19,12 +19,14 @@ from typer.testing import CliRunner
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import FRAMEWORKS, VARIANTS, exporter_named
+from meshplan.executor.frameworks.torchtitan_python import read_python
 from meshplan.executor.launch.slurm import SlurmFailed, batch_script
 from meshplan.executor.launch.torchrun import TorchrunJob
 from meshplan.hardware_profiles.names import MAX_NAME, RULE, checked_name
 from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.limits import MOST
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import DEFECT, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
@@ -228,6 +230,14 @@ REFERENCES = {
     "aliases beside": "  x1: ${model.x0}\na: &a [" + "1," * 9000 + "]\n"
     + "".join(f"k{i}: *a\n" for i in range(8)),
 }  # fmt: skip
+
+
+def test_a_dotted_name_of_python_has_an_end() -> None:
+    """CPython's parser keeps every beginning of `a.a.a`: sixty kilobytes would take a gigabyte."""
+    start = time.process_time()
+    with pytest.raises(UnreadableConfig, match="at most 10000 are read"):
+        read_python("from torchtitan." + "a." * 30_000 + "b import c\n")
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("case", REFERENCES)
