@@ -161,7 +161,11 @@ def _filling(near: Settings, reading: Reading) -> dict[str, Fact]:
     """
     known: set[str] = {"gpus"} if "data_parallel" in reading.facts else set()
     known |= {"model"} if reading.model_config is not None else set()
-    known |= set(_BATCH) if sum(name in reading.facts for name in _BATCH) >= 2 else set()
+    stated = [name for name in _BATCH if name in reading.facts]
+    if len(stated) >= 2:
+        known |= set(_BATCH)
+    elif stated == ["num_micro_batches"] and near.micro_batch_size:
+        known |= {"global_batch_size"}  # two of the three determine the batch; a third may deny it
     return {name: fact for name, fact in _facts(near).items() if name not in known}
 
 

@@ -185,3 +185,15 @@ def test_a_launcher_that_names_another_file_is_skipped_in_a_folder(tmp_path: Pat
         (finding,) = check_paths([path], TOOLS, GIVEN)
         assert finding.verdict == verdict
         assert "check 'ds_config.json' instead" in finding.text
+
+
+def test_a_settings_file_does_not_deny_what_a_config_accumulates(tmp_path: Path) -> None:
+    """Eight micro-batches of a config and one sequence each of the settings file are a batch of 64
+    on 8 GPUs, whatever global batch the settings file says for the others."""
+    table = 'model = "llama-3.2-1b"\nseq_len = 2048\ngpus = 8\n'
+    table += "micro_batch_size = 1\nglobal_batch_size = 512\n"
+    (tmp_path / "meshplan.toml").write_text(table)
+    text = '{"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": 8}'
+    finding = check_text(tmp_path / "ds.json", text, GIVEN)
+    assert finding.verdict in ("fits", "does not fit"), finding.text
+    assert finding.label == "dp8 zero1 mbs1"
