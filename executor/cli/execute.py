@@ -150,6 +150,10 @@ class Where:
     started: bool
 
 
+FIRST_HOST = "FIRST_HOST:29500"
+"""Stands in a printed command for what only its reader knows."""
+
+
 def _settings(plan: Plan, starter: Starter, where: Where) -> RunSettings:
     """Preflight: where the ranks go, and what the user should know before they start."""
     by_hand = starter.launcher is Launcher.torchrun
@@ -165,8 +169,9 @@ def _settings(plan: Plan, starter: Starter, where: Where) -> RunSettings:
     for_cpus = priced_by is not None and priced_by.gpu.vendor == "cpu"
     if found and for_cpus:
         found = found.as_cpu()
-    nodes = where.nodes or (1 if by_hand else nodes_of(plan, priced_by))
-    placement = place(plan, nodes, found)
+    here = by_hand and where.started
+    nodes = where.nodes or (1 if here or for_cpus else nodes_of(plan, priced_by))
+    placement = place(plan, nodes, found if where.started or nodes == 1 else None)
     if found and where.started:
         if where.data is not None:
             check_data(where.data)
@@ -176,7 +181,7 @@ def _settings(plan: Plan, starter: Starter, where: Where) -> RunSettings:
     return RunSettings(
         placement=placement,
         starter=starter,
-        rendezvous=where.rendezvous,
+        rendezvous=where.rendezvous or (FIRST_HOST if by_hand and nodes > 1 else None),
         device="cpu" if for_cpus else "cuda",
         versions=_versions(found),
         gpu=priced_by.gpu.name if priced_by else None,

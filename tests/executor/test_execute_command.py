@@ -138,6 +138,9 @@ def test_slurm_gets_the_nodes_that_the_ranks_fill(tmp_path: Path) -> None:
         printed = CliRunner().invoke(APP, [*asked, *options]).output
         assert f"#SBATCH --nodes={nodes}\n" in printed
         assert f"--nproc-per-node={each} " in printed
+    by_hand = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--print"]).output
+    assert "--nnodes=2 " in by_hand
+    assert "--rdzv-endpoint=FIRST_HOST:29500 " in by_hand
 
 
 @pytest.mark.parametrize(
