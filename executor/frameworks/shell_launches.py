@@ -18,13 +18,10 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
             found.setdefault(tuple(str(word.value) for word in words), words)
     if found:
         return list(found.values())
-    rest = [
-        Fact(text, fact.line)
-        for values in script.variables.values()
-        for fact in values
-        for text in str(fact.value).split()
-        if any(known(word) for value in values for word in str(value.value).split())
-    ]
+    rest: list[Fact] = []
+    for values in script.variables.values():
+        said = [Fact(text, fact.line) for fact in values for text in str(fact.value).split()]
+        rest += said if any(known(str(word.value)) for word in said) else []
     return [rest] if rest else []
 
 
