@@ -28,6 +28,10 @@ TOKENS = 64
 WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten._grouped_mm")
 OTHERS = ("aten.bmm", "aten.baddbmm")
 NOT_SIZES = ("id2label", "label2id", "transformers_version", "architectures", "_name_or_path")
+WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
+"""Multimodal: the towers are counted by transformers and left out by us."""
+GATES_IN_BLOCKS = ("recurrent_gemma",)
+"""Products with weights that torch counts among the others."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},

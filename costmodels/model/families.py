@@ -103,7 +103,7 @@ FAMILIES: dict[str, Family] = {
         head_dim=128,
         mixers=layers.slides_but_each(4, first=True),
     ),
-    "apertus": Family(gated=False, qk_norm="head", numbers=rules.moments),
+    "apertus": Family(gated=False, qk_norm="head", numbers=rules.activation_numbers),
     "exaone4": replace(
         PLAIN, qk_norm="head", mixers=layers.slides_but_each(4, "sliding_window_pattern")
     ),
@@ -171,7 +171,7 @@ FAMILIES: dict[str, Family] = {
         qk_norm="head",
         gate="head",
         further_norms=2,
-        numbers=rules.head_biases,
+        numbers=rules.one_per_head,
         adjust=rules.doge,
     ),
     # GPT and its heirs
@@ -407,7 +407,7 @@ FAMILIES: dict[str, Family] = {
         head_dim=128,
         qk_norm="head",
         gate="full",
-        numbers=rules.head_biases,
+        numbers=rules.one_per_head,
         mixers=layers.slides_but_each(6),
         experts=Routed(layers=layers.after_leading("first_k_dense_replace", default=3)),
     ),

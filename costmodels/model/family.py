@@ -38,11 +38,16 @@ Names = tuple[str, ...]
 class Routed:
     """The experts of a family.
 
+    experts, top_k, ffn   the fields of their number, of those that a token visits, of their width
+    dense_ffn     the fields of the width of this model's layers without experts
     layers        which layers have them, where no `mlp_layer_types` lists it
     shared        number of shared experts, each as wide as a routed one
     shared_width  or their whole width; `shared_is_ffn`: as wide as a routed one
+    shared_gate   a sigmoid gate (hidden x 1) on the shared experts' output
     latent        the field of the latent width that experts work in
     router_bias   one learnt bias per expert that is a parameter of the module
+    bias          biases of the experts' own products
+    further_norms   norms of the hidden width that only layers with experts have
     """
 
     experts: Names = ("n_routed_experts", "num_experts", "num_local_experts")
@@ -71,13 +76,20 @@ class Family:
     kv_heads, kv_default   the field, and what its absence means; None: as many as query heads
     qkv_bias, out_bias, mlp_bias   biases of the projections
     qk_norm, qk_normed   norms over queries and keys, where `qk_normed`
-    gate, sinks    see `Attention`; `sinks_on` the layers that have them
+    gate, sinks    see `Attention`; the gate is there where `gated_output`; `sinks_on` the words of
+                   the layers that have sinks
     mixers         which layers slide or have a state, where no list says it
+    parts          for each layer its mixer and its feed-forward, where one field says both
     listed_as      the fields of such a list
     window         the field of the window's width
     recurrent      the kind of those with a state
     ffn, ffn_per_hidden   width of the dense feed-forward: the field, and the multiple of the hidden
                    size that its absence means, 0: it must be there
+    ffn_of         the width, where it is worked out from several fields
+    gated          the feed-forward has a gate (three products instead of two)
+    norm, norms    the kind, and how many a layer has; `more_norms` (field, default, number): that
+                   number where the field is true
+    embedding_norm, final_norm   norms before the first and after the last layer
     parallel       attention and feed-forward read one norm's output (or two norms', `norms` 2)
     positions      the field of the rows of learnt positions, and rows beyond it
     overrides      per attention word, fields that other ones replace (Gemma 4's wider heads)

@@ -11,7 +11,7 @@ from meshplan.costmodels.model.config_fields import Fields
 from meshplan.costmodels.model.transformer import Layer, Model
 
 
-def moments(f: Fields) -> int:
+def activation_numbers(f: Fields) -> int:
     """Two learnt numbers in each layer's activation (xIELU)."""
     return 2
 
@@ -27,7 +27,8 @@ def sub_norm(f: Fields) -> int:
     return f.count("intermediate_size")
 
 
-def head_biases(f: Fields) -> int:
+def one_per_head(f: Fields) -> int:
+    """One learnt number for each query head of a layer."""
     return f.heads
 
 

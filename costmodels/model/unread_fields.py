@@ -79,7 +79,8 @@ SIZE_OF_NOTHING = re.compile(
     r"(^_|token|label|dropout|pdrop|init|std|eps|rope|theta|scal|factor|coef|multiplier|alpha|beta|"
     r"loss|jitter|act|kernel|cache|chunk|dtype|precision|quant|parallel|image|video|audio|vision|"
     r"max_|time_step|logit|norm|group|capacity|summary|use_|output_|return_|num_labels|base|ep_size|"
-    r"version|map|class|rotary|qk_head_dim|n_ctx|block_dim|conv_dim|layer_switch|index_|keep_window|seq|prefix|problem|train|file|_id$|_fn$|_type$|method|temperature|mode)"
+    r"version|map|class|rotary|qk_head_dim|n_ctx|block_dim|conv_dim|layer_switch|index_|"
+    r"keep_window|seq|prefix|problem|train|file|_id$|_fn$|_type$|method|temperature|mode)"
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.families import GATES_IN_BLOCKS, WITH_TOWERS
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
@@ -31,7 +32,6 @@ PUBLISHED: dict[str, Any] = json.loads(
 )
 BUFFERS = {"deepseek_v3": 58 * 256}
 """DeepSeek-V3's correction biases: tensors of its checkpoint, buffers and no parameters there."""
-WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
 EXACT = sorted(set(CONFIGS) - set(WITH_TOWERS))
 READ_BY_ALL = """vocab_size hidden_size num_hidden_layers num_attention_heads n_embd n_embed d_model
     n_head n_heads n_layer n_layers num_layers num_blocks num_heads attention_heads embedding_dim
@@ -80,8 +80,9 @@ def test_ranks_hold_a_layer_together(name: str) -> None:
 
 
 TOKENS = 64
-COUNTED = [name for name in EXACT if "weight_flops" in CONFIGS[name]]
-GATES_IN_BLOCKS = ("recurrent_gemma",)  # products with weights that torch counts among the others
+COUNTED = [
+    name for name in EXACT if "weight_flops" in CONFIGS[name] and name not in GATES_IN_BLOCKS
+]
 
 
 def flops_of(name: str) -> tuple[float, float, bool]:
@@ -103,7 +104,7 @@ def flops_of(name: str) -> tuple[float, float, bool]:
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(COUNTED) - set(GATES_IN_BLOCKS)))
+@pytest.mark.parametrize("name", COUNTED)
 def test_flops_are_those_that_torch_counts(name: str) -> None:
     """Products with weights within 0.1 % of torch's FLOP counter; attention too, where no state
     adds products of its own."""
