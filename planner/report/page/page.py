@@ -165,7 +165,7 @@ def _memory(plan: Plan, model: StepModel, timeline: StepTimeline) -> str:
 
 
 BUTTONS = {
-    "first": "Readable", "period": "One steady period", "whole": "Whole step", "start": "Start",
+    "first": "Close-up", "period": "One steady period", "whole": "Whole step", "start": "Start",
     "end": "End", "left": "\u25c0", "right": "\u25b6", "closer": "+", "farther": "\u2212",
 }  # fmt: skip
 SPOKEN = {"left": "earlier", "right": "later", "closer": "zoom in", "farther": "zoom out"}
