@@ -36,14 +36,14 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
     for (_, points), colour in drawn:
         measured, predicted = zip(*points, strict=True)
         axes.scatter(measured, predicted, s=8, alpha=0.5, color=colour, linewidths=0)
-    drawn.sort(key=lambda each: median(each[0][1]))
+    drawn.sort(key=lambda each: median(measured for measured, _ in each[0][1]))
     for index, ((name, points), colour) in enumerate(drawn):
         measured, predicted = zip(*points, strict=True)
         axes.annotate(
             f"{name} ({len(points)})", (median(measured), median(predicted)),
             xytext=(0.68, 0.08 + 0.055 * index), textcoords="axes fraction", color=colour,
             fontsize=9, fontweight="bold", va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5)},
         )  # fmt: skip
     limits = axes.get_xlim()
     for factor in (0.8, 1.0, 1.25):
