@@ -10,16 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.step.step import StepModel
 from meshplan.planner.answer.explain import needed_bytes, notches, runs
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case
 
 MOST_ALTERNATIVES = 48
-MOST_ACTIONS = 20_000
+MOST_ACTIONS = 10_000
 """Of the schedules that are new to the simulation, together: some 10 us each, so that the page of a
 deep pipeline stays fast. A layout whose schedule is known costs a tenth.
 """
+MOST_STAGES = 1_600
+"""Virtual stages of all of them: each has its own memory to be added up."""
 FAR = 1.6  # times the memory of the GPU: beyond it nobody tries
 
 
@@ -42,18 +45,20 @@ def alternatives_of(plan: Plan, case: Case) -> tuple[Alternative, ...]:
     """The plan first, then the others, each once."""
     found: list[Alternative] = []
     known: set[tuple[object, ...]] = set()
-    left, always = MOST_ACTIONS, 1 + len(plan.runners_up)
+    actions_left, stages_left = MOST_ACTIONS, MOST_STAGES
     for index, layout in enumerate(_layouts(plan, case)):
         moved = replace(case, layout=layout)
-        schedule = _schedule(moved)
-        actions = 0 if index < always or schedule in known else _actions(moved)
-        needed = needed_bytes(stage_memory(step_model_of(moved)))
-        if actions <= left and (index < always or needed <= FAR * case.cluster.capacity_bytes):
-            left -= actions
-            known.add(schedule)
-            found.append(_timed(moved, needed))
-        if len(found) == MOST_ALTERNATIVES:
+        always, schedule = index <= len(plan.runners_up), _schedule(moved)
+        actions = 0 if always or schedule in known else _actions(moved)
+        stages_left -= len(layout.stages)
+        if not always and (stages_left < 0 or len(found) == MOST_ALTERNATIVES):
             break
+        model = step_model_of(moved)
+        needed = needed_bytes(stage_memory(model))
+        if always or (actions <= actions_left and needed <= FAR * case.cluster.capacity_bytes):
+            actions_left -= actions
+            known.add(schedule)
+            found.append(_timed(model, needed))
     return tuple(found)
 
 
@@ -81,8 +86,8 @@ def _actions(case: Case) -> int:
     return per_micro_batch * la.num_micro_batches(case.training)
 
 
-def _timed(case: Case, needed: float) -> Alternative:
+def _timed(model: StepModel, needed: float) -> Alternative:
     return Alternative(
-        layout=case.layout, step_time_s=step_model_of(case).time().step_time_s,
-        needed_bytes=needed, fits=needed <= case.cluster.capacity_bytes,
+        layout=model.layout, step_time_s=model.time().step_time_s,
+        needed_bytes=needed, fits=needed <= model.setting.cluster.capacity_bytes,
     )  # fmt: skip

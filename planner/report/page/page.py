@@ -65,8 +65,8 @@ def page(explained: Explained) -> str:
     layout, training = case.layout, case.training
     tokens = format_count(training.global_batch_tokens)
     model = step_model_of(case)
-    timeline = played(model)
-    data = step_data(timeline, Traffic(model), layout)
+    timeline, traffic = played(model), Traffic(model)
+    data = step_data(timeline, traffic, layout)
     return Template(_file("page.html")).substitute(
         title=escape(f"{plan.model.name}: {layout.label}"),
         heading=escape(f"{plan.model.name} on {plan.cluster.gpus:,} x {case.cluster.gpu.title}"),
@@ -77,7 +77,7 @@ def page(explained: Explained) -> str:
         ),
         label=_label(plan),
         cards=_cards(plan.prediction),
-        sections="".join(_sections(explained, model, timeline)),
+        sections="".join(_sections(explained, traffic, timeline)),
         footer=escape(f"Written by meshplan {version('meshplan')}; this page needs no network."),
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         style=_file("page.css"),
@@ -125,7 +125,7 @@ def _cards(prediction: Prediction) -> str:
     )
 
 
-def _sections(explained: Explained, model: StepModel, timeline: StepTimeline) -> Iterator[str]:
+def _sections(explained: Explained, traffic: Traffic, timeline: StepTimeline) -> Iterator[str]:
     plan, case = explained.plan, explained.now.case
     prediction = plan.prediction
     assert prediction is not None
@@ -134,10 +134,10 @@ def _sections(explained: Explained, model: StepModel, timeline: StepTimeline) ->
         name="time",
     )  # fmt: skip
     yield section(
-        f"One step on the pipeline ({case.layout.schedule})", *_timeline(model, timeline),
+        f"One step on the pipeline ({case.layout.schedule})", *_timeline(traffic, timeline),
         name="step",
     )  # fmt: skip
-    yield _memory(plan, model, timeline)
+    yield _memory(plan, traffic.model, timeline)
     yield _others(explained, prediction)
     yield section("Measured runs nearby", facts.evidence(plan), name="evidence")
     yield section("Assumptions", facts.assumptions(plan, case), name="assumptions")
@@ -171,7 +171,8 @@ BUTTONS = {
 SPOKEN = {"left": "earlier", "right": "later", "closer": "zoom in", "farther": "zoom out"}
 
 
-def _timeline(model: StepModel, timeline: StepTimeline) -> Iterator[str]:
+def _timeline(traffic: Traffic, timeline: StepTimeline) -> Iterator[str]:
+    model = traffic.model
     buttons = [
         element("button", text, type="button", data_shows=name, aria_label=SPOKEN.get(name))
         for name, text in BUTTONS.items()
@@ -191,18 +192,18 @@ def _timeline(model: StepModel, timeline: StepTimeline) -> Iterator[str]:
     kinds = {event.kind for event in timeline.events}
     yield legend([
         *((kind, name) for kind, name in NAMES.items() if kind in kinds),
-        *((f"s-{stream}", name) for stream, name in STREAMS.items() if _sends(model, stream)),
+        *((f"s-{stream}", name) for stream, name in STREAMS.items() if _sends(traffic, stream)),
     ])  # fmt: skip
     yield note(" ".join(_timeline_notes(model, timeline)))
     yield element("noscript", note("The timeline is drawn by a script, which is switched off."))
 
 
-def _sends(model: StepModel, stream: str) -> bool:
-    traffic = Traffic(model)
+def _sends(traffic: Traffic, stream: str) -> bool:
     if stream == "pipeline":
         return traffic.message.whole_s > 0
     once = stream == "weights" and any(
-        traffic.reduction(rank).whole_s > 0 for rank in range(model.layout.pipeline_parallel)
+        traffic.reduction(rank).whole_s > 0
+        for rank in range(traffic.model.layout.pipeline_parallel)
     )
     return once or any(stream in sent for sent in traffic.by_action.values())
 
