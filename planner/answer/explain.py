@@ -112,6 +112,11 @@ def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts
     )
 
 
+def ideal_s(prediction: Prediction) -> float | None:
+    """The step if every GPU multiplied at its peak all the time; None where no MFU is defined."""
+    return None if prediction.mfu is None else prediction.mfu * prediction.step_time_s
+
+
 def lost_by(chosen: TimeParts, other: TimeParts) -> dict[str, float]:
     """Seconds that `other` takes more (or less, negative) than `chosen`, by part, largest first."""
     before = dict(chosen.items())
@@ -154,7 +159,7 @@ def priced(case: Case) -> Priced:
 def alternatives(chosen: Priced) -> Iterator[Change]:
     """What one notch on each axis would do: what would need more memory first."""
     case = chosen.case
-    for fix in (*_spending(case.layout), *changes(case)):
+    for fix in notches(case):
         moved = replace(case, layout=fix.layout)
         if not runs(moved):
             continue
@@ -165,6 +170,12 @@ def alternatives(chosen: Priced) -> Iterator[Change]:
             found = priced(moved)
             slower = found.prediction.step_time_s / chosen.prediction.step_time_s - 1
             yield Change(fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower)
+
+
+def notches(case: Case) -> Iterator[Fix]:
+    """One axis moved by one notch, what would need more memory first; not all of it runs."""
+    yield from _spending(case.layout)
+    yield from changes(case)
 
 
 def runs(case: Case) -> bool:

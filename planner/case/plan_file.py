@@ -127,6 +127,34 @@ class RunnerUp(Frozen):
         return said(value)
 
 
+class MeasuredRun(Frozen):
+    """A published run near the plan (`planner.runs.evidence`), and what is predicted for it.
+
+    distance               as `planner.runs.evidence` counts
+    predicted_step_time_s  with the constants that ship: they may be fitted to this very run
+    predicted_unseen_s     with constants that had not seen the run's source, None: never priced so
+    """
+
+    id: str
+    suite: str
+    framework: str
+    engine: str
+    model: str
+    parameters: float
+    gpu: str
+    gpus: int
+    seq_len: int
+    global_batch_size: int
+    precision: str
+    layout: str
+    distance: float
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    predicted_unseen_s: float | None
+    measured_reserved_gib: float | None
+    predicted_reserved_gib: float
+
+
 class SearchReport(Frozen):
     """How the search ended. `OPTIMAL` only when every layout of the space was solved, simulated or
     bounded away.
@@ -162,6 +190,7 @@ class Plan(Frozen):
     search: SearchReport | None = None
     runners_up: tuple[RunnerUp, ...] = ()
     reasons: tuple[str, ...] = ()
+    evidence: tuple[MeasuredRun, ...] = ()
 
     @field_validator("layout", "training")
     @classmethod

@@ -1,6 +1,7 @@
 """`meshplan explain`: memory, time, timeline, why this layout, and what the others lost by."""
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,18 +10,32 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.planner.answer.alternatives import Alternative, alternatives_of
 from meshplan.planner.answer.answer import reasons
-from meshplan.planner.answer.explain import Priced, TimeParts, lacking_bytes, priced
+from meshplan.planner.answer.explain import (
+    Priced,
+    TimeParts,
+    ideal_s,
+    lacking_bytes,
+    needed_bytes,
+    priced,
+)
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.case.predict import step_model_of
+from meshplan.planner.case.reading import Exported, UnreadableConfig
 from meshplan.planner.check.check import case_of
+from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.output import console, print_json
+from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     bullets,
     dropped_table,
     host_line,
     indented,
+    layout_legend,
     memory_bars,
     memory_legend,
     memory_line,
@@ -32,7 +47,9 @@ from meshplan.planner.report.tables import (
     time_line,
     unmeasured_line,
 )
-from meshplan.planner.report.timeline import chrome_trace, step_timeline
+from meshplan.planner.report.timeline import step_timeline
+from meshplan.planner.report.trace import chrome_trace
+from meshplan.planner.runs.evidence import nearest_runs
 from meshplan.planner.text_files import write_text
 
 DRIFT = 0.001
@@ -51,23 +68,48 @@ def explain(
     Example: meshplan explain plan.yaml --html plan.html --trace plan.json
     """
     loaded = read_plan(plan)
-    case = case_of(loaded)
-    now = priced(case)
+    now = priced(case_of(loaded))
     current = repriced(loaded, now)
+    others = alternatives_of(current, now.case) if html or as_json else ()
     if as_json:
-        print_json(document(current, now.parts))
+        print_json(document(current, now.parts, others))
     else:
         print_explanation(current, now.parts)
     if html:
-        from meshplan.planner.report.explain_html import page
-
-        write_text(html, page(current, case))
-        print(f"wrote {html}", file=sys.stderr)
+        write_page(html, plan, current, now, others)
     if trace:
-        timeline = step_timeline(step_model_of(case))
+        model = step_model_of(now.case)
         title = f"{current.model.name} {current.layout.label}"
-        write_text(trace, json.dumps(chrome_trace(timeline, title)))
+        traced = chrome_trace(step_timeline(model), Traffic(model), title)
+        write_text(trace, json.dumps(traced, separators=(",", ":")))
         print(f"wrote {trace}; open it at ui.perfetto.dev", file=sys.stderr)
+
+
+def write_page(
+    html: Path, file: Path, plan: Plan, now: Priced, others: tuple[Alternative, ...]
+) -> None:
+    """Write the page to `html`, with the commands that run `file` and its engine's own files."""
+    from meshplan.planner.report.page.page import Explained, page
+
+    commands, exported = launch_of(file, plan, now)
+    explained = Explained(
+        plan=plan, now=now, alternatives=others, commands=commands, exported=exported
+    )
+    write_text(html, page(explained))
+    print(f"wrote {html}", file=sys.stderr)
+
+
+def launch_of(file: Path, plan: Plan, now: Priced) -> tuple[tuple[str, ...], Exported | None]:
+    """What runs the plan: its own engine's files and command, or meshplan's engine."""
+    from meshplan.executor.frameworks import exporter_named
+
+    quoted = shlex.quote(str(file))
+    try:
+        exported = exporter_named(plan.engine)(plan, now.case.cluster.gpus_per_node)
+    except (UnreadableConfig, UnsupportedModel, InvalidLayout):  # no format of the engine takes it
+        return (f"meshplan execute {quoted}",), None
+    written = f"meshplan export {quoted} --to {plan.engine} -o run/"
+    return (written, f"cd run && {exported.launch}"), exported
 
 
 def repriced(plan: Plan, now: Priced) -> Plan:
@@ -83,13 +125,36 @@ def repriced(plan: Plan, now: Priced) -> Plan:
             file=sys.stderr,
         )
     return plan.model_copy(
-        update={"prediction": now.prediction, "reasons": plan.reasons or reasons(now)}
-    )
+        update={
+            "prediction": now.prediction, "reasons": plan.reasons or reasons(now),
+            "evidence": nearest_runs(now.case),
+        }
+    )  # fmt: skip
 
 
-def document(plan: Plan, parts: TimeParts) -> dict[str, Any]:
-    """The plan with the parts of its step time, as JSON."""
-    return {**plan.model_dump(mode="json"), "time_parts": asdict(parts)}
+def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ()) -> dict[str, Any]:
+    """The plan with the parts of its step time and the alternatives, as JSON.
+
+    ideal_step_time_s  at the peak of all GPUs; None where no MFU is defined
+    below_peak_s       what matrix products and attention take beyond that on the busiest rank
+    needed_bytes       of the fullest rank
+    """
+    assert plan.prediction is not None
+    ideal = ideal_s(plan.prediction)
+    return {
+        **plan.model_dump(mode="json"),
+        "time_parts": asdict(parts),
+        "ideal_step_time_s": ideal,
+        "below_peak_s": None if ideal is None else parts.matmul_s + parts.attention_s - ideal,
+        "needed_bytes": needed_bytes(plan.prediction.memory),
+        "alternatives": [
+            {
+                "layout": each.layout.label, "family": each.family, "fits": each.fits,
+                "step_time_s": each.step_time_s, "needed_bytes": each.needed_bytes,
+            }
+            for each in others
+        ],
+    }  # fmt: skip
 
 
 def print_explanation(plan: Plan, parts: TimeParts) -> None:
@@ -99,6 +164,7 @@ def print_explanation(plan: Plan, parts: TimeParts) -> None:
     assert prediction is not None
     out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")
               + Text(layout.label, style="bold"))  # fmt: skip
+    out.print(indented(layout_legend(layout)))
     out.print(indented(time_line(prediction)))
     out.print(indented(f"by stage: {stages_line(plan)}"))
     out.print(Text("\nTime of one step", style="bold"))
@@ -114,6 +180,9 @@ def print_explanation(plan: Plan, parts: TimeParts) -> None:
     lacks = lacking_bytes(prediction)
     if lacks > 0:
         out.print(indented(Text(f"does not fit: lacks {format_bytes(lacks)}", style="bold red")))
+    if plan.evidence:
+        out.print(Text("\nMeasured runs nearby", style="bold"))
+        out.print(indented(bullets(map(evidence_line, plan.evidence))))
     if plan.search:
         out.print(Text("\nProof", style="bold"))
         out.print(indented(bullets(proof_lines(plan.search))))
@@ -122,7 +191,7 @@ def print_explanation(plan: Plan, parts: TimeParts) -> None:
             out.print(indented(dropped_table(plan.search.dropped)))
     if plan.runners_up:
         out.print(Text("\nWhat the others lost by", style="bold"))
-        out.print(indented(runners_table(plan)))
+        out.print(indented(runners_table(plan, out.width)))
     if plan.reasons:
         out.print(Text("\nWhy not a little different", style="bold"))
         out.print(indented(bullets(plan.reasons)))

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from meshplan.planner.answer.answer import TOP, plan_of, solve
+from meshplan.planner.answer.answer import TOP, case_at, plan_of, solve
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.case.plan_file import write_plan
 from meshplan.planner.cli.progress import SearchLine
@@ -14,11 +14,13 @@ from meshplan.planner.report.dry_run import dry_run_line
 from meshplan.planner.report.fit import misfit_document, misfit_lines, most_asked
 from meshplan.planner.report.output import print_json
 from meshplan.planner.report.plan import print_answer, print_comparison, print_cost, read_beside
+from meshplan.planner.runs.evidence import nearest_runs
 from meshplan.planner.search.footprint import explain as explain_misfit
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import NoLayoutFits, SearchResult
 
 JOB, PINS, OUTPUT = "The job", "Pins: 8, 1,3, 1..16 or ..4", "The answer"
+SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more
 PIN_AXES = {
     "dp": "data_parallel",
     "tp": "tensor_parallel",
@@ -172,6 +174,8 @@ def plan(
     except NoLayoutFits as error:
         _refuse(asked.question, error, as_json=as_json)
     answer = plan_of(asked, result)
+    beside_it = nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS)
+    answer = answer.model_copy(update={"evidence": beside_it})
     if out:
         write_plan(answer, out)
     if as_json:

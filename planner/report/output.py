@@ -1,18 +1,24 @@
 """Standard output: the answer and nothing else, for people or as one JSON document."""
 
 import json
+import os
 import sys
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-WIDTH = 100
+from meshplan.planner.report.terminal import standard_output
+
+WIDTH, LEAST_WIDTH = 100, 40
 
 
 def console() -> Console:
-    """Standard output; a fixed width where it is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    """Standard output: as wide as COLUMNS or the terminal says, else a fixed width."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said) > 0:
+        return standard_output(max(int(said), LEAST_WIDTH))
+    return standard_output(None if sys.stdout.isatty() else WIDTH)
 
 
 def print_json(document: Any) -> None:

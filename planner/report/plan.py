@@ -19,6 +19,7 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.output import console, listing
 from meshplan.planner.report.tables import (
@@ -26,6 +27,7 @@ from meshplan.planner.report.tables import (
     fits_line,
     host_line,
     indented,
+    layout_legend,
     memory_bars,
     memory_legend,
     memory_line,
@@ -93,6 +95,7 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     assert plan.search is not None
     out.print(step_heading(3, "Maximise throughput"))
     out.print(indented(Text(plan.layout.label, style="bold green")))
+    out.print(indented(layout_legend(plan.layout)))
     out.print(indented(time_line(plan.prediction)))
     out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
     out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))
@@ -103,10 +106,12 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     ):  # fmt: skip
         if line:
             out.print(indented(line))
+    for run in plan.evidence[:1]:
+        out.print(indented(f"nearest measured run: {evidence_line(run)}"))
     out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))
     if plan.runners_up:
         out.print()
-        out.print(indented(runners_table(plan)))
+        out.print(indented(runners_table(plan, out.width)))
     if plan.reasons:
         out.print()
         out.print(indented(bullets(plan.reasons[:SHOWN_REASONS])))

@@ -4,8 +4,7 @@ The only file of the planner that knows colours. Everything prints without them 
 are letters, one per category.
 """
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
@@ -13,14 +12,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB, format_bytes, format_seconds
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
 from meshplan.planner.case.resolve import cluster_named
+from meshplan.planner.report.layout_words import meanings
 from meshplan.planner.report.output import listing
+from meshplan.planner.report.terminal import Bar, Items
 
-BAR = 50
+BAR, PARTS_BAR = 50, 40
 CATEGORIES = {
     "weights": ("w", "blue"),
     "gradients": ("g", "cyan"),
@@ -80,11 +82,13 @@ def unmeasured_line(prediction: Prediction) -> str:
 def parts_table(parts: TimeParts) -> Table:
     """Where the step time goes, largest first, with a bar each."""
     table = listing()
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify, no_wrap=justify == "right")
     total_s = parts.total_s
     for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
         share = seconds / total_s
         if share >= 0.001:
-            bar = Text("#" * max(1, round(share * 40)), style="blue")
+            bar = Bar((("#", share, ""),), PARTS_BAR, 1.0)
             table.add_row(PART_NAMES[name], format_seconds(seconds), f"{share:.1%}", bar)
     return table
 
@@ -94,19 +98,15 @@ def memory_bars(
 ) -> Table:
     """Stacked bars, one per pipeline rank (neighbours that hold the same share a line)."""
     table = listing()
-    fullest = needed_bytes(memory)
-    scale = BAR / max(gpu_memory_bytes, fullest)
+    for no_wrap in (True, False, True):
+        table.add_column(no_wrap=no_wrap)
+    whole = max(gpu_memory_bytes, needed_bytes(memory))
     for title, stage in folded(memory, first_rank):
-        bar = Text()
-        for name, (letter, colour) in CATEGORIES.items():
-            length = round(getattr(stage, name) * scale)
-            bar.append(
-                letter * length, style=f"{colour} on {colour}" if sys.stdout.isatty() else ""
-            )
-        free = round(gpu_memory_bytes * scale) - len(bar)
-        bar.append("." * max(0, free))
+        parts = [(letter, getattr(stage, name), colour)
+                 for name, (letter, colour) in CATEGORIES.items()]  # fmt: skip
+        parts.append((".", max(0.0, gpu_memory_bytes - needed_of(stage)), ""))
         used = f"{needed_of(stage) / GIB:.1f} of {format_bytes(gpu_memory_bytes)}"
-        table.add_row(title, bar, used)
+        table.add_row(title, Bar(tuple(parts), BAR, whole), used)
     return table
 
 
@@ -124,13 +124,20 @@ def folded(memory: Sequence[StageMemory], first_rank: int = 0) -> list[tuple[str
     return rows
 
 
-def memory_legend() -> Text:
+def memory_legend() -> Items:
     """What the letters and colours of the bars mean."""
-    legend = Text()
-    for name, (letter, colour) in CATEGORIES.items():
-        legend.append(f"{letter} ", style=colour)
-        legend.append(f"{name}  ")
-    return legend
+    return Items(
+        tuple(
+            Text.assemble((letter, colour), f" {name}")
+            for name, (letter, colour) in CATEGORIES.items()
+        )
+    )
+
+
+def layout_legend(layout: Layout) -> Items:
+    """What the words of the layout's label mean."""
+    entries = (Text(f"{word}: {meaning}", style="dim") for word, meaning in meanings(layout))
+    return Items(tuple(entries))
 
 
 def fits_line(prediction: Prediction) -> str:
@@ -142,14 +149,14 @@ def fits_line(prediction: Prediction) -> str:
 
 
 def memory_table(memory: Sequence[StageMemory]) -> Table:
-    """GiB by category and pipeline rank."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("GiB")
-    for name in (*CATEGORIES, "allocated", "reserved"):
-        table.add_column(name, justify="right")
+    """GiB by category (as the bars' letters) and pipeline rank; narrow enough for 60 columns."""
+    table = listing("rank", *(letter for letter, _ in CATEGORIES.values()), "alloc", "reserved",
+                    left=("rank",))  # fmt: skip
+    table.padding = (0, 1, 0, 0)
     for title, stage in folded(memory):
         values = (getattr(stage, name) for name in (*CATEGORIES, "allocated", "reserved"))
-        table.add_row(title, *(f"{value / GIB:.1f}" for value in values))
+        ranks = title.removeprefix("ranks ").removeprefix("rank ")
+        table.add_row(ranks, *(f"{value / GIB:.1f}" for value in values))
     return table
 
 
@@ -206,24 +213,40 @@ other, the predicted ratio is off by 4 to 8 % in the median (released runs, 2026
 """
 
 
-def runners_table(plan: Plan) -> Table:
+NARROW = 80
+"""Below this many columns a runner-up is a sentence: its five cells would be words each."""
+
+
+def runners_table(plan: Plan, width: int = NARROW) -> Table:
     """The runners-up and what each lost by; those within the error of a ratio are a tie."""
     assert plan.prediction is not None
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for heading in ("runner-up", "step", "slower", "reserved", "lost by"):
-        table.add_column(
-            heading, justify="left" if heading in ("runner-up", "lost by") else "right"
-        )
+    if width < NARROW:
+        return bullets(map(runner_sentence, runners_rows(plan)))
+    headings = ("runner-up", "step", "slower", "reserved", "lost by")
+    table = listing(*headings, left=("runner-up", "lost by"))
+    for row in runners_rows(plan):
+        table.add_row(*row)
+    return table
+
+
+def runner_sentence(row: tuple[str, ...]) -> str:
+    """The cells of a runner-up in one line of text."""
+    label, step, slower, reserved, lost = row
+    return f"{label}: {step}, {slower}, {reserved}{lost and f'; lost by {lost}'}"
+
+
+def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """Layout, step, how much slower, memory, and what it lost by, of each runner-up."""
+    assert plan.prediction is not None
     for other in plan.runners_up:
         slower = other.step_time_s / plan.prediction.step_time_s - 1
-        table.add_row(
+        yield (
             other.layout.label,
             format_seconds(other.step_time_s),
             f"{slower:+.1%}{' (a tie)' if slower < TIE else ''}",
             format_bytes(other.reserved_bytes),
             lost_text(other),
         )
-    return table
 
 
 def lost_text(other: RunnerUp, most: int = 2) -> str:

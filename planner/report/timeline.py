@@ -1,15 +1,11 @@
-"""The timeline of one training step: what each pipeline rank does when, and its Chrome trace.
+"""The timeline of one training step: what each pipeline rank does when.
 
 The actions are those that `costmodels.schedule.simulation.play` times; each rank then reduces the
 gradients that were not hidden, and updates its weights when all ranks have reduced theirs. The
 last event ends when the step does, but for what `StepTime.fixed_s` adds once.
-
-Trace format: Trace Event Format, complete events ("ph": "X"), microseconds; one thread per rank.
-Chrome (chrome://tracing) and ui.perfetto.dev open it.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.schedule.actions import Action
@@ -42,10 +38,10 @@ class Event:
 
     @property
     def title(self) -> str:
-        """Such as `2F0`; the name of the work where it belongs to no stage."""
+        """Such as "forward 5 (stage 2)", of micro-batch 5; the work alone where of no stage."""
         if self.stage < 0:
             return NAMES[self.kind]
-        return f"{self.stage}{self.kind}{self.micro_batch}"
+        return f"{NAMES[self.kind]} {self.micro_batch} (stage {self.stage})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +88,3 @@ def shortened(layout: Layout, micro_batches: int, most: int | None) -> int:
 
 def _event(rank: int, action: Action, start_s: float, end_s: float) -> Event:
     return Event(rank, action.kind, action.stage, action.micro_batch, start_s, end_s)
-
-
-def chrome_trace(timeline: StepTimeline, title: str) -> dict[str, Any]:
-    """The timeline as a Chrome trace."""
-    names = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": rank, "args": {"name": f"rank {rank}"}}
-        for rank in range(timeline.ranks)
-    ]
-    process = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": title}}
-    return {
-        "displayTimeUnit": "ms",
-        "traceEvents": [process, *names, *(_trace_event(event) for event in timeline.events)],
-    }
-
-
-def _trace_event(event: Event) -> dict[str, Any]:
-    args = {"stage": event.stage, "micro_batch": event.micro_batch} if event.stage >= 0 else {}
-    return {
-        "ph": "X",
-        "name": event.title,
-        "cat": NAMES[event.kind],
-        "pid": 0,
-        "tid": event.rank,
-        "ts": event.start_s * 1e6,
-        "dur": (event.end_s - event.start_s) * 1e6,
-        "args": args,
-    }

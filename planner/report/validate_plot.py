@@ -1,10 +1,27 @@
-"""Predicted against measured step time, one point per run, coloured by suite."""
+"""Predicted against measured step time, one point per run; at most eight colours, each named where
+its points are.
+"""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from meshplan.planner.runs.validate import Predicted
 from meshplan.planner.text_files import write_text
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a39500", "#56b4e9", "#7f4f24", "#808080")
+"""The last is of all suites that are not among the largest. After Okabe and Ito."""
+OTHERS = "others"
+
+
+def groups(suites: Sequence[str]) -> dict[str, str]:
+    """The name under which each suite is drawn: its own for the largest, else `OTHERS`."""
+    counts = Counter(suites)
+    largest = {name for name, _ in counts.most_common(len(COLOURS) - 1)}
+    if len(counts) == len(COLOURS):
+        largest = set(counts)
+    return {name: name if name in largest else OTHERS for name in counts}
 
 
 def draw(rows: Sequence[Predicted], path: Path) -> None:
@@ -15,15 +32,19 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 7))
-    for suite in sorted({row.run.suite for row in rows}):
-        points = [
-            (row.run.measured.step_time_s, row.time.step_time_s)
-            for row in rows
-            if row.run.suite == suite and row.run.measured.step_time_s
-        ]
-        if points:
-            measured, predicted = zip(*points, strict=True)
-            axes.scatter(measured, predicted, s=8, alpha=0.6, label=suite)
+    drawn = list(zip(_points(rows).items(), COLOURS, strict=False))
+    for (_, points), colour in drawn:
+        measured, predicted = zip(*points, strict=True)
+        axes.scatter(measured, predicted, s=8, alpha=0.5, color=colour, linewidths=0)
+    drawn.sort(key=lambda each: median(measured for measured, _ in each[0][1]))
+    for index, ((name, points), colour) in enumerate(drawn):
+        measured, predicted = zip(*points, strict=True)
+        axes.annotate(
+            f"{name} ({len(points)})", (median(measured), median(predicted)),
+            xytext=(0.68, 0.08 + 0.055 * index), textcoords="axes fraction", color=colour,
+            fontsize=9, fontweight="bold", va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "relpos": (0, 0.5)},
+        )  # fmt: skip
     limits = axes.get_xlim()
     for factor in (0.8, 1.0, 1.25):
         axes.plot(limits, [factor * x for x in limits], color="grey", linewidth=0.7)
@@ -31,7 +52,6 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
         xscale="log", yscale="log", xlabel="measured step time, s", ylabel="predicted step time, s"
     )
     axes.set_title("grey: exact, and 25 % either way")
-    axes.legend(fontsize=7)
     if path.suffix == ".html":
         figure.savefig(path.with_suffix(".svg"))
         svg = path.with_suffix(".svg").read_text(encoding="utf-8")
@@ -40,3 +60,16 @@ def draw(rows: Sequence[Predicted], path: Path) -> None:
     else:
         figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _points(rows: Sequence[Predicted]) -> dict[str, list[tuple[float, float]]]:
+    """Measured and predicted seconds by the name that they are drawn under, the most first."""
+    known = [(row, row.run.measured.step_time_s) for row in rows]
+    timed = [(row, measured) for row, measured in known if measured]
+    names = groups([row.run.suite for row, _ in timed])
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row, measured in timed:
+        point = measured, row.time.step_time_s
+        found.setdefault(names[row.run.suite], []).append(point)
+    order = sorted(found, key=lambda name: (name == OTHERS, -len(found[name])))
+    return {name: found[name] for name in order}

@@ -1,11 +1,13 @@
 """Explanations: parts of the time, the timeline, its trace, the page and the pictures on it."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +29,9 @@ from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.main import app
-from meshplan.planner.report.svg import memory_picture, parts_picture, round_step, timeline_picture
+from meshplan.planner.report.page.markup import round_step
+from meshplan.planner.report.page.memory import ranks_picture, saved_over_time
+from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     CATEGORIES,
     folded,
@@ -35,7 +39,8 @@ from meshplan.planner.report.tables import (
     time_line,
     unmeasured_line,
 )
-from meshplan.planner.report.timeline import chrome_trace, shortened, step_timeline
+from meshplan.planner.report.timeline import shortened, step_timeline
+from meshplan.planner.report.trace import chrome_trace, transfers
 
 ASKED = ask(
     Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", seq_len="4096", global_batch=128)
@@ -139,46 +144,64 @@ def test_shortened(micro_batches: int, most: int, pp: int) -> None:
 
 
 def test_chrome_trace_fields() -> None:
-    """Complete events in microseconds, one thread per rank, named like `2F0`."""
-    timeline = step_timeline(step_model_of(case()))
-    document = json.loads(json.dumps(chrome_trace(timeline, "title")))
+    """A process for each pipeline rank, in it computing and streams; times in microseconds."""
+    model = step_model_of(case())
+    timeline = step_timeline(model)
+    document = json.loads(json.dumps(chrome_trace(timeline, Traffic(model), "title")))
     events = [event for event in document["traceEvents"] if event["ph"] == "X"]
-    assert {event["tid"] for event in events} == {0, 1, 2, 3}
-    first = next(event for event in events if event["name"] == "0F0")
-    assert first["ts"] == 0
-    end_us = max(event["ts"] + event["dur"] for event in events)
-    assert end_us == pytest.approx(timeline.end_s * 1e6)
+    assert {event["pid"] for event in events} == {0, 1, 2, 3}
+    first = next(event for event in events if event["name"] == "forward 0 (stage 0)")
+    assert (first["ts"], first["tid"]) == (0, 0)
+    end_us = max(event["ts"] + event["dur"] for event in events if event["tid"] == 0)
+    assert end_us == pytest.approx(timeline.end_s * 1e6, abs=0.01)
+    threads = {e["args"]["name"] for e in document["traceEvents"] if e["name"] == "thread_name"}
+    assert {"computing", "tensor-parallel collectives", "pipeline messages"} <= threads
+
+
+@pytest.mark.parametrize("given_case", LAYOUTS)
+def test_exposed_communication_of_the_streams_is_that_of_the_step(given_case: Case) -> None:
+    """What the streams of the busiest rank show of tensor-parallel collectives is the step's part,
+    and no collective of a pass outlasts its action.
+    """
+    model = step_model_of(given_case)
+    timeline = step_timeline(model)
+    sent = list(transfers(timeline, Traffic(model)))
+    by_rank = [0.0] * timeline.ranks
+    for each in sent:
+        if each.stream == "tensor":
+            by_rank[each.rank] += each.exposed_s
+            assert each.end_s <= each.beside.end_s + 1e-9
+        assert each.exposed_s <= each.end_s - each.start_s + 1e-9
+    assert any(seconds == pytest.approx(float(model.time().tensor_s)) for seconds in by_rank)
 
 
 def test_memory_picture_is_to_scale() -> None:
-    """The boxes of a rank are as wide as their share of the memory, stacked without gaps."""
+    """The boxes of a rank are as wide as their share of the memory."""
     memory = predicted(case()).memory
-    root = ET.fromstring(memory_picture(memory, 80e9))
-    boxes = [box for box in root.iter() if box.tag.endswith("rect")]
-    assert len(boxes) == len(CATEGORIES) * len(folded(memory))
-    first = boxes[: len(CATEGORIES)]
-    stage = memory[0]
-    scale = float(first[0].get("width", "0")) / stage.weights
-    x = float(first[0].get("x", "0"))
-    for box, name in zip(first, CATEGORIES, strict=True):
-        assert float(box.get("x", "0")) == pytest.approx(x, abs=0.1)
-        assert float(box.get("width", "0")) == pytest.approx(getattr(stage, name) * scale, abs=0.1)
-        x += getattr(stage, name) * scale
+    root = ET.fromstring(ranks_picture(memory, 80e9))
+    bar = root.find("div")
+    assert bar is not None
+    widths = {
+        box.get("class"): float(box.get("style", "").removeprefix("width:").removesuffix("%"))
+        for box in bar.iter("i")
+        if box.get("class") != "limit"
+    }
+    whole = sum(getattr(memory[0], name) for name in widths)
+    for name, width in widths.items():
+        assert width / sum(widths.values()) == pytest.approx(
+            getattr(memory[0], str(name)) / whole, abs=1e-4
+        )
 
 
-def test_pictures_are_xml() -> None:
-    """All three pictures are well-formed, a long timeline drawn as a few shapes."""
-    model = step_model_of(case(micro_batch_size=1))
-    ET.fromstring(parts_picture(time_parts(model)))
-    short = ET.fromstring(timeline_picture(step_timeline(model, 8), 1))
-    long_model = step_model_of(
-        case(virtual_stages=8, schedule="interleaved_1f1b", stages=even_stages(32, 32))
-    )
-    timeline = step_timeline(long_model, None)
-    big = replace(timeline, events=timeline.events * 4)
-    long = ET.fromstring(timeline_picture(big, 8))
-    assert sum(shape.tag.endswith("rect") for shape in short.iter()) > 60
-    assert sum(shape.tag.endswith("path") for shape in long.iter()) <= 6
+def test_saved_activations_come_and_go() -> None:
+    """Over a step a rank ends with nothing saved, and reaches what the schedule holds at once:
+    1F1B's rank 0 of 4 holds 4 micro-batches of its one stage.
+    """
+    model = step_model_of(case())
+    events = [event for event in step_timeline(model).events if event.rank == 0]
+    held = [size for _, size in saved_over_time(events, model.stage_saved_bytes)]
+    assert held[-1] == pytest.approx(0.0, abs=1.0)
+    assert max(held) == pytest.approx(4 * model.stage_saved_bytes[0])
 
 
 @pytest.mark.parametrize(
@@ -231,17 +254,61 @@ def test_explain_writes_page_and_trace(tmp_path: Path) -> None:
     page, trace = tmp_path / "plan.html", tmp_path / "trace.json"
     shown = runner.invoke(app, ["explain", plan, "--html", str(page), "--trace", str(trace)])
     assert shown.exit_code == 0, shown.output
-    for heading in ("Time of one step", "Memory by pipeline rank", "Proof", "lost by"):
+    for heading in ("Time of one step", "Memory by pipeline rank", "Measured", "Proof", "lost by"):
         assert heading in shown.stdout
     links = Links()
     links.feed(page.read_text())
     assert links.fetched == []
     assert links.open == []
-    assert page.read_text().count("<svg") == 3
     assert json.loads(trace.read_text())["traceEvents"]
     document = json.loads(runner.invoke(app, ["explain", plan, "--json"]).stdout)
+    said = re.findall(r'<data data-from="([^"]+)" value="([^"]+)">', page.read_text())
+    assert len(said) > 15
+    for path, value in said:
+        assert float(value) == pytest.approx(found_at(document, path), rel=1e-12), path
+    assert document["evidence"]
+    assert len(document["alternatives"]) > 10
+    assert document["alternatives"][0]["step_time_s"] == document["prediction"]["step_time_s"]
     total = sum(document["time_parts"].values())
     assert total == pytest.approx(document["prediction"]["step_time_s"])
+
+
+def found_at(document: Any, path: str) -> float:
+    """What a document has at `a.0.b`."""
+    for key in path.split("."):
+        document = document[int(key)] if isinstance(document, list) else document[key]
+    return float(document)
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_terminal_view_keeps_to_its_columns(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line of `plan` and `explain` is longer than COLUMNS or ends with a blank, and the words of
+    the label are explained.
+    """
+    monkeypatch.setenv("COLUMNS", str(columns))
+    runner, plan = CliRunner(), str(tmp_path / "plan.yaml")
+    job = [
+        "--gpus",
+        "32",
+        "--cluster",
+        "dgx-h100",
+        "--global-batch",
+        "128",
+        "--pp",
+        "2",
+        "-o",
+        plan,
+    ]
+    for words in (["plan", "llama-3.1-8b", *job], ["explain", plan]):
+        shown = runner.invoke(app, words)
+        assert shown.exit_code == 0, shown.output
+        for line in shown.stdout.splitlines():
+            assert len(line) <= columns, line
+            assert line == line.rstrip(), line
+        assert "pp2: pipeline ranks" in shown.stdout
+        assert "nearest measured run" in shown.stdout or "Measured runs nearby" in shown.stdout
 
 
 def test_ranges_and_what_no_run_covers_are_said() -> None:
@@ -261,9 +328,9 @@ def test_ranges_and_what_no_run_covers_are_said() -> None:
 def test_parts_have_names_for_people() -> None:
     """Every part of the time and category of memory has a name, a colour class and a place."""
     from meshplan.planner.answer.explain import PART_NAMES
-    from meshplan.planner.report.explain_html import TEMPLATE
+    from meshplan.planner.report.page.page import FOLDER
 
-    style = TEMPLATE.read_text()
+    style = (FOLDER / "page.css").read_text()
     assert set(PART_NAMES) == set(TimeParts.__dataclass_fields__)
     for name in (*PART_NAMES, *CATEGORIES):
         assert f".{name}" in style

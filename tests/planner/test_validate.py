@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from meshplan.hardware_profiles import tunings
 from meshplan.planner.cli.main import app
 from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.report.validate_plot import OTHERS, groups
 from meshplan.planner.runs.accuracy import (
     Fitting,
     choice,
@@ -347,3 +348,16 @@ def test_frameworks_that_stand_in_for_others(capsys):
     assert error.median < 0.10
     simple = [abs(r.simple_step_time_s / r.run.measured.step_time_s - 1) for r in complete]
     assert error.median < statistics.median(simple) / 2
+
+
+@pytest.mark.parametrize(
+    ("suites", "names"),
+    [
+        pytest.param("abcdefgh", "abcdefgh", id="8 suites: 8 names"),
+        pytest.param("aabbccddeeffgghi", "abcdefg+", id="9 suites: the 7 largest and the others"),
+    ],
+)
+def test_plot_has_at_most_eight_names(suites: str, names: str) -> None:
+    """Suites that are not among the largest share one colour."""
+    found = groups(list(suites))
+    assert {name if name != OTHERS else "+" for name in found.values()} == set(names)

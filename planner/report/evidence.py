@@ -1,0 +1,37 @@
+"""The nearest measured runs in words: what they measured, and what is predicted for them."""
+
+from meshplan.costmodels.units import format_count, format_seconds
+from meshplan.planner.case.plan_file import MeasuredRun
+
+
+def evidence_line(run: MeasuredRun) -> str:
+    """One run in a sentence."""
+    told = f"measured {format_seconds(run.measured_step_time_s)}, predicted {predicted_text(run)}"
+    if run.predicted_unseen_s is not None:
+        told += f"; {unseen_text(run)} by constants that had not seen its source"
+    return f"{run_text(run)}: {told}"
+
+
+def run_text(run: MeasuredRun) -> str:
+    """What was run."""
+    size = format_count(run.parameters)
+    return (
+        f"{run.model} ({size}) on {run.gpus:,} x {run.gpu}, {run.framework}, {run.precision}, "
+        f"{run.seq_len:,} tokens x {run.global_batch_size:,}, {run.layout}"
+    )
+
+
+def predicted_text(run: MeasuredRun) -> str:
+    """The prediction, and how far it is off."""
+    return _off(run.predicted_step_time_s, run.measured_step_time_s)
+
+
+def unseen_text(run: MeasuredRun) -> str:
+    """The same of constants that had not seen the run's source; "n/a" where none was learnt so."""
+    if run.predicted_unseen_s is None:
+        return "n/a"
+    return _off(run.predicted_unseen_s, run.measured_step_time_s)
+
+
+def _off(predicted_s: float, measured_s: float) -> str:
+    return f"{format_seconds(predicted_s)} ({predicted_s / measured_s - 1:+.1%})"

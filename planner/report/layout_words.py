@@ -1,0 +1,45 @@
+"""What the words of a layout's label mean, such as `dp8 tp4 zero1 mbs2`."""
+
+from collections.abc import Iterator
+
+from meshplan.costmodels.layout import Layout
+
+ZERO = {
+    0: "nothing sharded",
+    1: "optimizer states sharded",
+    2: "optimizer states and gradients sharded",
+    3: "weights, gradients and optimizer states sharded",
+}
+
+
+def meanings(layout: Layout) -> Iterator[tuple[str, str]]:
+    """Each word of `Layout.label` in order, and what it says."""
+    known = dict(_meanings(layout))
+    for word in layout.label.split():
+        yield word, known[word]
+
+
+def _meanings(layout: Layout) -> Iterator[tuple[str, str]]:
+    la = layout
+    size = la.micro_batch_size
+    yield f"dp{la.data_parallel}", "data-parallel replicas"
+    yield f"tp{la.tensor_parallel}", "ranks split each matrix"
+    yield f"pp{la.pipeline_parallel}", "pipeline ranks"
+    yield f"vpp{la.virtual_stages}", "virtual stages per pipeline rank"
+    yield f"cp{la.context_parallel}", "ranks split each sequence"
+    yield f"ep{la.expert_parallel}", "ranks hold different experts"
+    yield f"etp{la.expert_tensor_parallel}", "ranks split each expert"
+    yield f"zero{la.zero_stage}", ZERO[la.zero_stage]
+    yield f"mbs{size}", f"{size} sequence{'s' if size > 1 else ''} per micro-batch"
+    yield f"recompute-{la.recompute}", _RECOMPUTE[la.recompute]
+    for what, part in (("optimizer", la.optimizer_offload), ("activation", la.activation_offload)):
+        name = "optimizer states" if what == "optimizer" else "saved activations"
+        yield f"{what}-offload{f'-{part:.0%}' if part < 1 else ''}", f"{name} kept on the host"
+
+
+_RECOMPUTE = {
+    "none": "",
+    "selective": "part of each layer runs again in the backward",
+    "full": "layers run again in the backward",
+    "mixed": "some layers run again in the backward",
+}

@@ -1,0 +1,1 @@
+"""The explanation of a plan as one self-contained page."""

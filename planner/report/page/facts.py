@@ -1,0 +1,115 @@
+"""What the page says in words: evidence, assumptions, proof, the others, and how to launch it."""
+
+from collections.abc import Iterator
+from html import escape
+
+from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.case.plan_file import MeasuredRun, Plan
+from meshplan.planner.case.reading import Exported
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.report.evidence import predicted_text, unseen_text
+from meshplan.planner.report.page.markup import element, listed, note, number, table
+from meshplan.planner.report.tables import lost_text
+
+
+def evidence(plan: Plan) -> str:
+    """The nearest measured runs, a row each."""
+    headings = (
+        "run",
+        "engine",
+        "GPUs",
+        "layout",
+        "measured",
+        "predicted",
+        "source unseen",
+        "distance",
+    )
+    rows = (_run(index, run) for index, run in enumerate(plan.evidence))
+    return table(headings, rows, right=(4, 5, 6, 7)) + note(
+        'Published runs nearest to this plan. "Predicted" is by the constants that ship, which may '
+        'be fitted to this very run; "source unseen" by constants that had not seen any run of its '
+        "source. Distance 1: a model twice as large, another GPU of the same family, or two of tp, "
+        "pp, cp, ep four times as large."
+    )
+
+
+def _run(index: int, run: MeasuredRun) -> tuple[str, ...]:
+    path = f"evidence.{index}"
+    seconds = run.measured_step_time_s
+    tokens = f"{run.precision}, {run.seq_len:,} tokens x {run.global_batch_size:,}"
+    return (
+        f"{escape(run.model)}<br>{element('small', escape(tokens))}",
+        escape(run.framework),
+        f"{run.gpus:,} x {escape(run.gpu)}",
+        element("code", escape(run.layout)),
+        number(f"{path}.measured_step_time_s", seconds, format_seconds(seconds)),
+        number(f"{path}.predicted_step_time_s", run.predicted_step_time_s, predicted_text(run)),
+        escape(unseen_text(run)),
+        number(f"{path}.distance", run.distance, f"{run.distance:.1f}"),
+    )
+
+
+def assumptions(plan: Plan, case: Case) -> str:
+    """What the numbers rest on."""
+    return listed(_assumed(plan, case))
+
+
+def _assumed(plan: Plan, case: Case) -> Iterator[str]:
+    cluster, training = case.cluster, case.training
+    kind = "measured on the cluster itself" if cluster.is_measured else "published figures"
+    usable = format_bytes(cluster.capacity_bytes)
+    yield f"{plan.cluster.name}: {kind}; {usable} of each GPU may be used"
+    fit = load_fit(case.engine.name, cluster.gpu.name)
+    if fit.rows:
+        yield (
+            f"constants of {case.engine.name} on this family of GPUs: learnt from {fit.rows:,} "
+            f"runs, {fit.date}, median error {fit.error_fraction:.1%}; {fit.source}"
+        )
+    else:
+        yield f"no constants were learnt for {case.engine.name} on these GPUs: {fit.source}"
+    if training.expert_imbalance != 1 or case.model.is_moe:
+        yield f"the busiest experts get {training.expert_imbalance:g} times the mean of the tokens"
+    assert plan.prediction is not None
+    for what in plan.prediction.unmeasured:
+        yield f"no measured run of this engine has {what}: both ranges are wider for it"
+    yield from case.notes
+    yield (
+        "a healthy cluster: no stragglers, no network shared with others, no data loading, no "
+        "checkpoints; these are not modelled"
+    )
+
+
+def runners(plan: Plan) -> str:
+    """The runners-up, a row each."""
+    assert plan.prediction is not None
+    rows = []
+    for index, other in enumerate(plan.runners_up):
+        path, reserved = f"runners_up.{index}", other.reserved_bytes
+        slower = other.step_time_s / plan.prediction.step_time_s - 1
+        rows.append((
+            element("code", escape(other.layout.label)),
+            number(f"{path}.step_time_s", other.step_time_s, format_seconds(other.step_time_s)),
+            f"{slower:+.1%}",
+            number(f"{path}.reserved_bytes", reserved, format_bytes(reserved)),
+            escape(lost_text(other, most=3)),
+        ))  # fmt: skip
+    return table(("runner-up", "step", "slower", "reserved", "lost by"), rows, right=(1, 2, 3))
+
+
+def launch(commands: tuple[str, ...], exported: Exported | None) -> str:
+    """Commands with a button that copies them, and the framework's own files."""
+    parts = [_copied("\n".join(commands))]
+    if exported is not None:
+        for name, text in exported.files.items():
+            title = element("summary", escape(f"{name}, as {exported.framework} takes it"))
+            parts.append(element("details", title, _copied(text)))
+        if exported.cannot_say:
+            said = [f"not expressed in its files: {each}" for each in map(str, exported.cannot_say)]
+            parts.append(listed(said))
+    return "".join(parts)
+
+
+def _copied(text: str) -> str:
+    button = element("button", "copy", type="button", class_="copy")
+    return element("div", button, element("pre", escape(text)), class_="copied")

@@ -1,0 +1,242 @@
+"""The explanation of a plan as one self-contained page: its sections, style and script together."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+
+from meshplan.costmodels.step.step import StepModel
+from meshplan.costmodels.units import format_bytes, format_count, format_seconds
+from meshplan.planner.answer.alternatives import Alternative
+from meshplan.planner.answer.explain import Priced
+from meshplan.planner.case.plan_file import Plan, Prediction
+from meshplan.planner.case.predict import step_model_of
+from meshplan.planner.case.reading import Exported
+from meshplan.planner.report.layout_words import meanings
+from meshplan.planner.report.page import facts
+from meshplan.planner.report.page.markup import element, legend, listed, note, number, section
+from meshplan.planner.report.page.memory import (
+    fullest_number,
+    phases_note,
+    phases_picture,
+    ranks_picture,
+)
+from meshplan.planner.report.page.scatter import scatter
+from meshplan.planner.report.page.steps import steady_period, step_data
+from meshplan.planner.report.page.waterfall import waterfall
+from meshplan.planner.report.streams import STREAMS, Traffic
+from meshplan.planner.report.tables import (
+    CATEGORIES,
+    host_line,
+    memory_line,
+    proof_lines,
+    range_of,
+    stages_line,
+)
+from meshplan.planner.report.timeline import NAMES, StepTimeline, step_timeline
+
+FOLDER = Path(__file__).parent
+MOST_EVENTS = 40_000
+"""Of the timeline; a longer step is played with fewer micro-batches, and the page says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What the page is made of.
+
+    plan      with today's prediction and the nearest runs
+    commands  that run the plan, and `exported` its own engine's files, None where it has none
+    """
+
+    plan: Plan
+    now: Priced
+    alternatives: tuple[Alternative, ...]
+    commands: tuple[str, ...]
+    exported: Exported | None
+
+
+def page(explained: Explained) -> str:
+    """The page as text."""
+    plan, case = explained.plan, explained.now.case
+    assert plan.prediction is not None
+    layout, training = case.layout, case.training
+    tokens = format_count(training.global_batch_tokens)
+    model = step_model_of(case)
+    timeline, traffic = played(model), Traffic(model)
+    data = step_data(timeline, traffic, layout)
+    return Template(_file("page.html")).substitute(
+        title=escape(f"{plan.model.name}: {layout.label}"),
+        heading=escape(f"{plan.model.name} on {plan.cluster.gpus:,} x {case.cluster.gpu.title}"),
+        question=escape(
+            f"{plan.cluster.name}, {plan.engine}, {training.precision}, {training.optimizer}; "
+            f"{training.global_batch_size:,} sequences of {training.seq_len:,} = {tokens} tokens "
+            "a step"
+        ),
+        label=_label(plan),
+        cards=_cards(plan.prediction),
+        sections="".join(_sections(explained, traffic, timeline)),
+        footer=escape(f"Written by meshplan {version('meshplan')}; this page needs no network."),
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        style=_file("page.css"),
+        script=_file("page.js"),
+    )
+
+
+def _file(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def played(model: StepModel) -> StepTimeline:
+    """The timeline, of as many micro-batches as a page can hold."""
+    per_micro_batch = 3 * model.layout.pipeline_parallel * model.layout.virtual_stages
+    return step_timeline(model, max(1, MOST_EVENTS // per_micro_batch))
+
+
+def _label(plan: Plan) -> str:
+    words = "".join(
+        element("div", element("dt", escape(word)), element("dd", escape(meaning)))
+        for word, meaning in meanings(plan.layout)
+    )
+    label = element("p", escape(plan.layout.label), class_="label")
+    return label + element("dl", words, class_="words")
+
+
+def _cards(prediction: Prediction) -> str:
+    step, rate = prediction.step_time_s, prediction.tokens_per_s_per_gpu
+    mfu = prediction.mfu
+    figures = [
+        (
+            number("prediction.step_time_s", step, format_seconds(step)),
+            f"a step{range_of(prediction)}",
+        ),
+        (number("prediction.tokens_per_s_per_gpu", rate, f"{rate:,.0f}"), "tokens/s per GPU"),
+        ("n/a" if mfu is None else number("prediction.mfu", mfu, f"{mfu:.1%}"), "MFU"),
+        (
+            fullest_number(prediction.memory),
+            f"of {format_bytes(prediction.gpu_memory_bytes)}, fullest rank",
+        ),
+    ]
+    return "".join(
+        element("div", element("b", value), element("span", escape(what)), class_="card")
+        for value, what in figures
+    )
+
+
+def _sections(explained: Explained, traffic: Traffic, timeline: StepTimeline) -> Iterator[str]:
+    plan, case = explained.plan, explained.now.case
+    prediction = plan.prediction
+    assert prediction is not None
+    yield section(
+        "From the ideal step to the predicted one", waterfall(explained.now.parts, prediction),
+        name="time",
+    )  # fmt: skip
+    yield section(
+        f"One step on the pipeline ({case.layout.schedule})", *_timeline(traffic, timeline),
+        name="step",
+    )  # fmt: skip
+    yield _memory(plan, traffic.model, timeline)
+    yield _others(explained, prediction)
+    yield section("Measured runs nearby", facts.evidence(plan), name="evidence")
+    yield section("Assumptions", facts.assumptions(plan, case), name="assumptions")
+    if plan.search:
+        yield section("Proof", listed(proof_lines(plan.search)), name="proof")
+    run = facts.launch(explained.commands, explained.exported)
+    yield section("Run it", run, name="launch")
+
+
+def _memory(plan: Plan, model: StepModel, timeline: StepTimeline) -> str:
+    prediction = plan.prediction
+    assert prediction is not None
+    memory, whole = prediction.memory, prediction.gpu_memory_bytes
+    parts = [
+        ranks_picture(memory, whole),
+        legend((name, name) for name in CATEGORIES),
+        note(f"{memory_line(prediction)}; by stage: {stages_line(plan)}. {host_line(plan)}"),
+        element("h3", "Over the phases of a step, fullest rank"),
+    ]
+    if plan.layout.activation_offload:
+        parts.append(note("Not drawn: activations that are copied to the host come and go."))
+    else:
+        parts += [phases_picture(model, memory, timeline, whole), phases_note(memory)]
+    return section("Memory", *parts, name="memory")
+
+
+BUTTONS = {
+    "first": "Close-up", "period": "One steady period", "whole": "Whole step", "start": "Start",
+    "end": "End", "left": "\u25c0", "right": "\u25b6", "closer": "+", "farther": "\u2212",
+}  # fmt: skip
+SPOKEN = {"left": "earlier", "right": "later", "closer": "zoom in", "farther": "zoom out"}
+
+
+def _timeline(traffic: Traffic, timeline: StepTimeline) -> Iterator[str]:
+    model = traffic.model
+    buttons = [
+        element("button", text, type="button", data_shows=name, aria_label=SPOKEN.get(name))
+        for name, text in BUTTONS.items()
+        if name != "period" or steady_period(timeline, model.layout)
+    ]
+    toggle = element(
+        "button", "communication", type="button", data_shows="streams", aria_pressed="true"
+    )
+    yield element("div", *buttons, toggle, class_="buttons")
+    label = f"timeline of {timeline.ranks} pipeline ranks; arrow keys move, plus and minus zoom"
+    yield element("canvas", id="timeline", tabindex=0, role="img", aria_label=label)
+    yield element("div", id="timeline-range", class_="note")
+    yield element(
+        "output", "Rest the pointer on an action, or tap it. Drag moves, Ctrl and wheel zoom.",
+        id="timeline-said", class_="said", aria_live="polite",
+    )  # fmt: skip
+    kinds = {event.kind for event in timeline.events}
+    yield legend([
+        *((kind, name) for kind, name in NAMES.items() if kind in kinds),
+        *((f"s-{stream}", name) for stream, name in STREAMS.items() if _sends(traffic, stream)),
+    ])  # fmt: skip
+    yield note(" ".join(_timeline_notes(model, timeline)))
+    yield element("noscript", note("The timeline is drawn by a script, which is switched off."))
+
+
+def _sends(traffic: Traffic, stream: str) -> bool:
+    if stream == "pipeline":
+        return traffic.message.whole_s > 0
+    once = stream == "weights" and any(
+        traffic.reduction(rank).whole_s > 0
+        for rank in range(traffic.model.layout.pipeline_parallel)
+    )
+    return once or any(stream in sent for sent in traffic.by_action.values())
+
+
+def _timeline_notes(model: StepModel, timeline: StepTimeline) -> Iterator[str]:
+    la = model.layout
+    if period := steady_period(timeline, la):
+        group = la.pipeline_parallel if la.schedule == "interleaved_1f1b" else 1
+        batches = f"{group} micro-batch{'es' if group > 1 else ''}"
+        yield f"One steady period: {batches} in {format_seconds(period[1] - period[0])}."
+    if la.virtual_stages > 1:
+        yield "Lighter boxes are odd virtual stages."
+    yield (
+        "Thin lanes are communication: how long is what the cost model says, when within an action "
+        "is not, so a lane begins with its action."
+    )
+    if timeline.micro_batches != model.m:
+        yield f"Played with {timeline.micro_batches} of {model.m} micro-batches."
+
+
+def _others(explained: Explained, prediction: Prediction) -> str:
+    plan = explained.plan
+    parts = []
+    if len(explained.alternatives) > 1:
+        parts += [
+            scatter(explained.alternatives, prediction.gpu_memory_bytes),
+            note(
+                "The plan, its runners-up and what one change on one axis makes of each: what one "
+                "would try, not a sample. The search has proved more than these."
+            ),
+        ]
+    if plan.runners_up:
+        parts += [element("h3", "What the others lost by"), facts.runners(plan)]
+    if plan.reasons:
+        parts += [element("h3", "Why not a little different"), listed(plan.reasons)]
+    return section("Alternatives", *parts, name="alternatives")

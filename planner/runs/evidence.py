@@ -1,0 +1,239 @@
+"""The measured runs nearest to a layout: what they measured, and what is predicted for them.
+
+A distance is a sum; 1 is as far as a model twice as large is:
+
+    model     |log2| of the ratio of parameters and of active ones, half of each; 2 for another kind
+              (dense, experts, state)
+    scale     |log2| of the ratio of GPUs and of sequence lengths, half of each
+    GPU       1 for another of the same family, 3 for another family
+    engine    2 for another engine
+    training  1 for another precision (fp16 and bf16 are one: the same kernels at the same rate), 2
+              where one alone trains adapters beside frozen weights
+    layout    |log2| of the ratios of tp, pp, cp and ep, a quarter of each; 1/4 for another mode of
+              recompute, 1/2 where ZeRO shards weights in one of them alone
+
+Only complete runs (grades A and B) with a step time count, and of those of one suite that have the
+model, the GPU and their number in common the nearest alone: its neighbours say little more. The
+weights are chosen, not fitted: they order what a reader sees, and no prediction depends on them.
+"""
+
+import csv
+import heapq
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from meshplan import hardware_profiles
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.intervals import ratios
+from meshplan.hardware_profiles.tunings import gpu_family, load_fit
+from meshplan.planner.case.plan_file import MeasuredRun
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.runs.engines import engine_name
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, run_of
+from meshplan.planner.runs.validate import predict_run
+
+FILE = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
+SHOWN = 5
+COMPLETE = ("A", "B")
+Cells = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is compared, of a plan or of a run."""
+
+    model: Model
+    training: Training
+    layout: Layout
+    gpu: str
+    engine: str
+
+
+def nearest_runs(case: Case, shown: int = SHOWN) -> tuple[MeasuredRun, ...]:
+    """The published runs nearest to `case`, the nearest first, each priced as it was run."""
+    asked = _Asked(case.model, case.training, case.layout, case.cluster.gpu.name, case.engine.name)
+    found: list[MeasuredRun] = []
+    seen = set()
+    for run, framework, distance in _in_order(asked):
+        alike = (run.suite, run.model.name, run.cluster.gpu.name, run.layout.world_size)
+        if alike not in seen:
+            seen.add(alike)
+            found.append(_measured(run, framework, distance))
+        if len(found) == shown:
+            break
+    return tuple(found)
+
+
+def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
+    """Runs with their framework and distance, the nearest first.
+
+    What the cells of a row say of its distance is a lower bound; only rows whose bound is next are
+    read as runs.
+    """
+    queue: list[tuple[float, int, Run | None]] = [
+        (_bound(asked, cells), index, None) for index, cells in enumerate(_rows())
+    ]
+    heapq.heapify(queue)
+    while queue:
+        distance, index, run = heapq.heappop(queue)
+        if run is not None:
+            yield run, _rows()[index]["framework"], distance
+            continue
+        try:
+            run = run_of(_rows()[index])
+        except SkippedRow:
+            continue
+        heapq.heappush(queue, (distance_of(asked, run), index, run))
+
+
+@cache
+def _rows() -> tuple[dict[str, str], ...]:
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            row for row in csv.DictReader(file)
+            if row["grade"] in COMPLETE and row["step_time_s"] and row["oom"] in ("", "0")
+        )  # fmt: skip
+
+
+def distance_of(asked: "_Asked | Case", run: Run) -> float:
+    """How far `run` is, as the module's docstring counts."""
+    one = asked if isinstance(asked, _Asked) else _of_case(asked)
+    other = _Asked(run.model, run.training, run.layout, run.cluster.gpu.name, run.engine.name)
+    return _model(one, other) + _circumstances(one, other) + _layouts(one.layout, other.layout)
+
+
+def _of_case(case: Case) -> _Asked:
+    return _Asked(case.model, case.training, case.layout, case.cluster.gpu.name, case.engine.name)
+
+
+def _model(one: _Asked, other: _Asked) -> float:
+    sizes = [
+        _octaves(size(one.model).without_mtp, size(other.model).without_mtp) / 2
+        for size in (model_parameters, active_parameters)
+    ]
+    return sum(sizes) + 2 * (one.model.kind != other.model.kind)
+
+
+def _circumstances(one: _Asked, other: _Asked) -> float:
+    return (
+        _octaves(one.layout.world_size, other.layout.world_size) / 2
+        + _octaves(one.training.seq_len, other.training.seq_len) / 2
+        + _gpus_apart(one.gpu, other.gpu)
+        + 2 * (one.engine != other.engine)
+        + (_format(one.training.precision) != _format(other.training.precision))
+        + 2 * (one.training.adapters_only != other.training.adapters_only)
+    )
+
+
+def _layouts(one: Layout, other: Layout) -> float:
+    degrees = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+    apart = sum(_octaves(getattr(one, name), getattr(other, name)) for name in degrees)
+    return (
+        apart / 4
+        + (one.recompute != other.recompute) / 4
+        + ((one.zero_stage == 3) != (other.zero_stage == 3)) / 2
+    )
+
+
+def _bound(asked: _Asked, cells: Cells) -> float:
+    """At most the distance of the row's run."""
+    la, training = asked.layout, asked.training
+    tensor = _said(cells, "tp", la.tensor_parallel, 1)
+    pipeline = _said(cells, "pp", la.pipeline_parallel, 1)
+    return (
+        _least_gpus_apart(asked.gpu, cells["priced_gpu"] or cells["gpu"])
+        + _said(cells, "gpus", la.world_size) / 2
+        + _said(cells, "seq_len", training.seq_len) / 2
+        + (tensor + pipeline) / 4
+        + 2 * _runs_elsewhere(asked.engine, engine_name(cells["framework"]))
+        + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
+        + _least_model(asked.model, cells)
+    )
+
+
+def _said(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:
+    """Octaves between `value` and what the cell says; `usual` is what an empty one means."""
+    said = float(cells[cell]) if cells[cell] else usual
+    return _octaves(value, said) if said else 0.0
+
+
+ROUNDED = 0.1
+"""Octaves by which a stated number of parameters is off at most: 7 for 6.7 billions."""
+
+
+def _least_model(model: Model, cells: Cells) -> float:
+    """Of the model's distance what the cells say; beside a named configuration it may be little."""
+    size = max(0.0, _said(cells, "params_b", _billions(model)) - ROUNDED) / 2
+    if cells["config"] or model.kind == "state":
+        return size
+    return size + 2 * ((float(cells["experts"] or 0) > 1) != (model.kind == "experts"))
+
+
+@cache
+def _billions(model: Model) -> float:
+    return float(model_parameters(model).without_mtp) / 1e9
+
+
+@cache
+def _runs_elsewhere(engine: str, named: str) -> bool:
+    """Whether a run of the framework `named` is surely priced by another engine than `engine`: by
+    `planner.runs.habits` some of Megatron's are Megatron-DeepSpeed's, and a release has its own.
+    """
+    return not (engine.startswith(named) or engine == "megatron-deepspeed")
+
+
+def _octaves(one: float, other: float) -> float:
+    return abs(math.log2(one / other)) if other > 0 else 0.0
+
+
+@cache
+def _gpus_apart(one: str, other: str) -> float:
+    if one == other:
+        return 0.0
+    families = gpu_family(one), gpu_family(other)
+    return 1.0 if families[0] == families[1] != "any" else 3.0
+
+
+@cache
+def _least_gpus_apart(one: str, cell: str) -> float:
+    """The same of what a cell says: it may be another name of the same GPU, but of its family."""
+    said = gpu_family(cell)
+    return 0.0 if said in (gpu_family(one), "any") else _gpus_apart(one, cell)
+
+
+def _format(precision: str) -> str:
+    return "bf16" if precision == "fp16" else precision
+
+
+def _measured(run: Run, framework: str, distance: float) -> MeasuredRun:
+    """The run with today's prediction of it, and the one that had not seen its source."""
+    predicted = predict_run(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning)
+    measured_s = run.measured.step_time_s
+    assert measured_s is not None
+    unseen = _unseen().get(run.id)
+    return MeasuredRun(
+        id=run.id, suite=run.suite, framework=framework, engine=run.engine.name,
+        model=run.model.name, parameters=float(model_parameters(run.model).without_mtp),
+        gpu=run.cluster.gpu.name, gpus=run.layout.world_size, seq_len=run.training.seq_len,
+        global_batch_size=run.training.global_batch_size, precision=run.training.precision,
+        layout=run.layout.label, distance=round(distance, 3),
+        measured_step_time_s=measured_s, predicted_step_time_s=predicted.time.step_time_s,
+        predicted_unseen_s=None if unseen is None else measured_s / unseen,
+        measured_reserved_gib=run.measured.reserved_gib,
+        predicted_reserved_gib=predicted.reserved_gib,
+    )  # fmt: skip
+
+
+@cache
+def _unseen() -> dict[str, float]:
+    """Measured over predicted step time of runs that the constants had not seen: their whole source
+    left out of the fit, or never in it; of one whose layout alone was left out, nothing.
+    """
+    return {each.run: each.step_time for each in ratios() if each.left_out != "layout"}

@@ -1,0 +1,82 @@
+"""The nearest measured runs: in order of the stated distance, and none nearer is left out."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.planner.answer.answer import case_at
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.resolve import Case
+from meshplan.planner.runs import evidence
+from meshplan.planner.runs.evidence import distance_of, nearest_runs
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, run_of
+
+
+def case(model: str, gpus: int, layout: Layout) -> Case:
+    """`layout` of `model` on so many H100."""
+    asked = ask(Arguments(model=model, gpus=gpus, cluster="dgx-h100", global_batch=512))
+    return case_at(asked.question, layout)
+
+
+LLAMA = case("llama-3.1-70b", 256, Layout(
+    data_parallel=16, tensor_parallel=4, pipeline_parallel=4, sequence_parallel=True,
+    zero_stage=1, stages=even_stages(80, 4),
+))  # fmt: skip
+QWEN = case("qwen3-30b-a3b", 64, Layout(
+    data_parallel=64, expert_parallel=8, zero_stage=1, stages=even_stages(48, 1),
+))  # fmt: skip
+
+
+def runs() -> list[Run]:
+    """Every complete row that can be priced."""
+    found = []
+    for cells in evidence._rows():
+        try:
+            found.append(run_of(cells))
+        except SkippedRow:
+            continue
+    return found
+
+
+def test_no_nearer_run_is_left_out() -> None:
+    """The bound by which rows are put aside loses none: what is found is what measuring the
+    distance of every row finds.
+    """
+    every = runs()
+    for asked in (LLAMA, QWEN):
+        best: dict[tuple[object, ...], float] = {}
+        for run in every:
+            gpus = (run.cluster.gpu.name, run.layout.world_size)
+            key = (run.suite, run.model.name, *gpus)
+            best[key] = min(best.get(key, 1e9), distance_of(asked, run))
+        nearest = [round(each.distance, 3) for each in nearest_runs(asked)]
+        assert nearest == [round(d, 3) for d in sorted(best.values())[: evidence.SHOWN]]
+
+
+def test_distance_of_what_differs() -> None:
+    """A run is at 0 from its own case; twice the GPUs are 1/2 away, four times tp another 1/2."""
+    run = next(run for run in runs() if run.layout.pipeline_parallel == 1)
+    own = Case(
+        model=run.model, layout=run.layout, training=run.training, cluster=run.cluster,
+        engine=run.engine,
+    )  # fmt: skip
+    la = run.layout
+    doubled = replace(own, layout=replace(la, data_parallel=2 * la.data_parallel))
+    split = replace(own, layout=replace(
+        la, data_parallel=2 * la.data_parallel, tensor_parallel=4 * la.tensor_parallel,
+    ))  # fmt: skip
+    assert distance_of(own, run) == 0
+    assert distance_of(doubled, run) == pytest.approx(1 / 2)
+    assert distance_of(split, run) == pytest.approx(3 / 2 + 1 / 2)
+
+
+def test_what_is_said_of_a_run_is_what_its_row_says() -> None:
+    """Measured seconds are the row's, and the unseen prediction is no copy of the fitted one."""
+    rows = {cells["id"]: cells for cells in evidence._rows()}
+    found = nearest_runs(LLAMA)
+    for each in found:
+        assert each.measured_step_time_s == float(rows[each.id]["step_time_s"])
+        assert each.predicted_unseen_s != each.predicted_step_time_s
+    assert any(each.predicted_unseen_s is not None for each in found)
