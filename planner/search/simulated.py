@@ -31,6 +31,7 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.bounds.simulated import Passes, simulated_bounds
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
@@ -211,11 +212,12 @@ class Simulated:
         p, layouts, model = self.passes, self.space.layouts, self.space.model
         counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
         modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
-        work = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2) @ counts
-        work = work + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
-        update = p.layer_update_s @ counts + p.ends_update_s
-        each = work / layouts.pipeline_parallel + 2 * p.blocking_s + p.micro_batch_s
-        bounds = layouts.num_micro_batches * each + update / layouts.pipeline_parallel + p.step_s
+        pp, m, rows = layouts.pipeline_parallel, layouts.num_micro_batches, np.arange(len(layouts))
+        layer = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2)
+        work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
+        each = work / pp + 2 * p.blocking_s + p.micro_batch_s
+        late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
+        bounds = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
         return np.where(row_fits(self.space, self.prices), bounds, math.inf)
 
     def _layouts(self, rows: Ints, limit_s: float) -> list[tuple[float, int, Variant]]:
@@ -229,7 +231,7 @@ class Simulated:
         for (_, variant), same in groups.items():
             bounds = self._bounds(np.array(same), variant, limit_s)
             found += [
-                (float(bound), row, variant)
+                (max(float(bound), float(self._row_bounds[row])), row, variant)
                 for bound, row in zip(bounds, same, strict=True)
                 if bound < limit_s
             ]
@@ -285,7 +287,8 @@ class Simulated:
         if bound_s >= limit_s * SETTLED or cut.recomputes():
             return bound_s
         found_s = self._judge(row, variant, evaluate(problem, cut.least))
-        return math.inf if found_s <= bound_s / SETTLED else bound_s
+        settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
+        return math.inf if settled else bound_s
 
     def _recompute(
         self, row: int, variant: Variant, cut: Cut, bound_s: float, limit_s: float

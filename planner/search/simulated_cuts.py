@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.planner.bounds.simulated import SAFETY, Passes, chain_coefficients, split_bounds_s
+from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
 from meshplan.planner.search.known_chains import KnownChains
@@ -106,10 +106,13 @@ class _Chains:
 
     def __init__(self, problem: StageProblem, passes: Passes) -> None:
         self.problem = problem
-        forward, backward, base = chain_coefficients(problem.alone, passes)
-        self.forward, self.backward, self.base = forward[0], backward[0], float(base[0])
+        self.chains = [
+            (np.stack([each[0] for each in chain[:3]], axis=1), float(chain.rest_s[0]))
+            for chain in rank_chains(problem.alone, passes)
+        ]
         self.extra, self.hop = float(passes.extra[0]), float(passes.hop[0])
         self.once = float(passes.once[0])
+        self.waits = np.array([self.extra, self.extra, 0.0])
         self.ends = passes.embedding[0], passes.head[0]
         kinds = np.array(problem.pattern, np.int64)
         self._passes = np.concatenate([np.zeros((1, 3)), passes.layer[0, kinds].cumsum(axis=0)])
@@ -123,8 +126,9 @@ class _Chains:
         least = least + self.ends[0] * (stage == 0) + self.ends[1] * (stage == last)
         added = max(0.0, (work_ns - p.send_ns - rounding) / NS_PER_S - float(least.sum()))
         f, b = float(least[0]) + self.extra, float(least[1:].sum()) + added + self.extra
-        turned = self.base + self.forward[stage] * f + self.backward[stage] * b
-        turned += added if p.schedule != "zb_h1" else 0.0
+        waits = self.waits
+        turned = max(rest + float(often[stage] @ (least + waits)) for often, rest in self.chains)
+        turned += p.m * added
         before = self._passes[first] + self.ends[0] * (stage > 0)
         down = float(before[0]) + stage * (self.extra + self.hop)
         straight = down + p.m * (f + b) + self.once
