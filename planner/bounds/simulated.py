@@ -26,6 +26,7 @@ its last backward (`planner.bounds.late`) comes to chains that end with it:
     1f1b       the mean of these over the ranks, whatever kinds of layers they hold
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -98,7 +99,7 @@ class Passes:
 
 
 class Chains(NamedTuple):
-    """[row, rank] how often a rank's chain has its passes beyond the rest, which is [row] seconds."""
+    """[row, rank] how often a rank's chain has its passes beyond the rest, [row] seconds."""
 
     forward: Floats
     input_grad: Floats
@@ -106,10 +107,16 @@ class Chains(NamedTuple):
     rest_s: Floats
 
 
-def simulated_bounds(same: SamePipeline, passes: Passes, limit_s: float) -> Floats:
+Known = Callable[[SamePipeline, Passes], Floats]
+"""[row, split] seconds of the longest chain that is known, with nothing recomputed."""
+
+
+def simulated_bounds(
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
+) -> Floats:
     """A lower bound of each layout's simulated step, `limit_s` where it is not below that."""
     if same.vpp > 1:
-        return _of_splits(same, passes, limit_s)
+        return _of_splits(same, passes, limit_s, known)
     found = [_of_ranks(same, passes, kinds, limit_s) for kinds in stacks(same.kind_counts)]
     found.append(_of_mean_rank(same, passes))
     bounds: Floats = np.minimum(np.max(found, axis=0), limit_s)
@@ -211,12 +218,17 @@ def rank_chains(same: SamePipeline, passes: Passes) -> list[Chains]:
     return [Chains(m - ahead + each, m - 1 + each, m - 1 + each, rest)]
 
 
-def _of_splits(same: SamePipeline, passes: Passes, limit_s: float) -> Floats:
+def _of_splits(
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None
+) -> Floats:
     """The least over the list of splits of the longest chain."""
     bounds = np.full(len(same), limit_s)
     for first in range(0, len(same), BLOCK):
         rows = slice(first, first + BLOCK)
-        _, layout, least = split_bounds_s(same.take(rows), passes.take(rows), limit_s)
+        some, of_some = same.take(rows), passes.take(rows)
+        split, layout, least = split_bounds_s(some, of_some, limit_s)
+        if known and len(split):
+            least = np.maximum(least, known(some, of_some)[layout, split])
         np.minimum.at(bounds, first + layout, least)
     return bounds
 

@@ -60,7 +60,7 @@ def _splits_below(
     """Each time one was simulated, more is known of the others."""
     split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
     while len(split):
-        bounds = np.maximum(bounds, known.bounds_s(problem, passes, split))
+        bounds = np.maximum(bounds, known.bounds_s(problem.alone, passes)[0, split])
         below = bounds < limit_s()
         split, bounds = split[below], bounds[below]
         if len(split):
