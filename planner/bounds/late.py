@@ -1,6 +1,6 @@
 """Lower bounds of what a rank shows of its late traffic, as lines in what it holds.
 
-`costmodels.step.late_traffic`: the rank that sends T under R of computing shows max(shown T, T - R),
+A rank that sends T under R of computing shows max(shown T, T - R) (`costmodels.step.late_traffic`),
 so both lines bound it
 
     shown     shown T
@@ -21,8 +21,10 @@ from meshplan.costmodels.step.late_traffic import LateTraffic
 from meshplan.costmodels.step.price_passes import PassSeconds
 
 FORWARD, BACKWARD = 0, 1
-SHOWN, BEYOND_ALL, BEYOND_ANY = range(3)
-"""Lines: nothing hidden; after a chain of all backwards of the rank; after any chain."""
+SHOWN, BEYOND_ALL, BEYOND_ONE, BEYOND_ANY = range(4)
+"""Lines: nothing hidden; after a chain of all backwards of the rank, or of one of each of its
+layers; after any chain.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ class Lines:
         """Some of the rows."""
         return Lines(self.layer[rows], self.ends[rows], self.fixed[rows])
 
+    def fewest_s(self, most: Ints, fewest: int) -> Floats:
+        """[row] of the first of several ranks, with one backward of each of its layers in the chain
+        and between `fewest` and `most` of them.
+        """
+        fixed = (self.fixed + self.ends[:, :, 0])[:, [SHOWN, BEYOND_ONE]]
+        layer = self.layer[:, [SHOWN, BEYOND_ONE]].min(axis=2)
+        least = np.minimum(layer * fewest, layer * np.maximum(most, fewest)[:, None])
+        found: Floats = np.maximum(fixed + least, 0.0).max(axis=1)
+        return found
+
     def mean_s(self, counts: Floats, pp: Ints | int) -> Floats:
         """[row] of the mean of `pp` ranks that hold `counts` layers of each kind together."""
         parts = self.layer @ counts + self.ends.sum(axis=2)
@@ -50,13 +62,17 @@ class Lines:
 def reduce_lines(
     found: PassSeconds, rows: Ints, modes: list[int], work: tuple[Floats, Ints]
 ) -> Lines:
-    """Of the gradients of `rows`; `work`: the least seconds of a layer of each kind [row, kind], and
-    the micro-batches.
+    """Of the gradients of `rows`.
+
+    work  the least seconds of a layer of each kind [row, kind], and the micro-batches
     """
     least, m = work
     room = found.layer_room_s[rows][:, :, modes, BACKWARD]
     longer = found.layer_s[rows][:, :, modes].sum(axis=3) - least[:, :, None]
-    rooms = [(room - m[:, None, None] * longer).max(axis=2), room.max(axis=2)]
+    rooms = [
+        (room - often[:, None, None] * longer).max(axis=2)
+        for often in (m, np.ones_like(m), np.zeros_like(m))
+    ]
     return _lines(found.reduce.take(rows), rooms, found.ends_room_s[rows][:, :, BACKWARD])
 
 

@@ -19,7 +19,9 @@ proportion that fits; a step faster than the L-th smallest E(s, n) holds fewer t
 (`planner.bounds.packing`). Several chunks: the least over the list of splits, nothing recomputed.
 
 To each comes the mean rank's weight update and what is once per step. What a rank reduces after
-its last backward (`planner.bounds.late`) comes to chains that end with it:
+its last backward (`planner.bounds.late`) comes to chains that end with it: of the first rank to
+those that go up again, as much as it reduces at least with so few layers that it can be below the
+limit; and besides
 
     any        all its work, after the way down to it and, for 1f1b, no sooner than the last rank
                has sent back its first micro-batch
@@ -27,7 +29,7 @@ its last backward (`planner.bounds.late`) comes to chains that end with it:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +121,8 @@ def simulated_bounds(
         return _of_splits(same, passes, limit_s, known)
     found = [_of_ranks(same, passes, kinds, limit_s) for kinds in stacks(same.kind_counts)]
     found.append(_of_mean_rank(same, passes))
+    if same.pp == 1:
+        found.append(_of_one_rank(same, passes))
     bounds: Floats = np.minimum(np.max(found, axis=0), limit_s)
     return bounds
 
@@ -142,6 +146,21 @@ def _of_mean_rank(same: SamePipeline, passes: Passes) -> Floats:
     return found
 
 
+def _of_one_rank(same: SamePipeline, passes: Passes) -> Floats:
+    """All work of one rank, with the least recomputation that fits."""
+    counts, m = np.array(same.kind_counts, float), same.m.astype(float)
+    pairs = Pairs.below(replace(same, splits=((len(same.pattern),),)), np.full(len(same), np.inf))
+    covers = range(same.covers.shape[1])
+    added = np.max([pairs.least_work_ns(0, which) for which in covers], axis=0) / NS_PER_S
+    layers = passes.layer.sum(axis=2) @ counts
+    work = layers + passes.embedding.sum(axis=1) + passes.head.sum(axis=1) + 2 * passes.extra
+    late = passes.late.layer[:, SHOWN] @ counts + passes.late.ends[:, SHOWN].sum(axis=1)
+    rounding = len(same.pattern) / NS_PER_S
+    step = m * (work + np.maximum(added - rounding, 0.0)) + late + passes.late.fixed[:, SHOWN]
+    found: Floats = (step + passes.once) * SAFETY
+    return found
+
+
 def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: float) -> Floats:
     """By the layers of `kinds` alone, on ranks of one chunk."""
     lines = [_chain_line(passes, kinds, chain) for chain in rank_chains(same, passes)]
@@ -157,6 +176,10 @@ def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: flo
     tables = [fixed[:, :, None] + layer[:, :, None] * n + overhead for fixed, layer in lines]
     fixed, layer = _own_chains(same, passes, kinds, BEYOND_ALL)
     table = np.max([*tables, fixed[:, :, None] + layer[:, :, None] * n], axis=0)
+    alone = len(kinds) == len(same.kind_counts)
+    first = (table[:, 0] < limit_s).sum(axis=1) if alone else np.full(len(same), len(same.pattern))
+    late = passes.late.fewest_s(first, 0 if same.empty_ends else 1)
+    table = np.maximum(table, tables[-2] + late[:, None, None])
     table = np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
     table = np.minimum(table - rounding[:, None, None], limit_s / SAFETY) * SAFETY
     entries = table[:, :, 1:].reshape(len(same), -1)
@@ -218,9 +241,7 @@ def rank_chains(same: SamePipeline, passes: Passes) -> list[Chains]:
     return [Chains(m - ahead + each, m - 1 + each, m - 1 + each, rest)]
 
 
-def _of_splits(
-    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None
-) -> Floats:
+def _of_splits(same: SamePipeline, passes: Passes, limit_s: float, known: Known | None) -> Floats:
     """The least over the list of splits of the longest chain."""
     bounds = np.full(len(same), limit_s)
     for first in range(0, len(same), BLOCK):

@@ -17,9 +17,9 @@ equal answers.
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -133,6 +133,12 @@ class Simulated:
         """A plan of the search under the closed form."""
         self.tally.simulated += 1
         self._judge(found.row, found.variant, found.plan)
+
+    def nearest(self, count: int) -> Iterator[tuple[int, Variant, StageProblem]]:
+        """`count` layouts of the rows with the smallest bounds, with their inner problems."""
+        every = ((row, each) for row in self._rows.tolist() for each in self.space.variants(row))
+        for row, variant in islice(every, count):
+            yield row, variant, stage_problem(self.space, self.prices, row, variant)
 
     def prove(self, deadline: float | None) -> float:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
