@@ -4,8 +4,8 @@
 
 The others of a question are layouts whose rows have the smallest bounds of the simulated step,
 each with its first plan (no search of cuts or of mixes of recomputation), simulated and held to
-memory as the answer is. Regret is how much longer the answer takes than the fastest of all of them, 0 where
-it is the fastest itself.
+memory as the answer is. Regret is how much longer the answer takes than the fastest of all of them,
+0 where it is the fastest itself.
 """
 
 import argparse
