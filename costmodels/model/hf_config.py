@@ -10,7 +10,7 @@ soft-capping, activation kinds) is in `numerics`. Leaves out: the towers of mult
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
@@ -76,7 +76,15 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     fields, model_type = _typed(Fields(config, ""))
     read_family(FAMILIES[model_type], fields)
     numerics_of(fields)
-    return (*towers, *(f"field {key!r}, which is not understood," for key in unknown_sizes(fields)))
+    unread = (f"field {key!r}, which is not understood," for key in unknown_sizes(fields))
+    return (*towers, *_quantization(config), *unread)
+
+
+def _quantization(config: Mapping[str, object]) -> Iterator[str]:
+    """How the weights of a checkpoint are stored says nothing of how they are trained."""
+    stored = config.get("quantization_config")
+    if isinstance(stored, Mapping) and stored:
+        yield f"quantization of the checkpoint ({stored.get('quant_method', 'unnamed')})"
 
 
 def _text_part(outer: Fields) -> Fields:

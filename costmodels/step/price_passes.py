@@ -13,6 +13,7 @@ from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
+from meshplan.costmodels.step.late_traffic import LateTraffic, late_traffic
 from meshplan.costmodels.step.price_memory import parts_of
 from meshplan.costmodels.step.price_tables import weight_table, work_table
 from meshplan.costmodels.step.ranks import Sent, beside
@@ -29,7 +30,12 @@ class PassSeconds:
     hop_s          (N,) an activation's way to the next rank that no rank waits for
     blocking_s     (N,) of each stage's forward and each backward: the way that it waits for
     layer_update_s, ends_update_s
-                   (N, K), (N,) the optimizer on the parameters of a layer and of both ends
+                   (N, K), (N, 2) the optimizer on the parameters of a layer and of the ends
+    layer_room_s, ends_room_s
+                   (N, K, R, 2), (N, 2, 2) of a forward and of a backward, what late traffic hides
+                   under
+    reduce, refresh
+                   gradients after the last backward; weights after the update
     micro_batch_s  of each rank and micro-batch, shared by its stages' passes
     step_s         once per step
     """
@@ -41,6 +47,10 @@ class PassSeconds:
     blocking_s: Floats
     layer_update_s: Floats
     ends_update_s: Floats
+    layer_room_s: Floats
+    ends_room_s: Floats
+    reduce: LateTraffic
+    refresh: LateTraffic
     micro_batch_s: float
     step_s: float
 
@@ -60,24 +70,30 @@ class _Passes:
 
     def seconds(self) -> PassSeconds:
         """All columns."""
-        work, rank, tuning = self.work, self.work.rank, self.setting.tuning
+        work, rank, setting = self.work, self.work.rank, self.setting
         embedding, *head = rank.ends
+        # (N, K, R, 5): three passes and the rooms of two.
         layers = np.stack([
             np.stack([self._layer(kind, mode) for mode in MODES], axis=1) for kind in work.kinds
         ], axis=1)  # fmt: skip
-        ends = [
+        ends = np.stack([
             self._passes(cost, parameters)
             for cost, parameters in zip(
                 (embedding, sum(head, start=NOTHING)), self.parts[-2:], strict=True
             )
-        ]
+        ], axis=1)  # fmt: skip
         updates = self.weights.stacked([self.weights.rank.optimizer_s(part) for part in self.parts])
-        hidden = self.setting.engine.overlap.pipeline
+        overlap, gathers = setting.engine.overlap, np.zeros(len(self.layouts))
+        gathers += overlap.weight_gather
+        reduces = self.weights.rows(self.weights.rank.reduce_overlap)
         return PassSeconds(
-            layer_s=layers, embedding_s=ends[0], head_s=ends[1],
-            hop_s=work.rows(hidden * rank.hop_s), blocking_s=work.rows(rank.blocking_s),
-            layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:].sum(axis=1),
-            micro_batch_s=tuning.micro_batch_s, step_s=tuning.step_s,
+            layer_s=layers[..., :3], embedding_s=ends[:, 0, :3], head_s=ends[:, 1, :3],
+            hop_s=work.rows(overlap.pipeline * rank.hop_s), blocking_s=work.rows(rank.blocking_s),
+            layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:],
+            layer_room_s=layers[..., 3:], ends_room_s=ends[..., 3:],
+            reduce=late_traffic(self.weights, "once_s", reduces),
+            refresh=late_traffic(self.weights, "refresh_s", gathers),
+            micro_batch_s=setting.tuning.micro_batch_s, step_s=setting.tuning.step_s,
         )  # fmt: skip
 
     def _layer(self, kind: int, mode: str) -> Floats:
@@ -85,7 +101,7 @@ class _Passes:
         return self._passes(cost, self.parts[kind], again=True)
 
     def _passes(self, cost: Cost, parameters: RankParameters, *, again: bool = False) -> Floats:
-        """(N, 3)."""
+        """(N, 5): the three passes; of a forward and of a backward the room for late traffic."""
         rows, host = self.work.rows, self.work.rank.host
         sent = self.weights.rank.sent(parameters, again=again)
         seen = Sent(*(self.weights.rows(each) if np.ndim(each) else each for each in sent))
@@ -100,4 +116,6 @@ class _Passes:
             rows(cost.forward.total_s) + forward.total_s,
             replayed + backward.total_s,
             rows(cost.weight_grad.total_s) + np.zeros(len(self.layouts)),
+            rows(cost.forward.room_s) + forward.room_s,
+            rows(cost.backward_room_s) + backward.room_s,
         ], axis=1)  # fmt: skip

@@ -8,6 +8,8 @@ B = I + W, c = F + B, and h the hop to the next rank:
                to s, which has begun min(m, S-s) forwards by then; all it has left; and up again
     gpipe      sum c + 2 (S-1) h + (m-1) c_s
     zb_h1      sum F + (S-1) h + m B_s + (m - min(m, S-s)) F_s
+    zb_h1      sum (F + I) + 2 (S-1) h + (m-1) I_s + (m - min(m, S-s)) F_s + (m-1-s) W_s: rank s
+               leaves s micro-batches' W for later; of rank 0 all m
     chunks     sum over j < s of F_j + h, all the work of rank s, and for interleaved 1F1B the
                sum over j < s of B_j + h; and down to the last chunk, the work that the last rank
                has left by then, and up again
@@ -16,16 +18,33 @@ One chunk per rank: with n layers on rank s such a chain lasts E(s, n), recomput
 proportion that fits; a step faster than the L-th smallest E(s, n) holds fewer than L layers
 (`planner.bounds.packing`). Several chunks: the least over the list of splits, nothing recomputed.
 
-To each comes the mean rank's weight update and what is once per step; reductions count nothing.
+To each comes the mean rank's weight update and what is once per step. What a rank reduces after
+its last backward (`planner.bounds.late`) comes to chains that end with it: of the first rank to
+those that go up again, as much as it reduces at least with so few layers that it can be below the
+limit; and besides
+
+    any        all its work, after the way down to it and, for 1f1b, no sooner than the last rank
+               has sent back its first micro-batch
+    1f1b       the mean of these over the ranks, whatever kinds of layers they hold
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.planner.bounds.late import (
+    BEYOND_ALL,
+    BEYOND_ANY,
+    SHOWN,
+    Lines,
+    mean_update_s,
+    reduce_lines,
+)
 from meshplan.planner.bounds.packing import layer_overheads, stacks
 from meshplan.planner.bounds.split import Pairs, layers_of_kind
 from meshplan.planner.problem.coefficients import NS_PER_S
@@ -45,6 +64,7 @@ class Passes:
     extra      of each forward and each backward of a stage
     hop        to the next rank
     once       the mean rank's update, and what is once per step
+    late       what a rank reduces after its last backward
     """
 
     layer: Floats
@@ -53,54 +73,113 @@ class Passes:
     extra: Floats
     hop: Floats
     once: Floats
+    late: Lines
 
     @classmethod
     def of(cls, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
         """Those of `rows` run as `alike`."""
         counts = np.array(same.kind_counts)
-        update = found.layer_update_s[rows] @ counts + found.ends_update_s[rows]
+        modes = list(same.modes)
+        each = found.layer_s[rows][:, :, modes]
+        layer = each.min(axis=2)
         return cls(
-            layer=found.layer_s[rows][:, :, list(same.modes)].min(axis=2),
+            layer=layer,
             embedding=found.embedding_s[rows],
             head=found.head_s[rows],
             extra=found.blocking_s[rows] + found.micro_batch_s / 2 / same.vpp,
             hop=found.hop_s[rows],
-            once=update / same.pp + found.step_s,
+            once=mean_update_s(found, rows, counts, np.full(len(rows), same.pp)) + found.step_s,
+            late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m)),
         )
 
     def take(self, rows: slice) -> "Passes":
         """Some of the rows."""
-        return Passes(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        names = [field.name for field in fields(self) if field.name != "late"]
+        return Passes(
+            **{name: getattr(self, name)[rows] for name in names}, late=self.late.take(rows)
+        )
 
 
-def simulated_bounds(same: SamePipeline, passes: Passes, limit_s: float) -> Floats:
+class Chains(NamedTuple):
+    """[row, rank] how often a rank's chain has its passes beyond the rest, [row] seconds."""
+
+    forward: Floats
+    input_grad: Floats
+    weight_grad: Floats
+    rest_s: Floats
+
+
+Known = Callable[[SamePipeline, Passes], Floats]
+"""[row, split] seconds of the longest chain that is known, with nothing recomputed."""
+
+
+def simulated_bounds(
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
+) -> Floats:
     """A lower bound of each layout's simulated step, `limit_s` where it is not below that."""
     if same.vpp > 1:
-        return _of_splits(same, passes, limit_s)
+        return _of_splits(same, passes, limit_s, known)
     found = [_of_ranks(same, passes, kinds, limit_s) for kinds in stacks(same.kind_counts)]
+    found.append(_of_mean_rank(same, passes))
+    if same.pp == 1:
+        found.append(_of_one_rank(same, passes))
     bounds: Floats = np.minimum(np.max(found, axis=0), limit_s)
     return bounds
 
 
+def _of_mean_rank(same: SamePipeline, passes: Passes) -> Floats:
+    """One chunk per rank: the mean over the ranks of chains that are linear in what they hold."""
+    counts, m = np.array(same.kind_counts, float), same.m.astype(float)
+    total = np.einsum("rkp,k->rp", passes.layer, counts) + passes.embedding + passes.head
+    extra = same.pp * passes.extra
+    f, b = total[:, 0] + extra, total[:, 1:].sum(axis=1) + extra
+    turned = np.zeros(len(same))
+    for chain in rank_chains(same, passes):
+        often = [each.min(axis=1) for each in chain[:3]]
+        mean = (often[0] * f + often[1] * (total[:, 1] + extra) + often[2] * total[:, 2]) / same.pp
+        turned = np.maximum(turned, chain.rest_s + mean)
+    late = passes.late.mean_s(counts, same.pp)
+    down = (f + (same.pp - 1) * passes.hop) * (same.schedule != "gpipe")
+    begun = np.minimum(m, same.pp) * (same.schedule != "gpipe")
+    own = down + ((m - begun) * f + m * b) / same.pp + late + passes.once
+    found: Floats = np.maximum(turned, own) * SAFETY
+    return found
+
+
+def _of_one_rank(same: SamePipeline, passes: Passes) -> Floats:
+    """All work of one rank, with the least recomputation that fits."""
+    counts, m = np.array(same.kind_counts, float), same.m.astype(float)
+    pairs = Pairs.below(replace(same, splits=((len(same.pattern),),)), np.full(len(same), np.inf))
+    covers = range(same.covers.shape[1])
+    added = np.max([pairs.least_work_ns(0, which) for which in covers], axis=0) / NS_PER_S
+    layers = passes.layer.sum(axis=2) @ counts
+    work = layers + passes.embedding.sum(axis=1) + passes.head.sum(axis=1) + 2 * passes.extra
+    late = passes.late.layer[:, SHOWN] @ counts + passes.late.ends[:, SHOWN].sum(axis=1)
+    rounding = len(same.pattern) / NS_PER_S
+    step = m * (work + np.maximum(added - rounding, 0.0)) + late + passes.late.fixed[:, SHOWN]
+    found: Floats = (step + passes.once) * SAFETY
+    return found
+
+
 def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: float) -> Floats:
     """By the layers of `kinds` alone, on ranks of one chunk."""
-    forward, backward, base = chain_coefficients(same, passes)
-    each = passes.layer[:, kinds]
-    layer = (
-        each[:, None, :, 0] * forward[:, :, None]
-        + each[:, None, :, 1:].sum(axis=3) * backward[:, :, None]
-    ).min(axis=2)  # [row, rank]
-    fixed = np.repeat(base[:, None], same.pp, axis=1)
-    fixed += passes.extra[:, None] * (forward + backward)
-    for end, rank in ((passes.embedding, 0), (passes.head, -1)):
-        fixed[:, rank] += end[:, 0] * forward[:, rank] + end[:, 1:].sum(1) * backward[:, rank]
+    lines = [_chain_line(passes, kinds, chain) for chain in rank_chains(same, passes)]
+    fixed, layer = lines[0]
     count = sum(same.kind_counts[kind] for kind in kinds)
     room = np.maximum(limit_s - fixed, 0.0) / np.maximum(layer, 1e-30)
     most = np.minimum(np.ceil(room).max(axis=1), count).astype(np.int64)
     n = np.arange(int(most.max(initial=0)) + 1)
     overhead = layer_overheads(same, kinds, most, n) / NS_PER_S
     rounding = same.m * count / NS_PER_S
-    table = fixed[:, :, None] + layer[:, :, None] * n + overhead * same.m[:, None, None]
+    overhead = overhead * same.m[:, None, None]
+    lines.append(_own_chains(same, passes, kinds, SHOWN))
+    tables = [fixed[:, :, None] + layer[:, :, None] * n + overhead for fixed, layer in lines]
+    fixed, layer = _own_chains(same, passes, kinds, BEYOND_ALL)
+    table = np.max([*tables, fixed[:, :, None] + layer[:, :, None] * n], axis=0)
+    alone = len(kinds) == len(same.kind_counts)
+    first = (table[:, 0] < limit_s).sum(axis=1) if alone else np.full(len(same), len(same.pattern))
+    late = passes.late.fewest_s(first, 0 if same.empty_ends else 1)
+    table = np.maximum(table, tables[-2] + late[:, None, None])
     table = np.minimum.accumulate(table[:, :, ::-1], axis=2)[:, :, ::-1]
     table = np.minimum(table - rounding[:, None, None], limit_s / SAFETY) * SAFETY
     entries = table[:, :, 1:].reshape(len(same), -1)
@@ -111,28 +190,66 @@ def _of_ranks(same: SamePipeline, passes: Passes, kinds: list[int], limit_s: flo
     return bounds
 
 
-def chain_coefficients(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:
-    """[row, rank] how often a rank's chain has its forward and its backward, [row] the rest."""
-    pp, m = same.pp, same.m[:, None].astype(float)
-    begun = np.minimum(m, pp - np.arange(pp)[None, :])
-    total = np.einsum("rkp,k->rp", passes.layer, np.array(same.kind_counts, float))
-    total = total + passes.embedding + passes.head
+class _Line(NamedTuple):
+    """[row, rank] seconds of a chain through a rank, as a line in its layers."""
+
+    fixed: Floats
+    layer: Floats
+
+
+def _chain_line(passes: Passes, kinds: list[int], chain: Chains) -> _Line:
+    """A chain through each rank that holds layers of `kinds`."""
+    often = np.stack(chain[:3], axis=2)  # [row, rank, pass]
+    layer = np.einsum("rkp,rsp->rks", passes.layer[:, kinds], often).min(axis=1)
+    waits = passes.extra[:, None] * (chain.forward + chain.input_grad)
+    fixed = chain.rest_s[:, None] + waits
+    for end, rank in ((passes.embedding, 0), (passes.head, -1)):
+        fixed[:, rank] += (end * often[:, rank]).sum(axis=1)
+    return _Line(fixed, layer)
+
+
+def _own_chains(same: SamePipeline, passes: Passes, kinds: list[int], line: int) -> _Line:
+    """One chunk per rank: down to it, its work, its reduction by one of `Lines`."""
+    ranks, m, late = np.arange(same.pp), same.m.astype(float)[:, None], passes.late
+    work = passes.layer.sum(axis=2) * m
+    fixed = ranks * (passes.extra + passes.hop)[:, None] + 2 * m * passes.extra[:, None]
+    fixed = fixed + (late.fixed[:, line] + passes.once)[:, None]
+    for end, rank in ((0, 0), (1, -1)):
+        of_end = passes.head if end else passes.embedding
+        fixed[:, rank] += m[:, 0] * of_end.sum(axis=1) + late.ends[:, line, end]
+    layer = (work + late.layer[:, line])[:, kinds].min(axis=1)
+    return _Line(fixed, np.repeat(layer[:, None], same.pp, axis=1))
+
+
+def rank_chains(same: SamePipeline, passes: Passes) -> list[Chains]:
+    """Chains through each rank, of one chunk per rank."""
+    pp, m, rank = same.pp, same.m[:, None].astype(float), np.arange(same.pp)[None, :]
+    begun = np.minimum(m, pp - rank)
+    counts = np.array(same.kind_counts, float)
+    total = np.einsum("rkp,k->rp", passes.layer, counts) + passes.embedding + passes.head
     hops, extra = (pp - 1) * passes.hop, pp * passes.extra
+    down, each = total[:, 0] + extra + hops + passes.once, 0.0 * begun
     if same.schedule == "zb_h1":
-        base = total[:, 0] + extra + hops
-        return m - begun, m + 0.0 * begun, base + passes.once
-    base = total.sum(axis=1) + 2 * (extra + hops) + passes.once
-    if same.schedule == "gpipe":
-        return m - 1 + 0.0 * begun, m - 1 + 0.0 * begun, base
-    return m - begun, m - 1 + 0.0 * begun, base
+        up = down + total[:, 1] + extra + hops
+        left = np.maximum(m - 1 - rank, 0) + (rank == 0)
+        return [
+            Chains(m - begun, m + each, m + each, down),
+            Chains(m - begun, m - 1 + each, left + each, up),
+        ]
+    rest = down + total[:, 1:].sum(axis=1) + extra + hops
+    ahead = 1 if same.schedule == "gpipe" else begun
+    return [Chains(m - ahead + each, m - 1 + each, m - 1 + each, rest)]
 
 
-def _of_splits(same: SamePipeline, passes: Passes, limit_s: float) -> Floats:
+def _of_splits(same: SamePipeline, passes: Passes, limit_s: float, known: Known | None) -> Floats:
     """The least over the list of splits of the longest chain."""
     bounds = np.full(len(same), limit_s)
     for first in range(0, len(same), BLOCK):
         rows = slice(first, first + BLOCK)
-        _, layout, least = split_bounds_s(same.take(rows), passes.take(rows), limit_s)
+        some, of_some = same.take(rows), passes.take(rows)
+        split, layout, least = split_bounds_s(some, of_some, limit_s)
+        if known and len(split):
+            least = np.maximum(least, known(some, of_some)[layout, split])
         np.minimum.at(bounds, first + layout, least)
     return bounds
 
@@ -153,8 +270,8 @@ def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[
         for rank in range(same.pp):
             work_s = pairs.least_work_ns(rank, which) / NS_PER_S
             if work_s.any():
-                chain = chains[:, rank] + same.m[layout] * work_s * SAFETY
-                least = np.maximum(least, chain)
+                both = np.maximum(chains[:, rank], chains[:, same.pp + rank])
+                least = np.maximum(least, both + same.m[layout] * work_s * SAFETY)
                 kept = least < limit_s
                 pairs, chains, layout = pairs.take(kept), chains[kept], layout[kept]
                 split, least = split[kept], least[kept]
@@ -175,24 +292,45 @@ def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Fl
 
 
 def split_chains(same: SamePipeline, passes: Passes) -> Floats:
-    """[row, split, chain] seconds with nothing recomputed: of each rank, and two of all ranks."""
+    """[row, split, chain] seconds with nothing recomputed: of each rank, of each with what it
+    reduces by the first of `Lines` and by the second, and two of all ranks.
+    """
     if not same.splits:
         return np.zeros((len(same), 0, 1))
     forward, input_grad, weight_grad = split_passes(same, passes)
     both = input_grad + weight_grad
     m, hop = same.m[:, None].astype(float), passes.hop[:, None]
-    v_shaped, chains = same.schedule in V_SHAPED, []
+    v_shaped, chains, own = same.schedule in V_SHAPED, [], []
     for rank, chunks in enumerate(same.chunks_of_rank):
         chain = m * (forward + both)[:, :, list(chunks)].sum(axis=2) + rank * hop
         chain += forward[:, :, :rank].sum(axis=2)
+        own.append(chain)
         if not v_shaped:
-            chain += both[:, :, :rank].sum(axis=2) + rank * hop
+            chain = chain + both[:, :, :rank].sum(axis=2) + rank * hop
         chains.append(chain)
+    late = late_of_ranks(same, passes)
+    first = late[..., 0, [SHOWN, BEYOND_ANY]].max(axis=2)
+    chains[1:] = [chain + first * (not v_shaped) for chain in chains[1:]]
+    chains += [
+        chain + late[..., rank, line]
+        for line in (SHOWN, BEYOND_ALL) for rank, chain in enumerate(own)
+    ]  # fmt: skip
     turn = forward.sum(axis=2) + input_grad.sum(axis=2) + 2 * (same.chunks - same.vpp) * hop
-    chains.append(turn)
+    chains.append(turn + first)
     if not v_shaped:
-        chains.append(_from_last_rank(same, forward, both, hop))
+        chains.append(_from_last_rank(same, forward, both, hop) + first)
     found: Floats = (np.stack(chains, axis=2) + passes.once[:, None, None]) * SAFETY
+    return found
+
+
+def late_of_ranks(same: SamePipeline, passes: Passes) -> Floats:
+    """[row, split, rank, line] what each rank reduces after its last backward at least."""
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
+    held = kinds[:, :, same.chunks_of_rank].sum(axis=3)  # [kind, split, rank]
+    late = np.einsum("rlk,ksj->rsjl", passes.late.layer, held, optimize=True)
+    for end, (rank, _) in enumerate(same.ends):
+        late[:, :, rank] += passes.late.ends[:, None, :, end]
+    found: Floats = late + passes.late.fixed[:, None, None]
     return found
 
 

@@ -7,8 +7,8 @@ free, beyond it the row lasts longer. How much it must is a knapsack, relaxed to
     all rows >= all rows with nothing recomputed + max over ranks of the least time beyond that
                 saves what the rank lacks
 
-A layer saves KiB for ns along the concave hull of its modes, q_v times in chunk v; where layers are
-of several kinds, each as much as the kind that saves most. q is an in-flight vector or a mean of
+A layer saves KiB for ns along the concave hull of its modes, q_v times in chunk v; what is free is
+free to each kind of layers. q is an in-flight vector or a mean of
 some (`PipelineShape.covers`): the largest bound counts. `planner.bounds.recompute` takes whole
 layers, where the hull does not say enough.
 """
@@ -64,14 +64,17 @@ class BoundedLayouts:
         self.same = same
 
     @cached_property
-    def hull(self) -> list[tuple[Floats, Floats]]:
-        """Segments of the hull of a layer's modes, by layout: up to so many ns save KiB per ns."""
+    def hulls(self) -> dict[int, list[tuple[Floats, Floats]]]:
+        """By kind, segments of the hull of a layer's modes: up to so many ns save KiB per ns."""
+        return {kind: self._hull(kind) for kind in sorted(set(self.same.pattern))}
+
+    def _hull(self, kind: int) -> list[tuple[Floats, Floats]]:
         ns, kib = self.same.fastest
         c = self.same.prices
         slope, later, offset, most = hull([
             (np.maximum(0, kib[:, kind] - c.layer_saved_kib[:, kind, mode]),
              c.layer_ns[:, kind, mode] - ns[:, kind])
-            for kind in set(self.same.pattern) for mode in self.same.modes
+            for mode in self.same.modes
         ])  # fmt: skip
         slope, later = np.maximum(slope, FREE), np.maximum(later, FREE)
         bend = later - slope
@@ -95,7 +98,7 @@ class Pairs:
     """Layouts, each cut as one of its splits: arrays are [pair, ...].
 
     times, saved, states   [pair, chunk] ns and KiB with nothing recomputed
-    layers                 [pair, chunk]
+    layers                 [pair, kind, chunk]
     slowest                [pair, row]
     end_ns                 the largest once-per-step sum of a rank
     """
@@ -125,7 +128,7 @@ class Pairs:
         nothing = np.zeros(len(same), np.int64)
         return cls(
             bounded=BoundedLayouts(same), layout=layout, split=split,
-            layers=kinds.sum(axis=0)[split],
+            layers=kinds[:, split].transpose(1, 0, 2).astype(np.int64),
             times=times[layout, split],
             saved=_by_chunk(kib, kinds, nothing, nothing)[layout, split],
             states=_by_chunk(c.layer_state_kib, kinds, nothing, nothing)[layout, split],
@@ -195,11 +198,13 @@ class Pairs:
         """The least ns that save what the rank `lacks`, but for what is `free` in each chunk."""
         chunks, held = list(self.bounded.same.chunks_of_rank[rank]), self.held(rank, which)
         segments = []
-        for ns, kib_per_ns in self.bounded.hull:
-            most = self.layers[:, chunks] * ns[self.layout, None]
-            unpaid, rate = np.minimum(free, most), held * kib_per_ns[self.layout, None]
-            free, lacks = free - unpaid, lacks - (unpaid * rate).sum(axis=1)
-            segments.append((rate, (most - unpaid) * rate))
+        for kind, hull_of_kind in self.bounded.hulls.items():
+            left = free
+            for ns, kib_per_ns in hull_of_kind:
+                most = self.layers[:, kind, chunks] * ns[self.layout, None]
+                unpaid, rate = np.minimum(left, most), held * kib_per_ns[self.layout, None]
+                left, lacks = left - unpaid, lacks - (unpaid * rate).sum(axis=1)
+                segments.append((rate, (most - unpaid) * rate))
         rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
         order = np.argsort(-rates, axis=1)
         rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)

@@ -96,7 +96,7 @@ def misfit_lines(question: Question, why: Explanation) -> list[str]:
     if why.on_host:
         lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.label}")
     if why.enough:
-        lines.append(f"it fits from {why.enough.gpus} GPUs on: {why.enough.layout.label}")
+        lines.append(_next_size(question, why.enough))
     if why.fewer:
         lines.append(f"it fits on {why.fewer.gpus} GPUs: {why.fewer.layout.label}")
     if not (why.relaxations or why.enough or why.fewer):
@@ -105,6 +105,11 @@ def misfit_lines(question: Question, why: Explanation) -> list[str]:
             "number within a node, then whole nodes)"
         )
     return lines
+
+
+def _next_size(question: Question, enough: Fit) -> str:
+    nodes = ", of whole nodes" * bool(_tried(question, enough.gpus))
+    return f"the next larger size that holds it{nodes}: {enough.gpus} GPUs, {enough.layout.label}"
 
 
 def most_asked(question: Question) -> int:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshplan.costmodels.layout import Schedule, Stage
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import After, CutTimes
-from meshplan.planner.bounds.simulated import Passes, split_passes
-from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.simulated import Passes, late_of_ranks, split_passes
+from meshplan.planner.problem.same_pipeline import SamePipeline
 
 Shape = tuple[Schedule, int, int, int]
 MOST_ACTIONS = 30_000  # of a step whose chain is looked for
@@ -43,20 +44,25 @@ class KnownChains:
         row = np.array([*work.table, work.send_s, *after.reduce_s])
         return float((known @ row).max() + after.rest_s) * SAFETY
 
-    def bounds_s(self, problem: StageProblem, passes: Passes, splits: Ints) -> Floats:
-        """A lower bound of the step of each of some splits of a problem: no reductions count."""
-        shape = (problem.schedule, problem.pp, problem.vpp, problem.m)
+    def count(self, shape: Shape) -> int:
+        """How many chains of a shape are known."""
+        return len(self._known.get(shape, ()))
+
+    def bounds_s(self, same: SamePipeline, passes: Passes) -> Floats:
+        """[row, split] a lower bound of the step of each split of layouts that have equally many
+        micro-batches, with what the rank reduces where a chain ends.
+        """
+        shape = (same.schedule, same.pp, same.vpp, int(same.m[0]))
         known = self._known.get(shape)
-        if known is None or not len(splits):
-            return np.full(len(splits), FAR)
-        forward, input_grad, weight_grad = (
-            each[0, splits] for each in split_passes(problem.alone, passes)
-        )
+        if known is None:
+            return np.full((len(same), len(same.splits or ())), FAR)
+        forward, input_grad, weight_grad = split_passes(same, passes)
+        late = late_of_ranks(same, passes)[..., [SHOWN, BEYOND_ANY]].max(axis=3)
+        hops = np.broadcast_to(passes.hop[:, None, None], (*late.shape[:2], 1))
         both = input_grad + weight_grad
-        table = np.concatenate([forward, both, input_grad, weight_grad], axis=1)
-        actions = table.shape[1]
-        longest = (table @ known[:, :actions].T + known[:, actions] * passes.hop[0]).max(axis=1)
-        found: Floats = (longest + passes.once[0]) * SAFETY
+        row = np.concatenate([forward, both, input_grad, weight_grad, hops, late], axis=2)
+        longest = (row @ known.T).max(axis=2)
+        found: Floats = (longest + passes.once[:, None]) * SAFETY
         return found
 
     def learn(self, shape: Shape, times: CutTimes, stages: Sequence[Stage], ratio: float) -> None:

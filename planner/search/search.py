@@ -1,13 +1,16 @@
 """The best layout of a question, with a proof, and the runners-up of other kinds.
 
-`planner.search.branch_and_bound` proves the best plan over the whole legal space under the
-closed-form prices; on a time limit or Ctrl-C the smallest open bound is the honest distance.
-Runners-up differ in kind (tp, cp, pp, ep): they are the best plans that first plans in order of
-bound found, each solved by CP-SAT for its own layout.
+Without a simulation, `planner.search.branch_and_bound` proves the best plan over the whole legal
+space under the closed-form prices; on a time limit or Ctrl-C the smallest open bound is the honest
+distance. Runners-up differ in kind (tp, cp, pp, ep): they are the best plans that first plans in
+order of bound found, each solved by CP-SAT for its own layout.
 
-`search(simulate=...)` goes on from there (`planner.search.simulated`): the best plans are
-simulated, then every layout and cut whose bound is below the best simulated step. Status, bound and
-gap then refer to the event simulation, and nothing of the closed form is left in them.
+With one, `search(simulate=...)`, which is what `meshplan plan` asks, the closed form only finds
+first plans, near its bound and no further. These are simulated, then every layout and cut whose
+bound is below the best simulated step (`planner.search.simulated`), then what may be faster than
+the best of its own kind and nearly as fast as the best of all. Status, bound and gap refer to the
+event simulation, and nothing of the closed form is left in them: OPTIMAL says that nothing in the
+space is faster by more than a millionth.
 """
 
 import math
@@ -94,7 +97,7 @@ def search(
     progress: Callable[[Progress], None] | None = None,
     simulate: Callable[[Layout], float] | None = None,
 ) -> SearchResult:
-    """The `k` best layouts that differ in kind, the fastest proved so; raises `NoLayoutFits`.
+    """The `k` best layouts that differ in kind; raises `NoLayoutFits`.
 
     `simulate` is the simulated step of a layout, infinite where it does not fit after all; with it
     the answer is that of the event simulation, of the cost model's own prices.

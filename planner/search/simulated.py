@@ -17,9 +17,9 @@ equal answers.
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.bounds.simulated import Passes, simulated_bounds
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
@@ -45,6 +46,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 ROWS_PER_BLOCK = 256
 BUDGET = 15_000_000  # in the time of one played action, some 60 ns: below a second
 OPENED, LOOKED_AT = 60_000, 5_000  # a layout is priced for the simulation; one of its cuts
+BOUNDED = 1_000  # a layout is bounded again by chains that were learnt
 NEW_SHAPE, NEW_V_SHAPE = 30, 120  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
@@ -116,6 +118,7 @@ class Simulated:
         self._heap: list[_Entry] = []
         self._settled: list[_Entry] = []
         self._chains = KnownChains()
+        self._bounded_by: dict[Shape, int] = {}
 
     @property
     def best_s(self) -> float:
@@ -130,6 +133,12 @@ class Simulated:
         """A plan of the search under the closed form."""
         self.tally.simulated += 1
         self._judge(found.row, found.variant, found.plan)
+
+    def nearest(self, count: int) -> Iterator[tuple[int, Variant, StageProblem]]:
+        """`count` layouts of the rows with the smallest bounds, with their inner problems."""
+        every = ((row, each) for row in self._rows.tolist() for each in self.space.variants(row))
+        for row, variant in islice(every, count):
+            yield row, variant, stage_problem(self.space, self.prices, row, variant)
 
     def prove(self, deadline: float | None) -> float:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
@@ -183,6 +192,8 @@ class Simulated:
                     continue
                 entry = self._heap[0]
                 bound, _, row, variant, cut = entry
+                if cut is None and self._bounded_anew(self._shape(row, variant)):
+                    continue
                 if bound < limit_s(row) * SETTLED and cut is None:
                     left += self._settle(row, variant, bound, limit_s)
                     settled.append(entry)
@@ -199,8 +210,33 @@ class Simulated:
         """Bound the layouts of the next rows."""
         rows = self._rows[self._next_row : self._next_row + most]
         self._next_row += len(rows)
-        for bound, row, variant in self._layouts(rows, self.best_s * NEARLY):
-            heapq.heappush(self._heap, (bound, next(self._numbers), row, variant, None))
+        for entry in self._layouts(rows, self.best_s * NEARLY):
+            heapq.heappush(self._heap, entry)
+
+    def _shape(self, row: int, variant: Variant) -> Shape:
+        layouts = self.space.layouts
+        pp, m = int(layouts.pipeline_parallel[row]), int(layouts.num_micro_batches[row])
+        return variant.schedule, pp, variant.virtual_stages, m
+
+    def _bounded_anew(self, shape: Shape) -> bool:
+        """Bound all waiting layouts of a shape again if chains of it were learnt meanwhile."""
+        known = self._chains.count(shape)
+        if shape[2] == 1 or known == self._bounded_by.get(shape, 0):
+            return False
+        alike: dict[Variant, list[int]] = {}
+        kept = []
+        for entry in self._heap:
+            _, _, row, variant, cut = entry
+            if cut is None and self._shape(row, variant) == shape:
+                alike.setdefault(variant, []).append(row)
+            else:
+                kept.append(entry)
+        for variant, rows in alike.items():
+            self.tally.left -= BOUNDED * len(rows)
+            kept += self._entries(variant, rows, self.best_s * NEARLY)
+        heapq.heapify(kept)
+        self._heap, self._bounded_by[shape] = kept, known
+        return True
 
     def _ended(self, deadline: float | None) -> bool:
         late = deadline is not None and time.perf_counter() >= deadline
@@ -211,34 +247,45 @@ class Simulated:
         p, layouts, model = self.passes, self.space.layouts, self.space.model
         counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
         modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
-        work = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2) @ counts
-        work = work + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
-        update = p.layer_update_s @ counts + p.ends_update_s
-        each = work / layouts.pipeline_parallel + 2 * p.blocking_s + p.micro_batch_s
-        bounds = layouts.num_micro_batches * each + update / layouts.pipeline_parallel + p.step_s
+        pp, m, rows = layouts.pipeline_parallel, layouts.num_micro_batches, np.arange(len(layouts))
+        layer = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2)
+        work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
+        each = work / pp + 2 * p.blocking_s + p.micro_batch_s
+        late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
+        bounds = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
         return np.where(row_fits(self.space, self.prices), bounds, math.inf)
 
-    def _layouts(self, rows: Ints, limit_s: float) -> list[tuple[float, int, Variant]]:
+    def _layouts(self, rows: Ints, limit_s: float) -> list[_Entry]:
         """The layouts of `rows` whose bound is below the limit."""
-        groups: dict[tuple[int, Variant], list[int]] = {}
+        groups: dict[tuple[Shape, Variant], list[int]] = {}
         for row in rows[self._row_bounds[rows] < limit_s].tolist():
-            pp = int(self.space.layouts.pipeline_parallel[row])
             for variant in self.space.variants(row):
-                groups.setdefault((pp, variant), []).append(row)
-        found = []
-        for (_, variant), same in groups.items():
-            bounds = self._bounds(np.array(same), variant, limit_s)
-            found += [
-                (float(bound), row, variant)
-                for bound, row in zip(bounds, same, strict=True)
-                if bound < limit_s
-            ]
-        return found
+                groups.setdefault((self._group(row, variant), variant), []).append(row)
+        return [
+            entry for (_, variant), same in groups.items()
+            for entry in self._entries(variant, same, limit_s)
+        ]  # fmt: skip
 
-    def _bounds(self, rows: Ints, variant: Variant, most_s: float) -> Floats:
-        same = run_as(self.space, self.prices, rows, variant)
-        passes = Passes.of(self.passes, rows, same)
-        return simulated_bounds(same, passes, most_s)
+    def _group(self, row: int, variant: Variant) -> Shape:
+        """Layouts of one are bounded together: of several chunks where chains of theirs are known,
+        whatever the micro-batches elsewhere.
+        """
+        shape = self._shape(row, variant)
+        return shape if self._chains.count(shape) and shape[2] > 1 else (*shape[:3], 0)
+
+    def _entries(self, variant: Variant, rows: list[int], limit_s: float) -> list[_Entry]:
+        """`rows`, of equally many ranks, run as `variant`: those whose bound is below the limit."""
+        found, known = np.array(rows), self._chains.count(self._shape(rows[0], variant))
+        same = run_as(self.space, self.prices, found, variant)
+        passes = Passes.of(self.passes, found, same)
+        alike = known and variant.virtual_stages > 1
+        bounds = simulated_bounds(same, passes, limit_s, self._chains.bounds_s if alike else None)
+        bounds = np.maximum(bounds, self._row_bounds[found])
+        return [
+            (float(bound), next(self._numbers), row, variant, None)
+            for bound, row in zip(bounds, rows, strict=True)
+            if bound < limit_s
+        ]
 
     def _settle(
         self, row: int, variant: Variant, bound_s: float, limit_s: Callable[[int], float]
@@ -285,7 +332,8 @@ class Simulated:
         if bound_s >= limit_s * SETTLED or cut.recomputes():
             return bound_s
         found_s = self._judge(row, variant, evaluate(problem, cut.least))
-        return math.inf if found_s <= bound_s / SETTLED else bound_s
+        settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
+        return math.inf if settled else bound_s
 
     def _recompute(
         self, row: int, variant: Variant, cut: Cut, bound_s: float, limit_s: float

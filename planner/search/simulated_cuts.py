@@ -14,6 +14,8 @@ its step if it fits so; else a plan by rule of thumb stands for it (`planner.sta
 """
 
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import accumulate, pairwise
@@ -22,17 +24,17 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.planner.bounds.simulated import SAFETY, Passes, chain_coefficients, split_bounds_s
+from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.stages.path import Intervals, stages_of
 
-MOST_CUTS = 2000  # of one layout
+MOST_CUTS = 500  # of one layout
 
 
 class Cut(NamedTuple):
-    """One cut, or all that are left of a layout where `least` is None.
+    """One cut, or all further ones of a layout where `least` is None.
 
     bound_s     a step takes at least so long
     least       the stages in modes than which none is faster
@@ -60,7 +62,7 @@ def _splits_below(
     """Each time one was simulated, more is known of the others."""
     split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
     while len(split):
-        bounds = np.maximum(bounds, known.bounds_s(problem, passes, split))
+        bounds = np.maximum(bounds, known.bounds_s(problem.alone, passes)[0, split])
         below = bounds < limit_s()
         split, bounds = split[below], bounds[below]
         if len(split):
@@ -86,10 +88,7 @@ def _paths_below(
     problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
 ) -> Iterator[Cut]:
     intervals, chains = Intervals(problem), _Chains(problem, passes)
-    found, whole = _paths(intervals, chains, limit_s())
-    if not whole:
-        yield Cut(0.0, None, tuple)
-        return
+    found, reached_s = _paths(intervals, chains, limit_s())
     for bound, ends in sorted(found):
         if bound >= limit_s():
             return
@@ -99,6 +98,8 @@ def _paths_below(
         ]
         stages = stages_of([price for price in prices if price], list(ends))
         yield Cut(bound, stages, tuple)
+    if reached_s < limit_s():
+        yield Cut(reached_s, None, tuple)
 
 
 class _Chains:
@@ -106,10 +107,13 @@ class _Chains:
 
     def __init__(self, problem: StageProblem, passes: Passes) -> None:
         self.problem = problem
-        forward, backward, base = chain_coefficients(problem.alone, passes)
-        self.forward, self.backward, self.base = forward[0], backward[0], float(base[0])
+        self.chains = [
+            (np.stack([each[0] for each in chain[:3]], axis=1), float(chain.rest_s[0]))
+            for chain in rank_chains(problem.alone, passes)
+        ]
         self.extra, self.hop = float(passes.extra[0]), float(passes.hop[0])
         self.once = float(passes.once[0])
+        self.waits = np.array([self.extra, self.extra, 0.0])
         self.ends = passes.embedding[0], passes.head[0]
         kinds = np.array(problem.pattern, np.int64)
         self._passes = np.concatenate([np.zeros((1, 3)), passes.layer[0, kinds].cumsum(axis=0)])
@@ -123,8 +127,9 @@ class _Chains:
         least = least + self.ends[0] * (stage == 0) + self.ends[1] * (stage == last)
         added = max(0.0, (work_ns - p.send_ns - rounding) / NS_PER_S - float(least.sum()))
         f, b = float(least[0]) + self.extra, float(least[1:].sum()) + added + self.extra
-        turned = self.base + self.forward[stage] * f + self.backward[stage] * b
-        turned += added if p.schedule != "zb_h1" else 0.0
+        waits = self.waits
+        turned = max(rest + float(often[stage] @ (least + waits)) for often, rest in self.chains)
+        turned += p.m * added
         before = self._passes[first] + self.ends[0] * (stage > 0)
         down = float(before[0]) + stage * (self.extra + self.hop)
         straight = down + p.m * (f + b) + self.once
@@ -135,29 +140,39 @@ class _Chains:
 
 def _paths(
     intervals: Intervals, chains: _Chains, limit_s: float
-) -> tuple[list[tuple[float, tuple[int, ...]]], bool]:
-    """The ends of the stages of every cut below the limit, with the bound; and whether these are
-    all, or too many.
+) -> tuple[list[tuple[float, tuple[int, ...]]], float]:
+    """The ends of the stages of every cut below the limit, with the bound; or, where these are too
+    many, below the bound that comes second.
     """
     p = intervals.problem
     if p.splits is not None:
         listed = (_bound_of(intervals, chains, counts, limit_s) for counts in p.splits)
-        return [each for each in listed if each[0] < limit_s], True
-    edges, ways = _edges(intervals, chains, limit_s), {(p.pp, len(p.pattern)): 1}
-    for stage in reversed(range(p.pp)):
-        for first, onward in edges[stage].items():
-            ways[stage, first] = sum(ways.get((stage + 1, end), 0) for end, _ in onward)
-    if ways.get((0, 0), 0) > MOST_CUTS:
-        return [], False
+        return [each for each in listed if each[0] < limit_s], limit_s
+    edges = _edges(intervals, chains, limit_s)
+    levels = sorted({each for stage in edges for onward in stage.values() for _, each in onward})
+    few = bisect_right(levels, MOST_CUTS, key=lambda level: _ways(p, edges, level)[0, 0])
+    reached_s = levels[few] if few < len(levels) else limit_s
+    ways = _ways(p, edges, levels[few - 1]) if few else {}
     paths: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for stage in range(p.pp):
         paths = [
             (max(bound, each), (*ends, end))
             for bound, ends in paths
             for end, each in edges[stage].get(ends[-1] if ends else 0, ())
-            if ways.get((stage + 1, end), 0)
+            if each < reached_s and ways.get((stage + 1, end), 0)
         ]
-    return paths, True
+    return paths, reached_s
+
+
+def _ways(
+    problem: StageProblem, edges: list[dict[int, list[tuple[int, float]]]], most_s: float
+) -> Counter[tuple[int, int]]:
+    """By stage and first layer, how many cuts of the rest are not above `most_s`."""
+    ways = Counter({(problem.pp, len(problem.pattern)): 1})
+    for stage in reversed(range(problem.pp)):
+        for first, onward in edges[stage].items():
+            ways[stage, first] = sum(ways[stage + 1, end] for end, each in onward if each <= most_s)
+    return ways
 
 
 def _bound_of(

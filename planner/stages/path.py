@@ -183,7 +183,7 @@ def best_split(intervals: Intervals) -> StagePlan | None:
     for row in np.argsort(least, kind="stable"):
         if best is not None and least[row] >= best[0]:
             break
-        ends = pairs.layers[row].astype(int).cumsum().tolist()
+        ends = pairs.layers[row].sum(axis=0).astype(int).cumsum().tolist()
         objective = _objective(intervals, ends)
         if objective is not None and (best is None or objective < best[0]):
             best = (objective, ends)

@@ -173,6 +173,13 @@ def test_text_part_of_a_multimodal_configuration() -> None:
     assert left_out(CONFIGS["gemma-3-4b"]) == ()
 
 
+def test_a_quantized_checkpoint_is_named() -> None:
+    """A checkpoint that is stored in four bits is trained in the precision that is asked for."""
+    stored = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    config = {**CONFIGS["gemma-3-4b"], "quantization_config": stored}
+    assert left_out(config) == ("quantization of the checkpoint (bitsandbytes)",)
+
+
 def test_outer_tie_reaches_the_text_part() -> None:
     """`tie_word_embeddings` beside `text_config` counts, unless the inner one says otherwise."""
     text = CONFIGS["llama-3.1-8b"] | {"tie_word_embeddings": None}

@@ -203,7 +203,7 @@ def test_nothing_fits() -> None:
     assert result.exit_code == 3
     assert result.stdout == ""
     assert "lacks" in result.stderr
-    assert "GPUs on" in result.stderr
+    assert "the next larger size that holds it, of whole nodes:" in result.stderr
 
 
 def test_nothing_fits_in_json() -> None:

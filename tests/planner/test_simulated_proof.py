@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_oracle import every_plan, fastest, free_of_pins, random_question
 
-from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.schedule.simulation import play
@@ -18,8 +18,15 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.seconds import step_time
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.planner.answer.answer import simulated_s, solve
+from meshplan.planner.bounds.late import Lines
 from meshplan.planner.bounds.simulated import Passes, simulated_bounds
-from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.problem.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    stage_problem,
+)
+from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.search.search import NoLayoutFits, SearchResult, layout_of_row
 from meshplan.planner.search.simulated import Simulated
@@ -97,9 +104,41 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
     for stages in plans:
         assert least <= times.step_s(stages) * CLOSE
         assert proof._row_bounds[row] <= times.step_s(stages) * CLOSE
+    if problem.splits and problem.vpp > 1:
+        _chains_bound(problem, passes, times, plans)
     model = StageModel(proof.setting, replace(layout, stages=plans[-1]))
     assert times.step_s(plans[-1]) == pytest.approx(step_time(model).step_time_s, rel=1e-9)
     return True
+
+
+def _chains_bound(
+    problem: StageProblem, passes: Passes, times: CutTimes, plans: list[tuple[Stage, ...]]
+) -> None:
+    """A chain learnt from one cut, with what the rank at its end reduces, bounds all others."""
+    shape, chains = (problem.schedule, problem.pp, problem.vpp, problem.m), KnownChains()
+    chains.learn(shape, times, plans[0], 2.0)
+    assert chains.count(shape) == 1
+    bounds = chains.bounds_s(problem.alone, passes)[0]
+    for stages in plans:
+        split = (problem.splits or ()).index(tuple(stage.layers for stage in stages))
+        assert bounds[split] <= times.step_s(stages) * CLOSE
+
+
+@pytest.mark.parametrize(("counts", "expected_s"), [
+    pytest.param(4, 5.5, id="half shown: max(0.5 x 11, 11 - 6) of 1 + (4 x 4 + 4) / 2"),
+    pytest.param(2, 3.5, id="max(0.5 x 7, 7 - 4) of 1 + (2 x 4 + 4) / 2"),
+])  # fmt: skip
+def test_late_traffic_of_the_mean_rank_by_hand(counts: int, expected_s: float) -> None:
+    """Of two ranks that hold so many layers of 4 s and ends of 4 s, with rooms of 2 s each and 4 s,
+    and a latency of 1 s: the larger of what is never hidden and what exceeds the room.
+    """
+    shown, beyond = 0.5, np.array([[4.0 - 2.0]])
+    lines = Lines(
+        layer=np.stack([shown * np.array([[4.0]]), beyond], axis=1),
+        ends=np.array([[[shown * 4.0, 0.0], [4.0 - 4.0, 0.0]]]),
+        fixed=np.array([[shown * 1.0, 1.0]]),
+    )
+    assert lines.mean_s(np.array([counts]), 2)[0] == pytest.approx(expected_s)
 
 
 def solved(question: Question) -> SearchResult | None:

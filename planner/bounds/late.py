@@ -1,0 +1,94 @@
+"""Lower bounds of what a rank shows of its late traffic, as lines in what it holds.
+
+A rank that sends T under R of computing shows max(shown T, T - R) (`costmodels.step.late_traffic`),
+so both lines bound it
+
+    shown     shown T
+    beyond    T - R*(k)
+
+and so do their means over the ranks. A layer that recomputes hides more, but works longer. R*(k) is
+what it hides at most beyond that: of a layer the largest R(x) - k (t(x) - t) of its modes x, with t
+the least time, where k of its backwards stand in the chain that is followed by the line, and what
+must be recomputed is not added to that.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.step.late_traffic import LateTraffic
+from meshplan.costmodels.step.price_passes import PassSeconds
+
+FORWARD, BACKWARD = 0, 1
+SHOWN, BEYOND_ALL, BEYOND_ONE, BEYOND_ANY = range(4)
+"""Lines: nothing hidden; after a chain of all backwards of the rank, or of one of each of its
+layers; after any chain.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of each row: seconds of a layer of each kind [row, line, kind], of the embedding
+    and of the head [row, line, end], and of any rank [row, line].
+    """
+
+    layer: Floats
+    ends: Floats
+    fixed: Floats
+
+    def take(self, rows: Ints | slice) -> "Lines":
+        """Some of the rows."""
+        return Lines(self.layer[rows], self.ends[rows], self.fixed[rows])
+
+    def fewest_s(self, most: Ints, fewest: int) -> Floats:
+        """[row] of the first of several ranks, with one backward of each of its layers in the chain
+        and between `fewest` and `most` of them.
+        """
+        fixed = (self.fixed + self.ends[:, :, 0])[:, [SHOWN, BEYOND_ONE]]
+        layer = self.layer[:, [SHOWN, BEYOND_ONE]].min(axis=2)
+        least = np.minimum(layer * fewest, layer * np.maximum(most, fewest)[:, None])
+        found: Floats = np.maximum(fixed + least, 0.0).max(axis=1)
+        return found
+
+    def mean_s(self, counts: Floats, pp: Ints | int) -> Floats:
+        """[row] of the mean of `pp` ranks that hold `counts` layers of each kind together."""
+        parts = self.layer @ counts + self.ends.sum(axis=2)
+        ranks = np.broadcast_to(pp, len(parts))[:, None]
+        found: Floats = (parts / ranks + self.fixed).max(axis=1)
+        return found
+
+
+def reduce_lines(
+    found: PassSeconds, rows: Ints, modes: list[int], work: tuple[Floats, Ints]
+) -> Lines:
+    """Of the gradients of `rows`.
+
+    work  the least seconds of a layer of each kind [row, kind], and the micro-batches
+    """
+    least, m = work
+    room = found.layer_room_s[rows][:, :, modes, BACKWARD]
+    longer = found.layer_s[rows][:, :, modes].sum(axis=3) - least[:, :, None]
+    rooms = [
+        (room - often[:, None, None] * longer).max(axis=2)
+        for often in (m, np.ones_like(m), np.zeros_like(m))
+    ]
+    return _lines(found.reduce.take(rows), rooms, found.ends_room_s[rows][:, :, BACKWARD])
+
+
+def mean_update_s(found: PassSeconds, rows: Ints, counts: Floats, pp: Ints) -> Floats:
+    """[row] the mean rank's optimizer, and what it shows of gathering the weights at least."""
+    room = found.layer_room_s[rows][..., FORWARD].max(axis=2)
+    gather = _lines(found.refresh.take(rows), [room], found.ends_room_s[rows][:, :, FORWARD])
+    update = found.layer_update_s[rows] @ counts + found.ends_update_s[rows].sum(axis=1)
+    mean: Floats = update / pp + gather.mean_s(counts, pp)
+    return mean
+
+
+def _lines(late: LateTraffic, rooms: list[Floats], ends_room: Floats) -> Lines:
+    shown, beyond = late.shown[:, None], len(rooms)
+    return Lines(
+        np.stack([shown * late.layer_s, *(late.layer_s - room for room in rooms)], axis=1),
+        np.stack([shown * late.ends_s, *[late.ends_s - ends_room] * beyond], axis=1),
+        np.stack([late.shown * late.least_s, *[late.least_s] * beyond], axis=1),
+    )
