@@ -12,10 +12,15 @@ from rich.console import Console
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.other_engines import (
     NotInstalled,
-    check_installed,
     command_of,
     export_for,
     run_elsewhere,
+)
+from meshplan.executor.launch.plan_engine import (
+    check_can_start,
+    engine_of,
+    for_engine,
+    repriced_line,
 )
 from meshplan.executor.launch.preflight import (
     CannotRun,
@@ -38,8 +43,8 @@ from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.hardware_profiles.load import UnknownProfile
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan, write_plan
 
-USAGE = (UnreadablePlan, UnknownProfile, CannotRun)
-FAILED = (NotInstalled, NoTorch, RankFailed, SlurmFailed)
+USAGE = (UnreadablePlan, UnknownProfile, CannotRun, NotInstalled, NoTorch)
+FAILED = (RankFailed, SlurmFailed)
 EngineName = Literal["native", "torchtitan", "megatron", "nanotron"]
 
 
@@ -61,7 +66,9 @@ def execute(
     top: Annotated[
         int, typer.Option(help="Run the best K layouts of the plan, keep the fastest.", min=1)
     ] = 1,
-    engine: Annotated[EngineName, typer.Option(help="What trains.")] = "native",
+    engine: Annotated[
+        EngineName | None, typer.Option(help="What trains; unless said, the plan's own engine.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Flat token file; without it, synthetic tokens.")
     ] = None,
@@ -103,7 +110,7 @@ def execute(
     folder = (out or plan.with_suffix(".run")).resolve()
     try:
         starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
-        asked = read_plan(plan)
+        asked = _on_engine(read_plan(plan), engine, cluster, starter, started=not print_only)
         where = Where(
             nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data, started=not print_only
         )
@@ -111,12 +118,10 @@ def execute(
         settings = replace(
             settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout
         )
-        if engine != "native":
-            check_installed(engine, Path.cwd())
         if print_only:
-            typer.echo(_shown(asked, engine, settings, folder))
+            typer.echo(_shown(asked, settings, folder))
             return
-        result = _run(asked, engine, settings, folder, top=top, console=Console(stderr=json_output))
+        result = _run(asked, settings, folder, top=top, console=Console(stderr=json_output))
     except USAGE as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -129,6 +134,21 @@ def execute(
     if json_output:
         typer.echo(result.model_dump_json(indent=1))
     raise typer.Exit(3 if result.inside_band is False else 0)
+
+
+def _on_engine(
+    plan: Plan, engine: EngineName | None, cluster: str | None, starter: Starter, *, started: bool
+) -> Plan:
+    """The plan for the engine that runs it: its own, or the one asked for, priced anew."""
+    name, priced_by = engine_of(plan, engine), profile_of(plan, cluster)
+    if starter.launcher is Launcher.slurm and name != "native":
+        raise CannotRun(f"--launcher slurm starts the native engine only, not {name}")
+    if started:
+        check_can_start(name, Path.cwd(), priced_by)
+    ready = for_engine(plan, name, priced_by)
+    if ready is not plan:
+        typer.echo(f"note: {repriced_line(plan, ready)}", err=True)
+    return ready
 
 
 def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: bool) -> int:
@@ -195,24 +215,22 @@ def _versions(found: Found | None) -> dict[str, str]:
     return {**said, "cuda": found.cuda} if found.cuda else said
 
 
-def _shown(plan: Plan, engine: EngineName, settings: RunSettings, out: Path) -> str:
-    if engine == "native":
+def _shown(plan: Plan, settings: RunSettings, out: Path) -> str:
+    if plan.engine == "native":
         return settings.starter.shown(job_of(settings, out), out)
-    exported = export_for(engine, plan, settings)
+    exported = export_for(plan.engine, plan, settings)
     files = (f"# {out / name}\n{text}" for name, text in exported.files.items())
     return "\n".join([*files, command_of(exported, out)])
 
 
-def _run(
-    plan: Plan, engine: EngineName, settings: RunSettings, out: Path, *, top: int, console: Console
-) -> RunResult:
+def _run(plan: Plan, settings: RunSettings, out: Path, *, top: int, console: Console) -> RunResult:
     """The run, or the best of a tournament; prints the comparison."""
     if top == 1:
-        result = _run_one(plan, engine, settings, out)
+        result = _run_one(plan, settings, out)
         print_result(result, console)
         return result
     ranking = tournament(
-        plan, top, lambda each, number: _run_one(each, engine, settings, out / str(number))
+        plan, top, lambda each, number: _run_one(each, settings, out / str(number))
     )
     print_tournament(ranking, console)
     winner, result = ranking[0]
@@ -221,7 +239,7 @@ def _run(
     return result
 
 
-def _run_one(plan: Plan, engine: EngineName, settings: RunSettings, out: Path) -> RunResult:
-    if engine == "native":
+def _run_one(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
+    if plan.engine == "native":
         return run_plan(plan, settings, out)
-    return run_elsewhere(engine, plan, settings, out)
+    return run_elsewhere(plan.engine, plan, settings, out)

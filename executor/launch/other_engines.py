@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
@@ -61,7 +61,9 @@ def check_installed(name: str, folder: Path) -> None:
     home = HOMES[name]
     top = home.package.split(".")[0]
     if importlib.util.find_spec(top) is None or importlib.util.find_spec(home.package) is None:
-        raise NotInstalled(f"{name} is not installed; install it with: {home.install}")
+        raise NotInstalled(
+            f"{name} is not installed; install it with: {home.install}; or give --engine native"
+        )
     if home.script and not (folder / home.script).exists():
         raise NotInstalled(
             f"{folder} has no {home.script}: run this inside a checkout of {name} ({home.install})"
@@ -71,13 +73,21 @@ def check_installed(name: str, folder: Path) -> None:
 def export_for(name: str, plan: Plan, settings: RunSettings) -> Exported:
     """The plan in the format of the installed version of `name`, for as many steps as asked."""
     gpus_per_node = settings.placement.processes_per_node
-    old = name == "torchtitan" and version("torchtitan").startswith("0.2")
+    old = name == "torchtitan" and _has_torchtitan_0_2()
     exported = (
         torchtitan.export(plan, gpus_per_node, "0.2")
         if old
         else framework_named(name).export(plan, gpus_per_node)
     )
     return for_steps(exported, settings.warmup + settings.steps)
+
+
+def _has_torchtitan_0_2() -> bool:
+    """Whether torchtitan is here and of 0.2; where it is not, its latest format is shown."""
+    try:
+        return version("torchtitan").startswith("0.2")
+    except PackageNotFoundError:
+        return False
 
 
 def for_steps(exported: Exported, steps: int) -> Exported:

@@ -1,0 +1,92 @@
+"""A plan runs on its own engine; on another it is priced anew, and what cannot start says so."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from tiny_runs import CLUSTER, DP2, tiny_plan, tiny_prediction
+from typer.testing import CliRunner
+
+from meshplan.executor.cli.execute import execute
+from meshplan.executor.launch.plan_engine import engine_of, for_engine
+from meshplan.executor.launch.preflight import CannotRun
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
+from meshplan.planner.case.predict import predicted
+from meshplan.planner.case.resolve import Case, model_from_config
+
+APP = typer.Typer()
+APP.command()(execute)
+
+
+def _made_for(engine: str) -> Plan:
+    return tiny_plan(prediction=tiny_prediction(7.0)).model_copy(update={"engine": engine})
+
+
+def test_the_engine_is_the_plans_unless_another_is_asked_for() -> None:
+    """--engine wins over the plan."""
+    assert engine_of(_made_for("nanotron"), None) == "nanotron"
+    assert engine_of(_made_for("nanotron"), "native") == "native"
+
+
+def test_an_own_plan_is_left_as_it_is() -> None:
+    """Nothing is priced anew for the engine that the plan was made for."""
+    plan = _made_for("native")
+    assert for_engine(plan, "native", CLUSTER) is plan
+
+
+def test_another_engine_is_priced_anew() -> None:
+    """The prediction is what the cost model says of the same layout on that engine."""
+    before = _made_for("megatron-bridge")
+    after = for_engine(before, "native", CLUSTER)
+    case = Case(
+        model=model_from_config(before.model.config, "tiny"), layout=DP2,
+        training=before.training, cluster=CLUSTER, engine=load_engine("native"),
+    )  # fmt: skip
+    assert (after.engine, after.layout) == ("native", DP2)
+    assert after.prediction == predicted(case)
+    assert after.runners_up[0].step_time_s != before.runners_up[0].step_time_s
+
+
+def test_without_a_profile_nothing_is_predicted() -> None:
+    """The other engine's seconds are never set beside this one's."""
+    after = for_engine(_made_for("megatron-bridge"), "native", None)
+    assert (after.prediction, after.runners_up) == (None, ())
+
+
+def test_a_layout_that_the_engine_does_not_run_is_refused() -> None:
+    """torchtitan shards with ZeRO-2 and 3: a layout of ZeRO-1 is not run as something else."""
+    with pytest.raises(CannotRun, match=r"torchtitan does not cover zero_stage 1; plan with"):
+        for_engine(_made_for("native"), "torchtitan", CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ("megatron-bridge", "megatron-bridge is not launched by execute"),
+        ("nanotron", "nanotron trains on GPUs only and the plan is for CPUs"),
+    ],
+)
+def test_an_engine_that_cannot_start_exits_2(tmp_path: Path, engine: str, said: str) -> None:
+    """One line that names --engine native, and nothing is started."""
+    write_plan(_made_for(engine), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml")])
+    assert answer.exit_code == 2
+    assert answer.output.startswith(f"error: {said}")
+    assert "--engine native" in answer.output
+    assert len(answer.output.strip().splitlines()) == 1
+    assert not (tmp_path / "plan.run").exists()
+
+
+def test_the_run_of_another_engine_says_so(tmp_path: Path) -> None:
+    """`--engine native` of a plan for another: a note with both predictions, and the plan file of
+    the run is of the engine that ran.
+    """
+    write_plan(_made_for("megatron-bridge"), tmp_path / "plan.yaml")
+    asked = [str(tmp_path / "plan.yaml"), "--engine", "native", "--steps", "1", "--warmup", "0"]
+    answer = CliRunner().invoke(APP, asked)
+    assert answer.exit_code in (0, 3), answer.output
+    assert "planned for megatron-bridge, run by native: priced anew, " in answer.output
+    assert "where megatron-bridge takes 7 s" in answer.output
+    ran = read_plan(tmp_path / "plan.run" / "plan.yaml")
+    assert ran == for_engine(_made_for("megatron-bridge"), "native", CLUSTER)
