@@ -11,11 +11,12 @@ seq_len    4096 where nothing is said, or what the model reads at most if that i
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from meshplan.costmodels.model.hf_config import left_out
+from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import Optimizer, Precision, Training
 from meshplan.costmodels.units import GB, format_bytes, parse_bandwidth, parse_headroom
@@ -74,11 +75,16 @@ class Asked:
     notes: tuple[str, ...]
 
 
-def ask(arguments: Arguments) -> Asked:
-    """Look everything up; raises `BadQuestion` and the loaders' errors for unknown names."""
+def ask(
+    arguments: Arguments, read: Callable[[str], tuple[dict[str, Any], Model]] = read_model
+) -> Asked:
+    """Look everything up; raises `BadQuestion` and the loaders' errors for unknown names.
+
+    `read` gives the model's configuration and the model, of the name in `arguments`.
+    """
     a = arguments
     _check_limits(a)
-    config, model = read_model(a.model)
+    config, model = read(a.model)
     try:
         checked_name(model.name)
     except ValueError as error:

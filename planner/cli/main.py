@@ -36,6 +36,7 @@ COMMANDS = {
     "explain": Command(
         "meshplan.planner.cli.explain:explain", "Plan", "Show why a plan is what it is."
     ),
+    "ui": Command("meshplan.planner.cli.ui:ui", "Plan", "Show a page on this machine."),
     "export": Command(
         "meshplan.planner.cli.check:export", "Use", "Write a plan in a framework's format."
     ),
@@ -75,6 +76,7 @@ EXIT_CODES = {
     "meshplan.planner.sweep.cache.UnreadableCache": 2,
     "meshplan.planner.sweep.plot.NoPlot": 2,
     "meshplan.planner.sweep.solve.WorkerDied": 1,
+    "meshplan.planner.cli.ui.NoPage": 2,
     "meshplan.planner.cli.validate.UnreadableRuns": 2,
     "meshplan.planner.report.dry_run.DryRunFailed": 1,
     "meshplan.planner.search.search.NoLayoutFits": 3,
