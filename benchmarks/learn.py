@@ -1,6 +1,6 @@
 """What two runs teach of a framework that nobody measured: error on left-out layouts of its source.
 
-    python -m benchmarks.learn --choose   writes hardware_profiles/fits/learning.toml
+    python -m benchmarks.learn --choose   writes hardware_profiles/learning.toml
     python -m benchmarks.learn            the table of `SHOWN`, into docs/learn.md
 
 A source is a suite of measured runs on one GPU. It is treated as an unknown framework: priced with
@@ -33,6 +33,7 @@ from meshplan.hardware_profiles.intervals import STATE
 from meshplan.hardware_profiles.toml_io import write_toml
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.learn.learn import factor_of
 from meshplan.planner.learn.shrink import (
     FILE,
     LEARNT,
@@ -256,7 +257,9 @@ def shown(some: Sequence[Row], by: Shrinkage) -> tuple[float, float, float, floa
         learnt = shrunk([row.run for row in seen], prior, by).tuning
         logs = np.array([_log(row.run, learnt) for row in rest[:MOST_PREDICTED]])
         after.append(size(logs))
-        inside.append(float(np.mean(np.abs(logs) <= math.log(by.factor(LEARNT_FROM)))))
+        own = [_log(row.run, learnt) for row in seen]
+        widest = math.log(factor_of(own, by.factor(LEARNT_FROM)))
+        inside.append(float(np.mean(np.abs(logs) <= widest)))
     return size(before), mean(after), float(np.percentile(after, 90)), mean(inside)
 
 

@@ -33,13 +33,14 @@ def learn(found: Sequence[MeasuredRun], date: str, progress: Progress) -> Learne
     learnt = shrunk(runs, fit.tuning, by)
     left_out = _left_out(runs, fit.tuning, by, progress)
     after = [predicted_s(run, learnt.tuning) for run in runs]
+    seen = [math.log(_measured_s(run) / s) for run, s in zip(runs, after, strict=True)]
     return Learned(
         engine=first.case.engine.name, gpu=first.case.cluster.gpu.name,
         cluster=first.case.cluster.name, date=date, source=SAID,
         prior=f"{fit.source}, {fit.rows} rows of {fit.date}" if fit.rows else fit.source,
-        residual=median(abs(p / _measured_s(r) - 1) for r, p in zip(runs, after, strict=True)),
+        residual=median(abs(math.expm1(-each)) for each in seen),
         left_out_error=median(abs(math.expm1(-each)) for each in left_out) if left_out else None,
-        factor=_factor(left_out, by.factor(len(runs))),
+        factor=factor_of(left_out or seen, by.factor(len(runs))),
         constants=_constants(runs, fit.tuning, learnt, by),
         runs=tuple(
             _row(each, predicted_s(each.run, fit.tuning), now)
@@ -81,10 +82,12 @@ def _left_out(runs: Sequence[Run], prior: Tuning, by: Shrinkage, progress: Progr
     return found
 
 
-def _factor(left_out: Sequence[float], of_others: float) -> float:
-    """The wider of what other sources and the own left-out runs say: 80th percentiles."""
-    own = math.exp(float(np.percentile(np.abs(left_out), 80))) if left_out else 1.0
-    return round(max(own, of_others), 3)
+def factor_of(own: Sequence[float], of_others: float) -> float:
+    """The wider of what other sources and the own runs say: 80th percentiles of |ln(measured /
+    predicted)|. Own runs that were not left out are better predicted than others will be, so theirs
+    is the least that is true.
+    """
+    return round(max(math.exp(float(np.percentile(np.abs(own), 80))), of_others), 3)
 
 
 def _constants(

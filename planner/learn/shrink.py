@@ -32,7 +32,7 @@ from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import step_model
 
 Vector = NDArray[np.float64]
-FILE = Path(hardware_profiles.__file__).parent / "fits" / "learning.toml"
+FILE = Path(hardware_profiles.__file__).parent / "learning.toml"
 COMMUNICATION = ("collective_scale", "expert_scale")
 HOST = ("launch_s", "routing_s", "micro_batch_s", "step_s")
 LEARNT = ("matmul_scale", "attention_scale", "pointwise_scale", *COMMUNICATION, *HOST)
