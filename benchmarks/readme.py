@@ -3,7 +3,7 @@
     python -m benchmarks.readme            write them anew
     python -m benchmarks.readme --check    say which differ, exit 1 if any does
 
-A place looks like this; the commands of a file run in order, in one empty folder:
+A place looks like this; the commands of a file run in order, in one folder that has `examples/`:
 
     <!-- output: meshplan models tiny-llama -->
     ```console
@@ -22,6 +22,7 @@ page, drawn by the command above it; where the words in it are the same, it is t
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/commands.md")
+DOCUMENTS = ("README.md", "docs/commands.md", "docs/learn.md")
 PLACE = re.compile(r"<!-- output: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 PICTURE = re.compile(r"<!-- picture: (?P<command>[^\n]+?) -->\n!\[[^\]]*\]\((?P<file>[^)\n]+)\)\n")
 WALL_TIME = re.compile(r"((?:CP-SAT solves|simulated),\s+)\d+\.\d+ s")
@@ -39,6 +40,7 @@ PLAIN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "LANG": "C.
 def renewed(text: str) -> str:
     """`text` with the output of every place as its command gives it now."""
     with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "examples", Path(folder) / "examples")
         return PLACE.sub(lambda place: filled(place["command"], Path(folder)), text)
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
 
@@ -201,6 +202,7 @@ class Engine(Frozen):
     """One training framework (or one configuration of it).
 
     fitted_as  the engine whose measured runs it shares its fitted constants with, "" for its own
+    learned    what a user's own runs taught of it; no engine file has any
     """
 
     name: Name
@@ -212,3 +214,4 @@ class Engine(Frozen):
     overlap: Overlap
     kernels: KernelHabits
     sources: dict[str, str]
+    learned: Learned | None = None

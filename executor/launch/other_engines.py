@@ -23,11 +23,12 @@ from meshplan.executor.launch.results import ComparedPart, RunResult, timing_fie
 from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, RunSettings
 from meshplan.executor.launch.run_row import write_row
 from meshplan.executor.launch.torchrun import Interrupted, run_job
-from meshplan.executor.launch.training_logs import READERS, TrainingLog
 from meshplan.executor.profile.progress import Bar
 from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.reading import Exported
+from meshplan.planner.logs.console import READERS
+from meshplan.planner.logs.training_log import TrainingLog
 
 
 class NotInstalled(ValueError):

@@ -80,6 +80,7 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
         search=report_of(result, space_words(q.engine.legality, q.pins)),
         runners_up=tuple(_runner_up(chosen.parts, other) for other in others),
         reasons=reasons(chosen),
+        learned=q.engine.learned,
     )
 
 

@@ -13,6 +13,7 @@ seq_len    4096 where nothing is said, or what the model reads at most if that i
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_args
 
 from meshplan.costmodels.model.hf_config import left_out
@@ -20,12 +21,14 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import Optimizer, Precision, Training
 from meshplan.costmodels.units import GB, format_bytes, parse_bandwidth, parse_headroom
+from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.case.learned_file import read_learned, with_learned
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.pins import parse_pins
@@ -57,6 +60,7 @@ class Arguments:
     expert_imbalance: float = 1.0
     engine: str | None = None
     headroom: str | None = None
+    learned: Path | None = None
     pins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -99,9 +103,12 @@ def ask(
         left = format_bytes(cluster.capacity_bytes)
         notes.append(f"headroom {a.headroom}: a plan may use {left} of each GPU")
     training, more = _training(a, config)
-    engine = load_engine(a.engine or _usual_engine(cluster))
+    engine = load_engine(a.engine or _engine_of(a.learned) or _usual_engine(cluster))
     if a.engine is None:
         more.append(f"engine {engine.name} (--engine chooses another)")
+    if a.learned is not None:
+        engine = with_learned(engine, cluster, a.learned)
+        more.append(f"constants learnt from {_runs_of(engine)} of your own ({a.learned})")
     _check_precision(training.precision, cluster)
     question = Question(
         model=model,
@@ -260,6 +267,15 @@ def parse_tokens(text: str) -> int:
             f"--global-batch-tokens {text!r} is no number of tokens; write 4M, 1024x4096 or 4194304"
         )
     return tokens
+
+
+def _runs_of(engine: Engine) -> str:
+    number = len(engine.learned.runs) if engine.learned else 0
+    return f"{number} run{'s' * (number != 1)}"
+
+
+def _engine_of(learned: Path | None) -> str | None:
+    return read_learned(learned).engine if learned else None
 
 
 def _usual_engine(cluster: Cluster) -> str:

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_serializer, field_validator, 
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.load import first_fault
 from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.schema import Frozen
@@ -25,7 +26,7 @@ from meshplan.planner.text_files import write_text
 
 VERSION = 1
 UNSAID = ("adapters_only", "modules_apart")  # known of other engines' configurations only
-_SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
+SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
 
@@ -178,7 +179,7 @@ class SearchReport(Frozen):
 
 
 class Plan(Frozen):
-    """One answered question."""
+    """One answered question; `learned`: the user's own runs' constants that it was priced with."""
 
     meshplan: Literal[1] = 1
     model: PlanModel
@@ -191,6 +192,7 @@ class Plan(Frozen):
     runners_up: tuple[RunnerUp, ...] = ()
     reasons: tuple[str, ...] = ()
     evidence: tuple[MeasuredRun, ...] = ()
+    learned: Learned | None = None
 
     @field_validator("layout", "training")
     @classmethod
@@ -216,7 +218,7 @@ class Plan(Frozen):
             data = yaml.load(text, Loader=CYAML)
         except UnreadableConfig as error:
             raise UnreadablePlan(f"{place}: {error}") from None
-        except (yaml.YAMLError, *_SCALAR_ERRORS) as error:
+        except (yaml.YAMLError, *SCALAR_ERRORS) as error:
             raise UnreadablePlan(f"{place}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict) or "meshplan" not in data:
             raise UnreadablePlan(

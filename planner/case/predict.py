@@ -3,11 +3,14 @@
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.hardware_profiles.intervals import (
+    Asked,
+    Interval,
     asked_of,
     fits_probability,
     reserved_interval,
     step_time_interval,
 )
+from meshplan.planner.case.learned_file import learned_interval
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case
 
@@ -31,7 +34,7 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         step_model.setting.engine.name, cluster.gpu.name, gpus=step_model.layout.world_size,
         precision=training.precision, model=step_model.setting.model.kind,
     )  # fmt: skip
-    times, peaks = step_time_interval(asked), reserved_interval(asked)
+    times, peaks = _time_interval(step_model, asked), reserved_interval(asked)
     memory = stage_memory(step_model)
     reserved = max(stage.reserved for stage in memory)
     cost = step_model.total_cost
@@ -60,6 +63,15 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         memory=memory,
         gpu_memory_bytes=cluster.capacity_bytes,
     )
+
+
+def _time_interval(step_model: StepModel, asked: Asked) -> Interval:
+    """Around the step time: by the user's own runs where they taught the constants."""
+    engine, gpu = step_model.setting.engine, step_model.setting.cluster.gpu.name
+    usual = step_time_interval(asked)
+    if engine.learned and engine.learned.gpu == gpu:
+        return learned_interval(engine.learned, asked, usual)
+    return usual
 
 
 def stage_memory(step_model: StepModel) -> tuple[StageMemory, ...]:

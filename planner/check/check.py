@@ -31,7 +31,7 @@ Reader = Callable[[str, str, str | None], Reading | None]
 
 UNKNOWN = (UnknownProfile, UnknownEngine, UnknownModel, UnsupportedModel, UnreadableSettings)
 LOG = logging.getLogger("meshplan.check")
-_PLAN = re.compile(r'^(?:\{\s*)?[ \t]*"?meshplan"?[ \t]*:', re.M)
+PLAN = re.compile(r'^(?:\{\s*)?[ \t]*"?meshplan"?[ \t]*:', re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def check_file(
 
     def read() -> Finding:
         text = text_of(candidate.path)
-        if framework is None and _PLAN.search(text):
+        if framework is None and PLAN.search(text):
             return _check_plan(text, str(candidate.path), tools, limits)
         reading = tools.read(text, str(candidate.path), framework)
         if reading is None:
@@ -209,6 +209,6 @@ def case_of(plan: Plan) -> Case:
         layout=layout,
         training=plan.training,
         cluster=cluster,
-        engine=engine_named(plan.engine),
+        engine=engine_named(plan.engine).model_copy(update={"learned": plan.learned}),
         notes=(note,) if changed else (),
     )

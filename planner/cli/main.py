@@ -1,7 +1,7 @@
 """The command `meshplan`: which commands there are, and what an error becomes.
 
     exit code 0   done
-              1   done, and something was found (`check`, `profiles diff`), or a failure
+              1   done, and something was found (`check`, `profiles diff`, `diagnose`), or a failure
               2   usage, or an input that cannot be read or used: one line on stderr
               3   nothing fits
 
@@ -50,6 +50,12 @@ COMMANDS = {
         "Measure",
         "Score the cost model against measured runs.",
     ),
+    "learn": Command(
+        "meshplan.planner.cli.learn:learn", "Measure", "Learn constants from training logs."
+    ),
+    "diagnose": Command(
+        "meshplan.planner.cli.learn:diagnose", "Measure", "Say why a run is slower than expected."
+    ),
     "models": Command(
         "meshplan.planner.cli.models:models", "Look up", "List or show known models."
     ),
@@ -72,6 +78,8 @@ EXIT_CODES = {
     "meshplan.planner.case.reading.UnreadableConfig": 2,
     "meshplan.planner.case.resolve.MissingFacts": 2,
     "meshplan.planner.case.settings.UnreadableSettings": 2,
+    "meshplan.planner.case.learned_file.UnreadableLearned": 2,
+    "meshplan.planner.learn.cases.UnusableRun": 2,
     "meshplan.planner.text_files.CannotWrite": 2,
     "meshplan.planner.sweep.cache.UnreadableCache": 2,
     "meshplan.planner.sweep.plot.NoPlot": 2,

@@ -107,6 +107,10 @@ def plan(
             rich_help_panel=JOB,
         ),
     ] = None,
+    learned: Annotated[
+        Path | None,
+        typer.Option(help="What `meshplan learn` wrote of your own runs.", rich_help_panel=JOB),
+    ] = None,
     dp: Annotated[str | None, pin("Data parallel.")] = None,
     tp: Annotated[str | None, pin("Tensor parallel.")] = None,
     pp: Annotated[str | None, pin("Pipeline parallel.")] = None,

@@ -19,8 +19,8 @@ from meshplan.executor.launch.other_engines import (
 )
 from meshplan.executor.launch.preflight import RankPlacement
 from meshplan.executor.launch.run import RunSettings
-from meshplan.executor.launch.training_logs import LoggedStep, TrainingLog
 from meshplan.planner.case.reading import Exported
+from meshplan.planner.logs.console import LoggedStep, TrainingLog
 
 
 @pytest.mark.parametrize("name", HOMES)

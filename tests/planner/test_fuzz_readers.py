@@ -22,12 +22,20 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.training import Training
-from meshplan.executor.launch.training_logs import READERS
 from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
 from meshplan.hardware_profiles.load_models import MODELS, UnknownModel, load_model_config
-from meshplan.planner.case.settings import FILE, Settings, UnreadableSettings, settings_near
+from meshplan.planner.case.learned_file import UnreadableLearned, read_learned
+from meshplan.planner.case.settings import (
+    FILE,
+    Settings,
+    UnreadableSettings,
+    settings_near,
+)
 from meshplan.planner.check.check import DEFECT, check_paths
 from meshplan.planner.cli.check import tools
+from meshplan.planner.logs.console import READERS
+from meshplan.planner.logs.read import Batch, UnreadableLog, read_log
+from meshplan.planner.logs.steady import steady
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import read_runs, run_of
 
@@ -204,12 +212,76 @@ LOGS = (
 )
 
 
+LEARNED = """meshplan_learned: 1
+engine: megatron
+gpu: h100-sxm
+cluster: dgx-h100
+date: '2026-11-23'
+source: meshplan learn
+prior: published
+residual: 0.1
+factor: 1.2
+constants:
+- {name: matmul_scale, before: 1.0, after: 1.1, deviation: 0.1, kept: 0.9}
+runs:
+- {log: a, config: b, layout: c, gpus: 8, precision: bf16, model: dense, measured_s: 1.0,
+   before_s: 1.0, after_s: 1.0}
+"""
+
+
 @pytest.mark.parametrize("engine", READERS)
 @FUZZ
 @given(text=damaged(["".join(LOGS * 3)]))
 def test_a_damaged_log(engine: str, text: str) -> None:
     """A training log gives the steps that it says, never an error."""
     timed(lambda: void(READERS[engine](text, 1024.0)))
+
+
+EXPORTS = {
+    "train.log": "".join(LOGS) + "epoch=0/micro_step=4/global_step=1, RunningAvgSamplesPerSec=2.0, "
+    "CurrSamplesPerSec=2.5, MemAllocated=4.3GB, MaxMemAllocated=38.4GB\n",
+    "wandb.csv": 'Step,"run - throughput(tps)"\n1,4096\n2,8192\n',
+    "history.jsonl": '{"_step": 1, "_runtime": 5}\n{"_step": 4, "_runtime": 9}\n',
+    "trainer_state.json": '{"log_history": [{"step": 9, "train_runtime": 5.0}], "global_step": 9}',
+    "result.json": '{"meshplan_run": 1, "step_times_s": [1.0, 2.0], "losses": [1], "ranks": []}',
+    "run-tag-iteration-time.json": "[[1.0, 1, 2.0], [2.0, 2, 3.0]]",
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+@FUZZ
+@given(data=st.data())
+def test_a_damaged_export(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    """A log of any format has steady steps, or is refused in one line."""
+    path = tmp_path / name
+    path.write_text(data.draw(damaged([EXPORTS[name] * 2, EXPORTS[name]])), encoding="utf-8")
+
+    def read() -> None:
+        refused = ""
+        try:
+            found = read_log(path, Batch(sequences=8, tokens_per_gpu=1024.0))
+            assert steady(found.log, name).step_time_s > 0
+        except UnreadableLog as error:
+            refused = str(error)
+        assert refused.isprintable()
+
+    timed(read)
+
+
+@FUZZ
+@given(text=damaged([LEARNED]))
+def test_a_damaged_file_of_learnt_constants(tmp_path: Path, text: str) -> None:
+    """What `meshplan learn` wrote is read, or refused in one line."""
+    path = tmp_path / "learned.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    def read() -> None:
+        try:
+            read_learned(path)
+        except UnreadableLearned:
+            return
+
+    timed(read)
 
 
 def void(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Step time and memory out of the logs that training frameworks print.
+"""Step time and memory out of the lines that training frameworks print.
 
     torchtitan    step:  4  loss:  7.6  ...  memory: 66.91GiB(37.51%)  tps: 10,050  ...
                   tps is tokens per second and GPU; memory is the reserved peak, nothing or
@@ -9,17 +9,21 @@
     nanotron      iteration: 1 / 15 | ... | elapsed_time_per_iteration_ms: 4.71K | ...
                   Memory usage: 64.15MiB. Peak allocated 309.29MiB. Peak reserved: 496.00MiB
                   numbers are shortened with K, M, B/G, T in powers of 1000
+    DeepSpeed     epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.03,
+                  CurrSamplesPerSec=25.70, MemAllocated=4.32GB, MaxMemAllocated=38.49GB
+                  sequences of the whole batch per second; GB is 2**30 bytes
 
 Ranks may all print the same step: the slowest counts. Sources: torchtitan@b5bcd76
 `torchtitan/components/metrics.py`, Megatron-LM@d98e8a64 `megatron/training/training.py`,
-nanotron@2411b02 `src/nanotron/trainer.py`.
+nanotron@2411b02 `src/nanotron/trainer.py`, DeepSpeed 0.19.8 `deepspeed/utils/timer.py`
+(`ThroughputTimer.stop`).
 """
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from meshplan.costmodels.units import GIB, MIB
+from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 COUNT = r"\d{1,12}"
@@ -46,25 +50,12 @@ NANOTRON = re.compile(
 NANOTRON_MEMORY = re.compile(
     rf"Peak allocated (?P<allocated>{PLAIN})MiB\. Peak reserved: (?P<reserved>{PLAIN})MiB"
 )
+DEEPSPEED = re.compile(
+    rf"(?:global_step=|\d/)(?P<step>{COUNT}), RunningAvgSamplesPerSec=.{{1,40}}?, "
+    rf"CurrSamplesPerSec=(?P<rate>{PLAIN}), MemAllocated={PLAIN}GB, "
+    rf"MaxMemAllocated=(?P<gib>{PLAIN})GB"
+)
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedStep:
-    """One step as its log line tells it."""
-
-    step: int
-    step_time_s: float
-    loss: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingLog:
-    """A run as its log tells it; a peak is None where nothing was printed."""
-
-    steps: tuple[LoggedStep, ...]
-    allocated_peak_bytes: float | None
-    reserved_peak_bytes: float | None
 
 
 def read_torchtitan(text: str, tokens_per_gpu: float) -> TrainingLog:
@@ -78,13 +69,13 @@ def read_torchtitan(text: str, tokens_per_gpu: float) -> TrainingLog:
         for m in found
     )
     reserved = max((float(m["gib"]) * GIB for m in found), default=0.0)
-    return TrainingLog(_slowest(steps), None, reserved if reserved > 0 else None)
+    return TrainingLog(slowest(steps), None, reserved if reserved > 0 else None)
 
 
 def read_megatron(text: str, tokens_per_gpu: float) -> TrainingLog:
     """Megatron-LM's own log; `tokens_per_gpu` is not needed."""
     del tokens_per_gpu
-    return TrainingLog(_slowest(_megatron_steps(text)), *_peaks(MEGATRON_MEMORY, text))
+    return TrainingLog(slowest(_megatron_steps(text)), *_peaks(MEGATRON_MEMORY, text))
 
 
 def _megatron_steps(text: str) -> Iterator[LoggedStep]:
@@ -102,7 +93,15 @@ def read_nanotron(text: str, tokens_per_gpu: float) -> TrainingLog:
         LoggedStep(int(m["step"]), float(m["ms"]) * SCALES[m["scale"]] / 1e3, float(m["loss"]))
         for m in NANOTRON.finditer(text)
     )
-    return TrainingLog(_slowest(steps), *_peaks(NANOTRON_MEMORY, text))
+    return TrainingLog(slowest(steps), *_peaks(NANOTRON_MEMORY, text))
+
+
+def read_deepspeed(text: str, batch: float) -> TrainingLog:
+    """DeepSpeed's throughput timer; `batch`: sequences of a step, over all ranks."""
+    found = [m for m in DEEPSPEED.finditer(text) if float(m["rate"])]
+    steps = (LoggedStep(int(m["step"]), batch / float(m["rate"]), None) for m in found)
+    allocated = max((float(m["gib"]) * GIB for m in found), default=0.0)
+    return TrainingLog(slowest(steps), allocated or None, None)
 
 
 READERS: dict[str, Callable[[str, float], TrainingLog]] = {
@@ -110,15 +109,6 @@ READERS: dict[str, Callable[[str, float], TrainingLog]] = {
     "megatron": read_megatron,
     "nanotron": read_nanotron,
 }
-
-
-def _slowest(steps: Iterator[LoggedStep]) -> tuple[LoggedStep, ...]:
-    """One entry per step, of the rank that took longest."""
-    found: dict[int, LoggedStep] = {}
-    for step in steps:
-        if step.step not in found or step.step_time_s > found[step.step].step_time_s:
-            found[step.step] = step
-    return tuple(found[number] for number in sorted(found))
 
 
 def _peaks(pattern: re.Pattern[str], text: str) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ torchtitan: pytorch/torchtitan pull requests 2389, 1287 and 3393.
 import pytest
 
 from meshplan.costmodels.units import GIB, MIB
-from meshplan.executor.launch.training_logs import (
+from meshplan.planner.logs.console import (
     READERS,
     read_megatron,
     read_nanotron,

@@ -1,0 +1,72 @@
+"""What a user's own runs taught of one engine on one GPU: the constants they moved, and the
+evidence.
+
+`meshplan learn` writes it, `plan --learned` and the plan file carry it. It corrects the fitted
+constants of that engine on that GPU (`tunings`), and says how far off predictions are then.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from meshplan.hardware_profiles.names import Name
+from meshplan.hardware_profiles.schema import Frozen
+
+
+class LearnedConstant(Frozen):
+    """A field of `Tuning`.
+
+    before, after  its value in what ships, and as learnt
+    deviation      what is left of doubt in ln(after): the standard deviation of the posterior
+    kept           of the doubt before, the fraction that is left: near 1 the runs say nothing
+    """
+
+    name: str
+    before: float = Field(ge=0)
+    after: float = Field(gt=0)
+    deviation: float = Field(ge=0)
+    kept: float = Field(ge=0)
+
+
+class LearnedRun(Frozen):
+    """One run: what was measured, and what was predicted before and after learning."""
+
+    log: str
+    config: str
+    layout: str
+    gpus: int = Field(gt=0)
+    precision: str
+    model: str
+    measured_s: float = Field(gt=0)
+    before_s: float = Field(gt=0)
+    after_s: float = Field(gt=0)
+
+
+class Learned(Frozen):
+    """The data file.
+
+    engine, gpu     of which the constants hold: the engine's and the GPU's profile names
+    prior           where the constants started
+    residual        median |predicted / measured - 1| over the runs, after learning
+    left_out_error  the same of each run predicted by what the others teach; None below three runs
+    factor          8 of 10 further runs lie between the prediction / `factor` and x `factor`: the
+                    wider of what left-out runs of other sources say after learning from as many
+                    runs, and of what these runs do, each left out (of two, or one, as fitted)
+    """
+
+    meshplan_learned: Literal[1] = 1
+    engine: Name
+    gpu: Name
+    cluster: str
+    date: str
+    source: str
+    prior: str
+    residual: float = Field(ge=0)
+    left_out_error: float | None = Field(default=None, ge=0)
+    factor: float = Field(ge=1)
+    constants: tuple[LearnedConstant, ...]
+    runs: tuple[LearnedRun, ...] = Field(min_length=1)
+
+    def values(self) -> dict[str, float]:
+        """The learnt constants by name."""
+        return {constant.name: constant.after for constant in self.constants}

@@ -1,0 +1,70 @@
+"""The file that `meshplan learn` writes: in, out, and what a plan takes from it."""
+
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.intervals import FARTHER, Asked, Interval
+from meshplan.hardware_profiles.learned import Learned
+from meshplan.hardware_profiles.load import first_fault
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.limits import CYAML, check_yaml
+from meshplan.planner.case.plan_file import SCALAR_ERRORS
+from meshplan.planner.case.settings import one_line
+from meshplan.planner.text_files import write_text
+
+
+class UnreadableLearned(ValueError):
+    """A file of learnt constants that cannot be used; one line with the place and the fix."""
+
+
+def read_learned(path: Path) -> Learned:
+    """The file at `path`; raises `UnreadableLearned`."""
+    try:
+        text = text_of(path)
+        check_yaml(text)
+        learned = Learned.model_validate(yaml.load(text, Loader=CYAML))
+        Tuning.model_validate(learned.values())
+    except ValidationError as error:
+        fault = first_fault(error, "learned")
+        raise UnreadableLearned(f"{path}: {fault}; `meshplan learn` writes such files") from None
+    except (OSError, yaml.YAMLError, *SCALAR_ERRORS) as error:
+        raise UnreadableLearned(f"{path}: cannot be read: {one_line(error)}") from None
+    return learned
+
+
+def write_learned(learned: Learned, path: Path) -> None:
+    """Write the file as a whole; raises `CannotWrite`."""
+    document = learned.model_dump(mode="json")
+    write_text(path, yaml.safe_dump(document, sort_keys=False, width=100))
+
+
+def with_learned(engine: Engine, cluster: Cluster, path: Path) -> Engine:
+    """`engine` with the constants of the file; raises `UnreadableLearned` for another's."""
+    learned = read_learned(path)
+    asked = {"engine": engine.name, "gpu": cluster.gpu.name}
+    for name, value in asked.items():
+        if getattr(learned, name) != value:
+            raise UnreadableLearned(
+                f"{path}: learnt of {name} {getattr(learned, name)}, but the question is of "
+                f"{value}; learn from runs of that, or leave --learned out"
+            )
+    return engine.model_copy(update={"learned": learned})
+
+
+def learned_interval(learned: Learned, asked: Asked, usual: Interval) -> Interval:
+    """Around a step time. What no run covers (precision, kind of model, `FARTHER` times the GPUs)
+    is not known better than without the runs.
+    """
+    covered = {
+        asked.precision: any(run.precision == asked.precision for run in learned.runs),
+        f"{asked.model} models": any(run.model == asked.model for run in learned.runs),
+        f"{asked.gpus:,} GPUs": asked.gpus <= FARTHER * max(run.gpus for run in learned.runs),
+    }
+    outside = tuple(name for name, found in covered.items() if not found)
+    factor = max(learned.factor, usual.high) if outside else learned.factor
+    return Interval(1 / factor, factor, len(learned.runs), outside)

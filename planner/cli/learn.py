@@ -1,0 +1,157 @@
+"""The commands `learn` and `diagnose`: parse, call, print."""
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from meshplan.planner.case.learned_file import with_learned, write_learned
+from meshplan.planner.case.limits import MOST, too_large
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.cli.check import (
+    Batch,
+    ClusterName,
+    FrameworkName,
+    Gpus,
+    MicroBatch,
+    ModelName,
+    SeqLen,
+    VocabSize,
+    tools,
+)
+from meshplan.planner.learn.cases import MeasuredRun, Source, UnusableRun, measured_run
+from meshplan.planner.report.output import print_json
+
+Logs = Annotated[list[Path], typer.Argument(help="Training logs, each of one run.")]
+Configs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--config", help="The run's plan or config: one for all, or one for each log in order."
+    ),
+]
+EngineName = Annotated[str | None, typer.Option(help="The engine that prices the runs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+MOST_LOGS = 200
+
+
+def learn(
+    logs: Logs,
+    config: Configs = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Where the learnt constants go (YAML).")
+    ] = None,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    model: ModelName = None,
+    seq_len: SeqLen = None,
+    global_batch_size: Batch = None,
+    micro_batch_size: MicroBatch = None,
+    vocab_size: VocabSize = None,
+    framework: FrameworkName = None,
+    engine: EngineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn constants of this cluster and framework from training logs.
+
+    Example: meshplan learn a/train.log b/train.log --cluster dgx-h100 -o learned.yaml
+
+    Without --config the config beside each log is taken. `meshplan plan --learned FILE` uses what
+    was learnt. Exit 0: done, 2: a log or config that no run comes of.
+    """
+    from meshplan.planner.learn.learn import learn as learnt_of
+    from meshplan.planner.learn.report import print_learned
+
+    given = _given(locals())
+    paths = _paired(logs, config)
+    source = Source(read=tools().read, given=given, framework=framework)
+    found = [_read(log, each, source) for log, each in paths]
+    learned = learnt_of(found, datetime.date.today().isoformat(), _say)
+    if as_json:
+        print_json(learned.model_dump(mode="json"))
+    else:
+        print_learned(learned, found, Console(highlight=False))
+    if out:
+        write_learned(learned, out)
+        print(f"wrote {out}", file=sys.stderr)
+
+
+def diagnose(
+    log: Annotated[Path, typer.Argument(help="The training log of one run.")],
+    config: Annotated[
+        Path | None, typer.Option(help="The run's plan or config; else the one beside the log.")
+    ] = None,
+    learned: Annotated[
+        Path | None, typer.Option(help="What `meshplan learn` wrote of your own runs.")
+    ] = None,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    model: ModelName = None,
+    seq_len: SeqLen = None,
+    global_batch_size: Batch = None,
+    micro_batch_size: MicroBatch = None,
+    vocab_size: VocabSize = None,
+    framework: FrameworkName = None,
+    engine: EngineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a run takes as long as it does: measured beside expected, and what may be missing.
+
+    Example: meshplan diagnose train.log --config train.toml --cluster dgx-h100 --gpus 64
+
+    What is said of reasons are hypotheses, each with the step that the cost model gives it. Exit 0:
+    the step is where 8 of 10 runs lie, or faster; 1: it is slower; 2: no run comes of the input.
+    """
+    from dataclasses import replace
+
+    from meshplan.planner.learn.diagnose import diagnose as diagnosis_of
+    from meshplan.planner.learn.diagnose import document
+    from meshplan.planner.learn.report import print_diagnosis
+
+    source = Source(read=tools().read, given=_given(locals()), framework=framework)
+    found = _read(log, config, source)
+    if learned:
+        taught = with_learned(found.case.engine, found.case.cluster, learned)
+        found = replace(found, case=replace(found.case, engine=taught))
+    said = diagnosis_of(found)
+    if as_json:
+        print_json(document(said))
+    else:
+        print_diagnosis(said, Console(highlight=False))
+    raise typer.Exit(int(not said.inside and said.measured_s > said.prediction.step_time_s))
+
+
+def _given(options: dict[str, object]) -> Settings:
+    """The options that are facts of the runs; raises `UnusableRun` for one out of bounds."""
+    stated = {name: options[name] for name in Settings.model_fields if options.get(name)}
+    for name, value in stated.items():
+        if name in MOST and isinstance(value, int) and (refusal := too_large(name, value)):
+            raise UnusableRun(refusal)
+    return Settings.model_validate(stated)
+
+
+def _paired(logs: list[Path], configs: list[Path] | None) -> list[tuple[Path, Path | None]]:
+    """Each log with its config, None where it is looked for beside the log."""
+    if len(logs) > MOST_LOGS:
+        raise UnusableRun(f"{len(logs)} logs; at most {MOST_LOGS} are learnt from at a time")
+    if not configs:
+        return [(log, None) for log in logs]
+    if len(configs) not in (1, len(logs)):
+        raise UnusableRun(
+            f"{len(configs)} --config for {len(logs)} logs; give one, or one for each in order"
+        )
+    every = configs * len(logs) if len(configs) == 1 else configs
+    return list(zip(logs, every, strict=True))
+
+
+def _read(log: Path, config: Path | None, source: Source) -> MeasuredRun:
+    _say(f"reading {log}")
+    return measured_run(log, config, source)
+
+
+def _say(text: str) -> None:
+    """Progress, on a terminal only."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)

@@ -1,0 +1,155 @@
+"""A log with the config of its run, as a measured run that the cost model prices.
+
+A config is a plan file or a framework's own; it is named, or lies beside the log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.units import GIB
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.reading import UnreadableConfig
+from meshplan.planner.case.resolve import Case, MissingFacts, check_case, engine_named, resolve
+from meshplan.planner.case.settings import Settings, one_line, settings_near
+from meshplan.planner.check.check import PLAN, UNKNOWN, Reader, case_of
+from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
+from meshplan.planner.logs.steady import Steady, steady
+from meshplan.planner.runs.rows import Measured
+from meshplan.planner.runs.runs import Run
+
+
+class UnusableRun(ValueError):
+    """A log or config that no run comes of; one line with the place, the rule and the fix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """How configs are read, and what the command line says of them."""
+
+    read: Reader
+    given: Settings
+    framework: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """A run with what its log says.
+
+    run     as the cost model prices it; the step time is the median after warm-up
+    notes   what was recognised in the log and the config, or left out
+    """
+
+    log: Path
+    config: Path
+    format: str
+    run: Run
+    case: Case
+    steady: Steady
+    notes: tuple[str, ...]
+
+
+def measured_run(log: Path, config: Path | None, source: Source) -> MeasuredRun:
+    """The run of `log` and its config; raises `UnusableRun`."""
+    found = config or config_beside(log, source)
+    case = case_at(found, source)
+    training, gpus = case.training, case.layout.world_size
+    batch = Batch(training.global_batch_size, training.global_batch_tokens / gpus)
+    try:
+        recognised = read_log(log, batch)
+        steps = steady(recognised.log, str(log))
+    except UnreadableLog as error:
+        raise UnusableRun(one_line(error)) from None
+    return MeasuredRun(
+        log=log, config=found, format=recognised.format, run=_run(log, case, recognised, steps),
+        case=case, steady=steps, notes=(
+            *_another(recognised.format, case), *recognised.log.notes, *steps.notes, *case.notes,
+        ),
+    )  # fmt: skip
+
+
+def _another(format_: str, case: Case) -> tuple[str, ...]:
+    """That a framework's log lies beside a config that is priced as another's."""
+    engine = case.engine
+    if format_ not in CONSOLE or any(format_ in name for name in (engine.name, engine.fitted_as)):
+        return ()
+    return (f"the log is {format_}'s, but the config is priced as {engine.name} runs it",)
+
+
+def _run(log: Path, case: Case, recognised: Recognised, steps: Steady) -> Run:
+    allocated, reserved = (
+        peak / GIB if peak else None
+        for peak in (recognised.log.allocated_peak_bytes, recognised.log.reserved_peak_bytes)
+    )
+    measured = Measured(
+        step_time_s=steps.step_time_s, allocated_gib=allocated, reserved_gib=reserved,
+        rank_0=False, oom=False,
+    )  # fmt: skip
+    return Run(
+        id=str(log), suite="own", grade="A", model=case.model, training=case.training,
+        layout=case.layout, cluster=case.cluster, engine=case.engine, measured=measured,
+        assumed=(),
+    )  # fmt: skip
+
+
+def case_at(path: Path, source: Source) -> Case:
+    """The plan or config at `path`, complete and legal; raises `UnusableRun`."""
+    try:
+        text = text_of(path)
+        if source.framework is None and PLAN.search(text):
+            case = case_of(Plan.from_yaml(text, str(path)))
+            if source.given.engine:
+                case = replace(case, engine=engine_named(source.given.engine))
+        else:
+            reading = source.read(text, str(path), source.framework)
+            if reading is None:
+                raise UnreadableConfig("no config format recognised; name it with --framework")
+            if reading.others:
+                number = 1 + len(reading.others)
+                raise UnreadableConfig(
+                    f"{number} runs in one file; name a config of this run alone"
+                )
+            case = resolve(reading, source.given, settings_near(path))
+        check_case(case)
+    except (
+        UnreadableConfig, UnreadablePlan, MissingFacts, InvalidLayout, UnsupportedModel, *UNKNOWN,
+    ) as error:  # fmt: skip
+        said = one_line(error)
+        raise UnusableRun(said if said.startswith(str(path)) else f"{path}: {said}") from None
+    return case
+
+
+def config_beside(log: Path, source: Source) -> Path:
+    """The one plan or config in the log's folder; raises `UnusableRun` where there is not one."""
+    names = _recognised(sorted(_files(log.parent)), log, source)
+    if len(names) != 1:
+        found = ", ".join(path.name for path in names) or "none"
+        raise UnusableRun(
+            f"{log}: the config of its run is not clear (beside it: {found}); name it with --config"
+        )
+    return names[0]
+
+
+MOST_BESIDE = 100
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_file()]
+    except OSError as error:
+        raise UnusableRun(f"{folder}: cannot be listed: {error.strerror}") from None
+
+
+def _recognised(paths: Sequence[Path], log: Path, source: Source) -> list[Path]:
+    found = []
+    for path in paths[:MOST_BESIDE]:
+        try:
+            text = text_of(path) if path != log else ""
+            if PLAN.search(text) or (text and source.read(text, str(path), source.framework)):
+                found.append(path)
+        except UnreadableConfig:
+            continue
+    return found

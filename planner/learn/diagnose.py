@@ -1,0 +1,123 @@
+"""One log beside what the cost model expects of its config: the parts, the gap and its reasons."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.units import GIB
+from meshplan.planner.case.plan_file import Prediction
+from meshplan.planner.case.predict import prediction_of
+from meshplan.planner.learn.cases import MeasuredRun
+from meshplan.planner.learn.levers import Lever, levers
+from meshplan.planner.learn.reasons import Reason, reasons
+from meshplan.planner.learn.usual import Usual, mfu_of, usual
+
+PARTS = {
+    "compute_s": "compute", "tensor_s": "exposed communication, tensor parallel",
+    "context_s": "exposed communication, context parallel",
+    "expert_s": "exposed communication, expert parallel",
+    "data_s": "exposed communication, data parallel",
+    "send_s": "exposed communication, pipeline", "offload_s": "exposed copies to the host",
+    "bubble_s": "pipeline bubble", "optimizer_s": "optimizer", "fixed_s": "once per step",
+}  # fmt: skip
+
+
+ROUNDING_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLine:
+    """A peak in GiB; None where the log does not say it."""
+
+    kind: str
+    expected_gib: float
+    measured_gib: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What is said of one run.
+
+    parts   of the expected step in seconds, by name; they add up to it. A log has the whole only
+    inside  whether the measured step is where 8 of 10 runs lie; then a gap needs no reason
+    mfu     measured, None where formats are mixed
+    usual   None where too few runs are published near by
+    """
+
+    found: MeasuredRun
+    prediction: Prediction
+    parts: dict[str, float]
+    memory: tuple[MemoryLine, ...]
+    mfu: float | None
+    usual: Usual | None
+    reasons: tuple[Reason, ...]
+    levers: tuple[Lever, ...]
+
+    @property
+    def measured_s(self) -> float:
+        """The median step after warm-up."""
+        return self.found.steady.step_time_s
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured step lies within the interval of the prediction."""
+        low, high = self.prediction.step_time_low_s, self.prediction.step_time_high_s
+        assert low is not None
+        assert high is not None
+        return low <= self.measured_s <= high
+
+
+def diagnose(found: MeasuredRun) -> Diagnosis:
+    """Everything that is said of the run."""
+    case = found.case
+    model = StepModel(
+        Setting.fitted(case.model, case.training, case.cluster, case.engine), case.layout
+    )
+    time = model.time()
+    mfu = mfu_of(model, found.steady.step_time_s)
+    prediction = prediction_of(model, time)
+    return Diagnosis(
+        found=found, prediction=prediction,
+        parts={
+            PARTS[each.name]: getattr(time, each.name)
+            for each in fields(time)
+            if getattr(time, each.name) > ROUNDING_S
+        },
+        memory=_memory(prediction, found), mfu=mfu,
+        usual=usual(found.run, mfu) if mfu else None,
+        reasons=reasons(model, found.steady.step_time_s, found.steady),
+        levers=levers(case, model),
+    )  # fmt: skip
+
+
+def _memory(prediction: Prediction, found: MeasuredRun) -> tuple[MemoryLine, ...]:
+    measured = found.run.measured
+    return tuple(
+        MemoryLine(
+            kind=kind, expected_gib=max(getattr(s, kind) for s in prediction.memory) / GIB,
+            measured_gib=getattr(measured, f"{kind}_gib"),
+        )
+        for kind in ("allocated", "reserved")
+    )  # fmt: skip
+
+
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """As `--json` states it."""
+    d, steady = diagnosis, diagnosis.found.steady
+    p = d.prediction
+    return {
+        "log": str(d.found.log), "config": str(d.found.config), "format": d.found.format,
+        "layout": d.found.run.layout.label, "engine": d.found.case.engine.name,
+        "gpu": d.found.case.cluster.gpu.name,
+        "steps": asdict(steady),
+        "measured_step_time_s": d.measured_s, "expected_step_time_s": p.step_time_s,
+        "expected_step_time_low_s": p.step_time_low_s,
+        "expected_step_time_high_s": p.step_time_high_s,
+        "measured_over_expected": d.measured_s / p.step_time_s, "inside_8_of_10": d.inside,
+        "expected_parts_s": d.parts, "memory": [asdict(line) for line in d.memory],
+        "mfu": d.mfu, "expected_mfu": p.mfu,
+        "usual_mfu": asdict(d.usual) if d.usual else None,
+        "reasons": [asdict(reason) for reason in d.reasons],
+        "levers": [asdict(lever) for lever in d.levers],
+        "notes": list(d.found.notes),
+    }  # fmt: skip

@@ -1,0 +1,117 @@
+"""Constants of one cluster and framework out of its own runs, with their evidence."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+
+from meshplan.hardware_profiles.learned import Learned, LearnedConstant, LearnedRun
+from meshplan.hardware_profiles.tunings import Tuning, load_fit
+from meshplan.planner.learn.cases import MeasuredRun, UnusableRun
+from meshplan.planner.learn.shrink import (
+    Shrinkage,
+    Shrunk,
+    predicted_s,
+    shipped,
+    shrunk,
+    telling,
+)
+from meshplan.planner.runs.runs import Run
+
+FEWEST_TO_LEAVE_OUT, MOST_LEFT_OUT = 3, 20
+SAID = "meshplan learn"
+Progress = Callable[[str], None]
+
+
+def learn(found: Sequence[MeasuredRun], date: str, progress: Progress) -> Learned:
+    """What the runs teach; raises `UnusableRun` where they are not of one engine and GPU."""
+    _check_alike(found)
+    first, runs, by = found[0], [each.run for each in found], shipped()
+    fit = load_fit(first.case.engine.name, first.case.cluster.gpu.name)
+    progress(f"learning from {len(runs)} runs")
+    learnt = shrunk(runs, fit.tuning, by)
+    left_out = _left_out(runs, fit.tuning, by, progress)
+    after = [predicted_s(run, learnt.tuning) for run in runs]
+    seen = [math.log(_measured_s(run) / s) for run, s in zip(runs, after, strict=True)]
+    return Learned(
+        engine=first.case.engine.name, gpu=first.case.cluster.gpu.name,
+        cluster=first.case.cluster.name, date=date, source=SAID,
+        prior=f"{fit.source}, {fit.rows} rows of {fit.date}" if fit.rows else fit.source,
+        residual=median(abs(math.expm1(-each)) for each in seen),
+        left_out_error=median(abs(math.expm1(-each)) for each in left_out) if left_out else None,
+        factor=factor_of(left_out or seen, by.factor(len(runs))),
+        constants=_constants(runs, fit.tuning, learnt, by),
+        runs=tuple(
+            _row(each, predicted_s(each.run, fit.tuning), now)
+            for each, now in zip(found, after, strict=True)
+        ),
+    )  # fmt: skip
+
+
+def _check_alike(found: Sequence[MeasuredRun]) -> None:
+    for what in ("engine", "GPU"):
+        names = {_name(each, what): each for each in found}
+        if len(names) > 1:
+            said = " and ".join(f"{name} ({each.log})" for name, each in names.items())
+            raise UnusableRun(f"runs of one {what} are learnt from at a time, not of {said}")
+
+
+def _name(each: MeasuredRun, what: str) -> str:
+    return each.case.engine.name if what == "engine" else each.case.cluster.gpu.name
+
+
+def _measured_s(run: Run) -> float:
+    assert run.measured.step_time_s is not None
+    return run.measured.step_time_s
+
+
+def _left_out(runs: Sequence[Run], prior: Tuning, by: Shrinkage, progress: Progress) -> list[float]:
+    """ln(measured / predicted) of runs predicted by what the others teach, of at most
+    `MOST_LEFT_OUT`; empty below `FEWEST_TO_LEAVE_OUT` runs.
+    """
+    if len(runs) < FEWEST_TO_LEAVE_OUT:
+        return []
+    found = []
+    for at, run in enumerate(runs[:MOST_LEFT_OUT]):
+        progress(f"leaving out run {at + 1} of {len(runs)}")
+        others = [*runs[:at], *runs[at + 1 :]]
+        found.append(
+            math.log(_measured_s(run) / predicted_s(run, shrunk(others, prior, by).tuning))
+        )
+    return found
+
+
+def factor_of(own: Sequence[float], of_others: float) -> float:
+    """The wider of what other sources and the own runs say: 80th percentiles of |ln(measured /
+    predicted)|. Own runs that were not left out are better predicted than others will be, so theirs
+    is the least that is true.
+    """
+    return round(max(math.exp(float(np.percentile(np.abs(own), 80))), of_others), 3)
+
+
+def _constants(
+    runs: Sequence[Run], prior: Tuning, learnt: Shrunk, by: Shrinkage
+) -> tuple[LearnedConstant, ...]:
+    return tuple(
+        LearnedConstant(
+            name=each.name, before=getattr(prior, each.name),
+            after=getattr(learnt.tuning, each.name), deviation=learnt.deviation[each.name],
+            kept=learnt.deviation[each.name] / by.deviation(each.name),
+        )
+        for each in telling(runs, prior)
+    )  # fmt: skip
+
+
+def _row(each: MeasuredRun, before_s: float, after_s: float) -> LearnedRun:
+    run = each.run
+    return LearnedRun(
+        log=str(each.log), config=str(each.config), layout=run.layout.label,
+        gpus=run.layout.world_size, precision=run.training.precision, model=run.model.kind,
+        measured_s=_measured_s(run), before_s=before_s, after_s=after_s,
+    )  # fmt: skip
+
+
+def interval_width(learned: Learned) -> str:
+    """8 of 10 further runs, in words."""
+    return f"{1 / learned.factor - 1:+.0%} to {learned.factor - 1:+.0%}"

@@ -1,0 +1,162 @@
+"""A few constants from a few runs, each moved as far as the runs are evidence for it.
+
+    e_i = ln(measured / predicted) of run i at the prior,  J_ik = d ln(predicted_i) / d ln(c_k)
+
+    e = J u + noise,   u_k ~ N(0, s_k^2),   noise ~ Student t(nu) x sigma
+
+u is the logarithm of what a constant is multiplied by. Its most likely value is found by least
+squares, reweighted: a run that contradicts the others, or the prior, by many sigma counts less
+(Lange, Little and Taylor, JASA 84, 1989), so one odd run moves little. The runs are predicted anew
+at the constants found, `PASSES` times.
+
+s, sigma and nu say how much a source of runs differs from the constants of others. They are not
+known of a new cluster: `python -m benchmarks.learn --choose` takes those which predict the left-out
+layouts of published sources best from two of their runs, and writes them into `FILE`.
+"""
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan import hardware_profiles
+from meshplan.hardware_profiles.schema import Frozen
+from meshplan.hardware_profiles.tunings import Tuning
+from meshplan.planner.runs.learning import DIFFERENCE, TIME, Constant
+from meshplan.planner.runs.runs import Run
+from meshplan.planner.runs.validate import step_model
+
+Vector = NDArray[np.float64]
+FILE = Path(hardware_profiles.__file__).parent / "learning.toml"
+COMMUNICATION = ("collective_scale", "expert_scale")
+HOST = ("launch_s", "routing_s", "micro_batch_s", "step_s")
+LEARNT = ("matmul_scale", "attention_scale", "pointwise_scale", *COMMUNICATION, *HOST)
+"""Those that every engine has."""
+
+PASSES, REWEIGHTINGS = 3, 15
+
+
+class Shrinkage(Frozen):
+    """How far constants of one source are from those of others, as standard deviations of ln.
+
+    scale_deviation          of the scales of kernels
+    communication_deviation  of the scales of collectives and experts
+    host_deviation           of the host's seconds
+    noise, freedom           of a run: sigma and nu
+    factors                  by number of runs learnt from: 8 of 10 left-out runs lie within
+    """
+
+    scale_deviation: float
+    communication_deviation: float
+    host_deviation: float
+    noise: float
+    freedom: float
+    factors: dict[int, float]
+    date: str
+    rows: int
+    sources: int
+    command: str
+
+    def deviation(self, name: str) -> float:
+        """Of one constant."""
+        if name in HOST:
+            return self.host_deviation
+        return self.communication_deviation if name in COMMUNICATION else self.scale_deviation
+
+    def factor(self, runs: int) -> float:
+        """Of the largest number of runs that is not above `runs`."""
+        return self.factors[max(number for number in self.factors if number <= runs)]
+
+
+@cache
+def shipped() -> Shrinkage:
+    """What ships."""
+    return Shrinkage.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """The constants learnt.
+
+    tuning     the prior with them
+    deviation  of each, what is left of doubt in its logarithm
+    """
+
+    tuning: Tuning
+    deviation: dict[str, float]
+
+
+def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
+    """The most likely constants, given `runs` with step times."""
+    free = telling(runs, prior)
+    centre = np.log([getattr(prior, each.name) for each in free])
+    deviation = np.array([by.deviation(each.name) for each in free])
+    x = centre
+    for _ in range(PASSES):
+        tuning = tuning_at(prior, free, x)
+        errors, jacobian = linearised(runs, tuning, free)
+        seen = errors + jacobian @ (x - centre)  # as if predicted at the centre
+        move, doubt = most_likely(seen, jacobian, deviation, by)
+        x = np.clip(centre + move, _bounds(free)[0], _bounds(free)[1])
+    names = [each.name for each in free]
+    return Shrunk(tuning_at(prior, free, x), dict(zip(names, map(float, doubt), strict=True)))
+
+
+def telling(runs: Sequence[Run], prior: Tuning) -> list[Constant]:
+    """The constants that these runs can tell; what the prior says is nothing stays nothing."""
+    experts = any(run.model.is_moe for run in runs)
+    several = any(run.layout.world_size > 1 for run in runs)
+    told = {"expert_scale": experts, "routing_s": experts, "collective_scale": several}
+    return [
+        each for each in TIME
+        if each.name in LEARNT and told.get(each.name, True) and getattr(prior, each.name)
+    ]  # fmt: skip
+
+
+def tuning_at(prior: Tuning, free: Sequence[Constant], x: Vector) -> Tuning:
+    """The prior with the constants at exp(`x`), to three digits."""
+    pairs = zip(free, x, strict=True)
+    return prior.model_copy(update={c.name: float(f"{math.exp(at):.3g}") for c, at in pairs})
+
+
+def predicted_s(run: Run, tuning: Tuning) -> float:
+    """The step time of a run under `tuning`."""
+    return step_model(run, tuning).time().step_time_s
+
+
+def linearised(
+    runs: Sequence[Run], tuning: Tuning, free: Sequence[Constant]
+) -> tuple[Vector, Vector]:
+    """ln(measured / predicted) of each run, and its derivative's negative by each constant."""
+    x = np.log([getattr(tuning, each.name) for each in free])
+    shifted = [tuning_at(tuning, free, x)]
+    for at in range(len(free)):
+        values = {free[at].name: math.exp(x[at] + DIFFERENCE)}
+        shifted.append(tuning.model_copy(update=values))
+    logs = np.log([[predicted_s(run, each) for each in shifted] for run in runs])
+    measured = np.log([run.measured.step_time_s or math.nan for run in runs])
+    return measured - logs[:, 0], (logs[:, 1:] - logs[:, :1]) / DIFFERENCE
+
+
+def most_likely(
+    errors: Vector, jacobian: Vector, deviation: Vector, by: Shrinkage
+) -> tuple[Vector, Vector]:
+    """u, and the standard deviations of its posterior."""
+    variance, weights = deviation**2, np.ones(len(errors))
+    for _ in range(REWEIGHTINGS):
+        seen = (jacobian * variance) @ jacobian.T + np.diag(by.noise**2 / weights)
+        gain = np.linalg.solve(seen, jacobian * variance).T
+        move = gain @ errors
+        left = (errors - jacobian @ move) / by.noise
+        weights = (by.freedom + 1) / (by.freedom + left**2)
+    doubt = np.sqrt(np.maximum(variance - np.sum(gain * (jacobian * variance).T, axis=1), 0.0))
+    return move, doubt
+
+
+def _bounds(free: Sequence[Constant]) -> tuple[Vector, Vector]:
+    return np.log([each.lowest for each in free]), np.log([each.highest for each in free])

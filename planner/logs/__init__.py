@@ -1,0 +1,1 @@
+"""What training frameworks log: step times, losses and memory, in one form."""

@@ -1,0 +1,116 @@
+"""A log file of any known format, recognised by what it holds.
+
+At most `MAX_LOG_BYTES` are read, the last ones of a longer file: what a run does in the end is what
+it does.
+"""
+
+import json
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshplan.planner.logs import console, records
+from meshplan.planner.logs.training_log import TrainingLog
+
+MAX_LOG_BYTES = 4 * 2**20  # 10,000 lines of Megatron-LM
+
+
+class UnreadableLog(ValueError):
+    """A log that tells no step time; one line with the place, the rule and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a step of the run trains: rates become seconds with it."""
+
+    sequences: int
+    tokens_per_gpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A log, and whose format it is."""
+
+    format: str
+    log: TrainingLog
+
+
+CONSOLE = ("torchtitan", "megatron", "nanotron")
+BINARY = "events.out.tfevents"
+
+
+def read_log(path: Path, batch: Batch) -> Recognised:
+    """The log at `path`; raises `UnreadableLog`."""
+    if BINARY in path.name:
+        raise UnreadableLog(
+            f"{path}: TensorBoard's event files are not read; download the tag of the step time as "
+            "CSV from TensorBoard's Time Series tab"
+        )
+    text, cut = _text(path)
+    found = recognised(text, path.name, batch)
+    if not found.log.steps:
+        why = "; ".join(found.log.notes) or f"no step times found; known are {KNOWN}"
+        raise UnreadableLog(f"{path}: {why}")
+    if cut:
+        said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
+        found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
+    return found
+
+
+KNOWN = (
+    "the logs of torchtitan, Megatron-LM, nanotron and DeepSpeed, trainer_state.json, W&B and "
+    "TensorBoard exports, and result.json of `meshplan execute`"
+)
+
+
+def recognised(text: str, name: str, batch: Batch) -> Recognised:
+    """Text as a log, without steps where no format fits; `name`: the file's."""
+    suffix = Path(name).suffix.lower()
+    if suffix in (".json", ".jsonl") or text.lstrip()[:1] in ("{", "["):
+        found = _of_json(text, Path(name).stem, batch)
+        if found:
+            return found
+    if suffix == ".csv":
+        rows = records.csv_records(text, Path(name).stem)
+        return Recognised("CSV export", records.of_records(rows, batch.tokens_per_gpu))
+    for framework in CONSOLE:
+        log = console.READERS[framework](text, batch.tokens_per_gpu)
+        if log.steps:
+            return Recognised(framework, log)
+    return Recognised("deepspeed", console.read_deepspeed(text, batch.sequences))
+
+
+def _of_json(text: str, tag: str, batch: Batch) -> Recognised | None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        rows = records.json_lines(text)
+        if not rows:
+            return None
+        return Recognised("W&B history", records.of_records(rows, batch.tokens_per_gpu))
+    if isinstance(document, dict) and isinstance(document.get("log_history"), list):
+        return Recognised("trainer_state.json", records.of_trainer(document))
+    if isinstance(document, dict) and "meshplan_run" in document:
+        return Recognised("meshplan execute", records.of_result(document))
+    rows = records.json_records(document, tag)
+    return Recognised("JSON export", records.of_records(rows, batch.tokens_per_gpu))
+
+
+def _text(path: Path) -> tuple[str, bool]:
+    """The end of the file, and whether there was more before it."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UnreadableLog(f"{path}: not a file; name the log itself")
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - MAX_LOG_BYTES))
+            data = file.read(MAX_LOG_BYTES)
+    except OSError as error:
+        raise UnreadableLog(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        if isinstance(error, UnreadableLog):
+            raise
+        raise UnreadableLog(f"{path!r}: no path of a file") from None
+    if b"\0" in data:
+        raise UnreadableLog(f"{path}: a binary file; known are {KNOWN}")
+    return data.decode("utf-8-sig", errors="replace"), size > MAX_LOG_BYTES

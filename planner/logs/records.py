@@ -1,0 +1,209 @@
+"""Logs that are records by step: W&B and TensorBoard exports, trainer_state.json, meshplan's own.
+
+    W&B          a CSV of charts ("Step", "run - metric"), or the history as JSON lines
+                 (`_step`, `_runtime` in seconds, metrics)
+    TensorBoard  a CSV or JSON of one tag (wall time, step, value), whose name the file's says;
+                 event files need the tensorboard package: export them as CSV
+    Trainer      `log_history` of trainer_state.json: train_runtime (s) over all steps, evaluation
+                 included, whose own runtimes are taken off. One mean, with its first steps
+    meshplan     result.json of `execute`: every timed step
+
+A column that a framework is known to log as time or rate is taken before time stamps, which also
+hold evaluations and checkpoints. Sources: torchtitan@b5bcd76 `torchtitan/components/metrics.py`,
+Megatron-LM@d98e8a64 `megatron/training/training.py` (`training_log`), nanotron@2411b02
+`src/nanotron/trainer.py`, transformers 5.23 `trainer_utils.py` (`speed_metrics`).
+"""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from meshplan.costmodels.units import GIB
+from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
+
+Record = Mapping[str, Any]
+STEP_COLUMNS = ("_step", "step", "global_step", "trainer/global_step", "train/global_step")
+STAMPS = ("_runtime", "wall time", "wall_time", "_timestamp", "relative time (process)")
+SECONDS = {
+    "time_metrics/end_to_end(s)": 1.0, "iteration-time": 1.0, "step_time_s": 1.0,
+    "elapsed_time_per_iteration_ms": 1e-3,
+}  # fmt: skip
+"""A step's time, and the seconds of its unit."""
+
+RATES = ("throughput(tps)", "tokens_per_sec_per_gpu")  # tokens per second and GPU
+LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", "train/loss", "loss")
+RESERVED = {"memory/max_reserved(gib)": GIB}
+ALLOCATED = {"memory/max_active(gib)": GIB, "mem-max-allocated-bytes": 1.0}
+
+
+def of_records(records: Sequence[Record], tokens_per_gpu: float) -> TrainingLog:
+    """Steps out of rows of metrics; `tokens_per_gpu`: tokens of a step over GPUs."""
+    rows = [{_plain(key): value for key, value in row.items()} for row in records]
+    timed = [step for row in rows if (step := _timed(row, tokens_per_gpu))]
+    notes: tuple[str, ...] = ()
+    if not timed:
+        timed = list(_between(rows))
+        notes = ("step times are those between time stamps",) * bool(timed)
+    return TrainingLog(
+        slowest(timed), _peak(rows, ALLOCATED), _peak(rows, RESERVED), notes=notes
+    )  # fmt: skip
+
+
+def _plain(name: object) -> str:
+    """A column without the run's name before it, in lower case."""
+    return str(name).rpartition(" - ")[2].strip().lower()
+
+
+def number(value: object) -> float | None:
+    """A finite number, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _positive(value: object) -> float | None:
+    found = number(value)
+    return found if found is not None and found > 0 else None
+
+
+def _step_of(row: Record) -> int | None:
+    found = next((number(row[name]) for name in STEP_COLUMNS if name in row), None)
+    return int(found) if found is not None and 0 <= found < 1e12 else None
+
+
+def _timed(row: Record, tokens_per_gpu: float) -> LoggedStep | None:
+    step = _step_of(row)
+    seconds = (
+        each * unit for name, unit in SECONDS.items() if (each := _positive(row.get(name)))
+    )  # fmt: skip
+    rates = (tokens_per_gpu / each for name in RATES if (each := _positive(row.get(name))))
+    taken_s = next(seconds, None) or next(rates, None)
+    if step is None or not taken_s:
+        return None
+    return LoggedStep(step, taken_s, _loss(row))
+
+
+def _loss(row: Record) -> float | None:
+    return next((number(row[name]) for name in LOSSES if name in row), None)
+
+
+def _between(rows: Sequence[Record]) -> Iterator[LoggedStep]:
+    """Seconds per step between the time stamps of consecutive rows with a later step."""
+    last: tuple[int, float] | None = None
+    for row in rows:
+        step = _step_of(row)
+        stamp = next((number(row[name]) for name in STAMPS if name in row), None)
+        if step is None or stamp is None:
+            continue
+        if last and step > last[0] and stamp > last[1]:
+            yield LoggedStep(step, (stamp - last[1]) / (step - last[0]), _loss(row))
+        last = (step, stamp)
+
+
+def _peak(rows: Sequence[Record], units: Mapping[str, float]) -> float | None:
+    found = (
+        value * unit
+        for row in rows
+        for name, unit in units.items()
+        if (value := _positive(row.get(name)))
+    )
+    return max(found, default=None)
+
+
+def csv_records(text: str, tag: str) -> list[Record]:
+    """Rows of a CSV; `tag` names the metric of a TensorBoard export ("Wall time,Step,Value")."""
+    reader = csv.DictReader(io.StringIO(text))
+    try:
+        rows = [{key: value for key, value in row.items() if key} for row in reader]
+    except csv.Error:
+        return []
+    return [_tagged(row, tag) for row in rows]
+
+
+def _tagged(row: dict[str, Any], tag: str) -> Record:
+    value = row.pop("Value", None)
+    known = next((name for name in (*SECONDS, *RATES, *LOSSES) if _same(name, tag)), None)
+    return row if value is None or known is None else {**row, known: value}
+
+
+def _same(name: str, tag: str) -> bool:
+    """Whether a file's name ends with a metric's; exports write other signs as underscores."""
+    plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    return re.sub(r"[^a-z0-9]+", "_", tag.lower()).strip("_").endswith(plain)
+
+
+def json_records(document: object, tag: str) -> list[Record]:
+    """Rows of a JSON document: a list of records, or of [wall time, step, value]."""
+    rows = document if isinstance(document, list) else []
+    triples = [
+        _tagged({"Wall time": row[0], "Step": row[1], "Value": row[2]}, tag)
+        for row in rows
+        if isinstance(row, list) and len(row) == 3
+    ]
+    return [*triples, *(row for row in rows if isinstance(row, dict))]
+
+
+def json_lines(text: str) -> list[Record]:
+    """The objects among the lines; a line that is none is passed over."""
+    found = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except (ValueError, RecursionError):
+                continue
+    return [each for each in found if isinstance(each, dict)]
+
+
+def of_trainer(document: Record) -> TrainingLog:
+    """trainer_state.json: one mean over all steps, without the evaluations' time."""
+    history = [row for row in document["log_history"] if isinstance(row, dict)]
+    total = next((row for row in reversed(history) if _positive(row.get("train_runtime"))), None)
+    if total is None:
+        return TrainingLog((), None, None, notes=(NO_RUNTIME,))
+    evaluations = [s for row in history if (s := _positive(row.get("eval_runtime")))]
+    steps = _step_of(total) or _step_of(document) or 0
+    taken_s = float(total["train_runtime"]) - sum(evaluations)
+    if not steps or taken_s <= 0:
+        return TrainingLog((), None, None, notes=(NO_RUNTIME,))
+    notes = [f"mean of {steps} steps of the whole job, its first steps included"]
+    notes += [f"{len(evaluations)} evaluations taken off"] * bool(evaluations)
+    step = LoggedStep(steps, taken_s / steps, _loss(total))
+    return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
+
+
+NO_RUNTIME = "no train_runtime in log_history: the Trainer writes it when the job is done"
+
+
+def of_result(document: Record) -> TrainingLog:
+    """result.json of `meshplan execute`, whose warm-up is left out already."""
+    times = document.get("step_times_s")
+    losses = document.get("losses")
+    warm = len(losses) - len(times) if isinstance(losses, list) and isinstance(times, list) else 0
+    steps = tuple(
+        LoggedStep(max(warm, 0) + at, taken_s, None)
+        for at, value in enumerate(times if isinstance(times, list) else (), start=1)
+        if (taken_s := _positive(value))
+    )
+    peaks = [_rank_peak(document, f"{kind}_peak_bytes") for kind in ("allocated", "reserved")]
+    return TrainingLog(slowest(steps), peaks[0], peaks[1], warmed=True, notes=(TIMED,))
+
+
+TIMED = "timed steps of `meshplan execute`, after its warm-up"
+
+
+def _rank_peak(document: Record, name: str) -> float | None:
+    """Of a GPU's ranks: a CPU's resident set is no allocator's peak."""
+    ranks = document.get("ranks")
+    if not isinstance(ranks, list) or document.get("device") != "cuda":
+        return None
+    found = (_positive(rank.get(name)) for rank in ranks if isinstance(rank, dict))
+    return max((each for each in found if each), default=None)

@@ -1,0 +1,110 @@
+"""The steps of a log that say how fast the run is, and what the others were.
+
+warm-up   of each attempt the first entry, and what is within `WARM_UP` steps of the first
+pauses    entries above `PAUSE` times the median: evaluations, checkpoints, data that was late
+drift     median of the last third over that of the first third, minus 1: throttling, or longer
+          sequences
+spread    interquartile range over the median
+jitter    the median over the fastest tenth, minus 1
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.planner.logs.read import UnreadableLog
+from meshplan.planner.logs.training_log import LoggedStep, TrainingLog
+
+Vector = NDArray[np.float64]
+WARM_UP, PAUSE, FEWEST_FOR_DRIFT, FEWEST_FOR_SPREAD = 3, 1.5, 9, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """What counts of a log. `step_time_s`: the median; None where too few entries tell.
+
+    pause_share  of the time after warm-up, what pauses took beyond a usual step
+    """
+
+    step_time_s: float
+    entries: int
+    warm_up: int
+    attempts: int
+    pauses: int
+    pause_share: float
+    pause_every: int | None
+    spread: float | None
+    jitter: float | None
+    drift: float | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """In words, one line each."""
+        found = [f"{self.warm_up} logged steps of warm-up dropped"] * bool(self.warm_up)
+        found += [f"{self.attempts - 1} restarts: the step number goes back"] * (self.attempts > 1)
+        if self.pauses:
+            every = f", every {self.pause_every} steps" if self.pause_every else ""
+            found.append(
+                f"{self.pauses} logged steps above {PAUSE} x the median{every}: evaluations, "
+                "checkpoints or late data"
+            )
+        return tuple(found)
+
+
+def steady(log: TrainingLog, name: str) -> Steady:
+    """Of a log with steps; raises `UnreadableLog` where all of them are warm-up."""
+    kept = list(log.steps) if log.whole or log.warmed else _after_warm_up(log.steps)
+    if not kept:
+        raise UnreadableLog(
+            f"{name}: {len(log.steps)} logged steps, all of the warm-up; log a few more"
+        )
+    times = np.array([step.step_time_s for step in kept])
+    middle = float(np.median(times))
+    slow = [step for step in kept if step.step_time_s > PAUSE * middle]
+    usual = times[times <= PAUSE * middle]
+    lost_s = sum(step.step_time_s - middle for step in slow)
+    return Steady(
+        step_time_s=middle, entries=len(kept), warm_up=len(log.steps) - len(kept),
+        attempts=1 + max(step.attempt for step in log.steps), pauses=len(slow),
+        pause_share=lost_s / float(times.sum()), pause_every=_period(slow),
+        spread=_spread(usual), jitter=_jitter(usual), drift=_drift(usual),
+    )  # fmt: skip
+
+
+def _after_warm_up(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
+    first: dict[int, int] = {}
+    for step in steps:
+        first.setdefault(step.attempt, step.step)
+    return [
+        step for step in steps
+        if step.step > first[step.attempt] and step.step >= first[step.attempt] + WARM_UP
+    ]  # fmt: skip
+
+
+def _period(slow: Sequence[LoggedStep]) -> int | None:
+    """The steps between pauses, where they are alike."""
+    gaps = {after.step - before.step for before, after in pairwise(slow)}
+    return gaps.pop() if len(gaps) == 1 and len(slow) > 2 else None
+
+
+def _spread(times: Vector) -> float | None:
+    if len(times) < FEWEST_FOR_SPREAD:
+        return None
+    low, high = np.percentile(times, [25, 75])
+    return float((high - low) / np.median(times))
+
+
+def _jitter(times: Vector) -> float | None:
+    if len(times) < FEWEST_FOR_DRIFT:
+        return None
+    return float(np.median(times) / np.percentile(times, 10) - 1)
+
+
+def _drift(times: Vector) -> float | None:
+    if len(times) < FEWEST_FOR_DRIFT:
+        return None
+    third = len(times) // 3
+    return float(np.median(times[-third:]) / np.median(times[:third]) - 1)

@@ -1,0 +1,53 @@
+"""A training log in one form, whatever framework printed it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStep:
+    """One step as its log line tells it.
+
+    step_time_s  mean of the steps since the line before, where the framework logs every few
+    attempt      0 for the first start; one more wherever the step number goes back (a restart)
+    """
+
+    step: int
+    step_time_s: float
+    loss: float | None
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLog:
+    """A run as its log tells it; a peak is None where nothing was printed.
+
+    steps  one for each step and attempt, of the rank that took longest
+    whole  the one step time is a mean over the whole run, its first steps included
+    warmed  the steps are those after the warm-up
+    notes  what was recognised beside steps, or not understood, one line each
+    """
+
+    steps: tuple[LoggedStep, ...]
+    allocated_peak_bytes: float | None
+    reserved_peak_bytes: float | None
+    whole: bool = False
+    warmed: bool = False
+    notes: tuple[str, ...] = ()
+
+
+LAG = 1  # steps that one rank's line may come after the next step's of another
+
+
+def slowest(steps: Iterable[LoggedStep]) -> tuple[LoggedStep, ...]:
+    """One entry per step and attempt, of the rank that took longest, in order."""
+    found: dict[tuple[int, int], LoggedStep] = {}
+    attempt, newest = 0, -1
+    for each in steps:
+        if each.step < newest - LAG:
+            attempt, newest = attempt + 1, each.step
+        newest = max(newest, each.step)
+        key = (attempt, each.step)
+        if key not in found or each.step_time_s > found[key].step_time_s:
+            found[key] = LoggedStep(each.step, each.step_time_s, each.loss, attempt)
+    return tuple(found[key] for key in sorted(found))

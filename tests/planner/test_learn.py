@@ -1,0 +1,265 @@
+"""Learning from a few runs, and saying why one is slow: laws, worked cases, and the commands."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from random_plans import CLUSTER, plan_of
+from typer.testing import CliRunner
+
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.step.step import StepModel
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.case.learned_file import learned_interval, read_learned
+from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.check.check import case_of
+from meshplan.planner.cli.main import app
+from meshplan.planner.learn.levers import levers
+from meshplan.planner.learn.reasons import explained, needed, switches
+from meshplan.planner.learn.shrink import Shrinkage, most_likely, predicted_s, shipped, shrunk
+from meshplan.planner.runs.memory import recomputing
+from meshplan.planner.runs.rows import Measured
+from meshplan.planner.runs.runs import Run
+
+TRAINING = Training(seq_len=4096, global_batch_size=64)
+LAYOUTS = (
+    Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1, "full")),
+    Layout(data_parallel=4, tensor_parallel=2, sequence_parallel=True, zero_stage=1,
+           stages=even_stages(32, 1, "full")),
+)  # fmt: skip
+PLANS = [plan_of("llama-3.1-8b", layout, TRAINING) for layout in LAYOUTS]
+ONE = {
+    "scale_deviation": 0.1, "communication_deviation": 0.1, "host_deviation": 0.1, "noise": 0.1,
+    "freedom": 1e9, "factors": {1: 1.2}, "date": "", "rows": 0, "sources": 0, "command": "",
+}  # fmt: skip
+
+
+def run_at(plan: Plan, seconds: float) -> Run:
+    """A run of the plan that took so long."""
+    case = case_of(plan)
+    return Run(
+        id="x", suite="own", grade="A", model=case.model, training=case.training,
+        layout=case.layout, cluster=case.cluster, engine=case.engine, assumed=(),
+        measured=Measured(
+            step_time_s=seconds, allocated_gib=None, reserved_gib=None, rank_0=False, oom=False
+        ),
+    )  # fmt: skip
+
+
+def model_of(plan: Plan) -> StepModel:
+    """The plan as it is priced."""
+    from meshplan.planner.case.predict import step_model_of
+
+    return step_model_of(case_of(plan))
+
+
+def test_one_run_of_equal_doubt_moves_a_constant_half_of_the_way() -> None:
+    """s = sigma = 0.1, J = 1: u = e s^2 / (s^2 + sigma^2) = 0.2 / 2, doubt 0.1 / sqrt(2)."""
+    by = Shrinkage.model_validate(ONE)
+    move, doubt = most_likely(np.array([0.2]), np.array([[1.0]]), np.array([0.1]), by)
+    assert move == pytest.approx([0.1], rel=1e-6)
+    assert doubt == pytest.approx([0.1 / math.sqrt(2)], rel=1e-6)
+
+
+def test_a_run_that_contradicts_the_others_counts_little() -> None:
+    """Of errors 0.1, 0.1, 0.1 and 3 a heavy-tailed noise keeps the mean near 0.1."""
+    errors, slopes = np.array([0.1, 0.1, 0.1, 3.0]), np.ones((4, 1))
+    light = Shrinkage.model_validate({**ONE, "scale_deviation": 1.0, "noise": 0.05})
+    heavy = light.model_copy(update={"freedom": 1.0})
+    deviation = np.array([1.0])
+    assert most_likely(errors, slopes, deviation, light)[0][0] > 0.7
+    assert most_likely(errors, slopes, deviation, heavy)[0][0] == pytest.approx(0.1, abs=0.02)
+
+
+def test_runs_as_predicted_teach_nothing() -> None:
+    """Measured at the prediction: every constant stays."""
+    prior = load_fit("generic", "h100-sxm").tuning
+    runs = [run_at(plan, predicted_s(run_at(plan, 1.0), prior)) for plan in PLANS]
+    assert shrunk(runs, prior, shipped()).tuning == prior
+
+
+def test_two_runs_a_third_slower_bring_a_third_closer() -> None:
+    """Both layouts 1.33 x the prediction: what is learnt predicts them within half of the gap."""
+    prior = load_fit("generic", "h100-sxm").tuning
+    before = [predicted_s(run_at(plan, 1.0), prior) for plan in PLANS]
+    runs = [run_at(plan, 1.33 * s) for plan, s in zip(PLANS, before, strict=True)]
+    learnt = shrunk(runs, prior, shipped()).tuning
+    for run, seconds in zip(runs, before, strict=True):
+        assert 1.17 * seconds < predicted_s(run, learnt) <= 1.34 * seconds
+
+
+def test_a_gap_is_explained_in_full_in_part_or_not_at_all() -> None:
+    """Of a step 2 x the expected: 2 x explains all, sqrt(2) x half, 1 x or 4 x nothing."""
+    shares = [explained(2.0, 1.0, under) for under in (2.0, math.sqrt(2), 1.0, 4.0)]
+    assert shares == pytest.approx([1.0, 0.5, 0.0, 0.0])
+
+
+def test_the_factor_that_a_gap_asks_for() -> None:
+    """1 s + f s is 3 s at f = 2; a gap beyond eight times gets eight."""
+    assert needed(lambda factor: 1 + factor, 3.0) == pytest.approx((2.0, 3.0), rel=1e-4)
+    assert needed(lambda factor: 1 + factor, 99.0) == (8.0, 9.0)
+
+
+def test_recompute_that_the_config_does_not_name_is_found() -> None:
+    """A step of the length that full recompute has is explained by it in full, before all else."""
+    from meshplan.planner.learn.reasons import reasons
+    from meshplan.planner.logs.steady import Steady
+
+    plan = plan_of("llama-3.1-8b", replace(LAYOUTS[0], stages=even_stages(32, 1)), TRAINING)
+    model = model_of(plan)
+    other = StepModel(model.setting, recomputing(model.layout)).time().step_time_s
+    log = Steady(
+        step_time_s=other, entries=20, warm_up=3, attempts=1, pauses=0, pause_share=0.0,
+        pause_every=None, spread=0.0, jitter=0.0, drift=0.0,
+    )  # fmt: skip
+    first = reasons(model, other, log)[0]
+    assert first.name == "every layer recomputes its activations"
+    assert first.explains == pytest.approx(1.0)
+    assert first.gain == pytest.approx(1 - model.time().step_time_s / other)
+    assert reasons(model, 0.5 * other, log) == ()
+
+
+def test_a_switch_never_makes_a_step_shorter() -> None:
+    """What is missing costs time, or nothing."""
+    model = model_of(PLANS[1])
+    found = list(switches(model))
+    assert len(found) >= 2
+    for switch in found:
+        assert switch.model.time().step_time_s >= model.time().step_time_s * (1 - 1e-9)
+
+
+def test_levers_are_shorter_and_those_that_fit_come_first() -> None:
+    """Full recompute of a model that fits without: leaving it out is a lever."""
+    found = levers(case_of(PLANS[0]), model_of(PLANS[0]))
+    assert [lever.fits for lever in found] == sorted((x.fits for x in found), reverse=True)
+    assert "recompute" in " ".join(lever.name for lever in found)
+    assert all(0 < lever.gain < 1 for lever in found)
+
+
+def _megatron(path: Path, seconds: float) -> Path:
+    """A log in Megatron-LM's format, of a run that takes so long for a step."""
+    line = " iteration %8d/ 100 | elapsed time per iteration (ms): %.1f | lm loss: 1.0E+00 |\n"
+    path.write_text("".join(line % (step, seconds * 1e3) for step in range(1, 13)))
+    return path
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> list[str]:
+    """Two logs a fifth slower than predicted, each beside its plan."""
+    found = []
+    for at, plan in enumerate(PLANS):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        write_plan(plan, folder / "plan.yaml")
+        found.append(str(_megatron(folder / "a.log", 1.2 * model_of(plan).time().step_time_s)))
+    return found
+
+
+def _called(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_learn_then_plan_and_check(logs: list[str], tmp_path: Path) -> None:
+    """What is learnt goes into a file, `plan --learned` uses it, and the plan keeps it."""
+    file, plan = tmp_path / "learned.yaml", tmp_path / "out.yaml"
+    code, out, _ = _called("learn", *logs, "-o", str(file))
+    assert (code, "expected before" in out) == (0, True)
+    learned = read_learned(file)
+    assert all(abs(run.after_s / run.measured_s - 1) < 0.16 for run in learned.runs)
+    question = (
+        "plan", "llama-3.1-8b", "--gpus", "8", "--cluster", CLUSTER, "--seq-len", "4096",
+        "--global-batch", "64", "--recompute", "full", "--engine", learned.engine,
+    )  # fmt: skip
+    plain, taught = (_called(*question, "--json", *more) for more in ((), ("--learned", str(file))))
+    seconds = [json.loads(said[1])["prediction"]["step_time_s"] for said in (plain, taught)]
+    assert seconds[1] > 1.02 * seconds[0]
+    assert _called(*question, "--learned", str(file), "-o", str(plan))[0] == 0
+    kept = Plan.from_yaml(plan.read_text())
+    assert kept.learned == learned
+    assert case_of(kept).engine.learned == learned
+    assert _called("check", str(plan))[0] == 0
+
+
+def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> None:
+    """Four times the GPUs: the wider of the learnt and the usual interval, and why."""
+    from meshplan.hardware_profiles.intervals import Interval, asked_of
+    from meshplan.planner.case.settings import Settings
+    from meshplan.planner.cli.check import tools
+    from meshplan.planner.learn.cases import Source, measured_run
+    from meshplan.planner.learn.learn import learn
+
+    source = Source(read=tools().read, given=Settings())
+    learned = learn([measured_run(Path(log), None, source) for log in logs], "", lambda _: None)
+    usual = Interval(1 / 3, 3.0, 5)
+    near, far = (
+        learned_interval(
+            learned,
+            asked_of("x", "h100-sxm", gpus=gpus, precision="bf16", model="dense"),
+            usual,
+        )
+        for gpus in (16, 32)
+    )
+    assert (near.high, near.outside) == (learned.factor, ())
+    assert (far.high, far.outside) == (3.0, ("32 GPUs",))
+
+
+def test_diagnose(logs: list[str]) -> None:
+    """The parts add up to the expected step; the document is JSON; the gap is a fifth."""
+    code, out, _ = _called("diagnose", logs[0], "--json")
+    said = json.loads(out)
+    assert code in (0, 1)
+    assert said["measured_over_expected"] == pytest.approx(1.2, rel=1e-3)
+    assert sum(said["expected_parts_s"].values()) == pytest.approx(said["expected_step_time_s"])
+    assert code == int(not said["inside_8_of_10"])
+    assert said["reasons"]
+    explains = [reason["explains"] for reason in said["reasons"]]
+    assert explains == sorted(explains, reverse=True)
+    code, out, _ = _called("diagnose", logs[0])
+    assert "hypothesis" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("learn", "{0}", "--config", "a", "--config", "b"), "2 --config for 1 logs"),
+        (("learn", "{0}", "--gpus", "99999999"), "--gpus 99999999"),
+        (("diagnose", "nowhere.log", "--config", "{1}"), "nowhere.log: cannot be read"),
+        (("diagnose", "{0}", "--config", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        (("diagnose", "{0}", "--learned", "{1}"), "`meshplan learn` writes such files"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    logs: list[str], words: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2, with the value and the place."""
+    plan = str(Path(logs[0]).with_name("plan.yaml"))
+    code, out, error = _called(*(word.format(logs[0], plan) for word in words))
+    assert (code, out) == (2, "")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_framework_is_priced_as_the_generic_engine(
+    logs: list[str], tmp_path: Path
+) -> None:
+    """`--engine` wins over the plan's own, and the file says whose constants it holds."""
+    file = tmp_path / "learned.yaml"
+    assert _called("learn", *logs, "--engine", "generic", "-o", str(file))[0] == 0
+    assert read_learned(file).engine == "generic"
+
+
+def test_a_learned_file_of_another_gpu_is_refused(logs: list[str], tmp_path: Path) -> None:
+    """Constants of one GPU say nothing of another's."""
+    file = tmp_path / "learned.yaml"
+    assert _called("learn", *logs, "-o", str(file))[0] == 0
+    document = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**document, "gpu": "b200"}))
+    code, _, error = _called("diagnose", logs[0], "--learned", str(file))
+    assert (code, "learnt of gpu b200" in error) == (2, True)
