@@ -147,6 +147,18 @@ class Layout:
         return " ".join(parts)
 
 
+CHOSEN_AXES = (
+    "tensor_parallel", "pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel",
+    "expert_tensor_parallel", "zero_stage", "micro_batch_size", "schedule", "recompute",
+)  # fmt: skip
+"""What one question leaves to choose; data parallelism follows from the others."""
+
+
+def differing_axes(one: Layout, other: Layout) -> tuple[str, ...]:
+    """The chosen axes on which two layouts of one question differ."""
+    return tuple(axis for axis in CHOSEN_AXES if getattr(one, axis) != getattr(other, axis))
+
+
 def even_stages(
     num_layers: int, num_stages: int, recompute: Literal["none", "selective", "full"] = "none"
 ) -> tuple[Stage, ...]:

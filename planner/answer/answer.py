@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Iterator
 
-from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layout import Layout, differing_axes
+from meshplan.hardware_profiles.layout_ratios import faster_probability
 from meshplan.planner.answer.explain import (
     Change,
     Priced,
-    TimeParts,
     alternatives,
     lost_by,
     needed_bytes,
@@ -78,7 +78,7 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
         layout=best.layout,
         prediction=chosen.prediction,
         search=report_of(result, space_words(q.engine.legality, q.pins)),
-        runners_up=tuple(_runner_up(chosen.parts, other) for other in others),
+        runners_up=tuple(_runner_up(best.layout, chosen, other) for other in others),
         reasons=reasons(chosen),
         learned=q.engine.learned,
     )
@@ -101,13 +101,16 @@ def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     )
 
 
-def _runner_up(chosen: TimeParts, case: Case) -> RunnerUp:
+def _runner_up(layout: Layout, chosen: Priced, case: Case) -> RunnerUp:
     other = priced(case)
+    slower = other.prediction.step_time_s / chosen.prediction.step_time_s
+    axes = differing_axes(layout, case.layout)
     return RunnerUp(
         layout=case.layout,
         step_time_s=other.prediction.step_time_s,
         reserved_bytes=fullest(other.prediction)[1].reserved,
-        lost_by=lost_by(chosen, other.parts),
+        lost_by=lost_by(chosen.parts, other.parts),
+        faster_probability=round(faster_probability(slower, len(axes)), 3),
     )
 
 

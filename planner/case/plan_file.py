@@ -116,12 +116,17 @@ class Prediction(Frozen):
 
 
 class RunnerUp(Frozen):
-    """Another layout, and what it loses to the chosen one."""
+    """Another layout, and what it loses to the chosen one.
+
+    faster_probability  that the chosen one is faster, by pairs of measured runs
+                        (`hardware_profiles.layout_ratios`)
+    """
 
     layout: Layout
     step_time_s: float
     reserved_bytes: float
     lost_by: dict[str, float]
+    faster_probability: float | None = None
 
     @field_serializer("layout")
     def _said(self, value: Layout) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB, format_bytes, format_seconds
+from meshplan.hardware_profiles.layout_ratios import TIE
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
@@ -207,23 +208,16 @@ def proof_lines(search: SearchReport) -> list[str]:
     return [claim, *(f"space: {line}" for line in search.space), work]
 
 
-TIE = 0.04
-"""Two layouts of one question are a tie within this: where measured steps lie within 15 % of each
-other, the predicted ratio is off by 4 to 8 % in the median, a figure that was stated when the
-tie was asked for and that no benchmark here has measured again.
-"""
-
-
 NARROW = 80
 """Below this many columns a runner-up is a sentence: its five cells would be words each."""
 
 
 def runners_table(plan: Plan, width: int = NARROW) -> Table:
-    """The runners-up and what each lost by; those within the error of a ratio are a tie."""
+    """The runners-up, how surely each is slower by pairs of measured runs, and what it lost by."""
     assert plan.prediction is not None
     if width < NARROW:
         return bullets(map(runner_sentence, runners_rows(plan)))
-    headings = ("runner-up", "step", "slower", "reserved", "lost by")
+    headings = ("runner-up", "step", "slower (how surely)", "reserved", "lost by")
     table = listing(*headings, left=("runner-up", "lost by"))
     for row in runners_rows(plan):
         table.add_row(*row)
@@ -240,14 +234,22 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
     """Layout, step, how much slower, memory, and what it lost by, of each runner-up."""
     assert plan.prediction is not None
     for other in plan.runners_up:
-        slower = other.step_time_s / plan.prediction.step_time_s - 1
         yield (
             other.layout.label,
             format_seconds(other.step_time_s),
-            f"{slower:+.1%}{' (a tie)' if slower < TIE else ''}",
+            slower_text(other, plan.prediction.step_time_s),
             format_bytes(other.reserved_bytes),
             lost_text(other),
         )
+
+
+def slower_text(other: RunnerUp, chosen_s: float) -> str:
+    """How much slower a runner-up is, and how probably; plans of before it was known lack that."""
+    slower = f"{other.step_time_s / chosen_s - 1:+.1%}"
+    probability = other.faster_probability
+    if probability is None:
+        return slower
+    return f"{slower} ({'a tie, ' if probability < TIE else ''}{probability:.0%})"
 
 
 def lost_text(other: RunnerUp, most: int = 2) -> str:

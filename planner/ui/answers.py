@@ -27,12 +27,12 @@ from meshplan.planner.report.fit import misfit_lines, most_asked
 from meshplan.planner.report.plan import shown
 from meshplan.planner.report.tables import (
     CATEGORIES,
-    TIE,
     fits_line,
     lost_text,
     memory_line,
     proof_lines,
     range_of,
+    slower_text,
     stages_line,
     time_line,
     unmeasured_line,
@@ -187,10 +187,9 @@ def _runner(plan: Plan, index: int) -> dict[str, Any]:
     """A runner-up: its sliders, how much slower, and by what."""
     assert plan.prediction is not None
     other = plan.runners_up[index]
-    slower = other.step_time_s / plan.prediction.step_time_s - 1
     return {
         "label": other.layout.label,
-        "slower": f"{slower:+.1%}{' (a tie)' if slower < TIE else ''}",
+        "slower": slower_text(other, plan.prediction.step_time_s),
         "lost_by": lost_text(other),
         "choice": choice_of(other.layout).model_dump(),
     }

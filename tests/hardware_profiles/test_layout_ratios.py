@@ -1,0 +1,57 @@
+"""How often the layout that is predicted faster is faster."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.layout_ratios import as_csv, held
+from meshplan.hardware_profiles.layout_ratios import (
+    FILE,
+    Pair,
+    faster_probability,
+    pairs,
+    probability,
+)
+
+
+def pair(suite: str, error: float, axes: int = 1) -> Pair:
+    return Pair(suite, "native", axes, 0.1, 0.1 + error)
+
+
+@pytest.mark.parametrize(
+    ("known", "predicted", "expected"),
+    [
+        pytest.param([], 0.1, 0.5, id="no pair: 1/2"),
+        pytest.param([pair("a", 0.05)], 0.1, 1.0, id="(1 + 1/1)/2"),
+        pytest.param([pair("a", 0.05), pair("a", 0.2)], 0.1, 0.75, id="(1 + 1/2)/2"),
+        pytest.param(
+            [*[pair("a", 0.05)] * 4, pair("b", 0.2)], 0.1, 5 / 6, id="(1 + 4/root 4 / (2 + 1))/2"
+        ),
+        pytest.param([pair("a", 0.05, axes=2)], 0.1, 0.5, id="pairs of two axes say nothing: 1/2"),
+    ],
+)
+def test_probability_by_hand(known: list[Pair], predicted: float, expected: float) -> None:
+    """A source counts as the root of its pairs."""
+    assert probability(known, predicted, 1) == pytest.approx(expected)
+
+
+@given(st.floats(1.0, 2.0), st.floats(1.0, 2.0), st.integers(0, 9))
+def test_farther_apart_is_surer(one: float, other: float, axes: int) -> None:
+    """A larger predicted ratio never has the smaller probability; both orders add to one."""
+    near, far = sorted((one, other))
+    assert 0.5 <= faster_probability(near, axes) <= faster_probability(far, axes) <= 1
+    if near > 1:
+        both = faster_probability(near, axes) + faster_probability(1 / near, axes)
+        assert both == pytest.approx(1, abs=2e-2)
+
+
+def test_of_unseen_sources_the_stated_share_is_ordered_as_predicted() -> None:
+    """Pairs that other sources give 60 to 90 % are in that order within ten points of it."""
+    band = [(pair, p) for pair, p in held(pairs()) if 0.6 <= p < 0.9]
+    stated = sum(p for _, p in band) / len(band)
+    assert sum(pair.measured > 0 for pair, _ in band) / len(band) == pytest.approx(stated, abs=0.1)
+
+
+def test_the_file_is_read_as_it_was_written() -> None:
+    """Writing what was read gives the file."""
+    assert as_csv(pairs()) == FILE.read_text(encoding="utf-8")
