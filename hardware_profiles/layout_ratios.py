@@ -11,8 +11,8 @@ different layouts, each left out when the constants that predict it were learnt.
         (1 + share of the pairs of this n with e < p) / 2
 
 The share is weighted: a source counts as the root of its pairs, since its runs are wrong together.
-P takes e to be as often for the predicted order as against it, which a pair without an order cannot
-contradict. It says nothing of the luck of the best among thousands of prices.
+Errors are taken to favour the predicted order as often as the other one. That a plan is the best of
+thousands of prices, and so partly the luckiest, is not corrected for.
 
 `python -m benchmarks.layout_ratios` writes the pairs and counts how often P holds on sources that
 it has not seen.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
+from typing import get_args
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.transformer import Model
@@ -20,19 +21,10 @@ from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.space.engine_rules import unpriced
 from meshplan.planner.space.stage_splits import splits
-from meshplan.planner.ui.requests import Choice
+from meshplan.planner.ui.requests import Axis, Choice
 
 KEPT_CUTS = 4096
-STATED = (
-    "tensor_parallel",
-    "pipeline_parallel",
-    "virtual_stages",
-    "context_parallel",
-    "expert_parallel",
-    "expert_tensor_parallel",
-    "zero_stage",
-    "micro_batch_size",
-)
+STATED = tuple(axis for axis in get_args(Axis) if axis != "recompute")
 
 
 def case_of_choice(asked: Asked, choice: Choice) -> Case:
