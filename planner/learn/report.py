@@ -34,7 +34,8 @@ def print_learned(learned: Learned, found: Sequence[MeasuredRun], console: Conso
     )  # fmt: skip
     _say(
         console,
-        f"8 of 10 further runs like these: {interval_width(learned)} of the prediction",
+        f"meant to hold 8 of 10 further runs: {interval_width(learned)} of the prediction "
+        "(docs/learn.md: how often it did)",
     )
     _say(console, "memory is not learnt")
 
