@@ -5,8 +5,10 @@ In nanoseconds, with T = sum of all c_j without recomputation, e = mean of the o
 and the letters of `planner.problem.closed_form`:
 
     row_bounds    perfect balance, the row's best schedule:  weight T/S + share T + constant + e
-    row_fits      sum over ranks of floor(room / (state + in flight x least saved)) >= layers, for
-                  each kind and for all layers taken as the lightest: else nothing fits
+    row_fits      layers <= sum over ranks of max over modes of
+                      floor((room - transient of mode) / (state + in flight x least saved))
+                  with the least saved by a mode of no larger transient, for each kind and for all
+                  layers taken as the lightest: else nothing fits
 
 `planner.bounds.packing` bounds a layout more tightly, and `planner.stages.path.greedy_path` gives
 the last rung for V = 1: the least X itself.
@@ -20,12 +22,13 @@ from numpy.typing import NDArray
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED, in_flight
-from meshplan.planner.bounds.packing import at_least
+from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held stay whole numbers
 
 
 def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
@@ -52,29 +55,73 @@ def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
 
 def row_fits(space: Space, coefficients: Coefficients) -> Bools:
     """Whether each row passes the necessary condition on memory."""
-    c, layouts = coefficients, space.layouts
-    fits = np.zeros(len(layouts), dtype=bool)
-    modes = _modes(space)
-    saved, transient = c.layer_saved_kib[:, :, modes].min(2), c.transient_kib[:, modes].min(1)
-    counts = [space.model.pattern.count(k) for k in range(len(space.model.kinds))]
-    for pp, m, rows in _shapes(space):
-        held, v_shaped = _least_held(space, pp, m, int(rows[0]))
-        room = np.repeat((c.cap_kib - c.fixed_kib[rows] - transient[rows])[:, None], pp, axis=1)
-        room[:, 0] -= c.embedding_state_kib[rows] + held[0] * c.embedding_saved_kib[rows]
-        if not v_shaped:
-            room[:, -1] -= c.head_state_kib[rows] + held[-1] * c.head_saved_kib[rows]
-        enough = (room >= 0).all(axis=1)
-        weight = c.layer_state_kib[rows][:, :, None] + saved[rows][:, :, None] * held
-        for kind, count in enumerate(counts):
-            enough &= _holds(room, weight[:, kind]) >= count
-        fits[rows] = enough & (_holds(room, weight.min(1)) >= sum(counts))
+    fits = np.zeros(len(space.layouts), dtype=bool)
+    shapes = _shapes(space)
+    for degree in {pp for pp, _, _ in shapes}:
+        each = [(m, rows) for pp, m, rows in shapes if pp == degree]
+        held = [_least_held(space, degree, m, int(rows[0])) for m, rows in each]
+        of_shape = np.repeat(np.arange(len(each)), [len(rows) for _, rows in each])
+        every = np.concatenate([rows for _, rows in each])
+        for first in range(0, len(every), max(1, CELLS // degree)):
+            some = slice(first, first + max(1, CELLS // degree))
+            ranks = _LeastHeld(
+                coefficients,
+                every[some],
+                np.array([vector for vector, _ in held])[of_shape[some]],
+                np.array([v_shaped for _, v_shaped in held])[of_shape[some]],
+            )
+            for modes in space.mode_classes:
+                fits[every[some]] |= ranks.hold(space, modes)
     return fits
 
 
-def _holds(room: Ints, weight: Ints) -> Ints:
-    """Layers of `weight` per rank that fit into `room`, over all ranks."""
-    held: Ints = np.clip(room // np.maximum(weight, 1), 0, 2**20).sum(axis=1)
-    return held
+class _LeastHeld:
+    """How many layers each of the `ranks` of each row can hold at most.
+
+    rows      rows of the prices, shape (n,)
+    held      micro-batches that each layer of a rank is held for at least, shape (n, ranks)
+    v_shaped  whether the head may be on another rank than the last, shape (n,)
+    """
+
+    def __init__(self, prices: Coefficients, rows: Ints, held: Ints, v_shaped: Bools) -> None:
+        c = prices
+        self.prices, self.rows, self.held = c, rows, held
+        self.room = np.repeat((c.cap_kib - c.fixed_kib[rows])[:, None], held.shape[1], axis=1)
+        self.room[:, 0] -= c.embedding_state_kib[rows] + held[:, 0] * c.embedding_saved_kib[rows]
+        head = c.head_state_kib[rows] + held[:, -1] * c.head_saved_kib[rows]
+        self.room[:, -1] -= np.where(v_shaped, 0, head)
+        self.floor = np.zeros_like(self.room)
+        self.floor[:, -1] = np.where(v_shaped, 0, c.head_transient_kib[rows])
+
+    def hold(self, space: Space, modes: tuple[int, ...]) -> Bools:
+        """Whether all layers find room, of each kind alone and all as if the lightest, with one at
+        least on each rank between the ends.
+        """
+        counts = [space.model.pattern.count(kind) for kind in range(len(space.model.kinds))]
+        enough: Bools = np.all(self.room >= self.floor, axis=1)
+        for kind, count in enumerate(counts if len(counts) > 1 else ()):
+            enough &= self._layers(modes, [kind]).sum(axis=1) >= count
+        lightest = self._layers(modes, list(range(len(counts))))
+        enough &= lightest.sum(axis=1) >= sum(counts)
+        enough &= np.all(lightest[:, 1:-1] >= 1, axis=1)
+        return enough
+
+    def _layers(self, modes: tuple[int, ...], kinds: list[int]) -> Ints:
+        """By rank the most layers of the lightest of `kinds`: over each largest transient that its
+        modes may have, with the least saved by the modes of no larger one.
+        """
+        c, rows = self.prices, self.rows
+        saved = c.layer_saved_kib[rows][:, kinds][:, :, list(modes)]
+        transient = c.transient_kib[rows][:, list(modes)]
+        state = c.layer_state_kib[rows][:, kinds]
+        most = np.zeros_like(self.room)
+        for largest in transient.T:
+            within = (transient <= largest[:, None])[:, None, :]
+            least = np.where(within, saved, MOST_KIB).min(axis=2).clip(max=MOST_KIB)
+            weight = (state[:, :, None] + least[:, :, None] * self.held[:, None, :]).min(axis=1)
+            room = self.room - np.maximum(largest[:, None], self.floor)
+            most = np.maximum(most, np.clip(room // np.maximum(weight, 1), 0, 2**20))
+        return most
 
 
 def _modes(space: Space) -> list[int]:

@@ -30,6 +30,7 @@ limit; and besides
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -151,7 +152,7 @@ def _of_one_rank(same: SamePipeline, passes: Passes) -> Floats:
     counts, m = np.array(same.kind_counts, float), same.m.astype(float)
     pairs = Pairs.below(replace(same, splits=((len(same.pattern),),)), np.full(len(same), np.inf))
     covers = range(same.covers.shape[1])
-    added = np.max([pairs.least_work_ns(0, which) for which in covers], axis=0) / NS_PER_S
+    added = np.max([pairs.least_work_ns(which)[:, 0] for which in covers], axis=0) / NS_PER_S
     layers = passes.layer.sum(axis=2) @ counts
     work = layers + passes.embedding.sum(axis=1) + passes.head.sum(axis=1) + 2 * passes.extra
     late = passes.late.layer[:, SHOWN] @ counts + passes.late.ends[:, SHOWN].sum(axis=1)
@@ -262,20 +263,18 @@ def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[
     layout, split = np.nonzero(chains.max(axis=2, initial=0.0) < limit_s)
     if not len(layout):
         return split, layout, np.zeros(0)
-    pairs = Pairs.below(same, np.full(len(same), np.inf))
-    pairs = pairs.take(layout * chains.shape[1] + split)
+    pairs = Pairs.of(same, layout, split)
     chains = chains[layout, split] - (same.m[layout] * len(same.pattern) / NS_PER_S)[:, None]
+    by_rank = np.maximum(chains[:, : same.pp], chains[:, same.pp : 2 * same.pp])
     least = chains.max(axis=1)
-    for which in range(same.covers.shape[1]):
-        for rank in range(same.pp):
-            work_s = pairs.least_work_ns(rank, which) / NS_PER_S
-            if work_s.any():
-                both = np.maximum(chains[:, rank], chains[:, same.pp + rank])
-                least = np.maximum(least, both + same.m[layout] * work_s * SAFETY)
-                kept = least < limit_s
-                pairs, chains, layout = pairs.take(kept), chains[kept], layout[kept]
-                split, least = split[kept], least[kept]
-    return split, layout, least
+    for which, worst in product(range(same.covers.shape[1]), (True, False)):
+        work_s = pairs.least_work_ns(which, worst) / NS_PER_S
+        beyond = by_rank + (same.m[pairs.layout] * SAFETY)[:, None] * work_s
+        least = np.maximum(least, np.where(work_s > 0, beyond, 0.0).max(axis=1))
+        kept = least < limit_s
+        if not kept.all():
+            pairs, by_rank, least = pairs.take(kept), by_rank[kept], least[kept]
+    return pairs.split, pairs.layout, least
 
 
 def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:

@@ -27,6 +27,7 @@ from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 
 Bools = NDArray[np.bool_]
 Counts = tuple[int, ...]
+RANKS = 16_384  # that are looked at together
 FREE = 1e-12  # ns for each KiB that costs nothing: rates must be finite
 
 
@@ -92,6 +93,29 @@ class BoundedLayouts:
             room[:, :, rank] += less * kib[:, None]
         return room
 
+    def paid_ns(
+        self, layout: Ints, layers: Ints, held: Floats, lacks: Floats, free: Floats | None = None
+    ) -> Floats:
+        """The least ns that save what a rank of each `layout` `lacks`, but for what is `free`.
+
+        layers   [rank, kind, chunk]     held, free   [rank, chunk]     lacks   [rank]
+        """
+        left = np.zeros(held.shape) if free is None else free
+        segments = []
+        for kind, hull_of_kind in self.hulls.items():
+            for ns, kib_per_ns in hull_of_kind:
+                most = layers[:, kind] * ns[layout, None]
+                unpaid, rate = np.minimum(left, most), held * kib_per_ns[layout, None]
+                left, lacks = left - unpaid, lacks - (unpaid * rate).sum(axis=1)
+                segments.append((rate, (most - unpaid) * rate))
+        rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
+        order = np.argsort(-rates, axis=1)
+        rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
+        total = most.cumsum(axis=1)
+        used = np.clip(lacks[:, None] - (total - most), 0.0, most)
+        paid: Floats = (used / np.maximum(rates, FREE)).sum(axis=1)
+        return np.where(lacks > total[:, -1] + 1.0, math.inf, paid)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
@@ -134,6 +158,27 @@ class Pairs:
             states=_by_chunk(c.layer_state_kib, kinds, nothing, nothing)[layout, split],
             slowest=slowest[layout, split],
             end_ns=end_ns[layout, split],
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, same: SamePipeline, layout: Ints, split: Ints) -> "Pairs":
+        """Those of each `layout` and its `split`."""
+        c, (ns, kib) = same.prices, same.fastest
+        layers = layers_of_kind(same.pattern, ns.shape[1], same.splits or ())[:, split]
+
+        def by_chunk(of_kind: Ints, ends: tuple[Ints, ...] = ()) -> Floats:
+            found: Floats = np.einsum("nk,knc->nc", of_kind[layout].astype(float), layers)
+            for place, end in zip((0, -1), ends, strict=False):
+                found[:, place] += end[layout]
+            return found
+
+        times = by_chunk(ns, (c.embedding_ns, c.head_ns)) + c.send_ns[layout, None]
+        ends = by_chunk(c.layer_step_ns, (c.embedding_step_ns, c.head_step_ns))
+        return cls(
+            bounded=BoundedLayouts(same), layout=layout, split=split,
+            layers=layers.transpose(1, 0, 2).astype(np.int64), times=times, saved=by_chunk(kib),
+            states=by_chunk(c.layer_state_kib), slowest=_slowest(same, times[None])[0],
+            end_ns=ends[:, same.chunks_of_rank].sum(axis=2).max(axis=1),
         )  # fmt: skip
 
     def take(self, kept: Bools | Ints) -> "Pairs":
@@ -179,39 +224,34 @@ class Pairs:
         return beyond
 
     def _beyond_ns(self, rank: int, which: int, lacks: Floats) -> Floats:
-        paid = self._paid_ns(rank, which, lacks, self.free_ns(rank))
+        layers = self.layers[:, :, list(self.bounded.same.chunks_of_rank[rank])]
+        held, free = self.held(rank, which), self.free_ns(rank)
+        paid = self.bounded.paid_ns(self.layout, layers, held, lacks, free)
         return np.maximum(0.0, paid - self.spare_ns(rank))
 
-    def least_work_ns(self, rank: int, which: int) -> Floats:
-        """The least recomputation of one micro-batch with which `rank` fits by a cover, whatever
-        the others take; infinite where none is enough.
+    def least_work_ns(self, which: int, worst: bool = False) -> Floats:
+        """[pair, rank] the least recomputation of one micro-batch with which each rank fits by a
+        cover, whatever the others take; infinite where none is enough. With `worst` of each pair's
+        rank that lacks most alone.
         """
-        lacks = self.lacks_kib(rank, which)
-        work, short = np.zeros(len(lacks)), np.flatnonzero(lacks > 0)
-        if len(short):
-            some = self.take(short)
-            free = 0.0 * some.times[:, list(self.bounded.same.chunks_of_rank[rank])]
-            work[short] = some._paid_ns(rank, which, lacks[short], free)
+        same = self.bounded.same
+        lacks = np.stack([self.lacks_kib(rank, which) for rank in range(same.pp)], axis=1)
+        work = np.zeros(lacks.shape)
+        pair, rank = np.nonzero(lacks > 0)
+        if worst:
+            pair = np.flatnonzero((lacks > 0).any(axis=1))
+            rank = lacks[pair].argmax(axis=1)
+        chunks = np.array(same.chunks_of_rank)
+        for first in range(0, len(pair), RANKS):
+            of_pair, of_rank = pair[first : first + RANKS], rank[first : first + RANKS]
+            layout = self.layout[of_pair]
+            work[of_pair, of_rank] = self.bounded.paid_ns(
+                layout,
+                self.layers[of_pair[:, None], :, chunks[of_rank]].transpose(0, 2, 1),
+                same.covers[layout, which, of_rank],
+                lacks[of_pair, of_rank],
+            )
         return work
-
-    def _paid_ns(self, rank: int, which: int, lacks: Floats, free: Floats) -> Floats:
-        """The least ns that save what the rank `lacks`, but for what is `free` in each chunk."""
-        chunks, held = list(self.bounded.same.chunks_of_rank[rank]), self.held(rank, which)
-        segments = []
-        for kind, hull_of_kind in self.bounded.hulls.items():
-            left = free
-            for ns, kib_per_ns in hull_of_kind:
-                most = self.layers[:, kind, chunks] * ns[self.layout, None]
-                unpaid, rate = np.minimum(left, most), held * kib_per_ns[self.layout, None]
-                left, lacks = left - unpaid, lacks - (unpaid * rate).sum(axis=1)
-                segments.append((rate, (most - unpaid) * rate))
-        rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
-        order = np.argsort(-rates, axis=1)
-        rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
-        total = most.cumsum(axis=1)
-        used = np.clip(lacks[:, None] - (total - most), 0.0, most)
-        paid: Floats = (used / np.maximum(rates, FREE)).sum(axis=1)
-        return np.where(lacks > total[:, -1] + 1.0, math.inf, paid)
 
 
 @cache

@@ -114,11 +114,15 @@ def _of_case(case: Case) -> _Asked:
 
 
 def _model(one: _Asked, other: _Asked) -> float:
-    sizes = [
-        _octaves(size(one.model).without_mtp, size(other.model).without_mtp) / 2
-        for size in (model_parameters, active_parameters)
-    ]
-    return sum(sizes) + 2 * (one.model.kind != other.model.kind)
+    sizes = zip(_parameters(one.model), _parameters(other.model), strict=True)
+    apart = sum(_octaves(own, its) / 2 for own, its in sizes)
+    return apart + 2 * (one.model.kind != other.model.kind)
+
+
+@cache
+def _parameters(model: Model) -> tuple[int, int]:
+    """All of a model's parameters and the active ones, without those of further tokens."""
+    return model_parameters(model).without_mtp, active_parameters(model).without_mtp
 
 
 def _circumstances(one: _Asked, other: _Asked) -> float:

@@ -12,7 +12,7 @@ at, and with one chunk per rank (a layer is never held for fewer micro-batches w
 chunked schedules count only where the question allows no other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,12 +23,18 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
 from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.space.legal_layouts import Space, enumerate_space, legal_schedules
+from meshplan.planner.space.legal_layouts import (
+    Space,
+    enumerate_space,
+    legal_schedules,
+    reachable_sizes,
+)
 from meshplan.planner.space.pins import Pin, Pins, parse_pin
 from meshplan.planner.stages.solve import Solver
 
 MOST_TIMES_CAPACITY = 4096
 MISS_PRECISION = 1.005
+ROWS_TOGETHER = 16_384  # about so many rows of several sizes are priced at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,19 @@ def minimum_gpus(
     question: Question, *, first: int = 1, most: int | None = None, price: Pricer = closed_form
 ) -> Fit | None:
     """The fewest GPUs, from `first` to `most` (the question's own number), that hold one step."""
-    for gpus in sizes(question, most if most is not None else question.gpus):
-        if gpus >= first and (found := fitting_layout(replace(question, gpus=gpus), price)):
+    q = question
+    counts = [gpus for gpus in sizes(q, most if most is not None else q.gpus) if gpus >= first]
+    node = q.cluster.gpus_per_node
+    left = reachable_sizes(
+        q.model, q.training, np.array(counts, np.int64), q.engine, q.pins, node
+    ).tolist()
+    together = 1
+    while left:
+        memory = _Memory(question, price, left[:together])
+        if found := memory.fit(memory.capacity_kib):
             return found
+        left, rows = left[together:], len(memory.space.layouts) // together
+        together = max(1, min(2 * together, ROWS_TOGETHER // max(1, rows)))
     return None
 
 
@@ -151,11 +167,13 @@ def _opening(question: Question, price: Pricer) -> Pins:
 class _Memory:
     """The rows of a question that hold least, and whether they fit under a capacity."""
 
-    def __init__(self, question: Question, price: Pricer) -> None:
+    def __init__(
+        self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
+    ) -> None:
         q = replace(question, pins=_smallest_batches(question.pins))
-        self.question = q
+        counts = q.gpus if gpus is None else gpus
         self.space: Space = _plain_where_it_can_be(
-            enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+            enumerate_space(q.model, q.training, counts, q.engine, q.pins, q.cluster.gpus_per_node)
         )
         self.solver = Solver()
         self.coefficients: Coefficients | None = None
@@ -165,12 +183,13 @@ class _Memory:
             self.capacity_kib = self.coefficients.cap_kib
 
     def fit(self, capacity_kib: int) -> Fit | None:
-        """A layout that fits when every GPU has `capacity_kib`."""
+        """A layout that fits when every GPU has `capacity_kib`, of the fewest GPUs."""
         if self.coefficients is None:
             return None
         coefficients = replace(self.coefficients, cap_kib=capacity_kib)
         rows = np.flatnonzero(row_fits(self.space, coefficients))
-        for row in rows[np.argsort(row_bounds(self.space, coefficients)[rows], kind="stable")]:
+        bounds = row_bounds(self.space, coefficients)[rows] if len(rows) else rows
+        for row in rows[np.lexsort((bounds, self.space.layouts.world_size[rows]))]:
             if found := self._fit_row(coefficients, int(row)):
                 return found
         return None
@@ -184,7 +203,7 @@ class _Memory:
             if plan is not None:
                 layout = layout_of_row(self.space.layouts, row, variant, plan)
                 peaks = tuple(map(coefficients.reserved_bytes, plan.peak_kib))
-                return Fit(self.question.gpus, layout, peaks)
+                return Fit(int(self.space.layouts.world_size[row]), layout, peaks)
         return None
 
     def _plan(self, problem: StageProblem) -> StagePlan | None:

@@ -13,6 +13,7 @@ Several chunks: the splits of the list. What a split takes with nothing recomput
 its step if it fits so; else a plan by rule of thumb stands for it (`planner.stages.heuristic`).
 """
 
+import heapq
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
@@ -53,7 +55,10 @@ def cuts_below(
     """The cuts below the limit, which may fall meanwhile; the smallest bound first."""
     if problem.vpp > 1:
         return _splits_below(problem, passes, known, limit_s)
-    return _paths_below(problem, passes, limit_s)
+    intervals, chains = Intervals(problem), _Chains(problem, passes)
+    if problem.splits is not None:
+        return _listed_below(intervals, chains, limit_s)
+    return _paths_below(intervals, chains, limit_s)
 
 
 def _splits_below(
@@ -84,22 +89,43 @@ def _lacking(problem: StageProblem, stages: tuple[Stage, ...]) -> tuple[int, ...
     return tuple(s for s in ranks if peak_kib(problem, s, starts, modes) > problem.cap_kib)
 
 
-def _paths_below(
-    problem: StageProblem, passes: Passes, limit_s: Callable[[], float]
+def _listed_below(
+    intervals: Intervals, chains: "_Chains", limit_s: Callable[[], float]
 ) -> Iterator[Cut]:
-    intervals, chains = Intervals(problem), _Chains(problem, passes)
+    """The cuts of the list: what recomputation they need is found only where nothing recomputed is
+    below the limit, and below what was found so far.
+    """
+    bounds, found = chains.listed_s(intervals), list[tuple[float, tuple[int, ...]]]()
+    for row in np.argsort(bounds, kind="stable").tolist():
+        while found and found[0][0] <= bounds[row]:
+            yield _path(intervals, *heapq.heappop(found))
+        if bounds[row] >= limit_s():
+            break
+        priced = _bound_of(intervals, chains, (intervals.problem.splits or ())[row], limit_s())
+        if priced[0] < limit_s():
+            heapq.heappush(found, priced)
+    while found and found[0][0] < limit_s():
+        yield _path(intervals, *heapq.heappop(found))
+
+
+def _paths_below(
+    intervals: Intervals, chains: "_Chains", limit_s: Callable[[], float]
+) -> Iterator[Cut]:
     found, reached_s = _paths(intervals, chains, limit_s())
     for bound, ends in sorted(found):
         if bound >= limit_s():
             return
-        prices = [
-            intervals.price(stage, first, end)
-            for stage, (first, end) in enumerate(pairwise((0, *ends)))
-        ]
-        stages = stages_of([price for price in prices if price], list(ends))
-        yield Cut(bound, stages, tuple)
+        yield _path(intervals, bound, ends)
     if reached_s < limit_s():
         yield Cut(reached_s, None, tuple)
+
+
+def _path(intervals: Intervals, bound_s: float, ends: tuple[int, ...]) -> Cut:
+    prices = [
+        intervals.price(stage, first, end)
+        for stage, (first, end) in enumerate(pairwise((0, *ends)))
+    ]
+    return Cut(bound_s, stages_of([price for price in prices if price], list(ends)), tuple)
 
 
 class _Chains:
@@ -122,20 +148,38 @@ class _Chains:
         """A step in which `stage` holds layers `first` .. `end` - 1 and takes `work_ns` of each
         micro-batch takes at least so long.
         """
+        return float(self.bounds_s(*(np.array([each]) for each in (stage, first, end, work_ns)))[0])
+
+    def bounds_s(self, stage: Ints, first: Ints, end: Ints, work_ns: Ints) -> Floats:
+        """The same of several stages, all of the shape of `stage`."""
         p, last = self.problem, self.problem.pp - 1
         least, rounding = self._passes[end] - self._passes[first], end - first + 3
-        least = least + self.ends[0] * (stage == 0) + self.ends[1] * (stage == last)
-        added = max(0.0, (work_ns - p.send_ns - rounding) / NS_PER_S - float(least.sum()))
-        f, b = float(least[0]) + self.extra, float(least[1:].sum()) + added + self.extra
-        waits = self.waits
-        turned = max(rest + float(often[stage] @ (least + waits)) for often, rest in self.chains)
+        least = least + self.ends[0] * (stage == 0)[..., None]
+        least += self.ends[1] * (stage == last)[..., None]
+        added = (work_ns - p.send_ns - rounding) / NS_PER_S - least.sum(axis=-1)
+        added = np.maximum(0.0, added)
+        each = least.sum(axis=-1) + added + 2 * self.extra
+        turned = np.max([
+            rest + (often[stage] * (least + self.waits)).sum(axis=-1)
+            for often, rest in self.chains
+        ], axis=0)  # fmt: skip
         turned += p.m * added
-        before = self._passes[first] + self.ends[0] * (stage > 0)
-        down = float(before[0]) + stage * (self.extra + self.hop)
-        straight = down + p.m * (f + b) + self.once
+        hops = stage * (self.extra + self.hop)
+        before = self._passes[first] + self.ends[0] * (stage > 0)[..., None]
+        straight = before[..., 0] + hops + p.m * each + self.once
         if p.schedule != "zb_h1":
-            straight += float(before[1:].sum()) + stage * (self.extra + self.hop)
-        return float(max(turned, straight) * SAFETY)
+            straight = straight + before[..., 1:].sum(axis=-1) + hops
+        bounds: Floats = np.maximum(turned, straight) * SAFETY
+        return bounds
+
+    def listed_s(self, intervals: Intervals) -> Floats:
+        """Of each split of the list, with every layer in its fastest mode."""
+        counts = np.array(self.problem.splits)
+        ends = counts.cumsum(axis=1)
+        stage = np.broadcast_to(np.arange(self.problem.pp), ends.shape)
+        least_ns = intervals.all_least_ns(stage, ends - counts, ends)
+        bounds: Floats = self.bounds_s(stage, ends - counts, ends, least_ns).max(axis=1)
+        return bounds
 
 
 def _paths(
@@ -145,9 +189,6 @@ def _paths(
     many, below the bound that comes second.
     """
     p = intervals.problem
-    if p.splits is not None:
-        listed = (_bound_of(intervals, chains, counts, limit_s) for counts in p.splits)
-        return [each for each in listed if each[0] < limit_s], limit_s
     edges = _edges(intervals, chains, limit_s)
     levels = sorted({each for stage in edges for onward in stage.values() for _, each in onward})
     few = bisect_right(levels, MOST_CUTS, key=lambda level: _ways(p, edges, level)[0, 0])
@@ -227,14 +268,15 @@ def _ends(
 ) -> Iterator[tuple[int, float]]:
     (stage, first), p = start, intervals.problem
     most = len(p.pattern) - sum(p.fewest_layers(j) for j in range(stage + 1, p.pp))
-    for end in range(first + p.fewest_layers(stage), most + 1):
-        least_ns = intervals.least_ns(stage, first, end)
-        if chains.bound_s(stage, first, end, least_ns) >= limit_s:
-            return
-        price = intervals.price(stage, first, end)
+    ends = np.arange(first + p.fewest_layers(stage), most + 1)
+    least_ns = intervals.all_least_ns(np.full_like(ends, stage), np.full_like(ends, first), ends)
+    bounds = chains.bounds_s(np.full_like(ends, stage), np.full_like(ends, first), ends, least_ns)
+    for end, bare_ns, bound in zip(ends.tolist(), least_ns.tolist(), bounds.tolist(), strict=True):
+        price = intervals.price(stage, first, end) if bound < limit_s else None
         if price is None:
             return
-        bound = chains.bound_s(stage, first, end, price.ns)
+        if price.ns > bare_ns:
+            bound = chains.bound_s(stage, first, end, price.ns)
         if bound >= limit_s:
             return
         yield end, bound

@@ -15,6 +15,7 @@ Counts: each rule counts the rows that it dropped, before the axes below it mult
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,14 +109,17 @@ class Space:
 def enumerate_space(
     model: Model,
     training: Training,
-    gpus: int,
+    gpus: int | Sequence[int],
     engine: Engine,
     pins: Pins,
     gpus_per_node: int,
 ) -> Space:
-    """Every legal row for exactly `gpus` accelerators."""
+    """Every legal row for exactly `gpus` accelerators, of each count where there are several."""
     funnel = _Funnel(pins)
-    _replica_shapes(funnel, model, training, gpus, engine.legality, gpus_per_node)
+    sizes = np.array([gpus] if isinstance(gpus, int) else gpus, np.int64)
+    degrees = sorted({degree for size in sizes.tolist() for degree in divisors(size)})
+    _replica_shapes(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
+    _data_parallel(funnel, sizes)
     _batches(funnel, model, training, engine.legality)
     _experts(funnel, model, engine.legality)
     _sharding(funnel, engine.legality, gpus_per_node)
@@ -245,17 +249,38 @@ class _Funnel:
         return axis in self.pins.axes
 
 
+def reachable_sizes(
+    model: Model,
+    training: Training,
+    sizes: Ints,
+    engine: Engine,
+    pins: Pins,
+    gpus_per_node: int,
+) -> Ints:
+    """Those of `sizes` that some tp x cp x pp and a dp that divides the batch make."""
+    widths = math.gcd(*(size for kind in model.kinds for size in kind.divided_by_tp.values()))
+    pipelines = range(1, model.num_layers + 3)
+    degrees = sorted({*divisors(widths), *divisors(training.seq_len), *pipelines})
+    funnel = _Funnel(pins)
+    _replica_shapes(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
+    inner = np.unique(_inner(funnel))
+    replicas = np.array(divisors(training.global_batch_size), np.int64)
+    return np.intersect1d(sizes, inner[:, None] * replicas)
+
+
 def _replica_shapes(
     funnel: _Funnel,
     model: Model,
     training: Training,
-    gpus: int,
+    sizes: Ints,
+    degrees: list[int],
     legality: Legality,
     gpus_per_node: int,
 ) -> None:
-    """tp, cp, pp and the dp that remains."""
-    degrees = np.array(divisors(gpus), np.int64)
-    funnel.multiply("tensor_parallel", degrees)
+    """tp, cp and pp out of `degrees` whose product divides one of `sizes`."""
+    options = np.array(degrees, np.int64)
+    funnel.multiply("tensor_parallel", options)
+    _keep_dividing(funnel, sizes)
     modes = np.full(len(funnel), bool(mode_classes(legality, funnel.pins)))
     funnel.keep(modes, "the engine has none of the pinned recompute modes")
     tp = funnel["tensor_parallel"]
@@ -269,28 +294,47 @@ def _replica_shapes(
     if not funnel.is_pinned("tensor_parallel"):
         legal = funnel["tensor_parallel"] <= gpus_per_node
         funnel.keep(legal, "tensor_parallel beyond one node (a pin opens it)")
-    funnel.multiply("context_parallel", degrees)
-    cp = funnel["context_parallel"]
-    funnel.columns = {n: c[gpus % (funnel["tensor_parallel"] * cp) == 0] for n, c in
-                      funnel.columns.items()}  # fmt: skip
+    funnel.multiply("context_parallel", options)
+    _keep_dividing(funnel, sizes)
     cp = funnel["context_parallel"]
     legal = (cp == 1) | ((training.seq_len % (2 * cp) == 0) & legality.context_parallel)
     funnel.keep(legal, "context_parallel does not split the sequence, or the engine has none")
     funnel.keep_pinned("context_parallel")
-    funnel.multiply("pipeline_parallel", degrees)
-    inner = funnel["tensor_parallel"] * funnel["context_parallel"] * funnel["pipeline_parallel"]
-    funnel.columns = {name: c[gpus % inner == 0] for name, c in funnel.columns.items()}
+    funnel.multiply("pipeline_parallel", options)
+    _keep_dividing(funnel, sizes)
     _pipelines(funnel, model, legality)
-    inner = funnel["tensor_parallel"] * funnel["context_parallel"] * funnel["pipeline_parallel"]
-    funnel.columns["data_parallel"] = gpus // inner
+
+
+def _inner(funnel: _Funnel) -> Ints:
+    """The product of the degrees that the rows have so far."""
+    axes = ("tensor_parallel", "context_parallel", "pipeline_parallel")
+    return np.array(math.prod(funnel.columns[axis] for axis in axes if axis in funnel.columns))
+
+
+def _keep_dividing(funnel: _Funnel, sizes: Ints) -> None:
+    """Only the rows whose degrees divide one of `sizes`, uncounted: the others are no layouts."""
+    products, which = np.unique(_inner(funnel), return_inverse=True)
+    divide = np.array([bool((sizes % product == 0).any()) for product in products], dtype=bool)
+    funnel.columns = {name: c[divide[which]] for name, c in funnel.columns.items()}
+
+
+def _data_parallel(funnel: _Funnel, sizes: Ints) -> None:
+    """The dp that remains of each of `sizes`."""
+    inner = _inner(funnel)
+    parts = [(np.flatnonzero(size % inner == 0), size) for size in sizes.tolist()]
+    rows = np.concatenate([rows for rows, _ in parts])
+    replicas = np.concatenate([size // inner[rows] for rows, size in parts])
+    funnel.columns = {name: c[rows] for name, c in funnel.columns.items()}
+    funnel.columns["data_parallel"] = replicas
     funnel.keep_pinned("data_parallel")
 
 
 def _pipelines(funnel: _Funnel, model: Model, legality: Legality) -> None:
     funnel.keep_pinned("pipeline_parallel")
     pp = funnel["pipeline_parallel"]
-    legal = np.array([can_split(model, legality, int(degree), 1) for degree in pp], dtype=bool)
-    funnel.keep(legal, "the layers do not cut into pipeline_parallel stages")
+    degrees, which = np.unique(pp, return_inverse=True)
+    cuts = np.array([can_split(model, legality, degree, 1) for degree in degrees.tolist()], bool)
+    funnel.keep(cuts[which], "the layers do not cut into pipeline_parallel stages")
 
 
 def _batches(funnel: _Funnel, model: Model, training: Training, legality: Legality) -> None:

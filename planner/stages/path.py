@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
 from meshplan.planner.bounds.split import least_of_splits
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
@@ -52,10 +53,18 @@ class Intervals:
         self._updates = prefix(np.array(problem.update_kib)[kinds])
         self._steps = prefix(np.array(problem.step_ns)[kinds])
         self._floor = prefix(np.array(problem.layer_ns)[:, list(problem.modes)].min(1)[kinds])
+        fastest = np.array(problem.layer_ns)[:, list(problem.modes)].argmin(axis=1)
+        self._keeps_all = problem.modes[0] == 0 and not fastest.any()
 
     def least_ns(self, stage: int, first: int, end: int) -> int:
         """A lower bound of `price`: every layer in its fastest mode."""
         return int(self._floor[end] - self._floor[first]) + self._ends_ns(stage)
+
+    def all_least_ns(self, stage: Ints, first: Ints, end: Ints) -> Ints:
+        """The same of many."""
+        ends = np.array([self._ends_ns(each) for each in range(self.problem.pp)])
+        least: Ints = self._floor[end] - self._floor[first] + ends[stage]
+        return least
 
     def price(self, stage: int, first: int, end: int) -> Price | None:
         """The fastest legal mix of recompute modes, None if none fits."""
@@ -78,8 +87,14 @@ class Intervals:
 
     def _cheapest(self, key: Interval) -> Price | None:
         """Price every split of the interval into full | selective | none, and take the fastest."""
+        problem, layers = self.problem, key.end - key.first
+        mix = mixes(layers, problem.modes, problem.transient_kib)
+        fastest = self._fastest_of(key, [each[:1] for each in mix]) if self._keeps_all else None
+        return fastest or self._fastest_of(key, mix)
+
+    def _fastest_of(self, key: Interval, mix: list[Ints]) -> Price | None:
         problem, (stage, first, end) = self.problem, key
-        full, selective, transient = mixes(end - first, problem.modes, problem.transient_kib)
+        full, selective, transient = mix
         cut, second = first + full, first + full + selective
         time, saved = (mixed(table, first, cut, second, end)
                        for table in (self._times, self._saved))  # fmt: skip
