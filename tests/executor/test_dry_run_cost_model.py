@@ -1,7 +1,7 @@
 """The cost model of the native engine against its dry run, over every axis and compositions.
 
-Every change runs the cases that show something first (`shown`), compositions before single axes;
-nightly runs all of them.
+Every change runs the cases that show something first, compositions before single axes; nightly runs
+all of them.
 """
 
 from dataclasses import replace
@@ -9,44 +9,20 @@ from functools import cache
 from statistics import median
 
 import pytest
+from first_shown import AXES, facts_of, first_shown
 
 from benchmarks.dry_run import Case, Compared, compared, executed_flops, quick_cases, sent_bytes
 from meshplan.costmodels.memory.states import shards_gradients
 
 CASES = tuple(quick_cases())
-AXES = ("tensor", "pipeline", "context", "expert", "data")
 CLOSE = 0.02
 STATES = ("weights", "gradients", "optimizer")
 
 
-def shown(case: Case) -> set[tuple[str, object]]:
-    """What a case shows: its model, axes, ZeRO stage, recompute mode, schedule and pipeline end."""
-    la = case.layout
-    facts = {axis: getattr(la, f"{axis}_parallel") > 1 for axis in AXES} | {
-        "model": case.model.name,
-        "zero_stage": la.zero_stage,
-        "hybrid_shard": bool(la.shard_group),
-        "recompute": la.recompute,
-        "schedule": la.schedule if la.pipeline_parallel > 1 else None,
-        "uneven stages": len({stage.layers for stage in la.stages}) > 1,
-        "last rank": case.last,
-        "several sequences": la.micro_batch_size > 1,
-    }
-    return set(facts.items())
-
-
-def quick() -> tuple[Case, ...]:
-    """The cases that show something which no later one does."""
-    seen: set[tuple[str, object]] = set()
-    chosen = []
-    for case in reversed(CASES):
-        if shown(case) - seen:
-            chosen.append(case)
-            seen |= shown(case)
-    return tuple(chosen)
-
-
-QUICK = quick()
+QUICK = first_shown(
+    reversed(CASES),
+    lambda case: facts_of(case.layout) | {("model", case.model.name), ("last rank", case.last)},
+)
 EACH = [
     pytest.param(case, id=case.name, marks=[] if case in QUICK else [pytest.mark.nightly])
     for case in CASES
