@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from nightly import blocks
 
 from meshplan.costmodels.layout import Stage
 from meshplan.hardware_profiles.engines import engine_names, load_engine
@@ -141,13 +142,7 @@ def random_pins(draw: random.Random) -> dict[str, str]:
     return pins
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        pytest.param(block, marks=[pytest.mark.nightly] if block >= EVERY_CHANGE else [])
-        for block in range(BLOCKS)
-    ],
-)
+@pytest.mark.parametrize("block", blocks(EVERY_CHANGE, of=BLOCKS))
 def test_search_equals_brute_force(
     block: int,
     question: Callable[..., Question],
