@@ -16,8 +16,8 @@ lint:
 test *arguments:
     {{bin}}/pytest -q {{arguments}}
 
-# What is too long for every change: all layouts of the parity test, many more random questions and
-# files, a real profiling run, coverage. Before a release, and before an issue is called done.
+# What is too long for every change (the table in CONTRIBUTING.md), and coverage. Before a release, and
+# before an issue is called done.
 nightly:
     HYPOTHESIS_PROFILE=nightly {{bin}}/pytest -q -m "nightly or not nightly" --cov=hardware_profiles --cov=costmodels --cov=planner --cov=executor --cov-report=term
 

@@ -22,7 +22,7 @@ HEAD = """# Models
 
 `meshplan plan MODEL` takes a name of the catalogue, a Hugging Face `config.json`, or its folder. A
 configuration's `model_type` says which family it is; what a family's fields mean is a few lines in
-`costmodels/model/families.py`, over a vocabulary of layer kinds. A field that changes the cost and
+`costmodels/model/families/`, over a vocabulary of layer kinds. A field that changes the cost and
 that the family does not read is refused by its name; one that no family knows and whose name speaks
 of sizes is named in a warning.
 

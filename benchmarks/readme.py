@@ -19,6 +19,7 @@ page, drawn by the command above it; where the words in it are the same, it is t
     ![text](sweep.svg)
 """
 
+import json
 import os
 import re
 import shlex
@@ -33,22 +34,27 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "docs/commands.md", "docs/learn.md")
 PLACE = re.compile(r"<!-- output: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 PICTURE = re.compile(r"<!-- picture: (?P<command>[^\n]+?) -->\n!\[[^\]]*\]\((?P<file>[^)\n]+)\)\n")
+SLOW = re.compile(r"meshplan sweep (?!--help)")
+"""Commands that plan many times: their outputs are compared nightly."""
 WALL_TIME = re.compile(r"((?:CP-SAT solves|simulated),\s+)\d+\.\d+ s")
 PLAIN = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "LANG": "C.UTF-8"}
 
 
-def renewed(text: str) -> str:
-    """`text` with the output of every place as its command gives it now."""
+def renewed(text: str, *, slow: bool = True) -> str:
+    """`text` with the output of every place, or of all but the `SLOW`, as it is now."""
+    places = {place["command"]: place[0] for place in PLACE.finditer(text)}
+    commands = [command for command in places if slow or not SLOW.match(command)]
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "examples", Path(folder) / "examples")
-        return PLACE.sub(lambda place: filled(place["command"], Path(folder)), text)
+        outputs = outputs_of(commands, Path(folder))
+    places |= {each: filled(each, out) for each, out in zip(commands, outputs, strict=True)}
+    return PLACE.sub(lambda place: places[place["command"]], text)
 
 
-def filled(command: str, folder: Path) -> str:
-    """A place with the output of `command`, run in `folder`."""
+def filled(command: str, output: str) -> str:
+    """A place with the `output` of `command`."""
     shown = "\n".join(wrapped(command))
-    body = f"```console\n$ {shown}\n{output_of(command, folder)}\n```\n"
-    return f"<!-- output: {command} -->\n{body}<!-- end -->"
+    return f"<!-- output: {command} -->\n```console\n$ {shown}\n{output}\n```\n<!-- end -->"
 
 
 def wrapped(command: str) -> Iterator[str]:
@@ -63,21 +69,46 @@ def wrapped(command: str) -> Iterator[str]:
     yield line
 
 
-def output_of(command: str, folder: Path) -> str:
-    """What `command` prints on stdout; a failure of ours is an error."""
-    program, *arguments = shlex.split(command)
-    assert program == "meshplan", f"only meshplan is run, not {program}"
+RUN = """
+import contextlib, io, json, sys
+from meshplan.planner.cli.main import main
+
+def run(arguments):
+    sys.argv, printed = arguments, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            main()
+        except SystemExit as end:
+            return end.code or 0, printed.getvalue()
+    return 0, printed.getvalue()
+
+print(json.dumps([run(arguments) for arguments in json.load(sys.stdin)]))
+"""
+"""The commands of a page one after the other in one interpreter, which imports once."""
+
+
+def outputs_of(commands: list[str], folder: Path) -> list[str]:
+    """What each of `commands` prints on stdout in `folder`; a failure of ours is an error."""
+    lines = [shlex.split(command) for command in commands]
+    assert {program for program, *_ in lines} == {"meshplan"}, "only meshplan is run"
     ran = subprocess.run(
-        [sys.executable, "-c", "from meshplan.planner.cli.main import main; main()", *arguments],
+        [sys.executable, "-c", RUN],
         cwd=folder,
         env={**os.environ, **PLAIN},
+        input=json.dumps(lines),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ran.returncode in (0, 3), f"{command}: exit {ran.returncode}\n{ran.stderr}"
-    named = ran.stdout.replace("python -c", "meshplan").replace("Usage: -c", "Usage: meshplan")
-    return "\n".join(line.rstrip() for line in named.strip("\n").splitlines())
+    assert ran.returncode == 0, ran.stderr
+    answers = json.loads(ran.stdout)
+    for command, (code, _) in zip(commands, answers, strict=True):
+        assert code in (0, 3), f"{command}: exit {code}\n{ran.stderr}"
+    return [_trimmed(printed) for _, printed in answers]
+
+
+def _trimmed(printed: str) -> str:
+    return "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
 
 
 def differences(before: str, after: str) -> list[str]:
@@ -95,7 +126,7 @@ def pictures(name: str) -> Iterator[tuple[Path, str]]:
     """The pictures of the page `name`, each as a file and what its command draws now."""
     for place in PICTURE.finditer((ROOT / name).read_text(encoding="utf-8")):
         with tempfile.TemporaryDirectory() as folder:
-            output_of(place["command"], Path(folder))
+            outputs_of([place["command"]], Path(folder))
             drawn = (Path(folder) / Path(place["file"]).name).read_text(encoding="utf-8")
         yield (ROOT / name).parent / place["file"], drawn
 

@@ -58,12 +58,15 @@ def test_every_option_says_what_it_does() -> None:
     assert silent == []
 
 
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_pasted_outputs_are_current(document: str) -> None:
-    """Pasted outputs are what the commands print now; `python -m benchmarks.readme` renews them."""
+def test_pasted_outputs_are_current(document: str, slow: bool) -> None:
+    """Pasted outputs are what the commands print now, nightly those of sweeps too;
+    `python -m benchmarks.readme` renews them.
+    """
     before = read(document)
     assert PLACE.search(before)
-    assert differences(before, renewed(before)) == []
+    assert differences(before, renewed(before, slow=slow)) == []
 
 
 def test_the_page_of_models_is_current() -> None:
@@ -71,6 +74,7 @@ def test_the_page_of_models_is_current() -> None:
     assert models_page.PAGE.read_text() == models_page.page(), "python -m benchmarks.models_page"
 
 
+@pytest.mark.nightly
 def test_pictures_are_current() -> None:
     """Each picture has the words that its command draws now; `benchmarks.readme` renews it."""
     found = [each for name in DOCUMENTS for each in pictures(name)]

@@ -1,1 +1,1 @@
-"""What a user's own runs teach: constants, and reasons for what a run lacks."""
+"""Constants fitted to a user's own runs, and hypotheses why a run is slower than predicted."""

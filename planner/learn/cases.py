@@ -1,4 +1,4 @@
-"""A log with the config of its run, as a measured run that the cost model prices.
+"""Reads a training log and the config of its run into a measured run that the cost model prices.
 
 A config is a plan file or a framework's own; it is named, or lies beside the log.
 """
@@ -23,12 +23,12 @@ from meshplan.planner.runs.runs import Run
 
 
 class UnusableRun(ValueError):
-    """A log or config that no run comes of; one line with the place, the rule and the fix."""
+    """A log or config that gives no measured run; one line with the place, the rule and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """How configs are read, and what the command line says of them."""
+    """How to read a config: the reader, the facts of the command line, the framework if named."""
 
     read: Reader
     given: Settings
@@ -72,7 +72,7 @@ def measured_run(log: Path, config: Path | None, source: Source) -> MeasuredRun:
 
 
 def _another(format_: str, case: Case) -> tuple[str, ...]:
-    """That a framework's log lies beside a config that is priced as another's."""
+    """A note if the log is one framework's and its config is priced as another's."""
     engine = case.engine
     if format_ not in CONSOLE or any(format_ in name for name in (engine.name, engine.fitted_as)):
         return ()

@@ -1,4 +1,4 @@
-"""One log beside what the cost model expects of its config: the parts, the gap and its reasons."""
+"""Compares a log with the prediction for its config: parts, gap and possible reasons."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -36,10 +36,11 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is said of one run.
+    """The comparison of one run.
 
-    parts   of the expected step in seconds, by name; they add up to it. A log has the whole only
-    inside  whether the measured step is where 8 of 10 runs lie; then a gap needs no reason
+    parts   seconds of each part of the expected step; they add up to it. A log has only the sum
+    inside  whether the measured step is within the range of 8 in 10 runs; then the gap needs no
+            reason
     mfu     measured, None where formats are mixed
     usual   None where too few runs are published near by
     """
@@ -68,7 +69,7 @@ class Diagnosis:
 
 
 def diagnose(found: MeasuredRun) -> Diagnosis:
-    """Everything that is said of the run."""
+    """Compare the run with its prediction."""
     case = found.case
     model = StepModel(
         Setting.fitted(case.model, case.training, case.cluster, case.engine), case.layout

@@ -1,4 +1,4 @@
-"""Constants of one cluster and framework out of its own runs, with their evidence."""
+"""Fits the constants of one cluster and framework to its own runs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Progress = Callable[[str], None]
 
 
 def learn(found: Sequence[MeasuredRun], date: str, progress: Progress) -> Learned:
-    """What the runs teach; raises `UnusableRun` where they are not of one engine and GPU."""
+    """The constants fitted to the runs; raises `UnusableRun` if they differ in engine or GPU."""
     _check_alike(found)
     first, runs, by = found[0], [each.run for each in found], shipped()
     fit = load_fit(first.case.engine.name, first.case.cluster.gpu.name)
@@ -83,9 +83,9 @@ def _left_out(runs: Sequence[Run], prior: Tuning, by: Shrinkage, progress: Progr
 
 
 def factor_of(own: Sequence[float], of_others: float) -> float:
-    """The wider of what other sources and the own runs say: 80th percentiles of |ln(measured /
-    predicted)|. Own runs that were not left out are better predicted than others will be, so theirs
-    is the least that is true.
+    """The 80th percentile of |ln(measured / predicted)| as a factor, of the own runs or of other
+    sources, whichever is larger. Own runs that the fit has seen are predicted better than new ones
+    will be, so their percentile is a lower limit.
     """
     return round(max(math.exp(float(np.percentile(np.abs(own), 80))), of_others), 3)
 
@@ -113,5 +113,5 @@ def _row(each: MeasuredRun, before_s: float, after_s: float) -> LearnedRun:
 
 
 def interval_width(learned: Learned) -> str:
-    """8 of 10 further runs, in words."""
+    """The range that 8 of 10 further runs should fall into, as text."""
     return f"{1 / learned.factor - 1:+.0%} to {learned.factor - 1:+.0%}"

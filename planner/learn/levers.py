@@ -1,4 +1,4 @@
-"""What the layout itself costs: changes of one kind, priced, of those that are legal and fit.
+"""Single legal changes of layout or precision that would shorten the expected step, priced.
 
 These are no reasons for a gap to the expected step; they are why the expected step is not shorter.
 """
@@ -17,7 +17,7 @@ SMALLEST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A change and the fraction of the step that it saves by the cost model; `fits` in memory."""
+    """A change, the fraction of the predicted step that it saves, and whether it fits in memory."""
 
     name: str
     gain: float

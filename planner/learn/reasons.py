@@ -1,10 +1,11 @@
 """Why a run is slower than expected: hypotheses, each priced by the cost model or read off the log.
 
-    explains   1 - |ln(measured / step under the hypothesis)| / |ln(measured / expected)|, times how
-               usual it is: 1 of a switch, exp(-(ln f / `UNUSUAL`)^2 / 2) of something f times as
-               slow, where f is what the gap asks for, at most `MOST` [assumed: a factor of 1.6 is
-               one standard deviation]
-    gain       of the measured step, what mending it would save: 1 - expected / under the hypothesis
+    explains   share of the gap that the hypothesis closes, times a weight:
+               1 - |ln(measured / step under the hypothesis)| / |ln(measured / expected)|.
+               The weight is 1 for a switch; for something f times as slow, where f <= `MOST` is the
+               factor that closes the gap, exp(-(ln f / `UNUSUAL`)^2 / 2) [assumed: 1.6 is one
+               standard deviation]
+    gain       fraction of the step that fixing it would save: 1 - expected / under the hypothesis
 
 A hypothesis is not a finding: several explain a gap equally well; only a trial tells them apart.
 """
@@ -39,7 +40,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Something that may be otherwise than the config says."""
+    """A setting that may differ from what the config says, and the cost model with it changed."""
 
     name: str
     try_this: str
@@ -48,7 +49,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """Something that may be slower than the profile says: the constants that it multiplies."""
+    """Hardware that may be slower than the profile says: the constants to multiply."""
 
     name: str
     try_this: str

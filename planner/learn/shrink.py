@@ -1,4 +1,4 @@
-"""A few constants from a few runs, each moved as far as the runs are evidence for it.
+"""Fits a few constants to a few runs, shrunk towards the prior by the strength of the evidence.
 
     e_i = ln(measured / predicted) of run i at the prior,  J_ik = d ln(predicted_i) / d ln(c_k)
 
@@ -63,28 +63,28 @@ class Shrinkage(Frozen):
     command: str
 
     def deviation(self, name: str) -> float:
-        """Of one constant."""
+        """The standard deviation of one constant's logarithm between sources."""
         if name in HOST:
             return self.host_deviation
         return self.communication_deviation if name in COMMUNICATION else self.scale_deviation
 
     def factor(self, runs: int) -> float:
-        """Of the largest number of runs that is not above `runs`."""
+        """The entry of `factors` for the largest number of runs that is at most `runs`."""
         return self.factors[max(number for number in self.factors if number <= runs)]
 
 
 @cache
 def shipped() -> Shrinkage:
-    """What ships."""
+    """The `Shrinkage` that ships with meshplan."""
     return Shrinkage.model_validate(tomllib.loads(FILE.read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """The constants learnt.
+    """The fitted constants.
 
-    tuning     the prior with them
-    deviation  of each, what is left of doubt in its logarithm
+    tuning     the prior with the fitted constants in it
+    deviation  by constant: the standard deviation of its logarithm after the fit
     """
 
     tuning: Tuning
@@ -108,7 +108,7 @@ def shrunk(runs: Sequence[Run], prior: Tuning, by: Shrinkage) -> Shrunk:
 
 
 def telling(runs: Sequence[Run], prior: Tuning) -> list[Constant]:
-    """The constants that these runs can tell; what the prior says is nothing stays nothing."""
+    """The constants that affect these runs; one that is 0 in the prior stays 0."""
     experts = any(run.model.is_moe for run in runs)
     several = any(run.layout.world_size > 1 for run in runs)
     told = {"expert_scale": experts, "routing_s": experts, "collective_scale": several}
@@ -132,7 +132,7 @@ def predicted_s(run: Run, tuning: Tuning) -> float:
 def linearised(
     runs: Sequence[Run], tuning: Tuning, free: Sequence[Constant]
 ) -> tuple[Vector, Vector]:
-    """ln(measured / predicted) of each run, and its derivative's negative by each constant."""
+    """e and J of the module's docstring: ln(measured / predicted), d ln(predicted) / d ln(c)."""
     x = np.log([getattr(tuning, each.name) for each in free])
     shifted = [tuning_at(tuning, free, x)]
     for at in range(len(free)):

@@ -1,10 +1,9 @@
-"""What is usual here: the MFU of published runs near by, by our count of model FLOPs.
+"""The MFU of comparable published runs, by meshplan's own count of model FLOPs.
 
-Near by: the same GPU, precision and kind of model, on between a quarter and four times the GPUs,
+Comparable: the same GPU, precision and kind of model, on between a quarter and four times the GPUs,
 with between a quarter and four times the parameters. Where fewer than `FEWEST` are found the number
 of GPUs does not count, then not the parameters, then any GPU of the family does: the answer says.
-Of the layouts that a source measured for one question only the fastest counts: nobody runs the
-others.
+Where a source measured several layouts of one question only the fastest counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ FEWEST, NEAR = 5, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The distribution of measured MFU near by.
+    """The distribution of the MFU of comparable runs.
 
     runs      how many questions' fastest runs, of `sources` sources
     low, median, high  10th, 50th and 90th percentile

@@ -1,7 +1,6 @@
-"""A log file of any known format, recognised by what it holds.
+"""Reads a log file of any known format, recognised by its content.
 
-At most `MAX_LOG_BYTES` are read, the last ones of a longer file: what a run does in the end is what
-it does.
+Of a file longer than `MAX_LOG_BYTES` only the end is read, where the run is in its steady state.
 """
 
 import json
@@ -16,12 +15,12 @@ MAX_LOG_BYTES = 4 * 2**20  # 10,000 lines of Megatron-LM
 
 
 class UnreadableLog(ValueError):
-    """A log that tells no step time; one line with the place, the rule and the fix."""
+    """A log without a step time; one line with the place, the rule and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a step of the run trains: rates become seconds with it."""
+    """The size of a step of the run, which turns logged rates into seconds."""
 
     sequences: int
     tokens_per_gpu: float

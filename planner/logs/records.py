@@ -152,7 +152,7 @@ def json_records(document: object, tag: str) -> list[Record]:
 
 
 def json_lines(text: str) -> list[Record]:
-    """The objects among the lines; a line that is none is passed over."""
+    """The JSON objects among the lines; other lines are skipped."""
     found = []
     for line in text.splitlines():
         if line.lstrip().startswith("{"):
@@ -201,7 +201,7 @@ TIMED = "timed steps of `meshplan execute`, after its warm-up"
 
 
 def _rank_peak(document: Record, name: str) -> float | None:
-    """Of a GPU's ranks: a CPU's resident set is no allocator's peak."""
+    """The largest peak of the ranks on GPUs; of a CPU the resident set is logged, no such peak."""
     ranks = document.get("ranks")
     if not isinstance(ranks, list) or document.get("device") != "cuda":
         return None

@@ -1,4 +1,4 @@
-"""The steps of a log that say how fast the run is, and what the others were.
+"""Separates the steady steps of a log from warm-up and pauses, and measures their spread.
 
 warm-up   of each attempt the first entry, and what is within `WARM_UP` steps of the first
 pauses    entries above `PAUSE` times the median: evaluations, checkpoints, data that was late
@@ -24,9 +24,9 @@ WARM_UP, PAUSE, FEWEST_FOR_DRIFT, FEWEST_FOR_SPREAD = 3, 1.5, 9, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """What counts of a log. `step_time_s`: the median; None where too few entries tell.
+    """Statistics of the steady steps. `step_time_s`: the median; None where too few entries tell.
 
-    pause_share  of the time after warm-up, what pauses took beyond a usual step
+    pause_share  fraction of the time after warm-up that pauses took beyond a usual step
     """
 
     step_time_s: float
@@ -42,7 +42,7 @@ class Steady:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """In words, one line each."""
+        """What was found, as text, one line each."""
         found = [f"{self.warm_up} logged steps of warm-up dropped"] * bool(self.warm_up)
         found += [f"{self.attempts - 1} restarts: the step number goes back"] * (self.attempts > 1)
         if self.pauses:

@@ -24,7 +24,7 @@ class TrainingLog:
 
     steps  one for each step and attempt, of the rank that took longest
     whole  the one step time is a mean over the whole run, its first steps included
-    warmed  the steps are those after the warm-up
+    warmed  the warm-up steps are already left out
     notes  what was recognised beside steps, or not understood, one line each
     """
 

@@ -27,7 +27,7 @@ def predicted_text(run: MeasuredRun) -> str:
 
 
 def unseen_text(run: MeasuredRun) -> str:
-    """The same of constants that had not seen the run's source; "n/a" where none was learnt so."""
+    """The prediction of constants fitted without the run's source; "n/a" where there are none."""
     if run.predicted_unseen_s is None:
         return "n/a"
     return _off(run.predicted_unseen_s, run.measured_step_time_s)

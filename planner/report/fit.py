@@ -50,7 +50,7 @@ def print_fit(out: Console, question: Question) -> None:
 
 
 def _tried(question: Question, found: int) -> str:
-    """What "fewer" means beyond one node, where counts that are no whole nodes are not asked."""
+    """The unit of "no fewer": beyond one node only whole nodes were tried."""
     return " whole nodes" if found > question.cluster.gpus_per_node else ""
 
 
@@ -113,7 +113,7 @@ def _next_size(question: Question, enough: Fit) -> str:
 
 
 def most_asked(question: Question) -> int:
-    """The most GPUs that are tried for the sake of the explanation."""
+    """The most GPUs that are tried to find a number that is enough."""
     return max(4 * question.gpus, MOST_GPUS_ASKED)
 
 

@@ -40,7 +40,7 @@ from meshplan.planner.report.tables import (
 )
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import SearchResult
-from meshplan.planner.space.legal_layouts import divisors
+from meshplan.planner.space.axis_rules import divisors
 
 SHOWN_REASONS = 3
 
@@ -118,7 +118,7 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
 
 
 def _counts(result: SearchResult) -> str:
-    """What became of the layouts."""
+    """How many layouts do not fit, were bounded away and were solved, under the closed form."""
     fates = (
         f"{result.misfits:,} do not fit, {result.bounded:,} bounded away, {result.solved:,} solved"
     )
@@ -136,7 +136,7 @@ def print_cost(plan: Plan, price_per_gpu_hour: float) -> None:
 
 
 def read_beside(config: Path) -> Reading:
-    """The config to set beside the plan; raises `BadQuestion`."""
+    """The config to compare with the plan; raises `BadQuestion`."""
     from meshplan.executor.frameworks import read_config
 
     try:
@@ -146,7 +146,7 @@ def read_beside(config: Path) -> Reading:
 
 
 def print_comparison(plan: Plan, reading: Reading, price: float | None, *, to_stderr: bool) -> None:
-    """The config that runs now beside the plan; raises `MissingFacts` and `InvalidLayout`."""
+    """Print the current config beside the plan; raises `MissingFacts` and `InvalidLayout`."""
     found = compare(plan, reading, predicted, gpu_hour_price=price)
     out = Console(stderr=True) if to_stderr else console()
     out.print(Text(f"\n{reading.path} beside the plan", style="bold"))

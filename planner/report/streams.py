@@ -94,7 +94,7 @@ class Traffic:
         return Sent(float(model.traffic.refresh_s(parameters)), shown)
 
     def neighbour(self, stage: int, kind: str) -> int | None:
-        """The rank that waits for what an action of `stage` produces; None: none, or this one."""
+        """The rank that waits for what an action of `stage` produces; None if this one or none."""
         la = self.model.layout
         target = stage + 1 if kind == "F" else stage - 1
         if kind == "W" or not 0 <= target < len(la.stages):

@@ -58,7 +58,7 @@ def time_line(prediction: Prediction) -> Text:
 
 
 def range_of(prediction: Prediction) -> str:
-    """Between what 8 of 10 runs fall, in brackets; empty where a plan does not say."""
+    """The range that 8 of 10 runs fall into, in brackets; empty if the plan file has none."""
     low, high = prediction.step_time_low_s, prediction.step_time_high_s
     if low is None or high is None:
         return ""
@@ -75,7 +75,7 @@ def memory_line(prediction: Prediction) -> str:
 
 
 def unmeasured_line(prediction: Prediction) -> str:
-    """What no run covers, so that both ranges are wider; empty where there is nothing."""
+    """What no measured run covers, which widens both ranges; empty if runs cover everything."""
     found = ", ".join(prediction.unmeasured)
     return found and f"no measured run of this engine has {found}: both ranges are wider for it"
 

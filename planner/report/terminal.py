@@ -1,4 +1,4 @@
-"""What the terminal view is made of beyond rich's own: bars and lists that fit any width.
+"""Bars and lists that fit any terminal width, beyond what rich has.
 
 A bar takes the room that the other columns of its row leave, so a picture of 100 columns is still
 one at 60. `Unpadded` is what a table is printed through: rich fills cells with blanks up to their

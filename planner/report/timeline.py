@@ -38,7 +38,7 @@ class Event:
 
     @property
     def title(self) -> str:
-        """Such as "forward 5 (stage 2)", of micro-batch 5; the work alone where of no stage."""
+        """Such as "forward 5 (stage 2)", of micro-batch 5; without a stage its kind only."""
         if self.stage < 0:
             return NAMES[self.kind]
         return f"{NAMES[self.kind]} {self.micro_batch} (stage {self.stage})"
@@ -79,7 +79,7 @@ def step_timeline(step_model: StepModel, most_micro_batches: int | None = None) 
 
 
 def shortened(layout: Layout, micro_batches: int, most: int | None) -> int:
-    """As many micro-batches as `most` allows, still a multiple of pipeline_parallel above it."""
+    """At most `most` micro-batches in whole multiples of pipeline_parallel, but two of these."""
     if most is None or micro_batches <= most:
         return micro_batches
     pp = layout.pipeline_parallel

@@ -23,12 +23,8 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
 from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.space.legal_layouts import (
-    Space,
-    enumerate_space,
-    legal_schedules,
-    reachable_sizes,
-)
+from meshplan.planner.space.legal_layouts import Space, enumerate_space, reachable_sizes
+from meshplan.planner.space.legal_schedules import legal_schedules
 from meshplan.planner.space.pins import Pin, Pins, parse_pin
 from meshplan.planner.stages.solve import Solver
 

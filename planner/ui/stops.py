@@ -6,7 +6,7 @@ from typing import Any
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.settings import one_line
-from meshplan.planner.space.legal_layouts import MOST_MICRO_BATCH, divisors
+from meshplan.planner.space.axis_rules import MOST_MICRO_BATCH, divisors
 from meshplan.planner.ui.layouts import case_of_choice
 from meshplan.planner.ui.requests import Choice
 

@@ -148,6 +148,7 @@ REAL = {
         pipeline_parallel=2, virtual_stages=2, schedule="zb_v", stages=even_stages(4, 4)
     ),
 }
+QUICK = ("recompute", "zero2", "tp2 full", "zb_v")  # with every change; all of them nightly
 
 
 def measured(name):
@@ -163,11 +164,11 @@ def measured(name):
     return {"peak": tracker.peak, "at_peak": dict(tracker.at_peak)}
 
 
-def worker(rank, world, folder):
-    """One process: every layout of `world` ranks; every rank writes its figures."""
+def worker(rank, world, folder, names):
+    """One process: the named layouts of `world` ranks; every rank writes its figures."""
     torch.set_num_threads(1)
     results = {}
-    for name in (n for n, layout in REAL.items() if layout.world_size == world):
+    for name in (n for n in names if REAL[n].world_size == world):
         store = dist.FileStore(f"{folder}/{name}.store", world)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         results[name] = measured(name)
@@ -176,12 +177,16 @@ def worker(rank, world, folder):
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    """(world, rank) -> {layout: figures} of the runs with real tensors."""
+def real(request, tmp_path_factory):
+    """(world, rank) -> {layout: figures} of the selected runs with real tensors."""
+    selected = {item.callspec.id for item in request.session.items if hasattr(item, "callspec")}
     folder = tmp_path_factory.mktemp("real")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(
-        [sys.executable, __file__, str(folder)], check=True, timeout=280, env=environment
+        [sys.executable, __file__, str(folder), *(name for name in REAL if name in selected)],
+        check=True,
+        timeout=280,
+        env=environment,
     )
     return {
         (world, rank): json.loads((folder / f"{world}-{rank}.json").read_text())
@@ -190,7 +195,9 @@ def real(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.nightly]) for n in REAL]
+)
 def test_against_real_tensors(name, real):
     """The same program on real tensors keeps the same states to the byte and peaks within 2 %.
 
@@ -218,9 +225,12 @@ def test_against_real_tensors(name, real):
         pytest.param(
             Layout(pipeline_parallel=2, stages=even_stages(4, 2), data_parallel=2, zero_stage=1),
             id="1f1b",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
-            Layout(pipeline_parallel=2, schedule="gpipe", stages=even_stages(4, 2)), id="gpipe"
+            Layout(pipeline_parallel=2, schedule="gpipe", stages=even_stages(4, 2)),
+            id="gpipe",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             Layout(
@@ -238,8 +248,9 @@ def test_against_real_tensors(name, real):
     ],
 )  # fmt: skip
 def test_long_steps_by_extrapolation(layout):
-    """A step of 12 micro-batches is exactly what two shorter ones say it is."""
-    training = Training(seq_len=64, global_batch_size=12 * layout.data_parallel)
+    """A step of 6 pp micro-batches is exactly what two shorter ones say it is."""
+    m = 6 * layout.pipeline_parallel
+    training = Training(seq_len=64, global_batch_size=m * layout.data_parallel)
     job = Job(model=TINY, layout=layout, training=training)
     rank = layout.world_size - 1
     whole, short = _measure(job, rank, 0.0), dry_run_job(job, rank)
@@ -281,6 +292,7 @@ def large_plan(tmp_path_factory):
     return path
 
 
+@pytest.mark.nightly
 def test_large_rank_in_time(large_plan):
     """A rank of the 405B plan runs within 60 CPU seconds and 8 GiB, and fits an 80 GB GPU."""
     command = [
@@ -323,5 +335,5 @@ def test_wrong_rank(large_plan):
 
 if __name__ == "__main__":
     for processes in (1, 2):
-        arguments = (processes, sys.argv[1])
+        arguments = (processes, sys.argv[1], sys.argv[2:])
         mp.start_processes(worker, arguments, nprocs=processes, start_method="fork")

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ from tiny_runs import (
 )
 from typer.testing import CliRunner
 
+import meshplan.executor.cli.execute
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.launch.preflight import RankPlacement
+from meshplan.executor.launch.probe import find_hardware
 from meshplan.executor.launch.run import RunSettings, job_of
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster
@@ -41,6 +44,13 @@ from meshplan.planner.runs.runs import read_runs
 ROOT = Path(__file__).parents[2]
 APP = typer.Typer()
 APP.command()(execute)
+known_hardware = cache(find_hardware)
+
+
+@pytest.fixture(autouse=True)
+def _looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host's hardware is asked for once: torch takes seconds to start, `test_launch` looks."""
+    monkeypatch.setattr(meshplan.executor.cli.execute, "find_hardware", known_hardware)
 
 
 def test_print_starts_nothing(tmp_path: Path) -> None:

@@ -119,14 +119,21 @@ CASES = [
 ]  # fmt: skip
 
 
+LACKING: dict[str, subprocess.CompletedProcess[str]] = {}
+"""What a parser said that no interpreter has: asked once, as starting one takes seconds."""
+
+
 def _parsed(parser: str, path: Path, gpus: int) -> subprocess.CompletedProcess[str]:
+    if parser in LACKING:
+        return LACKING[parser]
     for python in PYTHONS:
         done = subprocess.run(
             [python, str(SCRIPT), parser, str(path), str(gpus)],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         if done.returncode != MISSING:
-            break
+            return done
+    LACKING[parser] = done
     return done
 
 

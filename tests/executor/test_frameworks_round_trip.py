@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from nightly import cases
 from random_plans import (
     ANYTHING,
     Habits,
@@ -25,7 +26,7 @@ from meshplan.planner.case.plan_file import Plan, PlanModel
 from meshplan.planner.case.resolve import resolve
 from meshplan.planner.case.settings import Settings
 
-LAYOUTS = 500
+LAYOUTS = cases(150, nightly=500)
 SHAPE = ("hidden", "vocab", "kinds", "pattern", "gated", "norm", "bias", "tied", "mtp_layers")
 HABITS = {
     "megatron": Habits(
@@ -62,15 +63,15 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("name", [*FRAMEWORKS, "torchtitan-0.2"])
 def test_round_trip(name: str) -> None:
-    """Each of 500 random legal layouts comes back unchanged, but for what was listed as unsaid; one
-    that the framework would train wrongly is refused."""
+    """Each of 150 random legal layouts (nightly 500) comes back unchanged, but for what was listed
+    as unsaid; one that the framework would train wrongly is refused."""
     export, framework = exporter_named(name), name.split("-0")[0]
     rng = random.Random(20250807)
     wrong: list[str] = []
     unsaid: Counter[str] = Counter()
     whole = refused = 0
-    for case in range(LAYOUTS):
-        plan = random_plan(rng, ANYTHING if case % 2 else HABITS[framework])
+    for number in range(LAYOUTS):
+        plan = random_plan(rng, ANYTHING if number % 2 else HABITS[framework])
         try:
             exported = export(plan, 8)
         except InvalidLayout:
@@ -92,17 +93,17 @@ def test_round_trip(name: str) -> None:
 
 
 def test_random_plans_cover_what_they_claim() -> None:
-    """Every engine, schedule, kind of attention and of layer is among 500 random plans."""
+    """Every engine, schedule, kind of attention and of layer is among these random plans."""
     rng = random.Random(20250807)
     plans = [random_plan(rng, ANYTHING) for _ in range(LAYOUTS)]
     models = [model_named(plan.model.name) for plan in plans]
     kinds = [kind for model in models for kind in model.kinds]
     assert {plan.engine for plan in plans} == set(engine_names())
     assert {plan.layout.schedule for plan in plans} == set(SCHEDULES)
-    assert sum(plan.layout.virtual_stages > 1 for plan in plans) >= 50
-    assert sum(plan.layout.expert_parallel > 1 for plan in plans) >= 50
-    assert sum(kind.attention.is_mla for kind in kinds) >= 20
-    assert sum(kind.attention.window is not None for kind in kinds) >= 20
+    assert sum(plan.layout.virtual_stages > 1 for plan in plans) >= LAYOUTS // 10
+    assert sum(plan.layout.expert_parallel > 1 for plan in plans) >= LAYOUTS // 10
+    assert sum(kind.attention.is_mla for kind in kinds) >= LAYOUTS // 25
+    assert sum(kind.attention.window is not None for kind in kinds) >= LAYOUTS // 25
 
 
 @pytest.mark.parametrize(("framework", "least"), [("megatron", 50), ("nanotron", 25)])

@@ -1,8 +1,9 @@
 """Every layout trains like one process: losses and gradient norms of five AdamW steps agree.
 
-Gloo, fp32, tiny models. One subprocess per world size runs its layouts, each in a process group of
-its own; each result is one test. Of the layouts on more than two processes one in four runs every
-time, all of them nightly. Run by hand: `python tests/executor/test_parity.py WORLD OUT.json CASE`.
+Gloo, fp32, tiny models. One process imports torch and forks the ranks of each world size, which run
+their layouts, each in a process group of its own; each result is one test. Of the layouts on more
+processes than one those run every time that show something first, compositions before single axes;
+all of them run nightly.
 """
 
 import json
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from first_shown import facts_of, first_shown
 
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
@@ -176,39 +178,35 @@ def worker(rank: int, world: int, out: str, names: list[str]) -> None:
         Path(out).write_text(json.dumps(results))
 
 
-QUICK_WORLD, ONE_IN = 2, 4
-LARGE = [c for c in CASES if c.layout.world_size > QUICK_WORLD]
+OF = {world: [c for c in CASES if c.layout.world_size == world] for world in (2, 4, 8)}
+QUICK = first_shown(
+    (OF[8][0], *reversed(OF[2]), *OF[4]), lambda c: facts_of(c.layout) | {("model", c.model)}
+)
 CHOSEN = [
-    pytest.param(c, id=c.name, marks=[pytest.mark.nightly] if c in LARGE and LARGE.index(c) % ONE_IN
-                 else [])
+    pytest.param(c, id=c.name, marks=[] if c in QUICK or c.layout.world_size == 1
+                 else [pytest.mark.nightly])
     for c in CASES
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def curves(request, tmp_path_factory):
-    """world -> {case name: curve} of the selected cases; each world runs once, when asked for."""
-    done: dict[int, dict[str, list[list[float]]]] = {}
+    """world -> {case name: curve} of the selected cases."""
     selected = {item.callspec.id for item in request.session.items if hasattr(item, "callspec")}
     names = [c.name for c in REFERENCES] + [c.name for c in CASES if c.name in selected]
-
-    def run(world: int) -> dict[str, list[list[float]]]:
-        if world not in done:
-            out = tmp_path_factory.mktemp("parity") / f"{world}.json"
-            command = [sys.executable, "-W", "error", __file__, str(world), str(out), *names]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            subprocess.run(command, check=True, timeout=300, env=environment)
-            done[world] = json.loads(out.read_text())
-        return done[world]
-
-    return run
+    folder = tmp_path_factory.mktemp("parity")
+    command = [sys.executable, "-W", "error", __file__, str(folder), *names]
+    support = str(Path(__file__).parents[1] / "support")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": support}
+    subprocess.run(command, check=True, timeout=600, env=environment)
+    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
 @pytest.mark.parametrize("chosen", CHOSEN)
 def test_parity(chosen, curves):
     """Losses and gradient norms of five steps equal one process's, whatever the layout."""
-    reference = curves(1)[case(chosen.model, micro_batch_size=8).name]
-    curve = curves(chosen.layout.world_size)[chosen.name]
+    reference = curves[1][case(chosen.model, micro_batch_size=8).name]
+    curve = curves[chosen.layout.world_size][chosen.name]
     losses, norms = zip(*curve, strict=True)
     expected_losses, expected_norms = zip(*reference, strict=True)
     assert losses == pytest.approx(expected_losses, rel=LOSS_TOLERANCE)
@@ -223,6 +221,9 @@ def test_cases_are_distinct():
 
 
 if __name__ == "__main__":
-    processes = int(sys.argv[1])
-    arguments = (processes, sys.argv[2], sys.argv[3:])
-    mp.start_processes(worker, arguments, nprocs=processes, start_method="fork")
+    folder, *named = sys.argv[1:]
+    for processes in sorted(
+        {c.layout.world_size for c in (*REFERENCES, *CASES) if c.name in named}
+    ):
+        arguments = (processes, f"{folder}/{processes}.json", named)
+        mp.start_processes(worker, arguments, nprocs=processes, start_method="fork")

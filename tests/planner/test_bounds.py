@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from nightly import NIGHTLY
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.schedule.in_flight import in_flight
@@ -20,6 +21,7 @@ from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.stages.row_delays import answer_rows
 from meshplan.planner.stages.solve import FEW, Solver
 
+LARGE = (7, 11)  # seeds of problems with 34,000 plans each
 Problems = Callable[..., StageProblem]
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
 
@@ -46,7 +48,8 @@ def test_rows_of_splits_are_below_the_optimum(problem: Problems, every_plan: Pla
     bounded = 0
     for seed in range(60):
         case = problem(seed, 2)
-        cuts = {tuple(s.layers for s in stages) for stages in every_plan(case)}
+        alike = every_plan(replace(case, modes=(0,)))  # each cut once
+        cuts = {tuple(s.layers for s in stages) for stages in alike}
         some = random.Random(seed).sample(sorted(cuts), min(6, len(cuts)))
         case = replace(case, splits=tuple(some))
         best = Solver().solve(case, None).plan
@@ -61,11 +64,13 @@ def test_rows_of_splits_are_below_the_optimum(problem: Problems, every_plan: Pla
 def test_whole_layer_bounds_are_below_the_optimum_of_each_split(
     problem: Problems, every_plan: Plans
 ) -> None:
-    """For 12 chunked problems, by enumeration: no split's bound is above its best plan,
-    no split with a plan is left out, and what the rows find is a plan of their split.
+    """For 10 chunked problems (nightly 12), by enumeration: no split's bound is above its best
+    plan, no split with a plan is left out, and what the rows find is a plan of their split.
     """
     exact = below_hull = found = 0
     for seed in range(12):
+        if seed in LARGE and not NIGHTLY:
+            continue
         case = problem(seed, 2, modes=(0, 2), schedule="interleaved_1f1b")
         best: dict[tuple[int, ...], int] = {}
         for stages in every_plan(case):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nightly import cases
 from random_plans import CLUSTER, plan_of
 from trainer_texts import FOUNDRY, NEOX
 
@@ -39,8 +40,7 @@ from meshplan.planner.logs.steady import steady
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import read_runs, run_of
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-INPUTS = int(os.environ.get("MESHPLAN_FUZZ_INPUTS") or (10_000 if NIGHTLY else 50))
+INPUTS = int(os.environ.get("MESHPLAN_FUZZ_INPUTS") or cases(50, nightly=10_000))
 MOST_S, MOST_BYTES = 2.0, 500e6
 CONFIGS = Path(__file__).parents[1] / "data" / "framework_configs"
 GIVEN = Settings(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import blocks
 from simulated_oracle import every_plan, fastest, free_of_pins, random_question
 
 from meshplan.costmodels.layout import Schedule, Stage
@@ -72,7 +73,7 @@ def simulated(question: Question) -> Simulated | None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(2, of=4))
 def test_no_bound_is_above_a_simulation(block: int) -> None:
     """Of random layouts with random cuts and mixes that fit, none is faster than its layout's bound
     says, and `CutTimes` gives what `StepModel` does.
@@ -175,9 +176,11 @@ def against_oracle(seeds: range) -> dict[str, int]:
     return ended
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", blocks(3, of=5))
 def test_answers_are_those_of_playing_everything(block: int) -> None:
-    """Over 100 random questions of all engines: the oracle shares the price of one layout alone."""
+    """Over 60 random questions of all engines (nightly 100): the oracle shares the price of one
+    layout alone.
+    """
     ended = against_oracle(range(block * 20, block * 20 + 20))
     assert ended["OPTIMAL"] >= 2
     assert ended["FEASIBLE"] <= 3
@@ -191,7 +194,7 @@ def test_answers_are_those_of_playing_everything_at_length(block: int) -> None:
     assert ended["OPTIMAL"] >= 9 * ended["FEASIBLE"]
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", blocks(2, of=4))
 def test_a_pin_never_finds_a_faster_layout(block: int) -> None:
     """What a pin allows is there without it: the answer is not faster than the bound of the free
     question, nor than its answer where that was proved.

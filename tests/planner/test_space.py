@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout, even_stages
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.space.legal_layouts import Space, divisors, enumerate_space
+from meshplan.planner.space.axis_rules import divisors
+from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import PinError, Pins, parse_pin, parse_pins
 from meshplan.planner.space.stage_splits import can_split, splits
 

@@ -36,6 +36,14 @@ def swept(*arguments: str) -> dict[str, Any]:
     return document
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """`--cache` of a file with the cells of `SMALL`, for tests of what is shown of them."""
+    cache = ("--cache", str(tmp_path_factory.mktemp("sweep") / "cells.json"))
+    assert run("sweep", *SMALL, *cache).exit_code == 0
+    return cache
+
+
 class Planner:
     """`answer`, counted; with a limit, Ctrl-C comes while the next cell is planned."""
 
@@ -62,7 +70,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
     ("model", "gpus", "more"),
     [
         ("llama-3.1-8b", "16", ()),
-        ("mixtral-8x7b", "32", ("--engine", "torchtitan", "--seq-len", "8192")),
+        ("mixtral-8x7b", "16", ("--engine", "torchtitan", "--seq-len", "8192")),
     ],
 )
 def test_a_cell_is_the_plan(model: str, gpus: str, more: tuple[str, ...]) -> None:
@@ -89,12 +97,13 @@ def test_every_combination_is_a_cell() -> None:
     assert len(document["fronts"]) == 8  # engines compete for the same job
 
 
-def test_a_cell_that_does_not_fit_ends_nothing() -> None:
+def test_a_cell_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
     """Where nothing fits the cell says what a GPU lacks; the others are planned; exit 0."""
-    result = run("sweep", "llama-3.1-70b", "--gpus", "8,64", *JOB)
+    asked = ("llama-3.1-70b", "--gpus", "8,64", *JOB, "--cache", str(tmp_path / "cells.json"))
+    result = run("sweep", *asked)
     assert result.exit_code == 0
     assert "nothing fits: a GPU lacks" in result.stdout
-    misfit, plan = swept("llama-3.1-70b", "--gpus", "8,64", *JOB)["cells"]
+    misfit, plan = swept(*asked)["cells"]
     assert misfit["status"] == "INFEASIBLE"
     assert misfit["lacking_bytes"] > 10 * 2**30
     assert "nearest miss" in misfit["reason"]
@@ -198,9 +207,9 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: str) -> N
     assert path.read_text() == content
 
 
-def test_days_and_money_add_up() -> None:
+def test_days_and_money_add_up(planned: tuple[str, str]) -> None:
     """GPU-hours are days x 24 x GPUs, and cost GPU-hours x price, the failures' share included."""
-    whole = ("--tokens", "1T", "--price-per-gpu-hour", "2.5")
+    whole = (*planned, "--tokens", "1T", "--price-per-gpu-hour", "2.5")
     failing = (*whole, "--mtbf-hours", "50000", "--checkpoint-seconds", "60")
     for cell, slower in zip(
         swept(*SMALL, *whole)["cells"], swept(*SMALL, *failing)["cells"], strict=True
@@ -225,10 +234,10 @@ def test_each_cluster_has_its_price() -> None:
     assert run("sweep", *asked, *batch, "--price-per-gpu-hour", "2,3,4").exit_code == 2
 
 
-def test_files_say_what_the_table_says(tmp_path: Path) -> None:
+def test_files_say_what_the_table_says(tmp_path: Path, planned: tuple[str, str]) -> None:
     """CSV and JSON have the same cells and columns, and the table their layouts and marks."""
     lines, document = tmp_path / "sweep.csv", tmp_path / "sweep.json"
-    result = run("sweep", *SMALL, "--csv", str(lines), "--json", str(document))
+    result = run("sweep", *SMALL, *planned, "--csv", str(lines), "--json", str(document))
     assert result.stderr.count("wrote") == 2
     rows = list(csv.DictReader(io.StringIO(lines.read_text())))
     found = json.loads(document.read_text())
@@ -302,12 +311,14 @@ def test_a_mistake_is_one_line(change: tuple[str, ...], planner: Planner) -> Non
     assert planner.gpus == []
 
 
-def test_sixty_columns_hold_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sixty_columns_hold_every_layout(
+    monkeypatch: pytest.MonkeyPatch, planned: tuple[str, str]
+) -> None:
     """On a narrow terminal the layouts stand under the figures, and nothing is cut off."""
     monkeypatch.setattr(
         meshplan.planner.cli.sweep, "console", lambda: Console(width=60, highlight=False)
     )
-    whole = ("--tokens", "1T", "--price-per-gpu-hour", "2", "--mtbf-hours", "50000")
+    whole = (*planned, "--tokens", "1T", "--price-per-gpu-hour", "2", "--mtbf-hours", "50000")
     shown = run("sweep", *SMALL, *whole, "--checkpoint-seconds", "60").stdout
     assert "…" not in shown
     assert all(word in shown for word in ("goodput", "cost", "dp32 zero1"))

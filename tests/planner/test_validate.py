@@ -9,6 +9,7 @@ import statistics
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import cases
 from rows import ROW
 from typer.testing import CliRunner
 
@@ -39,7 +40,7 @@ NUMBERS = sorted({"layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "expe
 ODD = ("", "0", "-1", "1e9", "nan", "inf", "abc", "3.5", "7", "12", "0.5", "1e30")
 
 
-@settings(max_examples=400)
+@settings(max_examples=cases(100, nightly=400))
 @given(data=st.data())
 def test_no_row_is_too_odd(data: st.DataObject) -> None:
     """Published rows with up to three cells that make no sense, or another row's: each is predicted

@@ -1,0 +1,17 @@
+"""The families that are read, each a few lines over the vocabulary of `family.Family`.
+
+Each line is read from the family's `configuration_<model_type>.py` and `modeling_<model_type>.py`
+in huggingface/transformers 5.23 (`models/<model_type>/`); `python -m benchmarks.families` counts
+the parameters of its default configuration there and here.
+"""
+
+from meshplan.costmodels.model.families.dense import DENSE
+from meshplan.costmodels.model.families.experts import EXPERTS
+from meshplan.costmodels.model.families.gpt import GPT_LIKE
+from meshplan.costmodels.model.families.latent import LATENT
+from meshplan.costmodels.model.families.recurrent import RECURRENT
+from meshplan.costmodels.model.family import Family
+
+FAMILIES: dict[str, Family] = {**DENSE, **GPT_LIKE, **LATENT, **EXPERTS, **RECURRENT}
+FAMILIES["llama4"] = FAMILIES["llama4_text"]
+FAMILIES["gemma3"] = FAMILIES["gemma3_text"]

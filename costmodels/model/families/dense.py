@@ -1,0 +1,129 @@
+"""Dense models of grouped-query attention."""
+
+from dataclasses import replace
+
+from meshplan.costmodels.model import family_rules as rules
+from meshplan.costmodels.model import layer_patterns as layers
+from meshplan.costmodels.model.families.parts import (
+    COHERE,
+    LLAMA,
+    MISTRAL,
+    PLAIN,
+    USING_BIAS,
+)
+from meshplan.costmodels.model.family import Family
+
+QWEN3 = Family(head_dim=128, qk_norm="head", mixers=layers.upper_windowed)
+GEMMA = Family(head_dim=256, tied=True)
+GEMMA4 = Family(
+    head_dim=256,
+    tied=True,
+    norms=4,
+    qk_norm="head",
+    mixers=layers.gemma4_windows,
+    overrides={
+        "full": {
+            "head_dim": ("global_head_dim",),
+            "num_key_value_heads": ("num_global_key_value_heads",),
+        }
+    },
+    adjust=rules.gemma4,
+)
+
+DENSE: dict[str, Family] = {
+    "llama": LLAMA,
+    "internlm3": LLAMA,
+    "iquestcoder": LLAMA,
+    "emu3_text_model": LLAMA,
+    "helium": replace(LLAMA, head_dim=128),
+    "arcee": replace(LLAMA, gated=False),
+    "granite": LLAMA,
+    "granite_swa": replace(
+        LLAMA, sinks=True, tied=True, mixers=layers.slides_but_each(4, first=True)
+    ),
+    "seed_oss": replace(
+        LLAMA,
+        head_dim=128,
+        qkv_bias=("attention_bias", True),
+        out_bias=("attention_out_bias", False),
+    ),
+    "hyperclovax": replace(LLAMA, more_norms=("use_post_norm", True, 4)),
+    "cwm": replace(
+        LLAMA,
+        qkv_bias=False,
+        out_bias=False,
+        head_dim=128,
+        mixers=layers.slides_but_each(4, first=True),
+    ),
+    "apertus": Family(gated=False, qk_norm="head", numbers=rules.activation_numbers),
+    "exaone4": replace(
+        PLAIN, qk_norm="head", mixers=layers.slides_but_each(4, "sliding_window_pattern")
+    ),
+    "smollm3": replace(LLAMA, tied=True, mixers=layers.windowed_when_told),
+    "mistral": MISTRAL,
+    "ministral": replace(MISTRAL, qkv_bias=False, out_bias=False),
+    "ministral3": replace(MISTRAL, qkv_bias=False, out_bias=False),
+    "phi3": MISTRAL,
+    "qwen2": Family(qkv_bias=True, out_bias=False, mixers=layers.upper_windowed),
+    "qwen3": QWEN3,
+    "hunyuan_v1_dense": Family(qk_norm="head"),
+    "glm": Family(head_dim=128, qkv_bias=("attention_bias", True), out_bias=False, kv_default=2),
+    "glm4": Family(
+        head_dim=128, qkv_bias=("attention_bias", True), out_bias=False, kv_default=2, norms=4
+    ),
+    "ernie4_5": replace(USING_BIAS, head_dim=128, kv_default=2, tied=True),
+    "cohere": replace(COHERE, qk_norm="full", qk_normed=("use_qk_norm", False)),
+    "cohere_compass_text": replace(COHERE, mixers=layers.slides_but_each(4)),
+    "cohere2": replace(COHERE, mixers=layers.slides_but_each(4, "sliding_window_pattern")),
+    "gemma": GEMMA,
+    "gemma2": replace(GEMMA, norms=4, mixers=layers.slides_but_each(2)),
+    "vaultgemma": replace(GEMMA, mixers=layers.slides_but_each(2)),
+    "gemma3_text": replace(
+        GEMMA,
+        norms=4,
+        qk_norm="head",
+        adjust=rules.bidirectional,
+        defaults=(("vocab_size", 262208), ("num_attention_heads", 8), ("num_key_value_heads", 4)),
+        mixers=layers.slides_but_each(6, "sliding_window_pattern", "_sliding_window_pattern"),
+    ),
+    "gemma4_text": GEMMA4,
+    "gemma4_unified_text": GEMMA4,
+    "olmo": Family(norm="none"),
+    "olmo2": Family(qk_norm="full"),
+    "olmo3": Family(qk_norm="full", mixers=layers.slides_but_each(4)),
+    "nanochat": Family(norm="none", qk_norm="head", gated=False),
+    "nemotron": Family(gated=False, norm="layernorm", mlp_bias=("mlp_bias", False)),
+    "jais2": Family(
+        gated=False,
+        norm="layernorm",
+        mlp_bias=("mlp_bias", True),
+        qkv_bias=("attention_bias", True),
+        out_bias=("attention_bias", True),
+    ),
+    "starcoder2": Family(
+        gated=False,
+        norm="layernorm",
+        tied=True,
+        kv_default=2,
+        mixers=layers.windowed,
+        qkv_bias=("use_bias", True),
+        out_bias=("use_bias", True),
+        mlp_bias=("use_bias", True),
+    ),
+    "stablelm": Family(
+        norm="layernorm",
+        qkv_bias=("use_qkv_bias", False),
+        out_bias=False,
+        parallel=("use_parallel_residual", False),
+        adjust=rules.stablelm,
+    ),
+    "bitnet": Family(gated=True, further_norms=1, numbers=rules.sub_norm),
+    "doge": Family(
+        mlp_bias=("mlp_bias", False),
+        qk_norm="head",
+        gate="head",
+        further_norms=2,
+        numbers=rules.one_per_head,
+        adjust=rules.doge,
+    ),
+}

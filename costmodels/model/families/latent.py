@@ -1,0 +1,32 @@
+"""Latent attention (MLA), with experts and without."""
+
+from dataclasses import replace
+
+from meshplan.costmodels.model import family_rules as rules
+from meshplan.costmodels.model.families.parts import (
+    DEEPSEEK,
+    DEEPSEEK_EXPERTS,
+)
+from meshplan.costmodels.model.family import Family
+
+CORRECTED = replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, router_bias=True))
+
+LATENT: dict[str, Family] = {
+    "youtu": Family(latent=True, tied=True),
+    "minicpm3": Family(latent=True, tied=True),
+    "deepseek_v2": DEEPSEEK,
+    "deepseek_v3": CORRECTED,
+    "kimi_k2": CORRECTED,
+    "deepseek_v32": replace(DEEPSEEK, indexed=True),
+    "glm4_moe_lite": DEEPSEEK,
+    "glm_moe_dsa": replace(DEEPSEEK, indexed=True, adjust=rules.shared_choice),
+    "dots3_note_text": replace(
+        DEEPSEEK,
+        indexed=True,
+        gate="head",
+        numbers=rules.rotary_key_norm,
+        modules=(),
+        experts=replace(DEEPSEEK_EXPERTS, shared_width=("shared_experts_intermediate_size",)),
+    ),
+    "axk1": replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, further_norms=1)),
+}

@@ -1,0 +1,44 @@
+"""Columns of layouts that grow axis by axis and shrink rule by rule."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.layouts import Ints
+from meshplan.planner.space.pins import Pins
+
+
+class Funnel:
+    """Columns that grow axis by axis and shrink rule by rule."""
+
+    def __init__(self, pins: Pins) -> None:
+        self.pins = pins
+        self.columns: dict[str, Ints] = {}
+        self.dropped: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, axis: str) -> Ints:
+        return self.columns[axis]
+
+    def multiply(self, axis: str, options: Ints) -> None:
+        """Every row once with each of `options`."""
+        rows = len(self) if self.columns else 1
+        self.columns = {name: np.repeat(c, len(options)) for name, c in self.columns.items()}
+        self.columns[axis] = np.tile(np.asarray(options, np.int64), rows)
+
+    def keep(self, legal: NDArray[np.bool_], reason: str) -> None:
+        """Only the rows that are `legal`; the others are counted under `reason`."""
+        dropped = int(len(legal) - np.count_nonzero(legal))
+        if dropped:
+            self.dropped[reason] = self.dropped.get(reason, 0) + dropped
+            self.columns = {name: c[legal] for name, c in self.columns.items()}
+
+    def keep_pinned(self, axis: str) -> None:
+        """Only the rows that the user's pin on `axis` allows."""
+        if pin := self.pins.axes.get(axis):
+            self.keep(pin.allows_each(self[axis]), f"pinned: {axis} {pin.text}")
+
+    def is_pinned(self, axis: str) -> bool:
+        """Whether the user pinned `axis`, which lifts its default range."""
+        return axis in self.pins.axes

@@ -1,0 +1,36 @@
+"""Which of many layouts every change runs: those that show something which none before them does.
+
+What is left out runs nightly.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from meshplan.costmodels.layout import Layout
+
+Case = TypeVar("Case")
+AXES = ("tensor", "pipeline", "context", "expert", "data")
+
+
+def first_shown(cases: Iterable[Case], facts: Callable[[Case], set[Hashable]]) -> tuple[Case, ...]:
+    """The cases of which some fact is new."""
+    seen: set[Hashable] = set()
+    chosen = []
+    for case in cases:
+        if facts(case) - seen:
+            chosen.append(case)
+            seen |= facts(case)
+    return tuple(chosen)
+
+
+def facts_of(layout: Layout) -> set[Hashable]:
+    """Each axis, used or not; ZeRO stage, recompute mode, schedule and kinds of stages."""
+    found: dict[str, Hashable] = {axis: getattr(layout, f"{axis}_parallel") > 1 for axis in AXES}
+    return set(found.items()) | {
+        ("zero_stage", layout.zero_stage),
+        ("hybrid_shard", bool(layout.shard_group)),
+        ("recompute", layout.recompute),
+        ("schedule", layout.schedule if layout.pipeline_parallel > 1 else None),
+        ("uneven stages", len({stage.layers for stage in layout.stages}) > 1),
+        ("several sequences", layout.micro_batch_size > 1),
+    }
