@@ -117,6 +117,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         k=site.model.hidden,
         saved_bytes=site.itemsize * t * a_kv * d_v,
         cast_shares=site.entering_casts,
+        joined=site.joined(1 + attention.own_keys + attention.own_keys * attention.own_values),
     )
     if attention.qk_norm != "none":
         width = site.itemsize * t * (a + a_kv) * d

@@ -25,7 +25,8 @@ from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.text_files import write_text
 
 VERSION = 1
-UNSAID = ("adapters_only", "modules_apart")  # known of other engines' configurations only
+UNSAID = ("modules_apart",)  # known of other engines' configurations only
+RARE = ("lora",)  # left out where there is none, as in files written before they were known
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
@@ -241,8 +242,12 @@ class Plan(Frozen):
 
 
 def said(value: Layout | Training) -> dict[str, Any]:
-    """What a plan file says of it: all fields but those of jobs that a plan does not launch."""
-    return {name: each for name, each in asdict(value).items() if name not in UNSAID}
+    """What a plan file says of it: all fields but those of jobs that a plan does not launch, and
+    those of kinds of training that this is not.
+    """
+    absent = {name for name in RARE if getattr(value, name, None) is None}
+    unsaid = absent.union(UNSAID)
+    return {name: each for name, each in asdict(value).items() if name not in unsaid}
 
 
 def content_hash(content: object) -> str:

@@ -26,7 +26,7 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
-from meshplan.costmodels.training import Precision, Training
+from meshplan.costmodels.training import Lora, Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.intervals import Asked, asked_of
 from meshplan.hardware_profiles.load import UnknownProfile
@@ -105,7 +105,7 @@ def run_of(cells: Mapping[str, str]) -> Run:
         model = _model(row)
         model = replace(model, mtp_layers=row.facts.mtp_modules)
         cluster = cluster_of(row)
-        training = _training(row)
+        training = _training(row, engine)
         layout, assumed = _layout(row, model, training, engine)
     except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
         raise SkippedRow(str(error)) from None
@@ -127,13 +127,25 @@ def _model(row: Row) -> Model:
     return model_from_config(load_model_config(row.config), row.model)
 
 
-def _training(row: Row) -> Training:
+USUAL_RANK = 16
+"""Of MLPerf's runs (their notes) and of AutoModel's benchmarks (hardware_profiles/engines)."""
+
+
+def _lora(row: Row, engine: Engine) -> Lora | None:
+    """What is trained where the row says that the rest is frozen, as its engine does it."""
+    if row.facts.adapters != "lora":
+        return None
+    usual = engine.legality.lora_targets
+    return Lora(rank=USUAL_RANK, targets=usual[0] if usual else "attention")
+
+
+def _training(row: Row, engine: Engine) -> Training:
     known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     if row.precision not in known:
         raise SkippedRow(f"precision {row.precision!r} is not priced; known: {', '.join(known)}")
     return Training(
         seq_len=row.seq_len, global_batch_size=row.global_batch,
-        precision=known[known.index(row.precision)], adapters_only=row.facts.adapters == "lora",
+        precision=known[known.index(row.precision)], lora=_lora(row, engine),
     )  # fmt: skip
 
 

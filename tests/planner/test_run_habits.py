@@ -339,8 +339,8 @@ def test_columns_are_believed_before_words() -> None:
 @pytest.mark.parametrize("word", ["exploration of layouts", "colorado"])
 def test_lora_is_a_word_of_its_own(word: str) -> None:
     """Other words that hold the four letters train all weights."""
-    assert not run_of(ROW | {"note": word}).training.adapters_only
-    assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.adapters_only
+    assert not run_of(ROW | {"note": word}).training.lora
+    assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.lora
 
 
 def test_published_columns_are_those_of_the_words() -> None:
