@@ -21,7 +21,7 @@ and here, it is whole on each); that an adapter's input stays in 16 bit in 8-bit
 
 from collections.abc import Iterable
 
-from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.elementwise import Number, maximum
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
 from meshplan.costmodels.training import Lora
 
@@ -77,6 +77,15 @@ def quantised_parameters(operations: Iterable[Operation], lora: Lora) -> Number:
     if lora.base_precision == "bf16":
         return 0.0
     return sum(op.k * op.n for op in operations if isinstance(op, Matmul) and is_linear(op))
+
+
+def largest_weight(operations: Iterable[Operation]) -> Number:
+    """Numbers of the largest of their linear layers' weights."""
+    most: Number = 0.0
+    for op in operations:
+        if isinstance(op, Matmul) and is_linear(op):
+            most = maximum(most, op.k * op.n / op.joined)
+    return most
 
 
 def _adapted(operations: Iterable[Operation], lora: Lora) -> Iterable[Matmul]:

@@ -33,9 +33,9 @@ def memory_columns(
     """The columns by name; `ends`: the costs of the embedding and of the head."""
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     gathered = reserved * _gathered_bytes(weights)
-    fixed = work.rank.constant_slack_bytes + reserved * stand_in_bytes(
-        work.rank.site, work.kinds, with_modules=True
-    )
+    stand_ins = stand_in_bytes(work.rank.site, work.kinds, with_modules=True)
+    outliving = stand_ins + work.rank.unpacked_bytes(work.kinds)
+    fixed = work.rank.constant_slack_bytes + reserved * outliving
     outside = work.rank.context_bytes + work.rows(fixed)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.elementwise import Condition, Number, maximum, where
 from meshplan.costmodels.layout import SCHEDULES, Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
@@ -32,7 +32,11 @@ from meshplan.costmodels.model.parameters import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from meshplan.costmodels.operations.adapters import adapter_parameters, quantised_parameters
+from meshplan.costmodels.operations.adapters import (
+    adapter_parameters,
+    largest_weight,
+    quantised_parameters,
+)
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,
@@ -372,5 +376,15 @@ class Rank:
 
     def outliving_bytes(self, kinds: Iterable[int], *, head: bool) -> Number:
         """Buffers of layers of `kinds`, and of the head, that outlive their use."""
-        layers = stand_in_bytes(self.site, kinds, with_modules=head)
+        kinds = tuple(kinds)
+        layers = stand_in_bytes(self.site, kinds, with_modules=head) + self.unpacked_bytes(kinds)
         return layers + head_buffer_bytes(self.site) if head else layers
+
+    def unpacked_bytes(self, kinds: Iterable[int]) -> Number:
+        """The largest quantised weight of layers of `kinds`, unpacked for its product."""
+        if not self._packed_bytes:
+            return 0.0
+        most: Number = 0.0
+        for kind in kinds:
+            most = maximum(most, largest_weight(self.operations(kind)))
+        return self.site.itemsize * most

@@ -22,9 +22,9 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
-    imbalance_unsaid,
     modules_unsaid,
     recompute_unsaid,
+    training_unsaid,
     unless,
 )
 from meshplan.executor.frameworks.torchtitan_names import (
@@ -177,4 +177,4 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
         unsaid.append(CannotSay("training.precision", training.precision, f"it has {said}"))
     if training.optimizer != "adamw":
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "AdamW is what it has"))
-    return unsaid + imbalance_unsaid(training)
+    return unsaid + training_unsaid(training)

@@ -94,6 +94,8 @@ class Prediction(Frozen):
                     runs of this engine and GPU family; None in plans written before 0.3
     unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
                     a GPU family, a precision, a kind of model, a number of GPUs
+    trained_parameters
+                    of the whole model, that a step updates; None: all of them
     error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
     """
 
@@ -108,6 +110,7 @@ class Prediction(Frozen):
     reserved_high_bytes: float | None = None
     fits_probability: float | None = None
     unmeasured: tuple[str, ...] = ()
+    trained_parameters: int | None = None
     error_fraction: float
     tokens_per_s_per_gpu: float
     mfu: float | None

@@ -217,6 +217,7 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
         global_batch_size=_batch(facts, dp * mbs),
         precision=facts.get("precision", Fact("bf16", 1)).value,
         optimizer=facts.get("optimizer", Fact("adamw", 1)).value,
+        lora=facts["lora"].value if "lora" in facts else None,
     )
     vpp = _virtual_stages(facts, reading, model, pp)
     follows = tp if reading.expert_tensor_follows else 1

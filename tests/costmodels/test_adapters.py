@@ -103,6 +103,8 @@ def test_memory_by_hand(base: str, of_linear: float) -> None:
     assert memory.weights == pytest.approx(of_linear * linear + 2 * (rest + trained), rel=1e-9)
     assert memory.gradients == 4 * trained
     assert memory.optimizer == 12 * trained
+    unpacked = step(Lora(rank=16, base_precision=base)).unpacked_bytes((0,))
+    assert unpacked == (0 if base == "bf16" else 2 * 4096 * 14336)  # one matrix in 16 bits
 
 
 @pytest.mark.parametrize(
