@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
+OptimizerStates = Literal["fp32", "bf16"]
 LoraTargets = Literal["qkv", "attention", "all_linear"]
 BasePrecision = Literal["bf16", "int8", "nf4"]
 
@@ -44,6 +45,9 @@ class Training:
     precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit
                        under fp8
     optimizer          what state it keeps is said in `memory`
+    optimizer_states   "bf16": AdamW on 16-bit weights themselves, with 16-bit moments and gradients
+                       and no fp32 copy; "fp32": the copy and moments in 32 bits; None: as the
+                       engine does
     expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced
                        balance)
     lora               what is trained beside frozen weights, None: all weights are trained
@@ -56,6 +60,7 @@ class Training:
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_IMBALANCE)] = 1.0
+    optimizer_states: OptimizerStates | None = None
     lora: Lora | None = None
 
     @property

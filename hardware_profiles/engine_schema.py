@@ -32,6 +32,8 @@ class Legality(Frozen):
                        layers may recompute under such a schedule
     optimizer_offload  the optimizer may run on the host
     activation_offload what layers save may wait on the host: "plain": without pipeline or recompute
+    optimizer_states   what AdamW's states and the weights that it updates can be kept in, first
+                       what they are unless told
     lora_targets       what LoRA can train beside (`costmodels.training.Lora`), first what its own
                        recipes do; nothing: the engine has no LoRA
     quantised_bases    in how few bits it can keep the frozen weights
@@ -58,6 +60,7 @@ class Legality(Frozen):
     recompute_with_split_backward: bool = True
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
+    optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
     lora_targets: tuple[Literal["qkv", "attention", "all_linear"], ...] = ()
     quantised_bases: tuple[Literal["int8", "nf4"], ...] = ()
 

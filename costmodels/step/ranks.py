@@ -296,9 +296,11 @@ class Rank:
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
         """The update of this rank's share of `parameters`, where it runs."""
-        moved_bytes = UPDATE_BYTES[self.setting.training.optimizer]
-        device = self.device
+        training, device = self.setting.training, self.device
+        moved_bytes = UPDATE_BYTES[training.optimizer]
         around_bytes = CLIP_BYTES + (ROUND_BYTES if device.recipe.itemsize == 2.0 else 0.0)
+        if training.optimizer_states == "bf16":  # numbers half as wide, and nothing is rounded
+            moved_bytes, around_bytes = moved_bytes / 2, CLIP_BYTES / 2
         each_s = moved_bytes / device.moved_bytes_per_s("adamw")
         each_s = each_s + around_bytes / device.moved_bytes_per_s("copy")
         on_device = self.traffic.updated(parameters) * each_s
@@ -363,6 +365,8 @@ class Rank:
     def gathered_bytes(self, parameters: RankParameters) -> Number:
         """What ZeRO-3 holds whole of these parameters while it computes with them."""
         state, sharding = self.setting.engine.state, self.traffic.sharding
+        if self.setting.training.optimizer_states:
+            state = self.state  # the gradients of a layer are as wide as they are kept
         return gathered_bytes(state, parameters, sharding, self.frozen)
 
     def ends_gathered_bytes(self, parameters: RankParameters) -> Number:

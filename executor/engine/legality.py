@@ -97,6 +97,8 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield f"precision {training.precision} is not built; use bf16 or fp32"
     if training.lora:
         yield "adapters beside frozen weights are not built; export the plan to a framework"
+    if training.optimizer_states == "bf16":
+        yield "16-bit optimizer states are not built; leave --optimizer-states out"
     if training.optimizer != "adamw":
         yield f"optimizer {training.optimizer} is not built; use adamw"
     selective = any(stage.selective_layers for stage in layout.stages)

@@ -113,6 +113,9 @@ def training_unsaid(training: Training) -> list[CannotSay]:
         why = "a measure of the data, not a setting"
         name = "training.expert_imbalance"
         unsaid.append(CannotSay(name, training.expert_imbalance, why))
+    if training.optimizer_states:
+        why = "the training code says it"
+        unsaid.append(CannotSay("training.optimizer_states", training.optimizer_states, why))
     if training.lora:
         why = "adapters are not in this file: the training code adds them"
         unsaid.append(CannotSay(LORA, lora_words(training.lora), why))

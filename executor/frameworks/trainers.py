@@ -109,6 +109,8 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     unread = _optimizer(trainer, values, facts)
     engine, more = _sharding(trainer, values, facts, Path(path))
     unread += more + _kind(values)
+    if engine == FSDP_ENGINE:
+        put(facts, optimizer_states=_states(values, facts))
     _axes(values, facts)
     notes.append(f"priced as the engine {engine} runs a whole model: assumed of {trainer.name}")
     lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
@@ -163,6 +165,17 @@ def _optimizer(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> list
         return [Fact(f"{trainer.optimizer} {shown(stated.value)} ({why})", stated.line)]
     facts["optimizer"] = Fact(OPTIMIZERS[str(stated.value)], stated.line)
     return []
+
+
+def _states(values: Values, facts: dict[str, Fact]) -> Fact | None:
+    """Weights of 16 bits alone (axolotl's `bf16: full`, LLaMA-Factory's `pure_bf16`), and so the
+    optimizer's states.
+    """
+    whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
+    if whole is None or str(whole.value).lower() != "full":
+        whole = values.get("pure_bf16") if values.on("pure_bf16") else None
+    plain = facts.get("optimizer", Fact("adamw", 1)).value == "adamw"
+    return Fact("bf16", whole.line) if whole and plain else None
 
 
 def _checkpoints(values: Values) -> tuple[bool, list[Fact]]:

@@ -24,6 +24,7 @@ from meshplan.costmodels.training import (
     Lora,
     LoraTargets,
     Optimizer,
+    OptimizerStates,
     Precision,
     Training,
 )
@@ -39,7 +40,7 @@ from meshplan.planner.case.learned_file import read_learned, with_learned
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.space.engine_rules import check_adapted, check_adapters
+from meshplan.planner.space.engine_rules import check_adapted, check_adapters, check_states
 from meshplan.planner.space.pins import parse_pins
 
 DEFAULT_SEQ_LEN = 4096
@@ -66,6 +67,7 @@ class Arguments:
     global_batch_tokens: str | None = None
     precision: str = "bf16"
     optimizer: str = "adamw"
+    optimizer_states: str | None = None
     expert_imbalance: float = 1.0
     lora_rank: int | None = None
     lora_targets: str | None = None
@@ -126,6 +128,7 @@ def ask(
         training = replace(training, lora=lora)
         check_adapters(training, model, engine)
         check_adapted(lora, engine)
+    training = _with_states(a, training, engine)
     question = Question(
         model=model,
         training=training,
@@ -233,6 +236,16 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
         expert_imbalance=a.expert_imbalance,
     )
     return training, notes
+
+
+def _with_states(a: Arguments, training: Training, engine: Engine) -> Training:
+    """With AdamW's states as asked for; what the engine does anyway is nothing special."""
+    if a.optimizer_states is None:
+        return training
+    states = _one_of("--optimizer-states", a.optimizer_states, get_args(OptimizerStates))
+    asked = replace(training, optimizer_states=states)
+    check_states(asked, engine)
+    return training if states == engine.legality.optimizer_states[0] else asked
 
 
 def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:

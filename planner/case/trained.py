@@ -25,6 +25,12 @@ BASE_WORDS = {
 }
 
 
+def optimizer_words(training: Training) -> str:
+    """The optimizer, and its states where they are not what the engine usually keeps."""
+    states = training.optimizer_states
+    return f"{training.optimizer} with {states} states" if states else training.optimizer
+
+
 class Job(Protocol):
     """A question, a case or a setting: what is trained, where, and by what."""
 

@@ -89,6 +89,10 @@ def plan(
     optimizer: Annotated[
         str, typer.Option(help="adamw, adamw8bit, muon, sgd.", rich_help_panel=JOB)
     ] = "adamw",
+    optimizer_states: Annotated[
+        str | None,
+        typer.Option(help="fp32, or bf16 without an fp32 copy of weights.", rich_help_panel=JOB),
+    ] = None,
     lora_rank: Annotated[
         int | None,
         typer.Option(help="Train LoRA adapters of this rank alone.", min=1, rich_help_panel=JOB),

@@ -46,6 +46,7 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
         _check_pipeline(la, training, engine)
     _check_offload(la, training, engine)
     check_adapters(training, model, engine)
+    check_states(training, engine)
 
 
 def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
@@ -123,6 +124,25 @@ def check_adapters(training: Training, model: Model, engine: Engine) -> None:
     if model.is_moe:
         raise InvalidLayout(
             f"base precision {base}: routed experts that are quantised are not modelled; use bf16"
+        )
+
+
+def check_states(training: Training, engine: Engine) -> None:
+    """Raise `InvalidLayout` where AdamW's states cannot be kept as `training` says."""
+    states = training.optimizer_states
+    if states is None:
+        return
+    if states not in engine.legality.optimizer_states:
+        usual = engine.legality.optimizer_states[0]
+        able = _engines(lambda rules: states in rules.optimizer_states)
+        raise InvalidLayout(
+            f"optimizer states {states}: engine {engine.name} keeps them in {usual}; engines that "
+            f"do: {able}"
+        )
+    if states == "bf16" and (training.optimizer, training.precision) != ("adamw", "bf16"):
+        raise InvalidLayout(
+            f"optimizer states bf16 with optimizer {training.optimizer} and precision "
+            f"{training.precision}: they are AdamW's on bf16 weights; use both"
         )
 
 

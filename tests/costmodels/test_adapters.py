@@ -270,3 +270,26 @@ def test_routed_experts_have_no_adapters(models) -> None:
     shared = models["moe"].kinds[kind].experts.shared_ffn
     more = every.layer_parameters(kind).dense - some.layer_parameters(kind).dense
     assert more == 16 * (3 * models["moe"].hidden + 3 * shared) * (shared > 0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "zero", "ranks", "each"),
+    [
+        pytest.param("generic", 0, 1, 2 + 2 + 4, id="weights 2, gradients 2, moments 4"),
+        pytest.param("torchtitan", 3, 8, (2 + 2 + 4) / 8, id="FSDP: an eighth of the same"),
+    ],
+)
+def test_bf16_states_by_hand(engine: str, zero: int, ranks: int, each: float) -> None:
+    """AdamW on 16-bit weights keeps no fp32 copy; an update moves half the bytes and rounds none:
+    28 / 2 + 12 / 2 for each number.
+    """
+    layout = replace(ALONE, data_parallel=ranks, zero_stage=zero)
+    narrow = step(None, layout, engine, optimizer_states="bf16")
+    wide = step(None, layout, engine)
+    (memory,), (usual,) = narrow.memory(), wide.memory()
+    assert memory.states == pytest.approx(each * model_parameters(LLAMA).total, rel=1e-4)
+    assert usual.states > 1.9 * memory.states
+    assert memory.allocated < usual.allocated
+    numbers = narrow.layer_parameters(0)
+    updated = narrow.optimizer_s(numbers) / wide.optimizer_s(numbers)
+    assert updated == pytest.approx((14 + 6) / (28 + 12 + 6), rel=1e-6)

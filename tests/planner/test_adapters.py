@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from meshplan.costmodels.training import Lora
+from meshplan.executor.frameworks import read_config
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
 
@@ -31,6 +32,9 @@ gradient_accumulation_steps: 8
 fsdp: ""
 bf16: true
 """
+
+
+AUTOMODEL = ("--engine", "automodel", "--optimizer-states", "bf16")
 
 
 def run(*arguments: str) -> Result:
@@ -127,8 +131,6 @@ def test_what_cannot_be_trained_is_refused(words: tuple[str, ...], said: str) ->
 )
 def test_trainers_say_what_they_train(tmp_path: Path, text: str, lora: Lora) -> None:
     """axolotl's and LLaMA-Factory's adapters are read, and priced."""
-    from meshplan.executor.frameworks import read_config
-
     reading = read_config(text, "train.yaml")
     assert reading.facts["lora"].value == lora
     assert reading.unread == ()
@@ -158,3 +160,40 @@ def test_other_adapters_are_named(tmp_path: Path, text: str, named: str) -> None
     result = run("check", str(path), *given)
     assert "incomplete" in result.stdout
     assert named in result.stdout
+
+
+def test_bf16_states_from_a_question_to_an_export(tmp_path: Path) -> None:
+    """torchtitan trains in bf16 alone: the plan says so, its configuration too, which reads back;
+    what AutoModel does anyway is not said; other engines are refused with those that do.
+    """
+    file, out = tmp_path / "plan.yaml", tmp_path / "run"
+    asked = ("--engine", "torchtitan", "--gpus", "8", "--zero", "3", "--optimizer-states", "bf16")
+    result = run(*ONE, *asked, "-o", str(file))
+    assert "adamw with bf16 states" in " ".join(result.stdout.split())
+    assert read_plan(file).training.optimizer_states == "bf16"
+    assert run("export", str(file), "--to", "torchtitan-0.2", "-o", str(out)).exit_code == 0
+    (written,) = out.glob("*.toml")
+    assert 'dtype = "bfloat16"' in written.read_text()
+    reading = read_config(written.read_text(), written.name)
+    assert reading.facts["optimizer_states"].value == "bf16"
+    same = run(*ONE, "--gpus", "8", *AUTOMODEL, "--json").stdout
+    assert "optimizer_states" not in json.loads(same)["training"]
+    refused = run(*ONE, "--optimizer-states", "bf16")
+    assert refused.exit_code == 2
+    assert "engines that do: automodel, generic, torchtitan" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "states"),
+    [
+        (AXOLOTL.replace("bf16: true", "bf16: full"), "bf16"),
+        (AXOLOTL, None),
+        (FACTORY.replace("finetuning_type: lora\nlora_rank: 16\n", "finetuning_type: full\n")
+         + "pure_bf16: true\n", "bf16"),
+    ],
+)  # fmt: skip
+def test_trainers_in_bf16_alone(text: str, states: str | None) -> None:
+    """axolotl's `bf16: full` and LLaMA-Factory's `pure_bf16`."""
+    reading = read_config(text.replace("lora_r: 16\nlora_alpha: 32\n", ""), "train.yaml")
+    assert reading.unread == ()
+    assert getattr(reading.facts.get("optimizer_states"), "value", None) == states
