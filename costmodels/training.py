@@ -50,6 +50,9 @@ class Training:
                        engine does
     expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced
                        balance)
+    packed_mean_length
+                       tokens of the documents that a sequence is packed of, each attending to
+                       itself alone; None: a sequence is one document
     lora               what is trained beside frozen weights, None: all weights are trained
     """
 
@@ -61,7 +64,13 @@ class Training:
     optimizer: Optimizer = "adamw"
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_IMBALANCE)] = 1.0
     optimizer_states: OptimizerStates | None = None
+    packed_mean_length: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)] | None = None
     lora: Lora | None = None
+
+    @property
+    def document_len(self) -> int:
+        """Tokens that attend to each other."""
+        return min(self.packed_mean_length or self.seq_len, self.seq_len)
 
     @property
     def global_batch_tokens(self) -> int:

@@ -113,6 +113,9 @@ def training_unsaid(training: Training) -> list[CannotSay]:
         why = "a measure of the data, not a setting"
         name = "training.expert_imbalance"
         unsaid.append(CannotSay(name, training.expert_imbalance, why))
+    if training.packed_mean_length:
+        name = "training.packed_mean_length"
+        unsaid.append(CannotSay(name, training.packed_mean_length, "belongs to the data"))
     if training.optimizer_states:
         why = "the training code says it"
         unsaid.append(CannotSay("training.optimizer_states", training.optimizer_states, why))

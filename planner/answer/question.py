@@ -40,7 +40,12 @@ from meshplan.planner.case.learned_file import read_learned, with_learned
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.space.engine_rules import check_adapted, check_adapters, check_states
+from meshplan.planner.space.engine_rules import (
+    check_adapted,
+    check_adapters,
+    check_packed,
+    check_states,
+)
 from meshplan.planner.space.pins import parse_pins
 
 DEFAULT_SEQ_LEN = 4096
@@ -69,6 +74,7 @@ class Arguments:
     optimizer: str = "adamw"
     optimizer_states: str | None = None
     expert_imbalance: float = 1.0
+    packed_mean_length: str | None = None
     lora_rank: int | None = None
     lora_targets: str | None = None
     base_precision: str | None = None
@@ -129,6 +135,10 @@ def ask(
         check_adapters(training, model, engine)
         check_adapted(lora, engine)
     training = _with_states(a, training, engine)
+    if a.packed_mean_length is not None:
+        mean = parse_length(a.packed_mean_length, "--packed-mean-length")
+        training = replace(training, packed_mean_length=mean)
+        check_packed(training, engine)
     question = Question(
         model=model,
         training=training,
@@ -271,12 +281,12 @@ def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
     )
 
 
-def parse_length(text: str) -> int:
+def parse_length(text: str, option: str = "--seq-len") -> int:
     """Tokens of a sequence: "8192", or "32k" (x 1024); raises `BadQuestion`."""
     found = re.fullmatch(r"([0-9]{1,18})(k|m)?", text.strip().lower())
     tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
     if tokens < 1:
-        raise BadQuestion(f"--seq-len {text!r} is no number of tokens; write 8192, 32k or 1m")
+        raise BadQuestion(f"{option} {text!r} is no number of tokens; write 8192, 32k or 1m")
     return tokens
 
 

@@ -26,10 +26,8 @@ from meshplan.planner.text_files import write_text
 
 VERSION = 1
 UNSAID = ("modules_apart",)  # known of other engines' configurations only
-RARE = (
-    "lora",
-    "optimizer_states",
-)  # left out where there is none, as in files written before they were known
+RARE = ("lora", "optimizer_states", "packed_mean_length")
+"""Left out where there are none, as in files from before they were known."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 

@@ -31,6 +31,12 @@ def optimizer_words(training: Training) -> str:
     return f"{training.optimizer} with {states} states" if states else training.optimizer
 
 
+def packed_words(training: Training) -> str:
+    """How a sequence is packed, "" where it is one document."""
+    mean = training.packed_mean_length
+    return f", packed of documents of {mean:,}, each attending to itself" if mean else ""
+
+
 class Job(Protocol):
     """A question, a case or a setting: what is trained, where, and by what."""
 

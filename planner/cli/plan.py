@@ -89,6 +89,13 @@ def plan(
     optimizer: Annotated[
         str, typer.Option(help="adamw, adamw8bit, muon, sgd.", rich_help_panel=JOB)
     ] = "adamw",
+    packed_mean_length: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of the documents packed in a sequence, each attending to itself.",
+            rich_help_panel=JOB,
+        ),
+    ] = None,
     optimizer_states: Annotated[
         str | None,
         typer.Option(help="fp32, or bf16 without an fp32 copy of weights.", rich_help_panel=JOB),

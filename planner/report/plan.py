@@ -19,7 +19,7 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.reading import Reading, UnreadableConfig
-from meshplan.planner.case.trained import optimizer_words, trained_line
+from meshplan.planner.case.trained import optimizer_words, packed_words, trained_line
 from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.output import console, listing
@@ -70,6 +70,7 @@ def print_question(out: Console, asked: Asked) -> None:
     )
     out.print(
         f"{batch:,} sequences of {q.training.seq_len:,} = {format_count(tokens)} tokens a step"
+        + packed_words(q.training)
     )
     if line := trained_line(q):
         out.print(line)

@@ -47,6 +47,7 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
     _check_offload(la, training, engine)
     check_adapters(training, model, engine)
     check_states(training, engine)
+    check_packed(training, engine)
 
 
 def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
@@ -143,6 +144,23 @@ def check_states(training: Training, engine: Engine) -> None:
         raise InvalidLayout(
             f"optimizer states bf16 with optimizer {training.optimizer} and precision "
             f"{training.precision}: they are AdamW's on bf16 weights; use both"
+        )
+
+
+def check_packed(training: Training, engine: Engine) -> None:
+    """Raise `InvalidLayout` where documents of that length cannot attend to themselves alone."""
+    mean = training.packed_mean_length
+    if mean is None:
+        return
+    if mean > training.seq_len:
+        raise InvalidLayout(
+            f"packed mean length {mean}: more than the {training.seq_len} tokens of a sequence; "
+            "use at most these"
+        )
+    if not engine.kernels.flash_attention:
+        raise InvalidLayout(
+            f"packed mean length {mean}: engine {engine.name} has no FlashAttention, and a mask "
+            "saves no work; leave it out"
         )
 
 

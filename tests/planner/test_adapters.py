@@ -197,3 +197,24 @@ def test_trainers_in_bf16_alone(text: str, states: str | None) -> None:
     reading = read_config(text.replace("lora_r: 16\nlora_alpha: 32\n", ""), "train.yaml")
     assert reading.unread == ()
     assert getattr(reading.facts.get("optimizer_states"), "value", None) == states
+
+
+def test_packed_sequences_from_a_question_to_an_explanation(tmp_path: Path) -> None:
+    """A plan of packed documents is faster than one of whole sequences, and says what it is of; an
+    engine that computes what a mask hides is refused.
+    """
+    file = tmp_path / "plan.yaml"
+    asked = (*ONE, "--gpus", "8", "--seq-len", "8k")
+    whole = json.loads(run(*asked, "--json").stdout)["prediction"]["step_time_s"]
+    packed = run(*asked, "--packed-mean-length", "512", "--json", "-o", str(file))
+    assert json.loads(packed.stdout)["prediction"]["step_time_s"] < 0.95 * whole
+    assert read_plan(file).training.packed_mean_length == 512
+    assert "packed of documents of 512" in run("explain", str(file)).stdout
+    for words, said in (
+        (("--packed-mean-length", "9000"), "more than the 8192"),
+        (("--packed-mean-length", "x"), "--packed-mean-length 'x'"),
+        (("--packed-mean-length", "512", "--engine", "bigscience"), "no FlashAttention"),
+    ):
+        refused = run(*asked, *words)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
