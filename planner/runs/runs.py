@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from meshplan.costmodels.layout import (
     VIRTUAL_STAGES,
     InvalidLayout,
@@ -132,11 +134,21 @@ USUAL_RANK = 16
 
 
 def _lora(row: Row, engine: Engine) -> Lora | None:
-    """What is trained where the row says that the rest is frozen, as its engine does it."""
-    if row.facts.adapters != "lora":
+    """What is trained where the row says that the rest is frozen; as its engine's recipes do it, of
+    what the row leaves out.
+    """
+    kind, *said = row.facts.adapters.split()[:4] or [""]
+    if kind != "lora":
         return None
-    usual = engine.legality.lora_targets
-    return Lora(rank=USUAL_RANK, targets=usual[0] if usual else "attention")
+    usual = engine.legality.lora_targets or ("attention",)
+    words = [*said, *(str(USUAL_RANK), usual[0], "bf16")[len(said) :]]
+    try:
+        named = dict(zip(("rank", "targets", "base_precision"), words, strict=True))
+        return TypeAdapter(Lora).validate_python(named)
+    except ValidationError:
+        raise SkippedRow(
+            f"adapters is {row.facts.adapters!r}; it takes lora, or lora 16 attention nf4"
+        ) from None
 
 
 def _training(row: Row, engine: Engine) -> Training:
@@ -146,6 +158,7 @@ def _training(row: Row, engine: Engine) -> Training:
     return Training(
         seq_len=row.seq_len, global_batch_size=row.global_batch,
         precision=known[known.index(row.precision)], lora=_lora(row, engine),
+        packed_mean_length=row.packed_mean_length,
     )  # fmt: skip
 
 
