@@ -64,7 +64,7 @@ def trained_line(job: Job) -> str:
     lora = job.training.lora
     if lora is None:
         return ""
-    trained, whole = trained_parameters(job), model_parameters(job.model).total
+    trained, whole = trained_parameters(job), model_parameters(job.model).without_mtp
     share = f"{format_count(trained)} of {format_count(whole)} parameters, {trained / whole:.2%}"
     return f"trained: {_words(lora)} ({share}); {BASE_WORDS[lora.base_precision]}"
 

@@ -218,3 +218,15 @@ def test_packed_sequences_from_a_question_to_an_explanation(tmp_path: Path) -> N
         refused = run(*asked, *words)
         assert refused.exit_code == 2
         assert said in refused.stderr
+
+
+def test_no_pin_beats_the_proved_plan() -> None:
+    """With adapters alone trained the search's bounds hold too: whatever is pinned is no faster."""
+    asked = ("plan", "llama-3.2-1b", "--gpus", "4", "--cluster", "dgx-h100", "--global-batch", "32",
+             "--lora-rank", "64", "--top", "1", "--json")  # fmt: skip
+    free = json.loads(run(*asked).stdout)
+    assert free["search"]["status"] == "OPTIMAL"
+    for pins in (("--tp", "1"), ("--tp", "2"), ("--pp", "2"), ("--pp", "4"), ("--dp", "4"),
+                 ("--zero", "0"), ("--cp", "2"), ("--micro-batch", "8")):  # fmt: skip
+        pinned = json.loads(run(*asked, *pins).stdout)["prediction"]["step_time_s"]
+        assert pinned >= free["prediction"]["step_time_s"] * (1 - 1e-6)
