@@ -229,3 +229,23 @@ def test_no_pin_beats_the_proved_plan() -> None:
     for pins in (("--tp", "1"), ("--pp", "2"), ("--zero", "0"), ("--micro-batch", "8")):
         pinned = json.loads(run(*asked, *pins).stdout)["prediction"]["step_time_s"]
         assert pinned >= free["prediction"]["step_time_s"] * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ("torchtitan", "would run without training.lora"),
+        ("megatron", "has none"),
+        ("native", "has none"),
+    ],
+)
+def test_what_would_train_all_weights_is_not_executed(
+    tmp_path: Path, engine: str, said: str
+) -> None:
+    """A run whose files cannot say the adapters would measure something else."""
+    file = tmp_path / "plan.yaml"
+    asked = ("--gpus", "8", "--engine", "torchtitan", "--zero", "3", "--lora-rank", "16")
+    assert run(*ONE, *asked, "-o", str(file)).exit_code == 0
+    refused = run("execute", str(file), "--engine", engine, "--print")
+    assert refused.exit_code == 2
+    assert said in refused.stderr
