@@ -37,6 +37,11 @@ def _engine(part: str, **values: object) -> Change:
     return change
 
 
+def _qkv_alone(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    lora = run.training.lora and replace(run.training.lora, targets="qkv")
+    return replace(run, training=replace(run.training, lora=lora)), tuning
+
+
 def _links(**values: float) -> Change:
     def change(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
         def link(old: Link) -> Link:
@@ -117,7 +122,7 @@ EFFECTS: dict[str, Change] = {
     "without graphs of a whole step": lambda run, tuning: (replace(run, step_graph=False), tuning),
     "with some layers recomputed as if none were": _none_of_some,
     "without graphs of a part of a layer": _engine("kernels", graphed=()),
-    "without adapters beside every layer": _engine("kernels", adapts_all=False),
+    "with adapters beside query, key and value alone": _qkv_alone,
     "without exchanges behind another micro-batch": _engine("overlap", expert_interleaved=0.0),
     "without casts around experts": _engine("kernels", expert_casts=1),
     "without bringing gradients to their buffers": _engine("kernels", gradient_add="fused"),

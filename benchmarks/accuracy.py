@@ -110,6 +110,23 @@ def elsewhere() -> str:
     return "\n".join(lines)
 
 
+def lora() -> str:
+    """The errors on runs with frozen weights, by suite, engine and GPU, then all of each file."""
+    lines = [
+        "| suite | engine | GPU | rows | median | p90 | bias |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for path, name in ((BUILT_IN, "fitted with the others"), (LORA, "never fitted")):
+        rows = [row for row in _complete(path, "AB") if row.run.training.lora]
+        groups: dict[str, list[Predicted]] = defaultdict(list)
+        for row in rows:
+            run = row.run
+            groups[f"{run.suite} | {run.engine.name} | {run.cluster.gpu.name}"].append(row)
+        lines += [f"| {group} | {_errors(groups[group])} |" for group in sorted(groups)]
+        lines.append(f"| **all, {name}** | | | {_errors(rows)} |")
+    return "\n".join(lines)
+
+
 def _errors(rows: list[Predicted]) -> str:
     found = spread(step_errors(rows))
     assert found is not None
@@ -185,6 +202,7 @@ def main() -> None:
     print(text)
     put(TABLES, "fits", fits())
     put(TABLES, "elsewhere", elsewhere())
+    put(TABLES, "lora", lora())
     put(TABLES, "accuracy", text)
     for name in ("docs/accuracy.md", "README.md"):
         put(ROOT / name, "accuracy summary", short())

@@ -7,10 +7,33 @@ from pydantic import ConfigDict, Field
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw8bit", "muon", "sgd"]
+OptimizerStates = Literal["fp32", "bf16"]
+LoraTargets = Literal["qkv", "attention", "all_linear"]
+BasePrecision = Literal["bf16", "int8", "nf4"]
 
 
 MOST_SEQ_LEN, MOST_SEQUENCES = 2**27, 2**30
 MOST_IMBALANCE = 1024  # the busiest experts cannot hold more than all tokens
+MOST_RANK = 2**14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adapters are trained, and every other weight is frozen (LoRA, 2106.09685).
+
+    rank            r: beside a frozen k x n weight, A of k x r and B of r x n
+    targets         what has adapters: "qkv", query, key and value; "attention", all projections of
+                    what mixes tokens; "all_linear", those and dense feed-forwards and shared
+                    experts. The embedding, the head, the router and routed experts have none
+    base_precision  what the frozen weights of linear layers are kept in: "bf16", as without
+                    adapters; "nf4" and "int8", quantised (QLoRA, 2305.14314)
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    rank: Annotated[int, Field(gt=0, le=MOST_RANK)]
+    targets: LoraTargets = "all_linear"
+    base_precision: BasePrecision = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +45,15 @@ class Training:
     precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit
                        under fp8
     optimizer          what state it keeps is said in `memory`
-    adapters_only      LoRA: the weights are frozen, so they have no gradients and no optimizer
-                       state
+    optimizer_states   "bf16": AdamW on 16-bit weights themselves, with 16-bit moments and gradients
+                       and no fp32 copy; "fp32": the copy and moments in 32 bits; None: as the
+                       engine does
     expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced
                        balance)
+    packed_mean_length
+                       tokens of the documents that a sequence is packed of, each attending to
+                       itself alone; None: a sequence is one document
+    lora               what is trained beside frozen weights, None: all weights are trained
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # as `Layout`, it is read from plan files
@@ -35,7 +63,14 @@ class Training:
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_IMBALANCE)] = 1.0
-    adapters_only: bool = False
+    optimizer_states: OptimizerStates | None = None
+    packed_mean_length: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)] | None = None
+    lora: Lora | None = None
+
+    @property
+    def document_len(self) -> int:
+        """Tokens that attend to each other."""
+        return min(self.packed_mean_length or self.seq_len, self.seq_len)
 
     @property
     def global_batch_tokens(self) -> int:

@@ -32,6 +32,11 @@ class Legality(Frozen):
                        layers may recompute under such a schedule
     optimizer_offload  the optimizer may run on the host
     activation_offload what layers save may wait on the host: "plain": without pipeline or recompute
+    optimizer_states   what AdamW's states and the weights that it updates can be kept in, first
+                       what they are unless told
+    lora_targets       what LoRA can train beside (`costmodels.training.Lora`), first what its own
+                       recipes do; nothing: the engine has no LoRA
+    quantised_bases    in how few bits it can keep the frozen weights
     rank_order         inner to outer
     """
 
@@ -55,6 +60,9 @@ class Legality(Frozen):
     recompute_with_split_backward: bool = True
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
+    optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
+    lora_targets: tuple[Literal["qkv", "attention", "all_linear"], ...] = ()
+    quantised_bases: tuple[Literal["int8", "nf4"], ...] = ()
 
 
 class State(Frozen):
@@ -163,7 +171,8 @@ class KernelHabits(Frozen):
                     latents instead of the hidden states
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
-    adapts_all      LoRA beside every linear layer; beside the attention's alone it costs little
+    adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
+                    value; gate and up), not one beside each
     graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
                     "attention" with its norms and projections, "mlp" the dense feed-forward
                     (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e scripts/performance/configs/qwen/
@@ -185,7 +194,7 @@ class KernelHabits(Frozen):
     counts_passes: bool = False
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
-    adapts_all: bool = False
+    adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp"], ...] = ()
     sink_token_s: float = Field(default=0.0, ge=0)
 

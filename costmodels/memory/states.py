@@ -12,7 +12,8 @@
                  optimizer step
     slack        reserved by the caching allocator and not in use: a fraction of the above [fitted]
 
-    P  parameters of the rank; dense and expert parts shard over different numbers of ranks n
+    P  parameters of the rank; dense and expert parts shard over different numbers of ranks n. Of
+       frozen ones the weights alone are kept, quantised or not
 
 The peak is the larger of the backward of the fullest micro-batch and the optimizer step.
 
@@ -87,10 +88,40 @@ def expert_ranks(state: State, dense_ranks: Number, group: Number, tensor_ranks:
     return minimum(group, dense_ranks)
 
 
-def state_memory(state: State, parameters: RankParameters, sharding: Sharding) -> Memory:
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Bytes that a weight which is not trained is kept and gathered in.
+
+    plain      as it computes
+    quantised  where it is kept in fewer bits
+    """
+
+    plain: float = 0.0
+    quantised: float = 0.0
+
+    def dense_bytes(self, parameters: RankParameters) -> Number:
+        """Of the frozen weights that all ranks of a layout share alike."""
+        plain = parameters.frozen - parameters.quantised
+        return self.plain * plain + self.quantised * parameters.quantised
+
+    def expert_bytes(self, parameters: RankParameters) -> Number:
+        """Of the frozen routed experts."""
+        return self.plain * parameters.frozen_expert
+
+
+NONE_FROZEN = Frozen()
+
+
+def state_memory(
+    state: State, parameters: RankParameters, sharding: Sharding, frozen: Frozen = NONE_FROZEN
+) -> Memory:
     """Weights, gradients and optimizer state of `parameters` on one rank."""
     dense = _states(state, parameters.dense, sharding, sharding.dense_ranks)
-    return dense + _states(state, parameters.expert, sharding, sharding.expert_ranks)
+    trained = dense + _states(state, parameters.expert, sharding, sharding.expert_ranks)
+    whole = sharding.zero_stage < 3
+    kept = frozen.dense_bytes(parameters) / where(whole, 1.0, sharding.dense_ranks)
+    kept = kept + frozen.expert_bytes(parameters) / where(whole, 1.0, sharding.expert_ranks)
+    return trained + Memory(weights=kept)
 
 
 def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number) -> Memory:
@@ -122,12 +153,16 @@ def shards_gradients(state: State, sharding: Sharding) -> Condition:
     return (zero >= 3) | ((zero == 2) & scatters)
 
 
-def gathered_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
-    """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward its
-    gradients.
+def gathered_bytes(
+    state: State, parameters: RankParameters, sharding: Sharding, frozen: Frozen = NONE_FROZEN
+) -> Number:
+    """What ZeRO-3 holds of a layer while it computes: its weights, and in the backward the
+    gradients of what is trained.
     """
     whole = state.weight_bytes + min(state.gradient_bytes, 4.0)
-    return where(sharding.zero_stage >= 3, whole * parameters, 0.0)
+    held = whole * (parameters.dense + parameters.expert)
+    held = held + (frozen.dense_bytes(parameters) + frozen.expert_bytes(parameters))
+    return where(sharding.zero_stage >= 3, held, 0.0)
 
 
 def update_bytes(state: State, parameters: Number, sharding: Sharding) -> Number:
@@ -149,19 +184,31 @@ MOMENT_BYTES = {"adamw8bit": 2.0 + 2 * 4 / 256, "muon": 4.0, "sgd": 4.0}
 with a 32-bit scale per block of 256 (2110.02861, section 2); one fp32 momentum for SGD and Muon,
 whose few matrices under AdamW are left out."""
 
+QUANTISED_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
+"""Bytes of a frozen weight: 4 bits with an 8-bit scale per block of 64, and a 32-bit one for 256 of
+these (double quantisation, 2305.14314 section 3); 8 bits, one scale per row left out."""
+
 
 def kept_state(state: State, training: Training) -> State:
-    """What the engine keeps under this training's optimizer; of frozen weights only the weights.
+    """What the engine keeps of trained weights under this training's optimizer.
 
     fp32 weights are their own master copy.
     """
     if training.precision == "fp32":
         whole = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "master_bytes": 0.0}
         state = state.model_copy(update=whole)
-    if training.adapters_only:
-        trained = ("gradient_bytes", "master_bytes", "moment_bytes", "bucket_bytes")
-        eight_bit = state.frozen_8bit and training.precision in ("fp8", "mxfp8")
-        weights = {"weight_bytes": 1.0} if eight_bit else {}
-        return state.model_copy(update=dict.fromkeys(trained, 0.0) | weights)
+    if training.optimizer_states == "bf16":
+        master = 2.0 if state.master_computes else 0.0  # there the shards that weights are
+        narrow = {"gradient_bytes": 2.0, "master_bytes": master, "moment_bytes": 4.0}
+        return state.model_copy(update=narrow)
     moments = MOMENT_BYTES.get(training.optimizer, state.moment_bytes)
     return state.model_copy(update={"moment_bytes": moments})
+
+
+def frozen_weights(state: State, training: Training) -> Frozen:
+    """What the engine keeps of weights that this training does not train."""
+    if training.lora is None:
+        return NONE_FROZEN
+    eight_bit = state.frozen_8bit and training.precision in ("fp8", "mxfp8")
+    plain = 4.0 if training.precision == "fp32" else 1.0 if eight_bit else state.weight_bytes
+    return Frozen(plain, QUANTISED_BYTES[training.lora.base_precision])

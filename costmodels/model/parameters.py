@@ -72,15 +72,31 @@ class ParameterCount:
 class RankParameters:
     """Parameters that one rank holds, apart by the data-parallel group that they are reduced over.
 
-    dense   reduced over dp x cp
-    expert  routed experts: reduced over dp x cp x tp / (ep x etp)
+    dense   trained: gradients reduced over dp x cp
+    expert  trained routed experts: reduced over dp x cp x tp / (ep x etp)
+    frozen, frozen_expert  the same of weights that are not trained
+    quantised              of `frozen`, those kept in fewer bits
     """
 
     dense: Number
     expert: Number = 0.0
+    frozen: Number = 0.0
+    frozen_expert: Number = 0.0
+    quantised: Number = 0.0
 
     def __add__(self, other: "RankParameters") -> "RankParameters":
-        return RankParameters(dense=self.dense + other.dense, expert=self.expert + other.expert)
+        return RankParameters(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    def __mul__(self, count: Number) -> "RankParameters":
+        return RankParameters(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+    def beside(self, adapters: Number, quantised: Number) -> "RankParameters":
+        """These weights frozen beside trained `adapters`; `quantised` of the dense ones."""
+        return RankParameters(
+            dense=adapters, frozen=self.dense, frozen_expert=self.expert, quantised=quantised
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     head = Matmul(name="head", m=shard.tokens, n=columns, k=h, recipe=False, parts=parts)
     entering = gather_tokens(site, "head_input")
     if site.kernels.chunked_loss:  # both gradients are taken while the input is there
-        entering = replace(entering, backward_count=entering.backward_count - where(
+        entering = replace(entering, regathers=0.0, backward_count=entering.backward_count - where(
             shard.sequence_parallel > 0, 1.0, 0.0))  # fmt: skip
     return (*final, entering, head, loss)
 

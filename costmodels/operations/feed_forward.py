@@ -54,6 +54,10 @@ class Site:
         shard = self.shard
         return shard.tokens_outside / shard.tokens if self.kernels.gathers_cast else 1.0
 
+    def joined(self, weights: int) -> int:
+        """`Matmul.joined` of a product of so many weights."""
+        return 1 if self.kernels.adapts_joined else weights
+
     @property
     def gathered_bytes(self) -> Number:
         """The input of the matmuls, gathered over the tensor-parallel ranks: 2 t h."""
@@ -65,7 +69,7 @@ def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
     t, h, up = site.shard.tokens, site.model.hidden, 2 if site.model.gated else 1
     yield Matmul(
         name="up", m=t, n=up * f, k=h, saved_bytes=site.itemsize * t * up * f,
-        modules=("linear", "mlp"), cast_shares=site.entering_casts,
+        modules=("linear", "mlp"), cast_shares=site.entering_casts, joined=site.joined(up),
     )  # fmt: skip
     yield activation(site, t * f)
     yield Matmul(
@@ -111,7 +115,8 @@ def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communica
     kept = where(site.shard.tp > 1, size, 0.0) if entering and keeps else 0.0
     # with sequence parallel, entering gathers its input again for the weight gradient, unless kept
     gather = 0.5 if site.kernels.gathers_cast else 1.0
-    backward_sharded = (1.0 if keeps else 1.0 + gather) if entering else gather
+    regathers = gather if entering and not keeps else 0.0
+    backward_sharded = (1.0 + regathers) if entering else gather
     return Communication(
         name=name,
         axis="tp",
@@ -119,6 +124,7 @@ def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communica
         size_bytes=size,
         forward_count=where(sharded, gather if entering else 1.0, 0.0 if entering else 2.0),
         backward_count=where(sharded, backward_sharded, 2.0 if entering else 0.0),
+        regathers=where(sharded, regathers, 0.0),
         hidden_by="linear",
         saved_bytes=kept,
     )

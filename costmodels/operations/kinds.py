@@ -34,6 +34,7 @@ class Matmul:
     cast_shares
              of the rows of each that this rank casts: less than all where it gathers cast ones
     parts    of the rows, each with a product of its own, whose sum is the weight's gradient
+    joined   weights that are multiplied as one, and have an adapter each
     """
 
     name: str
@@ -45,6 +46,7 @@ class Matmul:
     casts: int = 1
     cast_shares: tuple[Number, Number] = (1.0, 1.0)
     parts: Number = 1
+    joined: int = 1
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("linear",)
 
@@ -132,6 +134,7 @@ class Communication:
                   is
     forward_count, backward_count  how many of them in each direction, a gather of 8 bits as half
 
+    regathers  of `backward_count`, those that bring back the input of a trained weight
     copies     of each token that a dispatch holds, which an engine may send once to each node
     hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
                core attention (ring); "expert": under the experts; "nothing"
@@ -143,6 +146,7 @@ class Communication:
     size_bytes: Number
     forward_count: Number
     backward_count: Number
+    regathers: Number = 0.0
     copies: int = 1
     hidden_by: Literal["linear", "attention", "expert", "nothing"]
     modules: tuple[Module, ...] = ("linear",)

@@ -11,7 +11,11 @@ For a GPT block in 16 bit with dropout this list saves s b h (10 + 24 / t) bytes
 parallel and 34 s b h / t with sequence parallel, plus 5 a s^2 b / t without FlashAttention:
 Korthikanti et al. 2022 (arXiv 2205.05198), equations 1 to 4, which the tests hold it to.
 
-Leaves out: RoPE tables, position ids, random number state.
+Of packed sequences each document attends to itself alone, as if all were of their mean length: a
+spread adds by its square (half the mean of the squares over the mean is what a query meets).
+
+Leaves out: RoPE tables, position ids, random number state; how unevenly documents fall on
+context-parallel ranks.
 """
 
 from collections.abc import Iterator
@@ -117,6 +121,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         k=site.model.hidden,
         saved_bytes=site.itemsize * t * a_kv * d_v,
         cast_shares=site.entering_casts,
+        joined=site.joined(1 + attention.own_keys + attention.own_keys * attention.own_values),
     )
     if attention.qk_norm != "none":
         width = site.itemsize * t * (a + a_kv) * d
@@ -219,9 +224,10 @@ def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
 def _core(site: Site, attention: Attention) -> AttentionCore:
     shard, a = site.shard, attention.heads / site.shard.tp
     seq_len, t = shard.seq_len, shard.tokens
-    chosen = attention.indexer.top_k if attention.indexer else seq_len
-    window = min(attention.window or seq_len, chosen, seq_len)
-    keys = window - window * window / (2 * seq_len)
+    document = shard.document_len
+    chosen = attention.indexer.top_k if attention.indexer else document
+    window = min(attention.window or document, chosen, document)
+    keys = window - window * window / (2 * document)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
     exchanged = where(shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")

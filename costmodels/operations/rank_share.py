@@ -16,10 +16,12 @@ class Shard:
 
     tokens          of one micro-batch that enter this rank's matmuls
     tokens_outside  of them that norms, residuals and routers see: split by sequence parallel
+    document_len    tokens that attend to each other: a sequence, or of documents packed in it
     imbalance       rows of the busiest expert rank over the mean
     """
 
     seq_len: int
+    document_len: int
     tokens: Number
     tokens_outside: Number
     tp: Number
@@ -37,6 +39,7 @@ def shard_of(layout: Layout | Layouts, training: Training) -> Shard:
     sharded = layout.sequence_parallel * 1.0
     return Shard(
         seq_len=training.seq_len,
+        document_len=training.document_len,
         tokens=tokens,
         tokens_outside=tokens / where(sharded > 0, tp, 1.0),
         tp=tp,

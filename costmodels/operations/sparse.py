@@ -27,7 +27,7 @@ def index_operations(site: Site, attention: Attention, index: Indexer) -> Iterat
     yield Matmul(name="index_query", m=t, n=wide, k=source, saved_bytes=site.itemsize * t * wide)
     narrow = index.head_dim + index.heads
     yield Matmul(name="index_key", m=t, n=narrow, k=h, saved_bytes=site.itemsize * t * narrow)
-    keys = site.shard.seq_len / 2
+    keys = site.shard.document_len / 2
     yield AttentionCore(
         name="index_scores", queries=t, keys=keys, all_keys=2 * keys, heads=index.heads,
         head_dim=index.head_dim, v_head_dim=1, fused=True, saved_bytes=4.0 * t * index.top_k,

@@ -21,8 +21,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Self
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Number, maximum
 from meshplan.costmodels.layout import RecomputeModule
+from meshplan.costmodels.operations.adapters import (
+    adapter_forward_flops,
+    feeds_frozen_alone,
+    is_adapted,
+    narrow_numbers,
+)
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
     Communication,
@@ -31,9 +37,11 @@ from meshplan.costmodels.operations.kinds import (
     Pointwise,
     Scan,
 )
+from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import collective_s
 from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
 from meshplan.costmodels.seconds.process_groups import Group
+from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
 
@@ -145,6 +153,8 @@ class Pricer:
     places.
 
     weights_leave   1 where the ranks that share weights are on several nodes, else 0
+    lora            what is trained beside frozen weights, None: all weights
+    packed_bytes    of a frozen number of a linear layer's weight, 0 where it is not unpacked
     gradient_bytes  moved for each number of a weight's gradient after its product
     graphed         parts of a layer that the host issues as one graph
     """
@@ -155,8 +165,8 @@ class Pricer:
     groups: dict[str, Group]
     crosses_nodes: Number = 0.0
     deduplicates: bool = False
-    adapters_only: bool = False
-    adapts_all: bool = False
+    lora: Lora | None = None
+    packed_bytes: float = 0.0
     expert_overlap: Number = 0.0
     weights_leave: Number = 0.0
     gradient_bytes: float = 0.0
@@ -191,29 +201,41 @@ class Pricer:
         return replace(
             plain,
             replay=plain.forward if modules is None else self._pass(again, "forward"),
-            replay_flops=sum(_forward_flops(op) for op in again),
+            replay_flops=sum(_forward_flops(op) for op in again) + self._adapter_flops(again),
             saved_bytes=saved_bytes + 0.0 * plain.model_flops,
         )
 
     def _cost(self, operations: Sequence[Operation]) -> Cost:
-        forward_flops = sum(_forward_flops(op) for op in operations)
-        directions = 2 if self.adapters_only else 3
         return Cost(
             forward=self._pass(operations, "forward"),
             input_grad=self._pass(operations, "input_grad"),
-            weight_grad=Pass() if self.adapters_only else self._pass(operations, "weight_grad"),
+            weight_grad=Pass() if self.lora else self._pass(operations, "weight_grad"),
             replay=Pass(),
-            model_flops=directions * forward_flops,
-            full_model_flops=directions * sum(_forward_flops(op, full=True) for op in operations),
+            model_flops=self._model_flops(operations),
+            full_model_flops=self._model_flops(operations, full=True),
             replay_flops=0.0,
             saved_bytes=0.0,
         )
 
+    def _model_flops(self, operations: Sequence[Operation], *, full: bool = False) -> Number:
+        """Forward, and twice that backward; once of a frozen product, whose weight has no gradient,
+        and all of its adapter.
+        """
+        forward = sum(_forward_flops(op, full=full) for op in operations)
+        frozen = [op.forward_flops for op in operations if self.lora and isinstance(op, Matmul)]
+        return 3 * (forward + self._adapter_flops(operations)) - sum(frozen)
+
+    def _adapter_flops(self, operations: Sequence[Operation]) -> Number:
+        return adapter_forward_flops(operations, self.lora) if self.lora else 0.0
+
     def _saved(self, op: Operation) -> Number:
-        if self.adapters_only and not self.adapts_all and _feeds_frozen_alone(op):
+        if self.lora and feeds_frozen_alone(op, self.lora):
             return 0.0
         feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
-        return op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
+        saved = op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
+        if self.lora and isinstance(op, Matmul) and is_adapted(op, self.lora):
+            saved = saved + self.device.recipe.itemsize * narrow_numbers(op, self.lora)
+        return saved
 
     def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:
         device, tuning = self.device, self.device.tuning
@@ -222,8 +244,11 @@ class Pricer:
         pointwise = sum(_pointwise_s(device, op, direction) * self._scale(op) for op in operations)
         if direction == "weight_grad":
             pointwise = pointwise + sum(self._gradient_s(op) for op in operations)
-        if self.adapters_only and self.adapts_all:
-            pointwise = pointwise + sum(_adapter_s(device, op, direction) for op in operations)
+        if self.lora and direction != "weight_grad":
+            backward = direction == "input_grad"
+            pointwise = pointwise + beside_frozen_s(
+                device, operations, self.lora, self.packed_bytes, backward=backward
+            )
         rooms = {
             "linear": matmul / 2, "attention": attention, "nothing": 0.0,
             "expert": (matmul + attention + pointwise) / 2,
@@ -264,7 +289,8 @@ class Pricer:
         if isinstance(op, Pointwise):
             return 0 if direction == "weight_grad" else op.kernels
         if isinstance(op, Matmul):
-            return 2 if direction == "weight_grad" and self.gradient_bytes else 1
+            beside = adapter_launches(op, self.lora, backward=direction != "forward")
+            return beside + (2 if direction == "weight_grad" and self.gradient_bytes else 1)
         if isinstance(op, AttentionCore | Scan):
             return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else 1
@@ -281,6 +307,8 @@ class Pricer:
 
     def _exposed_s(self, op: Communication, direction: Direction, room: Number) -> Number:
         count, tuning = _count(op, direction), self.device.tuning
+        if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
+            count = count - op.regathers
         group, copies = self.groups[op.axis], op.copies if self.deduplicates else 1
         whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, copies)
         whole = whole * tuning.collective_scale * self._scale(op)
@@ -292,15 +320,6 @@ class Pricer:
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
-
-
-def _feeds_frozen_alone(op: Operation) -> bool:
-    """Whether a fused kernel's output is the input of frozen products only, whose gradients nobody
-    wants: an adapter beside the attention's projections reads neither the feed-forward's input nor
-    its activation.
-    """
-    frozen = ("feed_forward_norm", "activation")
-    return isinstance(op, Pointwise) and op.kernels == 1 and op.name in frozen
 
 
 def _part_of_layer(op: Operation) -> str:
@@ -378,17 +397,3 @@ def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     mine, gradient = op.cast_shares
     elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)
     return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)
-
-
-def _adapter_s(device: Device, op: Operation, direction: Direction) -> Number:
-    """LoRA beside a linear layer: two narrow products, bound by memory, and the sum of both paths.
-
-    Forward the input is read again, the narrow path's output written, and added (k + 4 n numbers
-    for each row); backward its two inputs are read for the two narrow weights, and the gradient
-    that it passes on is written and added (5 k + 2 n).
-    """
-    if not (isinstance(op, Matmul) and op.recipe):
-        return 0.0
-    wide = op.k + 4 * op.n if direction == "forward" else 5 * op.k + 2 * op.n
-    seconds = pointwise_s(device, device.recipe.itemsize * op.m * wide, 3)
-    return where(op.groups == 1, seconds, 0.0)

@@ -6,7 +6,8 @@ is what runs out. The categories and their formulas are those of `memory`.
 
 from collections.abc import Sequence
 
-from meshplan.costmodels.memory.states import Memory, activation_peak, state_memory, update_bytes
+from meshplan.costmodels.memory.states import Memory, activation_peak, update_bytes
+from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
 from meshplan.costmodels.step.pass_memory import rank_peak
@@ -57,7 +58,7 @@ def step_memory(model: StageModel) -> tuple[Memory, ...]:
 def _rank_memory(model: StageModel, rank: int) -> Memory:
     la, state, sharding = model.layout, model.state, model.traffic.sharding
     chunks = model.stages_of_rank[rank]
-    states = state_memory(state, model.rank_parameters[rank], sharding)
+    states = model.state_memory(model.rank_parameters[rank])
     states += Memory(transient=_kept(model, chunks))
     if model.setting.engine.kernels.counts_passes and not la.activation_offload:
         peak = rank_peak(model, rank, sharding)
@@ -114,13 +115,12 @@ def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}
     replayed = {key for i in chunks for key in model.stage_counts[i] if key[1] != "none"}
     working = max((float(model.replay_bytes(*key)) for key in replayed), default=0.0)
-    layers = [model.layer_parameters(kind) for kind in kinds]
-    whole = (float(model.gathered_bytes(layer.dense + layer.expert)) for layer in layers)
+    whole = (float(model.gathered_bytes(model.layer_parameters(kind))) for kind in kinds)
     gathered = max(whole, default=0.0)
     if last not in chunks:
         return working + 2 * gathered
     held = zip(model.end_parameters, (*model.stage_of_end, last), strict=False)
-    ends = sum(part.dense for part, stage in held if stage == last)
+    ends = sum((part for part, stage in held if stage == last), start=RankParameters(dense=0.0))
     return (
         max(float(logits_bytes(model.site)), working)
         + 2 * gathered

@@ -11,6 +11,7 @@ ZeRO-1, below ZeRO-2 in the last micro-batch only); two layers' gathered weights
 ZeRO-3.
 
 A pipeline also holds a message just sent and one posted early: two tensors of the residual stream.
+Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 """
 
 from dataclasses import dataclass

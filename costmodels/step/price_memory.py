@@ -18,7 +18,7 @@ from meshplan.costmodels.memory.backward_peak import (
     most_put_off_bytes,
 )
 from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
-from meshplan.costmodels.memory.states import state_memory, update_bytes
+from meshplan.costmodels.memory.states import update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
@@ -33,9 +33,9 @@ def memory_columns(
     """The columns by name; `ends`: the costs of the embedding and of the head."""
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     gathered = reserved * _gathered_bytes(weights)
-    fixed = work.rank.constant_slack_bytes + reserved * stand_in_bytes(
-        work.rank.site, work.kinds, with_modules=True
-    )
+    stand_ins = stand_in_bytes(work.rank.site, work.kinds, with_modules=True)
+    outliving = stand_ins + work.rank.unpacked_bytes(work.kinds)
+    fixed = work.rank.constant_slack_bytes + reserved * outliving
     outside = work.rank.context_bytes + work.rows(fixed)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
@@ -65,12 +65,10 @@ def _states(weights: Table, reserved: float) -> dict[str, Floats]:
     """Weights, gradients and optimizer state, and what the optimizer step holds, of each part."""
     rank, parts = weights.rank, parts_of(weights)
     sharding, scale = rank.traffic.sharding, 1 + rank.setting.tuning.state_slack_fraction
-    states: list[Number] = [
-        scale * state_memory(rank.state, part, sharding).allocated for part in parts
-    ]
+    states: list[Number] = [scale * rank.state_memory(part).allocated for part in parts]
     alone = rank.layout.pipeline_parallel == 1
-    states[-2] = states[-2] + reserved * where(alone, rank.ends_gathered_bytes(parts[-2].dense), 0)
-    states[-1] = states[-1] + reserved * rank.ends_gathered_bytes(parts[-1].dense)
+    states[-2] = states[-2] + reserved * where(alone, rank.ends_gathered_bytes(parts[-2]), 0)
+    states[-1] = states[-1] + reserved * rank.ends_gathered_bytes(parts[-1])
     held = weights.stacked(states)
     update = weights.stacked(
         reserved * update_bytes(rank.state, part.dense, sharding) for part in parts
@@ -91,9 +89,9 @@ def _gathered_bytes(weights: Table) -> Floats:
     ZeRO-3, gradients from ZeRO-2 and what arrives of them from ZeRO-1.
     """
     rank, parts = weights.rank, parts_of(weights)
-    sizes = [part.dense + part.expert for part in parts]
     if not rank.setting.engine.kernels.counts_passes:
-        return weights.most(2 * rank.gathered_bytes(size) for size in sizes[:-2])
+        return weights.most(2 * rank.gathered_bytes(part) for part in parts[:-2])
+    sizes = [part.dense + part.expert for part in parts]
     zero, ranks = rank.layout.zero_stage, rank.traffic.sharding.dense_ranks
     gradient = where(zero >= 2, 8.0, 0.0) + where((zero >= 1) & (ranks > 1), 8.0 / ranks, 0.0)
     whole = gradient + where(zero >= 3, 4.0, 0.0)
@@ -160,7 +158,7 @@ def _beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     if room is None:
         return np.zeros(len(layouts))
     counts = [setting.model.pattern.count(kind) for kind in work.kinds]
-    states = (state_memory(rank.state, part, rank.traffic.sharding) for part in parts_of(weights))
+    states = (rank.state_memory(part) for part in parts_of(weights))
     away = weights.stacked(state.host for state in states) @ np.array([*counts, 1, 1], np.float64)
     least = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, MODES[-1]))
     saved = layouts.activation_offload * (least @ np.array(counts, np.float64))

@@ -29,10 +29,10 @@ from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
+from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.price_memory import memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room
 from meshplan.costmodels.step.price_tables import weight_table, work_table
-from meshplan.costmodels.step.ranks import Sent, beside
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 

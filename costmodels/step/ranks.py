@@ -6,18 +6,24 @@ passes of a micro-batch and once per step. `StageModel` adds it up for the stage
 `price` looks it up for many.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.elementwise import Condition, Number, maximum, where
 from meshplan.costmodels.layout import SCHEDULES, Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
-from meshplan.costmodels.memory.states import gathered_bytes, kept_state
+from meshplan.costmodels.memory.states import (
+    Frozen,
+    Memory,
+    frozen_weights,
+    gathered_bytes,
+    kept_state,
+    state_memory,
+)
 from meshplan.costmodels.model.parameters import (
     RankParameters,
     embedding_parameters_per_rank,
@@ -25,6 +31,11 @@ from meshplan.costmodels.model.parameters import (
     head_parameters_per_rank,
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
+)
+from meshplan.costmodels.operations.adapters import (
+    adapter_parameters,
+    largest_weight,
+    quantised_parameters,
 )
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
@@ -39,7 +50,7 @@ from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.seconds.kernels import Device
-from meshplan.costmodels.seconds.layer import Cost, Pass, Pricer, exposed_s
+from meshplan.costmodels.seconds.layer import Cost, Pricer
 from meshplan.costmodels.seconds.process_groups import (
     axis_group,
     axis_stride,
@@ -47,12 +58,12 @@ from meshplan.costmodels.seconds.process_groups import (
     place,
     shard_group,
 )
+from meshplan.costmodels.step.beside import ZERO_2, Sent
 from meshplan.costmodels.step.setting import Setting, gradient_bytes, kernels_of
-from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads, seen_s
+from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
 from meshplan.hardware_profiles.engine_schema import State
 
-ZERO_2 = 2
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
 """Read and written per parameter: gradient, master weight and moments."""
@@ -60,18 +71,6 @@ CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
 """The gradient read for its norm, read and written to scale it; the master weight rounded to the
 16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters, 46 bytes at 2.7e12 per s.
 """
-
-
-class Sent(NamedTuple):
-    """Seconds that the weights of one part of the model (a layer, an end) take of each micro-batch,
-    none of them hidden: gathered before the forward, gathered and scattered beside the backward,
-    copied out of a gathering's buffer, and of its gradients to the host.
-    """
-
-    forward_s: Number
-    backward_s: Number
-    unpacked_s: Number
-    gradients_s: Number
 
 
 class Rank:
@@ -117,8 +116,8 @@ class Rank:
             groups,
             self.crosses_nodes,
             engine.kernels.dispatch == "deduplicated",
-            setting.training.adapters_only,
-            engine.kernels.adapts_all,
+            setting.training.lora,
+            self._packed_bytes,
             self._expert_overlap,
             (shard_group(la, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, self.site.itemsize),
@@ -192,8 +191,8 @@ class Rank:
     def traffic(self) -> WeightTraffic:
         """What is sent of the weights and the gradients."""
         s = self.setting
-        scale, frozen = s.tuning.collective_scale, s.training.adapters_only
-        return weight_traffic(self.layout, s.cluster, s.engine, scale, frozen=frozen)
+        scale = s.tuning.collective_scale
+        return weight_traffic(self.layout, s.cluster, s.engine, scale, frozen=self.frozen)
 
     @cached_property
     def host(self) -> HostTraffic | None:
@@ -204,13 +203,40 @@ class Rank:
 
     @cached_property
     def state(self) -> State:
-        """Bytes per parameter that the engine keeps under this training."""
+        """Bytes per trained parameter that the engine keeps under this training."""
         return kept_state(self.setting.engine.state, self.setting.training)
 
+    @property
+    def _packed_bytes(self) -> float:
+        """Of a frozen number that is unpacked for each product; 0 where none is."""
+        lora = self.setting.training.lora
+        return self.frozen.quantised if lora and lora.base_precision != "bf16" else 0.0
+
+    @cached_property
+    def frozen(self) -> Frozen:
+        """Bytes of a parameter that is not trained."""
+        return frozen_weights(self.setting.engine.state, self.setting.training)
+
+    def state_memory(self, parameters: RankParameters) -> Memory:
+        """Weights, gradients and optimizer state of `parameters`."""
+        return state_memory(self.state, parameters, self.traffic.sharding, self.frozen)
+
     def layer_parameters(self, kind: int) -> RankParameters:
-        """Parameters of one layer of `kind`."""
+        """Parameters of one layer of `kind`, its adapters among them."""
         model = self.setting.model
-        return layer_parameters_per_rank(model, model.kinds[kind], *self._degrees)
+        whole = layer_parameters_per_rank(model, model.kinds[kind], *self._degrees)
+        return self._beside_adapters(whole, lambda: self.operations(kind))
+
+    def _beside_adapters(
+        self, parameters: RankParameters, operations: Callable[[], tuple[Operation, ...]]
+    ) -> RankParameters:
+        """The weights of these operations, frozen beside adapters where those alone are trained."""
+        lora = self.setting.training.lora
+        if lora is None:
+            return parameters
+        listed = operations()
+        adapters = adapter_parameters(listed, lora)
+        return parameters.beside(adapters, quantised_parameters(listed, lora))
 
     @cached_property
     def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
@@ -219,10 +245,14 @@ class Rank:
         head = head_parameters_per_rank(model, tp)
         if model.tied:
             head = where(self.shares_table, final_norm_parameters(model) * 1.0, head)
+        embedding = RankParameters(dense=embedding_parameters_per_rank(model, tp))
+        listed = module_operations if self.has_modules else lambda site: ()
         return (
-            RankParameters(dense=embedding_parameters_per_rank(model, tp)),
-            RankParameters(dense=head),
-            mtp_parameters_per_rank(model, tp, ep, etp),
+            self._beside_adapters(embedding, lambda: embedding_operations(self.site)),
+            self._beside_adapters(RankParameters(dense=head), lambda: head_operations(self.site)),
+            self._beside_adapters(
+                mtp_parameters_per_rank(model, tp, ep, etp), lambda: listed(self.site)
+            ),
         )
 
     @property
@@ -266,9 +296,11 @@ class Rank:
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
         """The update of this rank's share of `parameters`, where it runs."""
-        moved_bytes = UPDATE_BYTES[self.setting.training.optimizer]
-        device = self.device
+        training, device = self.setting.training, self.device
+        moved_bytes = UPDATE_BYTES[training.optimizer]
         around_bytes = CLIP_BYTES + (ROUND_BYTES if device.recipe.itemsize == 2.0 else 0.0)
+        if training.optimizer_states == "bf16":  # numbers half as wide, and nothing is rounded
+            moved_bytes, around_bytes = moved_bytes / 2, CLIP_BYTES / 2
         each_s = moved_bytes / device.moved_bytes_per_s("adamw")
         each_s = each_s + around_bytes / device.moved_bytes_per_s("copy")
         on_device = self.traffic.updated(parameters) * each_s
@@ -330,53 +362,33 @@ class Rank:
         pairs = where(waits, tuning.held_gathers_pipelined * depth, 0.0)
         return tuning.memory_bytes + 2 * self.site.gathered_bytes * pairs
 
-    def gathered_bytes(self, parameters: Number) -> Number:
-        """What ZeRO-3 holds whole of so many parameters while it computes with them."""
-        return gathered_bytes(self.setting.engine.state, parameters, self.traffic.sharding)
+    def gathered_bytes(self, parameters: RankParameters) -> Number:
+        """What ZeRO-3 holds whole of these parameters while it computes with them."""
+        state, sharding = self.setting.engine.state, self.traffic.sharding
+        if self.setting.training.optimizer_states:
+            state = self.state  # the gradients of a layer are as wide as they are kept
+        return gathered_bytes(state, parameters, sharding, self.frozen)
 
-    def ends_gathered_bytes(self, parameters: Number) -> Number:
+    def ends_gathered_bytes(self, parameters: RankParameters) -> Number:
         """The same of so many parameters of the ends on the last stage: none where one rank holds
         a tied table for both of them.
         """
         alone = (self.layout.pipeline_parallel == 1) & (self.layout.virtual_stages <= 1)
         held_once = self.setting.model.tied & alone
-        return where(held_once, 0.0, self.gathered_bytes(parameters))
+        dense = replace(parameters, expert=0.0, frozen_expert=0.0)
+        return where(held_once, 0.0, self.gathered_bytes(dense))
 
     def outliving_bytes(self, kinds: Iterable[int], *, head: bool) -> Number:
         """Buffers of layers of `kinds`, and of the head, that outlive their use."""
-        layers = stand_in_bytes(self.site, kinds, with_modules=head)
+        kinds = tuple(kinds)
+        layers = stand_in_bytes(self.site, kinds, with_modules=head) + self.unpacked_bytes(kinds)
         return layers + head_buffer_bytes(self.site) if head else layers
 
-
-def beside(
-    setting: Setting,
-    layout: Layout | Layouts,
-    sent: Sent,
-    forward_room_s: Number,
-    backward_room_s: Number,
-    *,
-    saved_s: Number = 0.0,
-    again: bool = False,
-    copies: Number = 0.0,
-) -> tuple[Pass, Pass]:
-    """What a micro-batch's forward and its backward show of what is `sent` of a part's weights and
-    copied to the host beside so much computing.
-
-    saved_s   one way of what the part saved to the host
-    again     gathered weights are unpacked in the backward too
-    copies    of the gradients to and from the host, on average over the micro-batches
-    """
-    unpacked_s = sent.unpacked_s if again else 0.0
-    forward, backward = Pass(pointwise_s=sent.unpacked_s), Pass(pointwise_s=unpacked_s)
-    if np.any(layout.zero_stage >= ZERO_2):
-        overlap, interference = setting.engine.overlap, setting.tuning.interference
-        hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
-        seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
-        seen_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
-        forward, backward = replace(forward, data_s=seen_f), replace(backward, data_s=seen_b)
-    if offloads(layout):
-        away_s = seen_s(saved_s, forward_room_s + sent.unpacked_s)
-        gradients_s = copies * sent.gradients_s
-        back_s = seen_s(saved_s + gradients_s, backward_room_s + unpacked_s)
-        forward, backward = replace(forward, offload_s=away_s), replace(backward, offload_s=back_s)
-    return forward, backward
+    def unpacked_bytes(self, kinds: Iterable[int]) -> Number:
+        """The largest quantised weight of layers of `kinds`, unpacked for its product."""
+        if not self._packed_bytes:
+            return 0.0
+        most: Number = 0.0
+        for kind in kinds:
+            most = maximum(most, largest_weight(self.operations(kind)))
+        return self.site.itemsize * most

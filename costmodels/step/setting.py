@@ -37,7 +37,7 @@ def kernels_of(setting: Setting) -> KernelHabits:
     kernels, training = setting.engine.kernels, setting.training
     if not RECIPES[training.precision].cast_bytes:
         kernels = kernels.model_copy(update={"gathers_cast": False})
-    if training.adapters_only:  # no gradients of the weights for anything to stand for
+    if training.lora:  # no gradients of the weights for anything to stand for
         kernels = kernels.model_copy(update={"keeps_buffers": False})
     return kernels
 

@@ -12,7 +12,8 @@ from meshplan.costmodels.layout import MODES, Layout
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
-from meshplan.costmodels.step.ranks import Rank, beside
+from meshplan.costmodels.step.beside import beside
+from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 
@@ -149,8 +150,7 @@ class StageModel(Rank):
         for counts in self.stage_counts:
             total = RankParameters(dense=0.0)
             for (kind, _), count in counts.items():
-                layer = self.layer_parameters(kind)
-                total += RankParameters(dense=layer.dense * count, expert=layer.expert * count)
+                total += self.layer_parameters(kind) * count
             result.append(total)
         for end, stage in enumerate(self.stage_of_end):
             result[stage] += self.end_parameters[end]

@@ -10,7 +10,7 @@ the n / s copies of each shard (HSDP; elsewhere s = n, and s = 1 without ZeRO). 
 and each of these two groups has its own place: shard groups are neighbours, copies s apart.
 
     weights     before each layer's forward and backward under ZeRO-3 (the two ends once), after the
-                update under ZeRO-1 and 2
+                update under ZeRO-1 and 2; frozen ones, as they are kept, under ZeRO-3 alone
     gradients   after each micro-batch where they are kept in shards, since nothing is left to add
                 the next micro-batch's to; else once per step
     buckets     each of them pays the latency of a collective again
@@ -27,7 +27,7 @@ from typing import Self
 from meshplan.costmodels.elementwise import Condition, Number, minimum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
-from meshplan.costmodels.memory.states import Sharding, expert_ranks, shards_gradients
+from meshplan.costmodels.memory.states import Frozen, Sharding, expert_ranks, shards_gradients
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.collectives import collective_s, hops_s
 from meshplan.costmodels.seconds.process_groups import (
@@ -69,7 +69,7 @@ def sharing(layout: Layout | Layouts, engine: Engine, gpus_per_node: int) -> tup
 class WeightTraffic:
     """Seconds of these collectives, none of it hidden, of one layout or of each row of a grid.
 
-    frozen  the weights are not trained: no gradients
+    frozen  bytes of weights that are not trained: of them there are no gradients
     scale   seconds over what the links say [fitted]
     """
 
@@ -78,7 +78,7 @@ class WeightTraffic:
     sharding: Sharding
     dense: Sharers
     expert: Sharers
-    frozen: bool
+    frozen: Frozen
     scale: float
 
     def unpacked_bytes(self, parameters: RankParameters) -> Number:
@@ -86,7 +86,11 @@ class WeightTraffic:
         both_ways = 2 * self.state.weight_bytes * self.state.unpacks_gathered
         dense = where(self.dense.shard.size > 1, parameters.dense, 0.0)
         expert = where(self.expert.shard.size > 1, parameters.expert, 0.0)
-        return both_ways * where(self.sharding.zero_stage >= 3, dense + expert, 0.0)
+        trained = both_ways * where(self.sharding.zero_stage >= 3, dense + expert, 0.0)
+        dense = where(self.dense.shard.size > 1, self.frozen.dense_bytes(parameters), 0.0)
+        expert = where(self.expert.shard.size > 1, self.frozen.expert_bytes(parameters), 0.0)
+        frozen = where(self.sharding.zero_stage >= 3, dense + expert, 0.0)
+        return trained + 2 * frozen * self.state.unpacks_gathered
 
     def forward_s(self, parameters: RankParameters) -> Number:
         """Each micro-batch, before the forward."""
@@ -96,30 +100,23 @@ class WeightTraffic:
     def backward_s(self, parameters: RankParameters, *, again: bool) -> Number:
         """Each micro-batch, beside the backward; `again`: it gathers the weights once more."""
         gather = self.forward_s(parameters) if again else 0.0
-        if self.frozen:
-            return gather
         copies = self._copies_s(parameters) if self.state.copies_each_micro_batch else 0.0
         return gather + where(self._scatters, self._scatter_s(parameters) + copies, 0.0)
 
     def once_s(self, parameters: RankParameters) -> Number:
         """The gradients that are left for the end of the step."""
-        if self.frozen:
-            return 0.0
         copies = self._copies_s(parameters)
         late = 0.0 if self.state.copies_each_micro_batch else copies
         return where(self._scatters, late, self._scatter_s(parameters) + copies)
 
     def refresh_s(self, parameters: RankParameters) -> Number:
         """Gathering what the optimizer updated."""
-        if self.frozen:
-            return 0.0
-        zero, gather = self.sharding.zero_stage, self._gather_s(parameters)
-        return where((zero >= 1) & (zero < 3), gather, 0.0)
+        zero = self.sharding.zero_stage
+        trained = RankParameters(dense=parameters.dense, expert=parameters.expert)
+        return where((zero >= 1) & (zero < 3), self._gather_s(trained), 0.0)
 
     def updated(self, parameters: RankParameters) -> Number:
         """Parameters that this rank's optimizer updates."""
-        if self.frozen:
-            return 0.0
         return parameters.dense / self.dense.shard.size + parameters.expert / self.expert.shard.size
 
     @property
@@ -137,8 +134,9 @@ class WeightTraffic:
         return shards_gradients(self.state, self.sharding)
 
     def _gather_s(self, parameters: RankParameters) -> Number:
-        each = self.state.weight_bytes
-        return self._sum_s("all_gather", parameters, each, (self.dense.shard, self.expert.shard))
+        each, groups = self.state.weight_bytes, (self.dense.shard, self.expert.shard)
+        frozen = self.frozen.dense_bytes(parameters), self.frozen.expert_bytes(parameters)
+        return self._sum_s("all_gather", parameters, each, groups, frozen)
 
     def _scatter_s(self, parameters: RankParameters) -> Number:
         each, groups = self.state.reduce_bytes, (self.dense.shard, self.expert.shard)
@@ -172,10 +170,15 @@ class WeightTraffic:
         parameters: RankParameters,
         each: float,
         groups: tuple[Group, Group],
+        frozen: tuple[Number, Number] = (0.0, 0.0),
     ) -> Number:
+        """Of `each` byte of trained parameters, dense and expert, and of so many `frozen` bytes."""
+        counts = parameters.dense, parameters.expert
         dense, expert = (
-            where(count > 0, collective_s(self.cluster, kind, count * each, group), 0.0)
-            for count, group in zip((parameters.dense, parameters.expert), groups, strict=True)
+            where(
+                count + more > 0, collective_s(self.cluster, kind, count * each + more, group), 0.0
+            )
+            for count, more, group in zip(counts, frozen, groups, strict=True)
         )
         return self.scale * (dense + expert)
 
@@ -184,7 +187,7 @@ EMPTY = {"weight_bytes": 0.0, "reduce_bytes": 0.0, "reduce_bucket": 0.0}
 
 
 def weight_traffic(
-    layout: Layout | Layouts, cluster: Cluster, engine: Engine, scale: float, *, frozen: bool
+    layout: Layout | Layouts, cluster: Cluster, engine: Engine, scale: float, *, frozen: Frozen
 ) -> WeightTraffic:
     """Who shares the weights of `layout`, and where they are."""
     per_node = cluster.gpus_per_node

@@ -95,6 +95,12 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield "offloading is not built; keep optimizer and activations on the device"
     if training.precision not in ("fp32", "bf16"):
         yield f"precision {training.precision} is not built; use bf16 or fp32"
+    if training.lora:
+        yield "adapters beside frozen weights are not built; export the plan to a framework"
+    if training.packed_mean_length:
+        yield "attention within packed documents is not built; leave --packed-mean-length out"
+    if training.optimizer_states == "bf16":
+        yield "16-bit optimizer states are not built; leave --optimizer-states out"
     if training.optimizer != "adamw":
         yield f"optimizer {training.optimizer} is not built; use adamw"
     selective = any(stage.selective_layers for stage in layout.stages)

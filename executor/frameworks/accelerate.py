@@ -29,8 +29,8 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
-    imbalance_unsaid,
     modules_unsaid,
+    training_unsaid,
     unless,
 )
 from meshplan.executor.frameworks.values import Values, put, shown
@@ -144,7 +144,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid.append(
             CannotSay("training.precision", training.precision, f"it has {', '.join(MIXED)}")
         )
-    return unsaid + imbalance_unsaid(training)
+    return unsaid + training_unsaid(training)
 
 
 def read(text: str, path: str) -> Reading:

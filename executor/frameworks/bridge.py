@@ -10,6 +10,7 @@
     batch                train.micro_batch_size, train.global_batch_size
     seq_len              dataset.seq_length, model.seq_length
     precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...
+    lora                 peft.dim, peft.target_modules, of a recipe for PEFT
     gradients of 16 bit  mixed_precision, built from its class: grad_reduce_in_fp32: false (the
                          engines whose recipes do so; a recipe's name means 32 bit)
 
@@ -29,8 +30,9 @@ from collections.abc import Mapping
 import yaml
 
 from meshplan.costmodels.training import Precision
+from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
 from meshplan.executor.frameworks.documents import read_yaml
-from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, answer_of
+from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
 from meshplan.executor.frameworks.megatron_flags import NEMO, judged
 from meshplan.executor.frameworks.megatron_model import model_config_of, model_unread
 from meshplan.executor.frameworks.megatron_settings import (
@@ -171,11 +173,16 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     if recipe is None:
         why = "no recipe of this name; replace RECIPE in the command by one that builds it"
         more.append(CannotSay("model", plan.model.name, why))
+    recipe_kind, data = "pretrain", "--mode pretrain --dataset mock"
+    if lora := answer.training.lora:
+        flat |= bridge_settings(lora)
+        unsaid = [each for each in unsaid if each.name != LORA]
+        recipe_kind, data = "peft", "--peft_scheme lora --dataset llm-finetune"
     words = [f"{name}={_word(value)}" for name, value in flat.items()]
     command = (
         f"torchrun --nproc-per-node {answer.gpus_per_node} --nnodes {answer.nodes} "
-        f"scripts/training/run_recipe.py --recipe {recipe or 'RECIPE'}_pretrain_config "
-        "--mode pretrain --dataset mock $(cat overrides.txt)"
+        f"scripts/training/run_recipe.py --recipe {recipe or 'RECIPE'}_{recipe_kind}_config "
+        f"{data} $(cat overrides.txt)"
     )
     return Exported(
         framework="bridge",
@@ -241,7 +248,9 @@ def read(text: str, path: str) -> Reading:
     facts |= training_facts(values)
     if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
-    put(facts, gpus=_gpus(values))
+    lora, more = (None, []) if nemo else of_bridge(found)
+    unread += more
+    put(facts, gpus=_gpus(values), lora=lora)
     config = model_config_of(values)
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))

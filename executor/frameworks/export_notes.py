@@ -7,7 +7,7 @@ from typing import Any
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Lora, Training
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Recompute
 
@@ -104,12 +104,33 @@ def modules_unsaid(layout: Layout, why: str) -> list[CannotSay]:
     return [CannotSay("layout.selective_modules", ", ".join(layout.selective_modules), why)]
 
 
-def imbalance_unsaid(training: Training) -> list[CannotSay]:
-    """No format states how unevenly the router spreads the tokens."""
-    if training.expert_imbalance == 1:
-        return []
-    why = "a measure of the data, not a setting"
-    return [CannotSay("training.expert_imbalance", training.expert_imbalance, why)]
+def training_unsaid(training: Training) -> list[CannotSay]:
+    """No format states how unevenly the router spreads the tokens, and few what is trained beside
+    frozen weights.
+    """
+    unsaid = []
+    if training.expert_imbalance != 1:
+        why = "a measure of the data, not a setting"
+        name = "training.expert_imbalance"
+        unsaid.append(CannotSay(name, training.expert_imbalance, why))
+    if training.packed_mean_length:
+        name = "training.packed_mean_length"
+        unsaid.append(CannotSay(name, training.packed_mean_length, "belongs to the data"))
+    if training.optimizer_states:
+        why = "the training code says it"
+        unsaid.append(CannotSay("training.optimizer_states", training.optimizer_states, why))
+    if training.lora:
+        why = "adapters are not in this file: the training code adds them"
+        unsaid.append(CannotSay(LORA, lora_words(training.lora), why))
+    return unsaid
+
+
+LORA = "training.lora"
+
+
+def lora_words(lora: Lora) -> str:
+    """Rank, targets and what the frozen weights are kept in."""
+    return f"rank {lora.rank}, {lora.targets}, {lora.base_precision}"
 
 
 def unwritten_parts(model: Model) -> list[CannotSay]:

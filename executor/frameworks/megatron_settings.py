@@ -15,9 +15,9 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Optimizer, Precision, Training
 from meshplan.executor.frameworks.export_notes import (
     Answer,
-    imbalance_unsaid,
     modules_unsaid,
     nearest_recompute,
+    training_unsaid,
     uniform_recompute,
     unless,
 )
@@ -101,7 +101,7 @@ def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]
         *more,
         *also,
         *_unsaid(la),
-        *imbalance_unsaid(training),
+        *training_unsaid(training),
     ]
 
 

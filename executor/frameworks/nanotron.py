@@ -32,8 +32,8 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
-    imbalance_unsaid,
     modules_unsaid,
+    training_unsaid,
     unless,
 )
 from meshplan.planner.case.plan_file import Plan
@@ -276,4 +276,4 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         )
     if training.optimizer not in ("adamw", "sgd"):
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "it has adamW and sgd"))
-    return unsaid + imbalance_unsaid(training)
+    return unsaid + training_unsaid(training)

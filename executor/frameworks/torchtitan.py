@@ -16,15 +16,16 @@ resharding, v0.2.2 `models/llama3/infra/parallelize.py`.
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
-    imbalance_unsaid,
     modules_unsaid,
     recompute_unsaid,
+    training_unsaid,
     unless,
 )
 from meshplan.executor.frameworks.torchtitan_names import (
@@ -100,6 +101,8 @@ def sections_of(
         }
     if training.precision == "fp32":
         batch["mixed_precision_param"] = "float32"
+    if training.optimizer_states == "bf16":
+        batch["dtype"] = "bfloat16"
     if version == "0.2" and answer.model.is_moe:
         parallelism["expert_tensor_parallel_degree"] = la.expert_tensor_parallel
     if version == "0.3" and la.tensor_parallel > 1:
@@ -177,4 +180,4 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
         unsaid.append(CannotSay("training.precision", training.precision, f"it has {said}"))
     if training.optimizer != "adamw":
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "AdamW is what it has"))
-    return unsaid + imbalance_unsaid(training)
+    return unsaid + training_unsaid(replace(training, optimizer_states=None))

@@ -49,6 +49,7 @@ def read(text: str, path: str) -> Reading:
     split = facts.get("tensor_parallel", Fact(1, 1)).value > 1
     put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
+    put(facts, optimizer_states=_states(values))
     if values.on("training.enable_cpu_offload"):
         notes.append("training.enable_cpu_offload moves all sharded state to the host: not priced")
     return Reading(
@@ -201,6 +202,12 @@ def _precision(values: Values) -> Fact | None:
     stated = values.get("model.precision")
     kinds = {"bfloat16": "bf16", "float32": "fp32"}
     return stated or values.word(kinds, "training.mixed_precision_param") or Fact("bf16", 1)
+
+
+def _states(values: Values) -> Fact | None:
+    """Of `training.dtype` bfloat16: no fp32 copy of the weights; float32 is what is usual."""
+    stated = values.word({"bfloat16": "bf16", "float32": ""}, "training.dtype")
+    return stated if stated and stated.value else None
 
 
 def _optimizer(values: Values) -> Fact | None:

@@ -8,7 +8,7 @@
 
 All three run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
 engines `deepspeed` and `torchtitan`. A key that is in no list, and one that changes memory or time
-in a way that is not modelled (adapters, quantised weights, other optimizers), makes the verdict
+in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
 incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from meshplan.executor.frameworks import deepspeed
+from meshplan.executor.frameworks.adapters import of_axolotl, of_factory
 from meshplan.executor.frameworks.documents import read_json, read_yaml
 from meshplan.executor.frameworks.megatron_flags import judged
 from meshplan.executor.frameworks.values import Values, put, shown, top_level
@@ -108,8 +109,13 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     unread = _optimizer(trainer, values, facts)
     engine, more = _sharding(trainer, values, facts, Path(path))
     unread += more + _kind(values)
+    if engine == FSDP_ENGINE:
+        put(facts, optimizer_states=_states(values, facts))
     _axes(values, facts)
     notes.append(f"priced as the engine {engine} runs a whole model: assumed of {trainer.name}")
+    lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
+    put(facts, lora=lora)
+    unread += more
     full, more = _checkpoints(values)
     unread += more
     if trainer.name == "llama-factory":  # it checkpoints unless told not to
@@ -161,6 +167,17 @@ def _optimizer(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> list
     return []
 
 
+def _states(values: Values, facts: dict[str, Fact]) -> Fact | None:
+    """Weights of 16 bits alone (axolotl's `bf16: full`, LLaMA-Factory's `pure_bf16`), and so the
+    optimizer's states.
+    """
+    whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
+    if whole is None or str(whole.value).lower() != "full":
+        whole = values.get("pure_bf16") if values.on("pure_bf16") else None
+    plain = facts.get("optimizer", Fact("adamw", 1)).value == "adamw"
+    return Fact("bf16", whole.line) if whole and plain else None
+
+
 def _checkpoints(values: Values) -> tuple[bool, list[Fact]]:
     """Whether layers recompute; what is saved on the host or on disk instead is not modelled."""
     stated = values.get("gradient_checkpointing", "activation_checkpointing")
@@ -170,12 +187,16 @@ def _checkpoints(values: Values) -> tuple[bool, list[Fact]]:
     return values.on("gradient_checkpointing") or values.on("activation_checkpointing"), []
 
 
-_KINDS = {"finetuning_type": ("full",), "stage": ("pt", "sft"), "adapter": ()}
-"""Words that mean training all weights of one model by their next tokens."""
+_KINDS = {
+    "finetuning_type": ("full", "lora"), "stage": ("pt", "sft"), "adapter": ("lora", "qlora")
+}  # fmt: skip
+"""Words that mean training one model by its next tokens: all weights, or adapters beside them."""
+
+LORA = {"axolotl": of_axolotl, "llama-factory": of_factory}
 
 
 def _kind(values: Values) -> list[Fact]:
-    """What is trained, if not all weights of one model."""
+    """What is trained, if neither all weights of one model nor LoRA adapters."""
     found = []
     for name, usual in _KINDS.items():
         stated = values.get(name)

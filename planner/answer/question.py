@@ -12,14 +12,22 @@ seq_len    4096 where nothing is said, or what the model reads at most if that i
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from meshplan.costmodels.model.hf_config import left_out
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
-from meshplan.costmodels.training import Optimizer, Precision, Training
+from meshplan.costmodels.training import (
+    BasePrecision,
+    Lora,
+    LoraTargets,
+    Optimizer,
+    OptimizerStates,
+    Precision,
+    Training,
+)
 from meshplan.costmodels.units import GB, format_bytes, parse_bandwidth, parse_headroom
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
@@ -30,7 +38,14 @@ from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.learned_file import read_learned, with_learned
 from meshplan.planner.case.limits import too_large
+from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.space.engine_rules import (
+    check_adapted,
+    check_adapters,
+    check_packed,
+    check_states,
+)
 from meshplan.planner.space.pins import parse_pins
 
 DEFAULT_SEQ_LEN = 4096
@@ -57,7 +72,12 @@ class Arguments:
     global_batch_tokens: str | None = None
     precision: str = "bf16"
     optimizer: str = "adamw"
+    optimizer_states: str | None = None
     expert_imbalance: float = 1.0
+    packed_mean_length: str | None = None
+    lora_rank: int | None = None
+    lora_targets: str | None = None
+    base_precision: str | None = None
     engine: str | None = None
     headroom: str | None = None
     learned: Path | None = None
@@ -110,6 +130,15 @@ def ask(
         engine = with_learned(engine, cluster, a.learned)
         more.append(f"constants learnt from {_runs_of(engine)} of your own ({a.learned})")
     _check_precision(training.precision, cluster)
+    if lora := _lora(a, engine, more):
+        training = replace(training, lora=lora)
+        check_adapters(training, model, engine)
+        check_adapted(lora, engine)
+    training = _with_states(a, training, engine)
+    if a.packed_mean_length is not None:
+        mean = parse_length(a.packed_mean_length, "--packed-mean-length")
+        training = replace(training, packed_mean_length=mean)
+        check_packed(training, engine)
     question = Question(
         model=model,
         training=training,
@@ -219,12 +248,45 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
     return training, notes
 
 
-def parse_length(text: str) -> int:
+def _with_states(a: Arguments, training: Training, engine: Engine) -> Training:
+    """With AdamW's states as asked for; what the engine does anyway is nothing special."""
+    if a.optimizer_states is None:
+        return training
+    states = _one_of("--optimizer-states", a.optimizer_states, get_args(OptimizerStates))
+    asked = replace(training, optimizer_states=states)
+    check_states(asked, engine)
+    return training if states == engine.legality.optimizer_states[0] else asked
+
+
+def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
+    """What is trained beside frozen weights; None: all weights are."""
+    if a.lora_rank is None:
+        for option in ("lora_targets", "base_precision"):
+            if getattr(a, option) is not None:
+                flag = f"--{option.replace('_', '-')}"
+                raise BadQuestion(f"{flag} is of LoRA's frozen weights; add --lora-rank 16")
+        return None
+    if refusal := too_large("lora_rank", a.lora_rank):
+        raise BadQuestion(refusal)
+    known = engine.legality.lora_targets
+    usual = known[0] if known and "all_linear" not in known else "all_linear"
+    if a.lora_targets is None:
+        notes.append(f"adapters beside {TARGET_WORDS[usual]} (--lora-targets chooses others)")
+    return Lora(
+        rank=a.lora_rank,
+        targets=_one_of("--lora-targets", a.lora_targets or usual, get_args(LoraTargets)),
+        base_precision=_one_of(
+            "--base-precision", a.base_precision or "bf16", get_args(BasePrecision)
+        ),
+    )
+
+
+def parse_length(text: str, option: str = "--seq-len") -> int:
     """Tokens of a sequence: "8192", or "32k" (x 1024); raises `BadQuestion`."""
     found = re.fullmatch(r"([0-9]{1,18})(k|m)?", text.strip().lower())
     tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
     if tokens < 1:
-        raise BadQuestion(f"--seq-len {text!r} is no number of tokens; write 8192, 32k or 1m")
+        raise BadQuestion(f"{option} {text!r} is no number of tokens; write 8192, 32k or 1m")
     return tokens
 
 

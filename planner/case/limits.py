@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import yaml
 
 from meshplan.costmodels.layout import MAX_COUNT as MAX_COUNT  # a degree's limit is a count's
-from meshplan.costmodels.training import MOST_IMBALANCE, MOST_SEQ_LEN, MOST_SEQUENCES
+from meshplan.costmodels.training import MOST_IMBALANCE, MOST_RANK, MOST_SEQ_LEN, MOST_SEQUENCES
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_BYTES = 2 * 2**20  # the largest published configs are a few KiB; plans of 1000 stages 100 KiB
@@ -33,6 +33,7 @@ MOST: Mapping[str, float] = {
     "micro_batch_size": 2**20,
     "vocab_size": 2**27,
     "expert_imbalance": MOST_IMBALANCE,
+    "lora_rank": MOST_RANK,
     "top": 1000,
     "time_limit": 10**7,
 }

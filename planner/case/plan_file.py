@@ -25,7 +25,9 @@ from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.text_files import write_text
 
 VERSION = 1
-UNSAID = ("adapters_only", "modules_apart")  # known of other engines' configurations only
+UNSAID = ("modules_apart",)  # known of other engines' configurations only
+RARE = ("lora", "optimizer_states", "packed_mean_length")
+"""Left out where there are none, as in files from before they were known."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
 
@@ -93,6 +95,8 @@ class Prediction(Frozen):
                     runs of this engine and GPU family; None in plans written before 0.3
     unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
                     a GPU family, a precision, a kind of model, a number of GPUs
+    trained_parameters
+                    of the whole model, that a step updates; None: all of them
     error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
     """
 
@@ -107,6 +111,7 @@ class Prediction(Frozen):
     reserved_high_bytes: float | None = None
     fits_probability: float | None = None
     unmeasured: tuple[str, ...] = ()
+    trained_parameters: int | None = None
     error_fraction: float
     tokens_per_s_per_gpu: float
     mfu: float | None
@@ -241,8 +246,12 @@ class Plan(Frozen):
 
 
 def said(value: Layout | Training) -> dict[str, Any]:
-    """What a plan file says of it: all fields but those of jobs that a plan does not launch."""
-    return {name: each for name, each in asdict(value).items() if name not in UNSAID}
+    """What a plan file says of it: all fields but those of jobs that a plan does not launch, and
+    those of kinds of training that this is not.
+    """
+    absent = {name for name in RARE if getattr(value, name, None) is None}
+    unsaid = absent.union(UNSAID)
+    return {name: each for name, each in asdict(value).items() if name not in unsaid}
 
 
 def content_hash(content: object) -> str:

@@ -13,6 +13,7 @@ from meshplan.hardware_profiles.intervals import (
 from meshplan.planner.case.learned_file import learned_interval
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.trained import trained_parameters
 
 
 def predicted(case: Case) -> Prediction:
@@ -29,7 +30,8 @@ def step_model_of(case: Case) -> StepModel:
 
 def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     """The same of a layout that is already timed."""
-    cluster, training = step_model.setting.cluster, step_model.setting.training
+    setting = step_model.setting
+    cluster, training = setting.cluster, setting.training
     asked = asked_of(
         step_model.setting.engine.name, cluster.gpu.name, gpus=step_model.layout.world_size,
         precision=training.precision, model=step_model.setting.model.kind,
@@ -56,6 +58,7 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
             asked, reserved, cluster.gpu.memory_bytes - step_model.context_bytes
         ),
         unmeasured=times.outside,
+        trained_parameters=trained_parameters(setting) if training.lora else None,
         error_fraction=times.error_fraction,
         tokens_per_s_per_gpu=training.global_batch_tokens / gpus_per_step,
         mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),

@@ -217,6 +217,8 @@ def _layout(facts: dict[str, Fact], reading: Reading, model: Model) -> tuple[Lay
         global_batch_size=_batch(facts, dp * mbs),
         precision=facts.get("precision", Fact("bf16", 1)).value,
         optimizer=facts.get("optimizer", Fact("adamw", 1)).value,
+        optimizer_states=facts.get("optimizer_states", Fact(None, 1)).value,
+        lora=facts.get("lora", Fact(None, 1)).value,
     )
     vpp = _virtual_stages(facts, reading, model, pp)
     follows = tp if reading.expert_tensor_follows else 1

@@ -26,6 +26,7 @@ from meshplan.planner.answer.explain import (
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported, UnreadableConfig
+from meshplan.planner.case.trained import packed_words, trained_line
 from meshplan.planner.check.check import case_of
 from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.output import console, print_json
@@ -74,7 +75,7 @@ def explain(
     if as_json:
         print_json(document(current, now.parts, others))
     else:
-        print_explanation(current, now.parts)
+        print_explanation(current, now)
     if html:
         write_page(html, plan, current, now, others)
     if trace:
@@ -157,18 +158,21 @@ def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ())
     }  # fmt: skip
 
 
-def print_explanation(plan: Plan, parts: TimeParts) -> None:
+def print_explanation(plan: Plan, now: Priced) -> None:
     """The explanation on stdout."""
     out, layout = console(), plan.layout
     prediction = plan.prediction
     assert prediction is not None
     out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")
               + Text(layout.label, style="bold"))  # fmt: skip
+    for line in (trained_line(now.case), packed_words(plan.training).removeprefix(", ")):
+        if line:
+            out.print(indented(line))
     out.print(indented(layout_legend(layout)))
     out.print(indented(time_line(prediction)))
     out.print(indented(f"by stage: {stages_line(plan)}"))
     out.print(Text("\nTime of one step", style="bold"))
-    out.print(indented(parts_table(parts)))
+    out.print(indented(parts_table(now.parts)))
     out.print(Text("\nMemory by pipeline rank", style="bold"))
     out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
     out.print(indented(memory_legend()))

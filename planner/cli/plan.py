@@ -89,6 +89,29 @@ def plan(
     optimizer: Annotated[
         str, typer.Option(help="adamw, adamw8bit, muon, sgd.", rich_help_panel=JOB)
     ] = "adamw",
+    packed_mean_length: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of the documents packed in a sequence, each attending to itself.",
+            rich_help_panel=JOB,
+        ),
+    ] = None,
+    optimizer_states: Annotated[
+        str | None,
+        typer.Option(help="fp32, or bf16 without an fp32 copy of weights.", rich_help_panel=JOB),
+    ] = None,
+    lora_rank: Annotated[
+        int | None,
+        typer.Option(help="Train LoRA adapters of this rank alone.", min=1, rich_help_panel=JOB),
+    ] = None,
+    lora_targets: Annotated[
+        str | None,
+        typer.Option(help="Beside what: qkv, attention, all_linear.", rich_help_panel=JOB),
+    ] = None,
+    base_precision: Annotated[
+        str | None,
+        typer.Option(help="Of the frozen weights: bf16, int8, nf4 (QLoRA).", rich_help_panel=JOB),
+    ] = None,
     expert_imbalance: Annotated[
         float,
         typer.Option(help="Busiest experts over the mean.", min=1.0, rich_help_panel=JOB),

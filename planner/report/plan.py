@@ -19,6 +19,7 @@ from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.case.trained import optimizer_words, packed_words, trained_line
 from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.output import console, listing
@@ -64,11 +65,15 @@ def print_question(out: Console, asked: Asked) -> None:
     batch, tokens = q.training.global_batch_size, q.training.global_batch_tokens
     out.print(
         Text(q.model.name, style="bold") + f" ({size}) on {q.gpus} x {q.cluster.gpu.title} "
-        f"({asked.cluster_name}), {q.engine.name}, {q.training.precision}, {q.training.optimizer}"
+        f"({asked.cluster_name}), {q.engine.name}, {q.training.precision}, "
+        + optimizer_words(q.training)
     )
     out.print(
         f"{batch:,} sequences of {q.training.seq_len:,} = {format_count(tokens)} tokens a step"
+        + packed_words(q.training)
     )
+    if line := trained_line(q):
+        out.print(line)
     for note in asked.notes:
         out.print(Text(f"assumed: {note}", style="dim"))
 

@@ -132,7 +132,7 @@ def _circumstances(one: _Asked, other: _Asked) -> float:
         + _gpus_apart(one.gpu, other.gpu)
         + 2 * (one.engine != other.engine)
         + (_format(one.training.precision) != _format(other.training.precision))
-        + 2 * (one.training.adapters_only != other.training.adapters_only)
+        + 2 * ((one.training.lora is None) != (other.training.lora is None))
     )
 
 

@@ -75,6 +75,7 @@ class Row:
 
     config  a model of the catalogue that was trained, "": `shape` is all that is known
     gpu     the profile that it is priced with
+    packed_mean_length  tokens of the documents packed in a sequence, where they attend apart
     stages  layers/selective/full of each virtual stage, "3/1/1 1/0/1", where they are not alike
     """
 
@@ -87,6 +88,7 @@ class Row:
     config: str
     shape: Cells
     seq_len: int
+    packed_mean_length: int | None
     precision: str
     gpu: str
     gpus: int
@@ -121,7 +123,9 @@ def row_of(cells: Cells) -> Row:
         framework=text.get("framework", ""), year=_year(text.get("year", "")),
         model=text.get("model") or text["id"], config=text.get("config", ""),
         shape={key: text[key] for key in SHAPE_FIELDS if key in text},
-        seq_len=_stated(text, "seq_len"), precision=(text.get("precision") or "bf16").lower(),
+        seq_len=_stated(text, "seq_len"),
+        packed_mean_length=_whole(text, "packed_mean_length"),
+        precision=(text.get("precision") or "bf16").lower(),
         gpu=text.get("priced_gpu") or text.get("gpu", ""), gpus=_stated(text, "gpus"),
         gpus_per_node=_whole(text, "gpus_per_node"), interconnect=text.get("interconnect", ""),
         node=_bandwidths(text, "node"), world=_bandwidths(text, "world"),

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from meshplan.costmodels.layout import (
     VIRTUAL_STAGES,
     InvalidLayout,
@@ -26,7 +28,7 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
-from meshplan.costmodels.training import Precision, Training
+from meshplan.costmodels.training import Lora, Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.intervals import Asked, asked_of
 from meshplan.hardware_profiles.load import UnknownProfile
@@ -105,7 +107,7 @@ def run_of(cells: Mapping[str, str]) -> Run:
         model = _model(row)
         model = replace(model, mtp_layers=row.facts.mtp_modules)
         cluster = cluster_of(row)
-        training = _training(row)
+        training = _training(row, engine)
         layout, assumed = _layout(row, model, training, engine)
     except (UnsupportedModel, UnknownProfile, InvalidLayout) as error:
         raise SkippedRow(str(error)) from None
@@ -127,13 +129,36 @@ def _model(row: Row) -> Model:
     return model_from_config(load_model_config(row.config), row.model)
 
 
-def _training(row: Row) -> Training:
+USUAL_RANK = 16
+"""Of MLPerf's runs (their notes) and of AutoModel's benchmarks (hardware_profiles/engines)."""
+
+
+def _lora(row: Row, engine: Engine) -> Lora | None:
+    """What is trained where the row says that the rest is frozen; as its engine's recipes do it, of
+    what the row leaves out.
+    """
+    kind, *said = row.facts.adapters.split()[:4] or [""]
+    if kind != "lora":
+        return None
+    usual = engine.legality.lora_targets or ("attention",)
+    words = [*said, *(str(USUAL_RANK), usual[0], "bf16")[len(said) :]]
+    try:
+        named = dict(zip(("rank", "targets", "base_precision"), words, strict=True))
+        return TypeAdapter(Lora).validate_python(named)
+    except ValidationError:
+        raise SkippedRow(
+            f"adapters is {row.facts.adapters!r}; it takes lora, or lora 16 attention nf4"
+        ) from None
+
+
+def _training(row: Row, engine: Engine) -> Training:
     known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     if row.precision not in known:
         raise SkippedRow(f"precision {row.precision!r} is not priced; known: {', '.join(known)}")
     return Training(
         seq_len=row.seq_len, global_batch_size=row.global_batch,
-        precision=known[known.index(row.precision)], adapters_only=row.facts.adapters == "lora",
+        precision=known[known.index(row.precision)], lora=_lora(row, engine),
+        packed_mean_length=row.packed_mean_length,
     )  # fmt: skip
 
 

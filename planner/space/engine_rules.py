@@ -4,12 +4,15 @@
 what the engine itself would refuse, and names what the engine's profile does not price.
 """
 
+from collections.abc import Callable
+
 from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
-from meshplan.costmodels.training import Optimizer, Training
+from meshplan.costmodels.training import Lora, Optimizer, Training
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
+from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.schema import Gpu
 
 ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")
@@ -42,6 +45,9 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
     if la.pipeline_parallel > 1:
         _check_pipeline(la, training, engine)
     _check_offload(la, training, engine)
+    check_adapters(training, model, engine)
+    check_states(training, engine)
+    check_packed(training, engine)
 
 
 def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:
@@ -96,6 +102,85 @@ def _check_offload(la: Layout, training: Training, engine: Engine) -> None:
         raise InvalidLayout(
             f"activation_offload: {engine.title} does it without pipeline_parallel and recompute"
         )
+
+
+def check_adapters(training: Training, model: Model, engine: Engine) -> None:
+    """Raise `InvalidLayout` where adapters beside frozen weights are not priced so: `engine` has
+    none, or a base is quantised that cannot be.
+    """
+    lora = training.lora
+    if lora is None:
+        return
+    if not engine.legality.lora_targets:
+        able = _engines(lambda rules: bool(rules.lora_targets))
+        raise InvalidLayout(f"LoRA: {engine.title} has none; engines that do: {able}")
+    base = lora.base_precision
+    if base == "bf16":
+        return
+    if training.precision not in ("bf16", "fp16"):
+        raise InvalidLayout(
+            f"base precision {base} with precision {training.precision}: quantised weights are "
+            "unpacked to 16 bits; use precision bf16"
+        )
+    if model.is_moe:
+        raise InvalidLayout(
+            f"base precision {base}: routed experts that are quantised are not modelled; use bf16"
+        )
+
+
+def check_states(training: Training, engine: Engine) -> None:
+    """Raise `InvalidLayout` where AdamW's states cannot be kept as `training` says."""
+    states = training.optimizer_states
+    if states is None:
+        return
+    if states not in engine.legality.optimizer_states:
+        usual = engine.legality.optimizer_states[0]
+        able = _engines(lambda rules: states in rules.optimizer_states)
+        raise InvalidLayout(
+            f"optimizer states {states}: engine {engine.name} keeps them in {usual}; engines that "
+            f"do: {able}"
+        )
+    if states == "bf16" and (training.optimizer, training.precision) != ("adamw", "bf16"):
+        raise InvalidLayout(
+            f"optimizer states bf16 with optimizer {training.optimizer} and precision "
+            f"{training.precision}: they are AdamW's on bf16 weights; use both"
+        )
+
+
+def check_packed(training: Training, engine: Engine) -> None:
+    """Raise `InvalidLayout` where documents of that length cannot attend to themselves alone."""
+    mean = training.packed_mean_length
+    if mean is None:
+        return
+    if mean > training.seq_len:
+        raise InvalidLayout(
+            f"packed mean length {mean}: more than the {training.seq_len} tokens of a sequence; "
+            "use at most these"
+        )
+    if not engine.kernels.flash_attention:
+        raise InvalidLayout(
+            f"packed mean length {mean}: engine {engine.name} has no FlashAttention, and a mask "
+            "saves no work; leave it out"
+        )
+
+
+def check_adapted(lora: Lora, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` itself cannot adapt or keep what `lora` says."""
+    targets, base = engine.legality.lora_targets, lora.base_precision
+    if lora.targets not in targets:
+        raise InvalidLayout(
+            f"LoRA targets {lora.targets}: engine {engine.name} adapts {', '.join(targets)}"
+        )
+    if base not in ("bf16", *engine.legality.quantised_bases):
+        able = _engines(lambda rules: base in rules.quantised_bases)
+        raise InvalidLayout(
+            f"base precision {base}: engine {engine.name} does not quantise frozen weights so; "
+            f"engines that do: {able}"
+        )
+
+
+def _engines(do: Callable[[Legality], bool]) -> str:
+    return ", ".join(name for name in engine_names() if do(load_engine(name).legality))
 
 
 def check_precision(training: Training, gpu: Gpu) -> None:

@@ -12,7 +12,7 @@ from meshplan.costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedu
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.step.step import Setting, StepModel
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -122,6 +122,16 @@ def pipelines(draw: st.DrawFn, rules: Legality, *, plain: bool) -> tuple[Schedul
 
 
 @st.composite
+def adapters(draw: st.DrawFn, rules: Legality) -> Lora:
+    """LoRA of any kind that an engine has."""
+    return Lora(
+        rank=draw(st.sampled_from((1, 16, 256))),
+        targets=draw(st.sampled_from(rules.lora_targets)),
+        base_precision=draw(st.sampled_from(("bf16", *rules.quantised_bases))),
+    )
+
+
+@st.composite
 def random_case(
     draw: st.DrawFn,
     *,
@@ -181,7 +191,7 @@ def random_case(
         global_batch_size=dp * mbs * m,
         precision=draw(st.sampled_from(("bf16", "fp8"))),
         expert_imbalance=draw(st.sampled_from((1.0, 1.3))) if model.is_moe else 1.0,
-        adapters_only=draw(st.sampled_from((False, False, True))),
+        lora=draw(adapters(rules)) if rules.lora_targets and draw(st.integers(0, 2)) == 2 else None,
     )
     setting = Setting(model, training, cluster, named, TUNING)
     return Case(setting, layout, layouts_of(layout, training))

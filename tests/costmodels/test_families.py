@@ -89,8 +89,8 @@ def flops_of(name: str) -> tuple[float, float, bool]:
     """Forward FLOPs of products with weights and of attention, and whether there is a state too."""
     model = replace(model_from_config(CONFIGS[name]["config"], name), mtp_layers=0)
     shard = Shard(
-        seq_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS), tp=1.0, cp=1.0, ep=1.0,
-        etp=1.0, sequence_parallel=0.0,
+        seq_len=TOKENS, document_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS),
+        tp=1.0, cp=1.0, ep=1.0, etp=1.0, sequence_parallel=0.0,
     )  # fmt: skip
     site = Site(model, shard, load_engine("generic").kernels)
     layers = [op for kind in model.pattern for op in layer_operations(site, model.kinds[kind])]

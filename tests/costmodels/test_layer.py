@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import MODES, Layout, even_stages
-from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.operations.kinds import Communication, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
@@ -70,13 +69,13 @@ def costs(step: StepModel, kind: int) -> list[Cost]:
 def test_recompute_only_adds_a_replay(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
     """Full recompute replays the forward, selective less of it; the other passes do not change."""
     step = data.draw(cases()).step
-    directions = 2 if step.setting.training.adapters_only else 3  # frozen: no weight gradients
     for kind in range(len(step.setting.model.kinds)):
         none, selective, full = costs(step, kind)
         assert none.replay.total_s == 0
         assert full.replay == full.forward
         assert 0 < float(selective.replay.total_s) <= float(full.replay.total_s)
-        assert float(full.replay_flops) == pytest.approx(float(none.model_flops) / directions)
+        if step.setting.training.lora is None:
+            assert float(full.replay_flops) == pytest.approx(float(none.model_flops) / 3)
         for cost in (selective, full):
             assert (cost.forward, cost.input_grad, cost.weight_grad, cost.model_flops) == (
                 none.forward, none.input_grad, none.weight_grad, none.model_flops,
@@ -114,7 +113,7 @@ def test_slow_host_is_the_floor(cases: Callable[..., st.SearchStrategy], data: s
     matmuls = sum(isinstance(op, Matmul) for op in operations)
     weight_grad = float(slow.layer_cost(0, "none").weight_grad.total_s)
     each = 1 if case.setting.engine.kernels.gradient_add == "fused" else 2
-    frozen = case.setting.training.adapters_only
+    frozen = case.setting.training.lora is not None
     assert weight_grad == pytest.approx(0 if frozen else each * matmuls)
 
 
@@ -146,65 +145,6 @@ def test_interleaved_pipelines_hide_the_exchange(
         )
     fraction = seen[bridge.overlap] / seen[plain]
     assert fraction == pytest.approx(1 - 0.6 if hides else 1.0)
-
-
-def test_adapters_on_every_linear_layer_by_hand(models) -> None:
-    """LoRA beside a matmul of t x k by k x n reads and writes k + 4 n numbers a row forward and
-    5 k + 2 n backward: qkv, output, up and down of a layer.
-    """
-    training = Training(seq_len=4096, global_batch_size=8, adapters_only=True)
-    engine = load_engine("automodel")
-    some = engine.kernels.model_copy(update={"adapts_all": False})
-    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(8, 1))
-    found = []
-    for each in (engine, engine.model_copy(update={"kernels": some})):
-        setting = Setting(models["dense"], training, load_cluster("dgx-h100"), each, Tuning())
-        step = StepModel(setting, layout)
-        found.append(step.plain_cost(0, "none"))
-    sides = ((1024, 1536), (1024, 1024), (1024, 2 * 2816), (2816, 1024))
-    rate = step.pricer.device.bandwidth_bytes_per_s
-    for direction, numbers in (
-        ("forward", sum(k + 4 * n for k, n in sides)),
-        ("input_grad", sum(5 * k + 2 * n for k, n in sides)),
-    ):
-        more = getattr(found[0], direction).pointwise_s - getattr(found[1], direction).pointwise_s
-        launches = 4 * 3 * step.pricer.device.kernels.launch_s
-        assert more == pytest.approx(launches + 2.0 * 4096 * numbers / rate, rel=1e-9)
-
-
-def test_frozen_products_keep_no_input(models) -> None:
-    """Nobody wants a gradient of frozen weights: beside adapters at the attention alone a layer
-    keeps neither its feed-forward norm (t x h numbers) nor its activation (t x f); 2 bytes each.
-    """
-    engine, layout = load_engine("megatron"), Layout(stages=even_stages(8, 1))
-    kept = []
-    for adapters_only in (False, True):
-        training = Training(seq_len=4096, global_batch_size=8, adapters_only=adapters_only)
-        setting = Setting(models["dense"], training, load_cluster("dgx-h100"), engine, Tuning())
-        kept.append(float(StepModel(setting, layout).plain_cost(0, "none").saved_bytes))
-    assert kept[0] - kept[1] == pytest.approx(2 * 4096 * (1024 + 2816))
-
-
-@pytest.mark.parametrize(
-    ("engine", "precision", "each"),
-    [
-        pytest.param("mlperf", "fp8", 1, id="8 bits stay"),
-        pytest.param("mlperf", "bf16", 2, id="16-bit training"),
-        pytest.param("megatron", "fp8", 2, id="a 16-bit copy is kept"),
-    ],
-)
-def test_frozen_weights_by_hand(models, engine: str, precision: str, each: int) -> None:
-    """Of frozen weights one copy is held, without gradients, master copy or moments."""
-    training = Training(
-        seq_len=4096, global_batch_size=8, adapters_only=True, precision=precision
-    )  # fmt: skip
-    setting = Setting(
-        models["dense"], training, load_cluster("dgx-h100"), load_engine(engine), Tuning()
-    )
-    (memory,) = StepModel(setting, Layout(stages=even_stages(8, 1))).memory()
-    parameters = model_parameters(models["dense"]).total
-    assert float(memory.weights) == pytest.approx(each * parameters, rel=0.01)
-    assert float(memory.gradients) == float(memory.optimizer) == 0
 
 
 def test_the_exchange_of_experts_hides_under_all_computing(models) -> None:

@@ -65,8 +65,9 @@ def test_a_higher_zero_stage_never_holds_more(dense, expert, ranks, pipelined, n
 
 def test_zero_3_gathers_one_layer_at_a_time():
     """While a layer of 1e9 parameters computes, 2 + 2 bytes of each are whole; below it none."""
-    assert gathered_bytes(ZERO, 1e9, sharding(3, 64.0)) == 4e9
-    assert gathered_bytes(ZERO, 1e9, sharding(2, 64.0)) == 0
+    billion = RankParameters(dense=1e9)
+    assert gathered_bytes(ZERO, billion, sharding(3, 64.0)) == 4e9
+    assert gathered_bytes(ZERO, billion, sharding(2, 64.0)) == 0
 
 
 def test_fullest_moment_by_hand():

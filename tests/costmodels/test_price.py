@@ -16,7 +16,7 @@ from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.step.price_once import Room
 from meshplan.costmodels.step.prices import Prices, price
 from meshplan.costmodels.step.setting import Setting
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
@@ -275,7 +275,7 @@ def test_no_column_is_missing_from_a_key(engine: str, name: str, models, case_of
 
 def test_adapters_beside_experts_in_a_batch(models, case_of):
     """LoRA on every matrix but the experts': rows with one expert each and with all of them."""
-    training = Training(seq_len=512, global_batch_size=64, adapters_only=True)
+    training = Training(seq_len=512, global_batch_size=64, lora=Lora(rank=16))
     engine, cluster = load_engine("automodel"), load_cluster("dgx-h100")
     setting = Setting(models["moe"], training, cluster, engine, Tuning())
     layouts = [

@@ -33,7 +33,7 @@ def operations(layer: Layer, **degrees: float) -> list[Any]:
     shares = {"tp": 1.0, "cp": 1.0, "ep": 1.0, "etp": 1.0} | degrees
     tokens = T / shares["cp"]
     shard = Shard(
-        seq_len=T, tokens=tokens, tokens_outside=tokens / shares["tp"],
+        seq_len=T, document_len=T, tokens=tokens, tokens_outside=tokens / shares["tp"],
         sequence_parallel=float(shares["tp"] > 1), **shares,
     )  # fmt: skip
     return list(

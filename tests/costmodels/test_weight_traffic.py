@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from links import link
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.memory.states import NONE_FROZEN
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.step.step import Setting, StepModel
@@ -35,7 +36,7 @@ def cluster() -> Cluster:
 
 def traffic(cluster: Cluster, engine: str, **traits: int) -> WeightTraffic:
     layout = Layout(stages=even_stages(8, traits.get("pipeline_parallel", 1)), **traits)
-    return weight_traffic(layout, cluster, load_engine(engine), 1.0, frozen=False)
+    return weight_traffic(layout, cluster, load_engine(engine), 1.0, frozen=NONE_FROZEN)
 
 
 @pytest.mark.parametrize(

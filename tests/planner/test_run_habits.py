@@ -6,6 +6,7 @@ import re
 import pytest
 from rows import ROW
 
+from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.schema import Cluster
@@ -339,8 +340,8 @@ def test_columns_are_believed_before_words() -> None:
 @pytest.mark.parametrize("word", ["exploration of layouts", "colorado"])
 def test_lora_is_a_word_of_its_own(word: str) -> None:
     """Other words that hold the four letters train all weights."""
-    assert not run_of(ROW | {"note": word}).training.adapters_only
-    assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.adapters_only
+    assert not run_of(ROW | {"note": word}).training.lora
+    assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.lora
 
 
 def test_published_columns_are_those_of_the_words() -> None:
@@ -368,3 +369,30 @@ def test_cells_are_typed_once(cell: dict[str, str], reason: str) -> None:
     """A cell that makes no sense skips the row with its value and the rule."""
     with pytest.raises(SkippedRow, match=re.escape(reason)):
         row_of(ROW | cell)
+
+
+@pytest.mark.parametrize(
+    ("framework", "said", "lora"),
+    [
+        pytest.param("nemo", "lora", Lora(rank=16, targets="qkv"), id="as NeMo's recipes do"),
+        pytest.param("nemo-automodel", "lora", Lora(rank=16), id="as AutoModel's do"),
+        pytest.param("nemo", "lora 8", Lora(rank=8, targets="qkv"), id="rank stated"),
+        pytest.param(
+            "deepspeed", "lora 64 attention nf4",
+            Lora(rank=64, targets="attention", base_precision="nf4"), id="all stated",
+        ),
+    ],
+)  # fmt: skip
+def test_a_row_says_what_was_trained(framework: str, said: str, lora: Lora) -> None:
+    """Rank, targets and the base's precision, as `plan` takes them; documents packed in it."""
+    row = ROW | {"framework": framework, "adapters": said, "packed_mean_length": "256"}
+    training = run_of(row).training
+    assert training.lora == lora
+    assert training.packed_mean_length == 256
+
+
+@pytest.mark.parametrize("said", ["lora x", "lora 16 mlp", "lora 16 qkv int3"])
+def test_adapters_that_make_no_sense_skip_the_row(said: str) -> None:
+    """With the cell, and what it takes."""
+    with pytest.raises(SkippedRow, match="lora 16 attention nf4"):
+        run_of(ROW | {"adapters": said})

@@ -15,6 +15,7 @@ from meshplan.planner.answer.explain import Priced
 from meshplan.planner.case.plan_file import Plan, Prediction
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported
+from meshplan.planner.case.trained import optimizer_words, packed_words, trained_line
 from meshplan.planner.report.layout_words import meanings
 from meshplan.planner.report.page import facts
 from meshplan.planner.report.page.markup import element, legend, listed, note, number, section
@@ -71,9 +72,12 @@ def page(explained: Explained) -> str:
         title=escape(f"{plan.model.name}: {layout.label}"),
         heading=escape(f"{plan.model.name} on {plan.cluster.gpus:,} x {case.cluster.gpu.title}"),
         question=escape(
-            f"{plan.cluster.name}, {plan.engine}, {training.precision}, {training.optimizer}; "
+            f"{plan.cluster.name}, {plan.engine}, {training.precision}, "
+            f"{optimizer_words(training)}; "
             f"{training.global_batch_size:,} sequences of {training.seq_len:,} = {tokens} tokens "
             "a step"
+            + packed_words(training)
+            + (f"; {line}" if (line := trained_line(case)) else "")
         ),
         label=_label(plan),
         cards=_cards(plan.prediction),

@@ -1,0 +1,96 @@
+"""LoRA: narrow products beside frozen linear layers, and what frozen weights spare.
+
+Beside a frozen t x k by k x n product of j weights (three of query, key and value, two of gate and
+up, one where the engine adapts them as one), rank r each:
+
+    parameters  r (j k + n)           A: k x r of each of the j; B: r x n of all together
+    FLOPs       2 t r (j k + n)       forward, and twice that backward
+    forward     j k + 4 n + 2 j r     numbers a row, read and written: the input, the narrow output,
+                                      the wide one, and the sum of both paths
+    backward    5 j k + 2 n + 4 j r   the input and the gradient of the output for the gradients of
+                                      A and B, what is passed on, and its sum
+    saved       j r                   numbers a row: the narrow output
+
+A frozen product needs no gradient of its weight, so nothing keeps its input unless an adapter reads
+it, nor gathers it again over tensor-parallel ranks in the backward.
+
+Source: LoRA (2106.09685, section 4). Leaves out: dropout before A; the narrow output's own
+collectives, and that Megatron cuts A over the tensor-parallel ranks where B follows it (elsewhere,
+and here, it is whole on each); that an adapter's input stays in 16 bit in 8-bit training.
+"""
+
+from collections.abc import Iterable
+
+from meshplan.costmodels.elementwise import Number, maximum
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
+from meshplan.costmodels.training import Lora
+
+_FEEDS_FEED_FORWARD = ("feed_forward_norm", "activation", "feed_forward_input", "shared_input")
+_QKV = ("qkv", "q_down", "q_up", "kv_down", "kv_up")
+_FEEDS_HEAD = ("head_input",)
+
+
+def is_linear(op: Operation) -> bool:
+    """Whether it is a dense linear layer of a block: no routed expert, router or head."""
+    return isinstance(op, Matmul) and op.recipe and "moe" not in op.modules
+
+
+def is_adapted(op: Operation, lora: Lora) -> bool:
+    """Whether an adapter is trained beside it."""
+    if lora.targets == "qkv":
+        return is_linear(op) and op.name in _QKV
+    return is_linear(op) and (lora.targets == "all_linear" or "mlp" not in op.modules)
+
+
+def feeds_frozen_alone(op: Operation, lora: Lora) -> bool:
+    """Whether its output is the input of frozen products only."""
+    if isinstance(op, Communication) and op.name in _FEEDS_HEAD:
+        return True
+    fused = isinstance(op, Communication) or (isinstance(op, Pointwise) and op.kernels == 1)
+    return fused and lora.targets != "all_linear" and op.name in _FEEDS_FEED_FORWARD
+
+
+def adapter_parameters(operations: Iterable[Operation], lora: Lora) -> Number:
+    """Trained beside these operations on one rank."""
+    return sum(_width(op) * lora.rank for op in _adapted(operations, lora))
+
+
+def adapter_forward_flops(operations: Iterable[Operation], lora: Lora) -> Number:
+    """Of the narrow products; as much again for the gradients of inputs, and of A and B."""
+    return sum(2.0 * op.m * _width(op) * lora.rank for op in _adapted(operations, lora))
+
+
+def adapter_numbers(op: Matmul, lora: Lora, *, backward: bool) -> Number:
+    """Read and written for each row of the input, in one direction."""
+    if backward:
+        return 5 * op.joined * op.k + 2 * op.n + 4 * op.joined * lora.rank
+    return op.joined * op.k + 4 * op.n + 2 * op.joined * lora.rank
+
+
+def narrow_numbers(op: Matmul, lora: Lora) -> Number:
+    """Of the narrow outputs, which the gradient of B needs."""
+    return op.m * op.joined * lora.rank
+
+
+def quantised_parameters(operations: Iterable[Operation], lora: Lora) -> Number:
+    """Of the frozen weights of these operations, those that are kept in fewer bits."""
+    if lora.base_precision == "bf16":
+        return 0.0
+    return sum(op.k * op.n for op in operations if isinstance(op, Matmul) and is_linear(op))
+
+
+def largest_weight(operations: Iterable[Operation]) -> Number:
+    """Numbers of the largest of their linear layers' weights."""
+    most: Number = 0.0
+    for op in operations:
+        if isinstance(op, Matmul) and is_linear(op):
+            most = maximum(most, op.k * op.n / op.joined)
+    return most
+
+
+def _adapted(operations: Iterable[Operation], lora: Lora) -> Iterable[Matmul]:
+    return (op for op in operations if isinstance(op, Matmul) and is_adapted(op, lora))
+
+
+def _width(op: Matmul) -> Number:
+    return op.joined * op.k + op.n

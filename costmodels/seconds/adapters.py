@@ -1,0 +1,64 @@
+"""Seconds of what a frozen linear layer takes beside its product.
+
+    adapter   max(launches + bytes / (B e), FLOPs / rate): memory-bound, but for large ranks
+    unpacked  launches + (packed + 16-bit bytes of the weight) / (B e), before each product of a
+              quantised weight, forward and backward alike
+
+The letters are those of `kernels`. Leaves out: that kernels which unpack 4 bits may reach less of
+the bandwidth than others (none was measured), and LLM.int8's products in 8 bits.
+"""
+
+from collections.abc import Iterable
+
+from meshplan.costmodels.elementwise import Number, maximum
+from meshplan.costmodels.operations.adapters import (
+    adapter_forward_flops,
+    adapter_numbers,
+    is_adapted,
+    is_linear,
+)
+from meshplan.costmodels.operations.kinds import Matmul, Operation
+from meshplan.costmodels.seconds.kernels import Device, pointwise_s
+from meshplan.costmodels.training import Lora
+
+ADAPTER_KERNELS = 3
+"""Forward: two products, and the sum with the frozen one's output; twice that backward."""
+
+
+def adapter_launches(op: Matmul, lora: Lora | None, *, backward: bool) -> int:
+    """Kernels that the host issues for the adapters beside a product."""
+    if lora is None or not is_adapted(op, lora):
+        return 0
+    return ADAPTER_KERNELS * op.joined * (2 if backward else 1)
+
+
+def beside_frozen_s(
+    device: Device,
+    operations: Iterable[Operation],
+    lora: Lora,
+    packed_bytes: float,
+    *,
+    backward: bool,
+) -> Number:
+    """Seconds of one direction; `packed_bytes` of a quantised number of a weight, else 0."""
+    linear = [op for op in operations if isinstance(op, Matmul) and is_linear(op)]
+    seconds = sum(_adapter_s(device, op, lora, backward=backward) for op in linear)
+    if packed_bytes:
+        seconds = seconds + sum(_unpacked_s(device, op, packed_bytes) for op in linear)
+    return seconds
+
+
+def _unpacked_s(device: Device, op: Matmul, packed_bytes: float) -> Number:
+    moved_bytes = (packed_bytes + device.recipe.itemsize) * op.k * op.n
+    return pointwise_s(device, moved_bytes, op.joined)
+
+
+def _adapter_s(device: Device, op: Matmul, lora: Lora, *, backward: bool) -> Number:
+    if not is_adapted(op, lora):
+        return 0.0
+    numbers = op.m * adapter_numbers(op, lora, backward=backward)
+    launches = adapter_launches(op, lora, backward=backward)
+    memory_s = pointwise_s(device, device.recipe.itemsize * numbers, launches)
+    flops = adapter_forward_flops((op,), lora) * (2.0 if backward else 1.0)
+    rate = device.rate_flops_per_s(device.recipe.other_dtype(device.gpu))
+    return maximum(memory_s, flops / rate)

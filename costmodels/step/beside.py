@@ -1,0 +1,61 @@
+"""What the traffic of weights takes beside the computing of a micro-batch."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.elementwise import Number, where
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.seconds.layer import Pass, exposed_s
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.weights.offload import offloads, seen_s
+
+ZERO_2 = 2
+
+
+class Sent(NamedTuple):
+    """Seconds that the weights of one part of the model (a layer, an end) take of each micro-batch,
+    none of them hidden: gathered before the forward, gathered and scattered beside the backward,
+    copied out of a gathering's buffer, and of its gradients to the host.
+    """
+
+    forward_s: Number
+    backward_s: Number
+    unpacked_s: Number
+    gradients_s: Number
+
+
+def beside(
+    setting: Setting,
+    layout: Layout | Layouts,
+    sent: Sent,
+    forward_room_s: Number,
+    backward_room_s: Number,
+    *,
+    saved_s: Number = 0.0,
+    again: bool = False,
+    copies: Number = 0.0,
+) -> tuple[Pass, Pass]:
+    """What a micro-batch's forward and its backward show of what is `sent` of a part's weights and
+    copied to the host beside so much computing.
+
+    saved_s   one way of what the part saved to the host
+    again     gathered weights are unpacked in the backward too
+    copies    of the gradients to and from the host, on average over the micro-batches
+    """
+    unpacked_s = sent.unpacked_s if again else 0.0
+    forward, backward = Pass(pointwise_s=sent.unpacked_s), Pass(pointwise_s=unpacked_s)
+    if np.any(layout.zero_stage >= ZERO_2):
+        overlap, interference = setting.engine.overlap, setting.tuning.interference
+        hides = where(layout.zero_stage > ZERO_2, overlap.weight_gather, overlap.data_reduce)
+        seen_f = exposed_s(sent.forward_s, forward_room_s, hides, interference)
+        seen_b = exposed_s(sent.backward_s, backward_room_s, hides, interference)
+        forward, backward = replace(forward, data_s=seen_f), replace(backward, data_s=seen_b)
+    if offloads(layout):
+        away_s = seen_s(saved_s, forward_room_s + sent.unpacked_s)
+        gradients_s = copies * sent.gradients_s
+        back_s = seen_s(saved_s + gradients_s, backward_room_s + unpacked_s)
+        forward, backward = replace(forward, offload_s=away_s), replace(backward, offload_s=back_s)
+    return forward, backward

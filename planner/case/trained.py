@@ -1,0 +1,73 @@
+"""What a step trains, where that is not every weight: how much of the model, and in words."""
+
+from typing import Protocol
+
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Lora, LoraTargets, Training
+from meshplan.costmodels.units import format_count
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.schema import Cluster
+from meshplan.hardware_profiles.tunings import Tuning
+
+TARGET_WORDS: dict[LoraTargets, str] = {
+    "qkv": "query, key and value", "attention": "attention's projections",
+    "all_linear": "all linear layers",
+}  # fmt: skip
+BASE_WORDS = {
+    "bf16": "frozen weights not quantised",
+    "int8": "frozen linear layers in int8, unpacked before each product (priced as the bytes that "
+    "move)",
+    "nf4": "frozen linear layers in nf4 with double quantisation, unpacked before each product "
+    "(priced as the bytes that move)",
+}
+
+
+def optimizer_words(training: Training) -> str:
+    """The optimizer, and its states where they are not what the engine usually keeps."""
+    states = training.optimizer_states
+    return f"{training.optimizer} with {states} states" if states else training.optimizer
+
+
+def packed_words(training: Training) -> str:
+    """How a sequence is packed, "" where it is one document."""
+    mean = training.packed_mean_length
+    return f", packed of documents of {mean:,}, each attending to itself" if mean else ""
+
+
+class Job(Protocol):
+    """A question, a case or a setting: what is trained, where, and by what."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def training(self) -> Training: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def engine(self) -> Engine: ...
+
+
+def trained_parameters(job: Job) -> int:
+    """Parameters of the whole model that a step updates."""
+    if job.training.lora is None:
+        return model_parameters(job.model).total
+    alone = Layout(stages=even_stages(job.model.num_layers, 1))
+    setting = Setting(job.model, job.training, job.cluster, job.engine, Tuning())
+    return round(float(StepModel(setting, alone).rank_parameters[0].dense))
+
+
+def trained_line(job: Job) -> str:
+    """What is trained, "" where every weight is."""
+    lora = job.training.lora
+    if lora is None:
+        return ""
+    trained, whole = trained_parameters(job), model_parameters(job.model).without_mtp
+    share = f"{format_count(trained)} of {format_count(whole)} parameters, {trained / whole:.2%}"
+    return f"trained: {_words(lora)} ({share}); {BASE_WORDS[lora.base_precision]}"
+
+
+def _words(lora: Lora) -> str:
+    return f"LoRA of rank {lora.rank} beside {TARGET_WORDS[lora.targets]}"
