@@ -109,7 +109,7 @@ def ask(
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
         more.append(f"constants learnt from {_runs_of(engine)} of your own ({a.learned})")
-    _check_precision(training.precision, cluster)
+    check_precision(training.precision, cluster)
     question = Question(
         model=model,
         training=training,
@@ -282,7 +282,7 @@ def _usual_engine(cluster: Cluster) -> str:
     return "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
 
 
-def _check_precision(precision: Precision, cluster: Cluster) -> None:
+def check_precision(precision: Precision, cluster: Cluster) -> None:
     """The GPU must have a rate for every format that the recipe uses."""
     if not _has_units(precision, cluster):
         able = [name for name in RECIPES if _has_units(name, cluster)]

@@ -184,7 +184,11 @@ class SearchReport(Frozen):
 
 
 class Plan(Frozen):
-    """One answered question; `learned`: the user's own runs' constants that it was priced with."""
+    """One answered question.
+
+    learned  the user's own runs' constants that it was priced with
+    pins     what the user fixed, by axis as typed; None in plans written before 0.4
+    """
 
     meshplan: Literal[1] = 1
     model: PlanModel
@@ -198,6 +202,7 @@ class Plan(Frozen):
     reasons: tuple[str, ...] = ()
     evidence: tuple[MeasuredRun, ...] = ()
     learned: Learned | None = None
+    pins: dict[str, str] | None = None
 
     @field_validator("layout", "training")
     @classmethod
