@@ -1,14 +1,17 @@
 """`meshplan plan`: the question from the command line, the search, the answer in three steps."""
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from meshplan.planner.answer.answer import TOP, case_at, plan_of, solve
-from meshplan.planner.answer.question import Arguments, Asked, ask
-from meshplan.planner.case.plan_file import write_plan
+from meshplan.planner.answer.better_batch import better_batch
+from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
+from meshplan.planner.case.plan_file import Sizes, write_plan
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.dry_run import dry_run_line
 from meshplan.planner.report.fit import misfit_document, misfit_lines, most_asked
@@ -53,7 +56,14 @@ def plan(
     model: Annotated[
         str, typer.Argument(help="A name (`meshplan models`), a config.json, or its folder.")
     ],
-    gpus: Annotated[int, typer.Option(help="Accelerators.", min=1, rich_help_panel=JOB)],
+    gpus: Annotated[
+        str,
+        typer.Option(
+            help="Accelerators, or auto: the knee of the scaling curve.",
+            metavar="N|auto",
+            rich_help_panel=JOB,
+        ),
+    ],
     cluster: Annotated[
         str | None,
         typer.Option(help="A profile's name (`meshplan profiles`) or file.", rich_help_panel=JOB),
@@ -169,17 +179,30 @@ def plan(
     Example: meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M
     """
     given = locals()
-    names = Arguments.__dataclass_fields__.keys() - {"pins"}
+    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
     pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
-    asked = ask(Arguments(**{name: given[name] for name in names}, pins=pins))
-    beside = read_beside(compare) if compare else None
+    arguments = Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
+    sizes = None
+    if gpus == "auto":
+        ask(arguments)  # what is wrong with the question is said before any size is tried
+        beside = read_beside(compare) if compare else None
+        sizes = _sizes(arguments, price_per_gpu_hour, time_limit)
+        asked = ask(replace(arguments, gpus=sizes.knee_gpus))
+    else:
+        asked = ask(replace(arguments, gpus=_count(gpus)))
+        beside = read_beside(compare) if compare else None
     try:
         result = searched(asked, top, time_limit)
     except NoLayoutFits as error:
         _refuse(asked.question, error, as_json=as_json)
     answer = plan_of(asked, result)
-    beside_it = nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS)
-    answer = answer.model_copy(update={"evidence": beside_it})
+    answer = answer.model_copy(
+        update={
+            "evidence": nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS),
+            "better_batch": better_batch(asked.question, answer),
+            "sizes": sizes,
+        }
+    )
     if out:
         write_plan(answer, out)
     if as_json:
@@ -194,6 +217,24 @@ def plan(
         print(dry_run_line(answer), file=sys.stderr if as_json else sys.stdout)
     if out:
         print(f"wrote {out}", file=sys.stderr)
+
+
+def _count(text: str) -> int:
+    """The number of accelerators; raises `BadQuestion`."""
+    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
+        raise BadQuestion(f"--gpus {text!r} is no whole number from 1 on; write 8, or auto")
+    return int(text)
+
+
+def _sizes(arguments: Arguments, price: float | None, time_limit_s: float | None) -> Sizes:
+    """The sizes tried for `--gpus auto`, each named on stderr as it is planned."""
+    from meshplan.planner.sweep.auto import find_sizes
+
+    def told(number: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rplanning {number:,} GPUs ...", end="\r", file=sys.stderr, flush=True)
+
+    return find_sizes(arguments, price=price, time_limit_s=time_limit_s, told=told)
 
 
 def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult:

@@ -5,6 +5,7 @@
 3 maximise throughput   the best layout, the proof, the runners-up and what they lost by
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from meshplan.costmodels.units import format_bytes, format_count, format_seconds
 from meshplan.planner.answer.compare import Comparison, Row, compare, cost_per_trillion_tokens
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_file import Plan, Sizes
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.report.evidence import evidence_line
@@ -49,6 +50,8 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan) -> None:
     """The whole answer on stdout."""
     out = console()
     print_question(out, asked)
+    if plan.sizes:
+        print_sizes(out, plan.sizes)
     print_fit(out, asked.question)
     print_batch(out, asked.question, plan)
     print_best(out, result, plan)
@@ -87,6 +90,45 @@ def print_batch(out: Console, question: Question, plan: Plan) -> None:
             f"{replicas} replicas x {size} sequences x {passes} micro-batches = {batch:,}, exactly"
         )
     )
+    if better := plan.better_batch:
+        out.print(
+            indented(
+                f"{batch:,} divides badly: {better.global_batch_size:,} sequences are at least "
+                f"{better.faster_fraction:.0%} faster per sequence, "
+                f"{format_seconds(better.step_time_s)} a step with {better.label}"
+            )
+        )
+
+
+def print_sizes(out: Console, sizes: Sizes) -> None:
+    """The numbers of GPUs that were tried, and those that stand out."""
+    out.print(Text("\nHow many GPUs", style="bold"))
+    priced = all(size.cost_per_trillion_tokens is not None for size in sizes.tried)
+    table = listing("GPUs", "layout", "step", "MFU", "tokens/s", _PAID[priced], left=("layout",))
+    for size in sizes.tried:
+        paid = size.cost_per_trillion_tokens if priced else size.gpu_hours_per_trillion_tokens
+        table.add_row(
+            f"{size.gpus:,}",
+            size.label + " (not proved)" * (size.status != "OPTIMAL"),
+            format_seconds(size.step_time_s),
+            "n/a" if size.mfu is None else f"{size.mfu:.1%}",
+            format_count(float(f"{size.tokens_per_s:.3g}")),
+            "" if paid is None else format_count(float(f"{paid:.3g}")),
+        )
+    out.print(indented(table))
+    out.print(indented(bullets(list(_sizes_words(sizes)))))
+
+
+_PAID = {True: "cost of 1T tokens", False: "GPU-hours for 1T tokens"}
+
+
+def _sizes_words(sizes: Sizes) -> Iterator[str]:
+    least, knee = sizes.least_gpus, sizes.knee_gpus
+    yield f"fewest that hold a step: {least:,}"
+    if sizes.cheapest_gpus is not None:
+        yield f"cheapest of these per token: {sizes.cheapest_gpus:,}"
+    last = "; it may lie beyond this largest size" * (knee == sizes.tried[-1].gpus)
+    yield f"knee (least time x cost of these, which double): {knee:,}, planned below{last}"
 
 
 def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
