@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
-from meshplan.costmodels.units import format_bytes, format_count, format_seconds
-from meshplan.planner.answer.compare import Comparison, Row, compare, cost_per_trillion_tokens
+from meshplan.costmodels.units import format_count, format_seconds
+from meshplan.planner.answer.compare import cost_per_trillion_tokens
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import Plan, Sizes
-from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.fit import print_fit
@@ -185,35 +183,3 @@ def read_beside(config: Path) -> Reading:
         return read_config(text_of(config), str(config), None)
     except UnreadableConfig as error:
         raise BadQuestion(f"--compare {config}: {error}") from None
-
-
-def print_comparison(plan: Plan, reading: Reading, price: float | None, *, to_stderr: bool) -> None:
-    """The config that runs now beside the plan; raises `MissingFacts` and `InvalidLayout`."""
-    found = compare(plan, reading, predicted, gpu_hour_price=price)
-    out = Console(stderr=True) if to_stderr else console()
-    out.print(Text(f"\n{reading.path} beside the plan", style="bold"))
-    out.print(indented(comparison_table(found)))
-    for note in found.notes:
-        out.print(indented(Text(f"note: {note}", style="dim")))
-
-
-def comparison_table(found: Comparison) -> Table:
-    """Each quantity of both, and the change."""
-    table = listing("", "yours", "ours", "change", left=("",))
-    for row in found.rows:
-        change = "" if row.change is None else f"{row.change:+.1%}"
-        table.add_row(row.name, shown(row, row.yours), shown(row, row.ours), change)
-    return table
-
-
-def shown(row: Row, value: float | str | None) -> str:
-    """A quantity with its unit, by the suffix of its name."""
-    if value is None:
-        return "n/a"
-    if isinstance(value, str):
-        return value
-    if row.name.endswith("_s"):
-        return format_seconds(value)
-    if row.name.endswith("_bytes"):
-        return format_bytes(value)
-    return f"{value:.1%}" if row.name in ("mfu", "hfu") else f"{value:,.0f}"
