@@ -81,6 +81,7 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
         runners_up=tuple(_runner_up(best.layout, chosen, other) for other in others),
         reasons=reasons(chosen),
         learned=q.engine.learned,
+        pins={axis: pin.text for axis, pin in q.pins.axes.items()},
     )
 
 

@@ -1,131 +1,307 @@
-"""What you run now beside what we would run, in the same words and units.
+"""What you run now beside what we would run: one question, one engine, the same words and units.
 
     cost per trillion tokens = 1e12 / tokens per second and GPU / 3600 * price per GPU-hour
 
-A fact that the config leaves out is taken from the plan, so that both answer the same question;
-where the config states another batch, sequence or model, the difference is said.
+A fact that the config leaves out is taken from the question and named as assumed. Where the config
+states another batch, sequence, model, number of GPUs or engine, what is set beside it is the best
+layout of the config's own question, so that both sides do the same work (`same_question`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
-from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.units import SECONDS_PER_HOUR, TRILLION, format_bytes
-from meshplan.planner.case.plan_file import Plan, Prediction
+from meshplan.costmodels.units import SECONDS_PER_HOUR, TRILLION, format_bytes, format_seconds
+from meshplan.planner.answer.explain import (
+    PART_NAMES,
+    Priced,
+    lacking_bytes,
+    lost_by,
+    needed_of,
+    priced,
+)
+from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
-from meshplan.planner.check.check import case_of
-from meshplan.planner.check.fixes import peak_bytes
-from meshplan.planner.check.verdicts import fullest, usable_bytes
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.space.legal_layouts import MOST_MICRO_BATCH
+from meshplan.planner.space.pins import Pins, parse_pin
+
+Unit = Literal["text", "s", "bytes", "fraction", "count"]
+LEAST_SHARE = 0.001
+"""Of a step, or of a GPU's memory: smaller parts are not shown."""
+MEMORY_NAMES = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "activations": "saved activations",
+    "transient": "transient buffers",
+    "slack": "allocator slack",
+    "context": "CUDA context and libraries",
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One quantity of both layouts; the unit is in the name, None where it is not known."""
+    """One quantity of both sides; None where it is not known. `part`: of the row above that is
+    none.
+    """
 
     name: str
+    unit: Unit
     yours: float | str | None
     ours: float | str | None
+    part: bool = False
 
     @property
     def change(self) -> float | None:
-        """ours / yours - 1, None for text and unknowns."""
-        if not isinstance(self.yours, float) or not isinstance(self.ours, float) or not self.yours:
+        """ours / yours - 1; None for text, unknowns and parts, some of which are nothing."""
+        if self.part or not isinstance(self.yours, float) or not isinstance(self.ours, float):
             return None
-        return self.ours / self.yours - 1
+        return self.ours / self.yours - 1 if self.yours else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yours:
+    """A config as a case of the question; `assumed`: what it does not say, in words."""
+
+    path: str
+    case: Case
+    assumed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The rows, and where the two are not the same question."""
+    """Both sides.
 
+    question     what both answer      assumed  what the config does not say
+    differences  where the sides are not the same question: empty unless a caller wants it so
+    verdict      how much longer the slower side takes, and by what
+    """
+
+    question: str
     rows: tuple[Row, ...]
+    assumed: tuple[str, ...]
+    differences: tuple[str, ...]
+    verdict: str
     notes: tuple[str, ...]
 
 
-def compare(
-    plan: Plan,
-    reading: Reading,
-    price: Callable[[Case], Prediction],
-    *,
-    given: Settings | None = None,
-    gpu_hour_price: float | None = None,
-) -> Comparison:
-    """The config `reading` beside `plan`, both priced now by `price`.
+def yours_of(question: Question, cluster_name: str, reading: Reading) -> Yours:
+    """The config on the question's cluster, what it leaves out taken from the question.
 
-    `gpu_hour_price` in any currency; without it the cost is None. Raises `InvalidLayout`,
-    `MissingFacts` and the loaders' errors when the config cannot be priced.
+    Raises `InvalidLayout`, `MissingFacts` and the loaders' errors when it cannot be priced.
     """
-    ours = case_of(plan)
-    yours = resolve(reading, given or Settings(), _facts_of(plan), model=_model_of(plan))
-    check_case(yours)
+    q, stated = question, set(reading.facts)
+    given = {"seq_len", "global_batch_size", "precision", "optimizer"} - stated
+    near = Settings(
+        cluster=cluster_name,
+        gpus=q.gpus,
+        seq_len=q.training.seq_len,
+        global_batch_size=q.training.global_batch_size,
+        micro_batch_size=None if stated & BATCH == {"num_micro_batches"} else 1,
+        precision=q.training.precision,
+    )
+    case = resolve(reading, Settings(), near, model=q.model)
+    training = replace(case.training, expert_imbalance=q.training.expert_imbalance)
+    if "optimizer" in given:
+        training = replace(training, optimizer=q.training.optimizer)
+    engine = q.engine if q.engine.name == case.engine.name else case.engine
+    case = replace(case, training=training, cluster=q.cluster, engine=engine)
+    check_case(case)
+    return Yours(path=reading.path, case=case, assumed=tuple(_assumed(case, reading)))
+
+
+BATCH = {"global_batch_size", "micro_batch_size", "num_micro_batches"}
+
+
+def _assumed(case: Case, reading: Reading) -> Iterator[str]:
+    """What the config does not say and was taken from the question, in words."""
+    stated, training = set(reading.facts), case.training
+    if "model" not in stated and reading.model_config is None:
+        yield f"the model {case.model.name}"
+    if not stated & {"gpus", "data_parallel"}:
+        yield f"{case.layout.world_size:,} GPUs"
+    if "seq_len" not in stated:
+        yield f"sequences of {training.seq_len:,} tokens"
+    batch = stated & BATCH
+    if "global_batch_size" not in batch and len(batch) < 2:
+        yield f"{training.global_batch_size:,} sequences a step"
+    if "micro_batch_size" not in batch and len(batch) < 2:
+        size = case.layout.micro_batch_size
+        yield f"micro-batches of {size} sequence{'s' * (size > 1)}"
+    if "precision" not in stated:
+        yield training.precision
+    if "optimizer" not in stated:
+        yield training.optimizer
+
+
+def same_question(question: Question, yours: Case) -> Question:
+    """The question of the config: `question` itself where the config asks no other."""
+    if not why_not_the_plan(question, yours):
+        return question
+    pins, size = question.pins, yours.layout.micro_batch_size
+    if _outside(question, yours):
+        sizes = ",".join(str(2**i) for i in range(MOST_MICRO_BATCH.bit_length()))
+        pins = Pins(
+            {**pins.axes, "micro_batch_size": parse_pin("micro_batch_size", f"{sizes},{size}")}
+        )
+    return replace(
+        question,
+        model=question.model if _same_model(question.model, yours.model) else yours.model,
+        training=yours.training,
+        gpus=yours.layout.world_size,
+        engine=yours.engine,
+        pins=pins,
+    )
+
+
+def why_not_the_plan(question: Question, yours: Case) -> str:
+    """Why the answer to `question` is not what to set beside the config; empty where it is."""
+    said = list(differences(question, yours))
+    if _outside(question, yours):
+        size = yours.layout.micro_batch_size
+        said.append(f"your config has micro-batches of {size}, which are searched only if pinned")
+    return "; ".join(said)
+
+
+def _outside(question: Question, yours: Case) -> bool:
+    """Whether the search would not look at the config's micro-batch, though no pin forbids it."""
+    size = yours.layout.micro_batch_size
+    usual = size & (size - 1) == 0 and size <= MOST_MICRO_BATCH
+    return not usual and "micro_batch_size" not in question.pins.axes
+
+
+def differences(question: Question, yours: Case) -> Iterator[str]:
+    """Where the config asks something else than the question, in words."""
+    if question.gpus != yours.layout.world_size:
+        yield f"your config runs on {yours.layout.world_size:,} GPUs, not {question.gpus:,}"
+    for field in fields(question.training):
+        old, new = getattr(yours.training, field.name), getattr(question.training, field.name)
+        if old != new:
+            yield f"your config has {TRAINING.get(field.name, field.name)} {old}, not {new}"
+    if yours.engine.name != question.engine.name:
+        yield f"your config runs on {yours.engine.name}, not {question.engine.name}"
+    if not _same_model(question.model, yours.model):
+        yield f"your config trains {yours.model.name}, not {question.model.name}"
+
+
+TRAINING = {
+    "seq_len": "sequences of",
+    "global_batch_size": "a batch of",
+    "precision": "precision",
+    "optimizer": "the optimizer",
+}
+
+
+def _same_model(one: Model, other: Model) -> bool:
+    return (one.hidden, one.pattern) == (other.hidden, other.pattern)
+
+
+def compare(
+    yours: Yours,
+    ours: Case,
+    *,
+    gpu_hour_price: float | None = None,
+    differs: tuple[str, ...] = (),
+    searched: bool = True,
+) -> Comparison:
+    """The config beside the layout `ours`, both priced now. `differs`: what the caller knows to be
+    another question on the two sides. `searched`: ours is the best of a space. Without a price the
+    cost is left out.
+    """
+    sides = priced(yours.case), priced(ours)
     rate = gpu_hour_price if gpu_hour_price is not None else ours.cluster.gpu_hour_price
-    priced = [price(case) for case in (yours, ours)]
-    columns = [_quantities(*pair, rate) for pair in zip((yours, ours), priced, strict=True)]
-    rows = tuple(Row(name, columns[0][name], columns[1][name]) for name in columns[1])
-    return Comparison(rows, (*_misfit(yours, priced[0]), *_differences(yours, ours), *yours.notes))
+    return Comparison(
+        question=_question_line(yours.case),
+        rows=tuple(_rows(*sides, rate)),
+        assumed=yours.assumed,
+        differences=differs,
+        verdict="" if differs else _verdict(*sides, searched=searched),
+        notes=(*_misfit(sides[0]), *yours.case.notes),
+    )
 
 
-def _misfit(yours: Case, now: Prediction) -> tuple[str, ...]:
-    """That what runs now is not predicted to fit: its step time is then a wish."""
-    rank, memory = fullest(now)
-    over = peak_bytes(memory) - usable_bytes(yours.cluster)
+def _question_line(case: Case) -> str:
+    training = case.training
     return (
-        (f"your config does not fit: rank {rank} lacks {format_bytes(over)}",) if over > 0 else ()
+        f"{case.model.name} on {case.layout.world_size:,} x {case.cluster.gpu.title}, "
+        f"{training.global_batch_size:,} sequences of {training.seq_len:,} tokens a step, "
+        f"{training.precision}, {training.optimizer}, {case.engine.name}"
     )
 
 
-def _model_of(plan: Plan) -> Model:
-    return model_from_config(plan.model.config, plan.model.name)
+def _misfit(yours: Priced) -> tuple[str, ...]:
+    """That what runs now is not predicted to fit: its step time is then a wish."""
+    over = lacking_bytes(yours.prediction)
+    if over <= 0:
+        return ()
+    said = f"your config is predicted not to fit, its fullest rank lacks {format_bytes(over)}"
+    return (f"{said}: its step is what it would take on a GPU with the memory",)
 
 
-def _facts_of(plan: Plan) -> Settings:
-    return Settings(
-        cluster=plan.cluster.name,
-        gpus=plan.cluster.gpus,
-        seq_len=plan.training.seq_len,
-        global_batch_size=plan.training.global_batch_size,
-        micro_batch_size=1,
-        precision=plan.training.precision,
+def _verdict(yours: Priced, ours: Priced, *, searched: bool) -> str:
+    """How much longer the slower side takes, and the parts that it loses most by."""
+    old, new = yours.prediction.step_time_s, ours.prediction.step_time_s
+    if abs(old / new - 1) < 5e-4:
+        return "both take the same time"
+    slower, faster, who = (yours, ours, "yours") if old > new else (ours, yours, "ours")
+    lost = [(n, s) for n, s in lost_by(faster.parts, slower.parts).items() if s > 0][:3]
+    told = ", ".join(f"{PART_NAMES[name]} +{format_seconds(seconds)}" for name, seconds in lost)
+    why = ""
+    if who == "ours" and searched:
+        fits = lacking_bytes(yours.prediction) <= 0
+        why = ", for your layout is outside the space that is searched" if fits else ", but fits"
+    return f"{who} takes {max(old, new) / min(old, new):.2f} x as long{why}; most by {told}"
+
+
+def _rows(yours: Priced, ours: Priced, rate: float | None) -> Iterator[Row]:
+    """The quantities of both, in the order in which they are shown."""
+    sides = (yours, ours)
+
+    def row(name: str, unit: Unit, *values: float | str | None, part: bool = False) -> Row:
+        return Row(name=name, unit=unit, yours=values[0], ours=values[1], part=part)
+
+    yield row("layout", "text", *(side.case.layout.label for side in sides))
+    yield row("GPUs", "count", *(float(side.case.layout.world_size) for side in sides))
+    yield row("step", "s", *(side.prediction.step_time_s for side in sides))
+    yield row("in 8 of 10 runs", "text", *map(_interval, sides), part=True)
+    parts = [dict(side.parts.items()) for side in sides]
+    for name, words in PART_NAMES.items():
+        pair = [max(each[name], 0.0) for each in parts]  # rounding leaves less than nothing
+        least = LEAST_SHARE * min(side.prediction.step_time_s for side in sides)
+        if max(pair) >= least:
+            yield row(words, "s", *pair, part=True)
+    yield row("tokens/s per GPU", "count", *(s.prediction.tokens_per_s_per_gpu for s in sides))
+    yield row("MFU", "fraction", *(side.prediction.mfu for side in sides))
+    memory, whole = [_fullest(side) for side in sides], ours.prediction.gpu_memory_bytes
+    yield row("memory of the fullest rank", "bytes", *map(needed_of, memory))
+    for name, words in MEMORY_NAMES.items():
+        pair = [float(getattr(each, name)) for each in memory]
+        if max(pair) >= LEAST_SHARE * whole:
+            yield row(words, "bytes", *pair, part=True)
+    left = (
+        s.prediction.gpu_memory_bytes - needed_of(m) for s, m in zip(sides, memory, strict=True)
     )
+    yield row("left free of a GPU", "bytes", *left)
+    if rate is not None:
+        costs = (cost_per_trillion_tokens(s.prediction.tokens_per_s_per_gpu, rate) for s in sides)
+        yield row("cost of 1T tokens", "count", *costs)
+
+
+def _fullest(side: Priced) -> StageMemory:
+    return max(side.prediction.memory, key=needed_of)
+
+
+def _interval(side: Priced) -> str | None:
+    low, high = side.prediction.step_time_low_s, side.prediction.step_time_high_s
+    if low is None or high is None:
+        return None
+    return f"{format_seconds(low)} to {format_seconds(high)}"
 
 
 def cost_per_trillion_tokens(tokens_per_s_per_gpu: float, gpu_hour_price: float) -> float:
     """In the currency of `gpu_hour_price`; it does not depend on the number of GPUs."""
     return TRILLION / tokens_per_s_per_gpu / SECONDS_PER_HOUR * gpu_hour_price
-
-
-def _quantities(case: Case, now: Prediction, rate: float | None) -> dict[str, float | str | None]:
-    """The column of one layout, in the order in which the rows are shown."""
-    cost = None if rate is None else cost_per_trillion_tokens(now.tokens_per_s_per_gpu, rate)
-    peak = peak_bytes(fullest(now)[1])
-    return {
-        "layout": case.layout.label,
-        "gpus": float(case.layout.world_size),
-        "step_time_s": now.step_time_s,
-        "compute_s": now.compute_s,
-        "exposed_comm_s": now.exposed_comm_s,
-        "bubble_s": max(now.bubble_s, 0.0),  # of one rank, rounding leaves less than nothing
-        "optimizer_s": now.optimizer_s,
-        "tokens_per_s_per_gpu": now.tokens_per_s_per_gpu,
-        "mfu": now.mfu,
-        "hfu": now.hfu,
-        "peak_bytes": peak,
-        "margin_bytes": usable_bytes(case.cluster) - peak,
-        "cost_per_trillion_tokens": cost,
-    }
-
-
-def _differences(yours: Case, ours: Case) -> tuple[str, ...]:
-    gpus = (yours.layout.world_size, ours.layout.world_size)
-    found = [f"gpus: your config runs on {gpus[0]}, the plan on {gpus[1]}"] * (gpus[0] != gpus[1])
-    found += [
-        f"{field.name}: your config says {old}, the plan {new}"
-        for field in fields(ours.training)
-        if (old := getattr(yours.training, field.name))
-        != (new := getattr(ours.training, field.name))
-    ]
-    same = (yours.model.hidden, yours.model.pattern) == (ours.model.hidden, ours.model.pattern)
-    return tuple(found if same else [*found, f"model: {yours.model.name}, not {ours.model.name}"])

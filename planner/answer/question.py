@@ -129,6 +129,7 @@ def ask(
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
         more.append(f"constants learnt from {_runs_of(engine)} of your own ({a.learned})")
+<<<<<<< HEAD
     _check_precision(training.precision, cluster)
     if lora := _lora(a, engine, more):
         training = replace(training, lora=lora)
@@ -139,6 +140,9 @@ def ask(
         mean = parse_length(a.packed_mean_length, "--packed-mean-length")
         training = replace(training, packed_mean_length=mean)
         check_packed(training, engine)
+=======
+    check_precision(training.precision, cluster)
+>>>>>>> whatif
     question = Question(
         model=model,
         training=training,
@@ -344,7 +348,7 @@ def _usual_engine(cluster: Cluster) -> str:
     return "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
 
 
-def _check_precision(precision: Precision, cluster: Cluster) -> None:
+def check_precision(precision: Precision, cluster: Cluster) -> None:
     """The GPU must have a rate for every format that the recipe uses."""
     if not _has_units(precision, cluster):
         able = [name for name in RECIPES if _has_units(name, cluster)]

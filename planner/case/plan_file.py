@@ -188,8 +188,53 @@ class SearchReport(Frozen):
     dropped: dict[str, int] = {}
 
 
+class BetterBatch(Frozen):
+    """A neighbour of a batch that divides badly (`planner.answer.better_batch`).
+
+    step_time_s      of the best layout that was found for it, which is not proved the best
+    faster_fraction  per sequence, at least
+    """
+
+    global_batch_size: int
+    step_time_s: float
+    label: str
+    faster_fraction: float
+
+
+class Size(Frozen):
+    """The proved plan of one number of GPUs; the cost in the currency of the price."""
+
+    gpus: int
+    status: Literal["OPTIMAL", "FEASIBLE"]
+    label: str
+    step_time_s: float
+    mfu: float | None
+    tokens_per_s: float
+    gpu_hours_per_trillion_tokens: float
+    cost_per_trillion_tokens: float | None
+
+
+class Sizes(Frozen):
+    """The numbers of GPUs that were tried for `--gpus auto` (`planner.sweep.auto`).
+
+    least_gpus  the fewest that hold a step    knee_gpus  least time x cost: what was chosen
+    cheapest_gpus  least cost of a token; None where no price is known
+    """
+
+    least_gpus: int
+    cheapest_gpus: int | None
+    knee_gpus: int
+    tried: tuple[Size, ...]
+
+
 class Plan(Frozen):
-    """One answered question; `learned`: the user's own runs' constants that it was priced with."""
+    """One answered question.
+
+    learned  the user's own runs' constants that it was priced with
+    pins     what the user fixed, by axis as typed; None in plans written before 0.4
+    sizes    the numbers of GPUs tried, where the question left theirs open
+    better_batch  a neighbour of the batch that is faster per sequence, where one was found
+    """
 
     meshplan: Literal[1] = 1
     model: PlanModel
@@ -203,6 +248,9 @@ class Plan(Frozen):
     reasons: tuple[str, ...] = ()
     evidence: tuple[MeasuredRun, ...] = ()
     learned: Learned | None = None
+    pins: dict[str, str] | None = None
+    sizes: Sizes | None = None
+    better_batch: BetterBatch | None = None
 
     @field_validator("layout", "training")
     @classmethod

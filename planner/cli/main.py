@@ -33,6 +33,11 @@ COMMANDS = {
     "sweep": Command(
         "meshplan.planner.cli.sweep:sweep", "Plan", "Plan every combination of sizes and clusters."
     ),
+    "what-if": Command(
+        "meshplan.planner.cli.what_if:what_if",
+        "Plan",
+        "Ask a plan's question with figures changed.",
+    ),
     "explain": Command(
         "meshplan.planner.cli.explain:explain", "Plan", "Show why a plan is what it is."
     ),

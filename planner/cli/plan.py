@@ -1,19 +1,31 @@
 """`meshplan plan`: the question from the command line, the search, the answer in three steps."""
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from meshplan.planner.answer.answer import TOP, case_at, plan_of, solve
-from meshplan.planner.answer.question import Arguments, Asked, ask
-from meshplan.planner.case.plan_file import write_plan
+from meshplan.planner.answer.better_batch import better_batch
+from meshplan.planner.answer.compare import (
+    Comparison,
+    Yours,
+    same_question,
+    why_not_the_plan,
+    yours_of,
+)
+from meshplan.planner.answer.compare import compare as compare_sides
+from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
+from meshplan.planner.case.plan_file import Plan, Sizes, write_plan
 from meshplan.planner.cli.progress import SearchLine
+from meshplan.planner.report.comparison import comparison_document, print_comparison
 from meshplan.planner.report.dry_run import dry_run_line
 from meshplan.planner.report.fit import misfit_document, misfit_lines, most_asked
-from meshplan.planner.report.output import print_json
-from meshplan.planner.report.plan import print_answer, print_comparison, print_cost, read_beside
+from meshplan.planner.report.output import console, print_json
+from meshplan.planner.report.plan import print_answer, print_cost, read_beside
 from meshplan.planner.runs.evidence import nearest_runs
 from meshplan.planner.search.footprint import explain as explain_misfit
 from meshplan.planner.search.priced_space import Question
@@ -53,7 +65,14 @@ def plan(
     model: Annotated[
         str, typer.Argument(help="A name (`meshplan models`), a config.json, or its folder.")
     ],
-    gpus: Annotated[int, typer.Option(help="Accelerators.", min=1, rich_help_panel=JOB)],
+    gpus: Annotated[
+        str,
+        typer.Option(
+            help="Accelerators, or auto: the knee of the scaling curve.",
+            metavar="N|auto",
+            rich_help_panel=JOB,
+        ),
+    ],
     cluster: Annotated[
         str | None,
         typer.Option(help="A profile's name (`meshplan profiles`) or file.", rich_help_panel=JOB),
@@ -172,7 +191,10 @@ def plan(
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(help="A framework's config, to set beside the plan.", rich_help_panel=OUTPUT),
+        typer.Option(
+            help="A framework's config, to set beside the best layout of its question.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -192,31 +214,88 @@ def plan(
     Example: meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M
     """
     given = locals()
-    names = Arguments.__dataclass_fields__.keys() - {"pins"}
+    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
     pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
-    asked = ask(Arguments(**{name: given[name] for name in names}, pins=pins))
+    arguments = Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
     beside = read_beside(compare) if compare else None
+    taken = beside is not None and engine is None and learned is None
+    if beside and taken:
+        arguments = replace(arguments, engine=beside.engine)
+    sizes = None
+    if gpus == "auto":
+        ask(arguments)  # what is wrong with the question is said before any size is tried
+        sizes = _sizes(arguments, price_per_gpu_hour, time_limit)
+        number = sizes.knee_gpus
+    else:
+        number = _count(gpus)
+    asked = ask(replace(arguments, gpus=number))
+    if taken:
+        note = f"engine {asked.question.engine.name}, that of {compare} (--engine chooses another)"
+        asked = replace(asked, notes=(*asked.notes, note))
+    yours = yours_of(asked.question, asked.cluster_name, beside) if beside else None
     try:
         result = searched(asked, top, time_limit)
     except NoLayoutFits as error:
         _refuse(asked.question, error, as_json=as_json)
     answer = plan_of(asked, result)
-    beside_it = nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS)
-    answer = answer.model_copy(update={"evidence": beside_it})
+    answer = answer.model_copy(
+        update={
+            "evidence": nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS),
+            "better_batch": better_batch(asked.question, answer),
+            "sizes": sizes,
+        }
+    )
     if out:
         write_plan(answer, out)
+    found = compared(asked, answer, yours, price_per_gpu_hour) if yours else None
     if as_json:
-        print_json(answer.model_dump(mode="json"))
+        added = {"comparison": comparison_document(str(compare), found)} if found else {}
+        print_json({**answer.model_dump(mode="json"), **added})
     else:
         print_answer(asked, result, answer)
     if price_per_gpu_hour is not None and not as_json:
         print_cost(answer, price_per_gpu_hour)
-    if beside:
-        print_comparison(answer, beside, price_per_gpu_hour, to_stderr=as_json)
+    if found and not as_json:
+        print_comparison(console(), str(compare), found)
     if dry_run:
         print(dry_run_line(answer), file=sys.stderr if as_json else sys.stdout)
     if out:
         print(f"wrote {out}", file=sys.stderr)
+
+
+def compared(asked: Asked, answer: Plan, yours: Yours, price: float | None) -> Comparison:
+    """The config beside the best layout of its own question: the plan, unless it asks another."""
+    own = same_question(asked.question, yours.case)
+    if own is asked.question:
+        return compare_sides(yours, case_at(own, answer.layout), gpu_hour_price=price)
+    said = why_not_the_plan(asked.question, yours.case)
+    try:
+        best = solve(own, 1).solutions[0].layout
+    except NoLayoutFits:
+        raise NoLayoutFits(
+            f"--compare {yours.path}: no layout fits for its question ({said})"
+        ) from None
+    found = compare_sides(yours, case_at(own, best), gpu_hour_price=price)
+    note = f"{said}: so ours is the best layout of its question, not the plan above"
+    return replace(found, notes=(note, *found.notes))
+
+
+def _count(text: str) -> int:
+    """The number of accelerators; raises `BadQuestion`."""
+    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < 1:
+        raise BadQuestion(f"--gpus {text!r} is no whole number from 1 on; write 8, or auto")
+    return int(text)
+
+
+def _sizes(arguments: Arguments, price: float | None, time_limit_s: float | None) -> Sizes:
+    """The sizes tried for `--gpus auto`, each named on stderr as it is planned."""
+    from meshplan.planner.sweep.auto import find_sizes
+
+    def told(number: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rplanning {number:,} GPUs ...", end="\r", file=sys.stderr, flush=True)
+
+    return find_sizes(arguments, price=price, time_limit_s=time_limit_s, told=told)
 
 
 def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult:

@@ -125,9 +125,9 @@ def sweep(
     )
     terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)
     prices = _prices(price_per_gpu_hour, len(axes.clusters))
-    _check_outputs(csv, json_out, plot)
+    check_outputs(csv, json_out, plot)
     cells = cells_of(axes, Fixed(precision=precision, optimizer=optimizer))
-    found = _answered(cells, Cache(cache), jobs or num_cores(), time_limit)
+    found = answered(cells, Cache(cache), jobs or num_cores(), time_limit)
     done = outcome(cells, found, terms, prices)
     _write(done, _notes(cells), csv, json_out, plot)
     _end(found, cache)
@@ -223,7 +223,7 @@ def _prices(text: str | None, num_clusters: int) -> tuple[float | None, ...]:
     return tuple(prices * num_clusters if len(prices) == 1 else prices)
 
 
-def _check_outputs(csv: Path | None, json_out: Path | None, plot: Path | None) -> None:
+def check_outputs(csv: Path | None, json_out: Path | None, plot: Path | None) -> None:
     """Refuse before the work what could not be written after it; raises `CannotWrite`."""
     if plot is not None:
         from meshplan.planner.sweep.plot import check_plot
@@ -244,7 +244,7 @@ def _notes(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _answered(
+def answered(
     cells: Sequence[Cell], cache: Cache, jobs: int, time_limit_s: float | None
 ) -> list[Answer | None]:
     """The answers, with a bar on a terminal."""

@@ -5,19 +5,18 @@
 3 maximise throughput   the best layout, the proof, the runners-up and what they lost by
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
-from meshplan.costmodels.units import format_bytes, format_count, format_seconds
-from meshplan.planner.answer.compare import Comparison, Row, compare, cost_per_trillion_tokens
+from meshplan.costmodels.units import format_count, format_seconds
+from meshplan.planner.answer.compare import cost_per_trillion_tokens
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.predict import predicted
+from meshplan.planner.case.plan_file import Plan, Sizes
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.case.trained import optimizer_words, packed_words, trained_line
 from meshplan.planner.report.evidence import evidence_line
@@ -50,6 +49,8 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan) -> None:
     """The whole answer on stdout."""
     out = console()
     print_question(out, asked)
+    if plan.sizes:
+        print_sizes(out, plan.sizes)
     print_fit(out, asked.question)
     print_batch(out, asked.question, plan)
     print_best(out, result, plan)
@@ -92,6 +93,45 @@ def print_batch(out: Console, question: Question, plan: Plan) -> None:
             f"{replicas} replicas x {size} sequences x {passes} micro-batches = {batch:,}, exactly"
         )
     )
+    if better := plan.better_batch:
+        out.print(
+            indented(
+                f"{batch:,} divides badly: {better.global_batch_size:,} sequences are at least "
+                f"{better.faster_fraction:.0%} faster per sequence, "
+                f"{format_seconds(better.step_time_s)} a step with {better.label}"
+            )
+        )
+
+
+def print_sizes(out: Console, sizes: Sizes) -> None:
+    """The numbers of GPUs that were tried, and those that stand out."""
+    out.print(Text("\nHow many GPUs", style="bold"))
+    priced = all(size.cost_per_trillion_tokens is not None for size in sizes.tried)
+    table = listing("GPUs", "layout", "step", "MFU", "tokens/s", _PAID[priced], left=("layout",))
+    for size in sizes.tried:
+        paid = size.cost_per_trillion_tokens if priced else size.gpu_hours_per_trillion_tokens
+        table.add_row(
+            f"{size.gpus:,}",
+            size.label + " (not proved)" * (size.status != "OPTIMAL"),
+            format_seconds(size.step_time_s),
+            "n/a" if size.mfu is None else f"{size.mfu:.1%}",
+            format_count(float(f"{size.tokens_per_s:.3g}")),
+            "" if paid is None else format_count(float(f"{paid:.3g}")),
+        )
+    out.print(indented(table))
+    out.print(indented(bullets(list(_sizes_words(sizes)))))
+
+
+_PAID = {True: "cost of 1T tokens", False: "GPU-hours for 1T tokens"}
+
+
+def _sizes_words(sizes: Sizes) -> Iterator[str]:
+    least, knee = sizes.least_gpus, sizes.knee_gpus
+    yield f"fewest that hold a step: {least:,}"
+    if sizes.cheapest_gpus is not None:
+        yield f"cheapest of these per token: {sizes.cheapest_gpus:,}"
+    last = "; it may lie beyond this largest size" * (knee == sizes.tried[-1].gpus)
+    yield f"knee (least time x cost of these, which double): {knee:,}, planned below{last}"
 
 
 def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
@@ -148,35 +188,3 @@ def read_beside(config: Path) -> Reading:
         return read_config(text_of(config), str(config), None)
     except UnreadableConfig as error:
         raise BadQuestion(f"--compare {config}: {error}") from None
-
-
-def print_comparison(plan: Plan, reading: Reading, price: float | None, *, to_stderr: bool) -> None:
-    """Print the current config beside the plan; raises `MissingFacts` and `InvalidLayout`."""
-    found = compare(plan, reading, predicted, gpu_hour_price=price)
-    out = Console(stderr=True) if to_stderr else console()
-    out.print(Text(f"\n{reading.path} beside the plan", style="bold"))
-    out.print(indented(comparison_table(found)))
-    for note in found.notes:
-        out.print(indented(Text(f"note: {note}", style="dim")))
-
-
-def comparison_table(found: Comparison) -> Table:
-    """Each quantity of both, and the change."""
-    table = listing("", "yours", "ours", "change", left=("",))
-    for row in found.rows:
-        change = "" if row.change is None else f"{row.change:+.1%}"
-        table.add_row(row.name, shown(row, row.yours), shown(row, row.ours), change)
-    return table
-
-
-def shown(row: Row, value: float | str | None) -> str:
-    """A quantity with its unit, by the suffix of its name."""
-    if value is None:
-        return "n/a"
-    if isinstance(value, str):
-        return value
-    if row.name.endswith("_s"):
-        return format_seconds(value)
-    if row.name.endswith("_bytes"):
-        return format_bytes(value)
-    return f"{value:.1%}" if row.name in ("mfu", "hfu") else f"{value:,.0f}"

@@ -43,7 +43,6 @@ def check_plot(path: Path) -> None:
 def draw(sweep: Sweep, path: Path) -> None:
     """Write the picture to `path`; raises `NoPlot` and `CannotWrite`."""
     check_plot(path)
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     lines = sweep.lines
@@ -56,10 +55,17 @@ def draw(sweep: Sweep, path: Path) -> None:
     _heatmap(figure.add_subplot(grid[0, :]), lines, sizes, names)
     _scaling(figure.add_subplot(grid[1, 0]), lines, sizes, names)
     _costs(figure.add_subplot(grid[1, 1]), sweep, names)
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a finished figure to `path`; raises `CannotWrite`."""
+    from matplotlib import rc_context
+
     picture = io.BytesIO()
     kind = path.suffix.lower()[1:]
     undated = {"Date": None} if kind == "svg" else {}
-    # text stays text, to be searched and copied; the same sweep gives the same bytes
+    # text stays text, to be searched and copied; the same figures give the same bytes
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "meshplan"}):
         figure.savefig(picture, format=kind, dpi=130, metadata=undated)
     write_text(path, picture.getvalue())

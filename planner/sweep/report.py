@@ -126,17 +126,17 @@ def _values(row: Row, columns: Sequence[str]) -> list[str]:
     shown = {
         "step": format_seconds(plan.prediction.step_time_s),
         "MFU": "n/a" if mfu is None else f"{mfu:.1%}",
-        "tokens/s": _short(cost.tokens_per_s),
+        "tokens/s": short_count(cost.tokens_per_s),
         "goodput": "" if cost.goodput is None else f"{cost.goodput:.1%}",
         "days": days_text(cost),
-        "GPU-hours": "" if cost.gpu_hours is None else _short(cost.gpu_hours),
-        "cost": "" if cost.cost is None else _short(cost.cost),
+        "GPU-hours": "" if cost.gpu_hours is None else short_count(cost.gpu_hours),
+        "cost": "" if cost.cost is None else short_count(cost.cost),
     }
     return [shown[name] for name in columns]
 
 
-def _short(value: float) -> str:
-    """Three digits of `value`."""
+def short_count(value: float) -> str:
+    """`value` with three digits."""
     return format_count(float(f"{value:.3g}"))
 
 
@@ -186,10 +186,10 @@ def _paid(cost: RunCost) -> str:
     if cost.cost is not None:
         return f"{days_text(cost)} days, {cost.cost:,.0f}"
     if cost.gpu_hours is not None:
-        return f"{days_text(cost)} days, {_short(cost.gpu_hours)} GPU-hours"
+        return f"{days_text(cost)} days, {short_count(cost.gpu_hours)} GPU-hours"
     if cost.cost_per_trillion_tokens is not None:
         return f"{cost.cost_per_trillion_tokens:,.0f} for 1T tokens"
-    return f"{_short(cost.gpu_hours_per_trillion_tokens)} GPU-hours for 1T tokens"
+    return f"{short_count(cost.gpu_hours_per_trillion_tokens)} GPU-hours for 1T tokens"
 
 
 def _front(line: Sequence[Row]) -> list[RunCost]:

@@ -14,17 +14,16 @@ from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load import cluster_names
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.answer.answer import TOP, plan_of, solve
-from meshplan.planner.answer.compare import Row, compare
+from meshplan.planner.answer.compare import Row, compare, differences, yours_of
 from meshplan.planner.answer.explain import PART_NAMES, Priced, lacking_bytes, priced
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Asked, BadQuestion, ask
 from meshplan.planner.case.limits import check_braces
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, said
-from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
+from meshplan.planner.report.comparison import difference, shown
 from meshplan.planner.report.fit import misfit_lines, most_asked
-from meshplan.planner.report.plan import shown
 from meshplan.planner.report.tables import (
     CATEGORIES,
     fits_line,
@@ -200,21 +199,23 @@ def compare_document(request: CompareRequest) -> dict[str, Any]:
     from meshplan.executor.frameworks import read_config
 
     asked = question_of(request.job)
-    plan = _plan(asked, priced(case_of_choice(asked, request.choice)))
-    found = compare(plan, read_config(request.text, request.name, None), predicted)
+    reading = read_config(request.text, request.name, None)
+    yours = yours_of(asked.question, asked.cluster_name, reading)
+    differs = tuple(differences(asked.question, yours.case))
+    found = compare(yours, case_of_choice(asked, request.choice), differs=differs, searched=False)
+    assumed = f"assumed, as the config does not say it: {', '.join(found.assumed)}"
+    lines = [found.verdict, assumed * bool(found.assumed), *found.differences, *found.notes]
     return {
         "name": request.name,
-        "rows": [_compared(row) for row in found.rows if row.yours is not None],
-        "notes": list(found.notes),
+        "rows": [_compared(row) for row in found.rows],
+        "notes": [line for line in lines if line],
     }
 
 
 def _compared(row: Row) -> dict[str, str]:
-    change = "" if row.change is None else f"{row.change:+.1%}"
-    name = row.name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
     return {
-        "name": name,
+        "name": row.name,
         "yours": shown(row, row.yours),
         "ours": shown(row, row.ours),
-        "change": change,
+        "change": difference(row),
     }

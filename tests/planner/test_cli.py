@@ -262,14 +262,16 @@ def test_odd_model_names(text: str) -> None:
 
 
 def test_compare_sets_a_config_beside_the_plan() -> None:
-    """`--compare` shows what runs now beside the plan, and where the questions differ."""
+    """`--compare` shows what runs now beside the best of its question, on its own engine."""
     config = Path(__file__).parent.parent / "data/framework_configs/torchtitan/llama3_70b.toml"
     result = run("plan", "llama-3.1-70b", "--gpus", "256", "--cluster", "dgx-h100", "--seq-len",
                  "8192", "--global-batch", "256", "--tp", "8", "--pp", "1", "--top", "1",
                  "--compare", str(config), "--price-per-gpu-hour", "2")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "beside the plan" in result.stdout
-    assert "cost_per_trillion_tokens" in result.stdout
+    assert "beside the best layout" in result.stdout
+    assert "cost of 1T tokens" in result.stdout
+    assert "assumed, as the config does not say it: 256 GPUs" in result.stdout
+    assert f"engine torchtitan, that of {config}" in " ".join(result.stdout.split())
     assert "at 2 per GPU-hour" in result.stdout
 
 

@@ -1,19 +1,38 @@
 """What you run now beside what we would run: the same quantities, the same question."""
 
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
-from random_plans import plan_of
+from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import read_config
-from meshplan.planner.answer.compare import Row, compare, cost_per_trillion_tokens
-from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.predict import predicted
+from meshplan.planner.answer.answer import case_at
+from meshplan.planner.answer.compare import (
+    Comparison,
+    Row,
+    Yours,
+    compare,
+    cost_per_trillion_tokens,
+    differences,
+    same_question,
+    why_not_the_plan,
+    yours_of,
+)
+from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.cli.main import app
+from meshplan.planner.report.comparison import difference
 
-PLAN: Plan = plan_of(
-    "llama-3.1-8b",
+ASKED = ask(
+    Arguments(model="llama-3.1-8b", gpus=8, cluster="dgx-h100", seq_len="4096", global_batch=64,
+              engine="nanotron")
+)  # fmt: skip
+OURS = case_at(
+    ASKED.question,
     Layout(data_parallel=8, zero_stage=1, stages=even_stages(32, 1, "full")),
-    Training(seq_len=4096, global_batch_size=64),
 )
 YOURS = """parallelism: {dp: 2, tp: 4, pp: 1, tp_mode: REDUCE_SCATTER, recompute_layer: true}
 tokens: {sequence_length: 4096, micro_batch_size: 1, batch_accumulation_per_replica: %d}
@@ -21,53 +40,149 @@ optimizer: {zero_stage: 1}
 """
 
 
+def yours(text: str, name: str = "nanotron.yaml", framework: str = "nanotron") -> Yours:
+    """A config as a case of `ASKED`."""
+    return yours_of(ASKED.question, "dgx-h100", read_config(text, name, framework))
+
+
+def parts_of(found: Comparison, whole: str) -> dict[str, Row]:
+    """The rows that `whole` is made of."""
+    rows = list(found.rows)
+    start = next(i for i, row in enumerate(rows) if row.name == whole)
+    ended = next((i for i in range(start + 1, len(rows)) if not rows[i].part), len(rows))
+    return {row.name: row for row in rows[start + 1 : ended] if row.unit != "text"}
+
+
 def test_cost_by_hand() -> None:
     """1e12 tokens / 1000 tokens per s and GPU / 3600 s x 2 per hour = 555,555.56."""
     assert cost_per_trillion_tokens(1000, 2.0) == pytest.approx(555_555.5556)
 
 
-def test_change_is_ours_over_yours() -> None:
-    """6 s instead of 8 s is a change of -25 %; text and unknowns have none."""
-    assert Row("step_time_s", 8.0, 6.0).change == pytest.approx(-0.25)
-    assert Row("layout", "dp8", "dp4").change is None
-    assert Row("mfu", None, 0.4).change is None
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        (Row(name="step", unit="s", yours=8.0, ours=6.0), "-25.0%"),
+        (Row(name="pipeline bubble", unit="s", yours=0.0, ours=0.0673, part=True), "+67.3 ms"),
+        (Row(name="MFU", unit="fraction", yours=0.329, ours=0.513), "+18.4 points"),
+        (Row(name="left free", unit="bytes", yours=-(2.0**30), ours=2.0**31), "+3.0 GiB"),
+        (Row(name="GPUs", unit="count", yours=8.0, ours=8.0), "the same"),
+        (Row(name="MFU", unit="fraction", yours=None, ours=0.4), ""),
+        (Row(name="layout", unit="text", yours="dp8", ours="dp4"), ""),
+    ],
+)
+def test_differences_by_hand(row: Row, shown: str) -> None:
+    """Whole quantities differ in per cent, parts and bytes in their own unit: no ratio to nearly
+    nothing.
+    """
+    assert difference(row) == shown
 
 
-def test_rows_say_where_the_time_goes() -> None:
-    """Both columns are priced alike, their parts add up, and the cost follows from the tokens."""
-    reading = read_config(YOURS % 32, "nanotron.yaml", "nanotron")
-    result = compare(PLAN, reading, predicted, gpu_hour_price=2.0)
-    rows = {row.name: row for row in result.rows}
+def test_parts_add_up_on_both_sides() -> None:
+    """Time by part is the step, memory by part is the fullest rank's, the cost is of the tokens."""
+    found = compare(yours(YOURS % 32), OURS, gpu_hour_price=2.0)
+    rows = {row.name: row for row in found.rows}
     assert rows["layout"].yours == "dp2 tp4 zero1 mbs1 recompute-full"
     assert rows["layout"].ours == "dp8 zero1 mbs1 recompute-full"
-    assert rows["gpus"].yours == rows["gpus"].ours == 8
+    assert rows["GPUs"].yours == rows["GPUs"].ours == 8
     for side in ("yours", "ours"):
-        values = {name: getattr(row, side) for name, row in rows.items()}
-        parts = ("compute_s", "exposed_comm_s", "bubble_s", "optimizer_s")
-        assert sum(values[name] for name in parts) == pytest.approx(values["step_time_s"], rel=1e-6)
-        tokens = 4096 * 64 / values["step_time_s"] / 8
-        assert values["tokens_per_s_per_gpu"] == pytest.approx(tokens)
-        assert values["cost_per_trillion_tokens"] == pytest.approx(
-            cost_per_trillion_tokens(tokens, 2.0)
-        )
-    assert result.notes == ()
+        for whole in ("step", "memory of the fullest rank"):
+            total = sum(getattr(row, side) for row in parts_of(found, whole).values())
+            assert total == pytest.approx(getattr(rows[whole], side), rel=0.01)
+        tokens = 4096 * 64 / getattr(rows["step"], side) / 8
+        assert getattr(rows["tokens/s per GPU"], side) == pytest.approx(tokens)
+        cost = cost_per_trillion_tokens(tokens, 2.0)
+        assert getattr(rows["cost of 1T tokens"], side) == pytest.approx(cost)
+    assert found.assumed == ("the model llama-3.1-8b", "adamw")
+    assert found.notes == ()
 
 
-def test_another_question_is_said() -> None:
-    """A config with half the batch is compared, and the difference is a note."""
-    reading = read_config(YOURS % 16, "nanotron.yaml", "nanotron")
-    result = compare(PLAN, reading, predicted)
-    assert "global_batch_size: your config says 32, the plan 64" in result.notes
-    costs = next(row for row in result.rows if row.name == "cost_per_trillion_tokens")
-    assert costs.ours is None or costs.ours > 0
+def test_without_a_price_there_is_no_cost() -> None:
+    """What nobody said is left out."""
+    assert all("cost" not in row.name for row in compare(yours(YOURS % 32), OURS).rows)
+
+
+def test_the_same_question_is_the_plan_s() -> None:
+    """A config of the same batch, engine and model is set beside the plan itself."""
+    case = yours(YOURS % 32).case
+    assert why_not_the_plan(ASKED.question, case) == ""
+    assert same_question(ASKED.question, case) is ASKED.question
+
+
+def test_another_batch_is_another_question() -> None:
+    """A config of half the batch is set beside the best layout of half the batch."""
+    case = yours(YOURS % 16).case
+    assert list(differences(ASKED.question, case)) == ["your config has a batch of 32, not 64"]
+    own = same_question(ASKED.question, case)
+    assert own.training.global_batch_size == 32
+    assert replace(own, training=ASKED.question.training) == ASKED.question
+
+
+def test_another_engine_is_another_question() -> None:
+    """A config of another engine is set beside the best layout on its own engine."""
+    text = "[training]\nlocal_batch_size = 1\nglobal_batch_size = 64\nseq_len = 4096\n"
+    case = yours(text, "a.toml", "torchtitan").case
+    assert same_question(ASKED.question, case).engine.name == "torchtitan"
+    assert "your config runs on torchtitan, not nanotron" in why_not_the_plan(ASKED.question, case)
+
+
+def test_a_micro_batch_that_is_not_searched_is_pinned_open() -> None:
+    """A config with micro-batches of 32 / 2 / ... = 3 sequences opens that size for its rival."""
+    text = (YOURS % 1).replace("micro_batch_size: 1", "micro_batch_size: 3")
+    case = yours(text).case
+    own = same_question(ASKED.question, case)
+    assert own.pins.allows("micro_batch_size", 3)
+    assert own.pins.allows("micro_batch_size", 64)
+    assert not own.pins.allows("micro_batch_size", 5)
+
+
+def test_absent_facts_are_named() -> None:
+    """A DeepSpeed config says accumulation and nothing else: the rest is assumed, by name, and the
+    micro-batch follows from the batch of the question: 64 / (8 replicas x 2) = 4.
+    """
+    stated = {"gradient_accumulation_steps": 2, "bf16": {"enabled": True}}
+    text = json.dumps({**stated, "zero_optimization": {"stage": 1}})
+    found = yours(text, "ds.json", "deepspeed")
+    assert found.case.training == ASKED.question.training
+    assert found.case.layout.micro_batch_size == 4
+    assert found.assumed == (
+        "the model llama-3.1-8b", "8 GPUs", "sequences of 4,096 tokens", "64 sequences a step",
+        "micro-batches of 4 sequences", "adamw",
+    )  # fmt: skip
 
 
 def test_what_does_not_fit_is_said() -> None:
-    """A config of 64 sequences per micro-batch on half the GPUs lacks memory: two notes."""
-    text = YOURS.replace("dp: 2", "dp: 1").replace(
-        "recompute_layer: true", "recompute_layer: false"
-    )
+    """A config of 64 sequences per micro-batch lacks memory, and its step is called a wish."""
+    text = YOURS.replace("recompute_layer: true", "recompute_layer: false")
+    text = text.replace("dp: 2, tp: 4", "dp: 1, tp: 8")
     text = text.replace("micro_batch_size: 1", "micro_batch_size: 64") % 1
-    notes = compare(PLAN, read_config(text, "nanotron.yaml", "nanotron"), predicted).notes
-    assert "gpus: your config runs on 4, the plan on 8" in notes
-    assert any(note.startswith("your config does not fit: rank 0 lacks ") for note in notes)
+    notes = compare(yours(text), OURS).notes
+    assert any(note.startswith("your config is predicted not to fit") for note in notes)
+
+
+CONFIGS = Path(__file__).parent.parent / "data/framework_configs"
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "gpus"),
+    [
+        ("torchtitan/llama3_70b.toml", "llama-3.1-70b", "64"),
+        ("megatron/mixtral_8x7b.sh", "mixtral-8x7b", "16"),
+        ("deepspeed/zero3_offload.json", "llama-3.1-8b", "8"),
+        ("nanotron/tiny_llama.yaml", "llama-3.1-8b", "8"),
+    ],
+)
+def test_every_framework_in_words(config: str, model: str, gpus: str) -> None:
+    """What is printed of each framework's config has no field names and no absurd percentage; ours
+    is never slower than a layout of yours that fits and that the pins allow.
+    """
+    job = ("plan", model, "--gpus", gpus, "--cluster", "dgx-h100", "--seq-len", "4096",
+           "--global-batch", "64", "--top", "1", "--pp", "1")  # fmt: skip
+    result = CliRunner().invoke(app, [*job, "--compare", str(CONFIGS / config)])
+    assert result.exit_code == 0, result.output
+    text = result.stdout[result.stdout.index("beside the best layout") :]
+    assert re.findall(r"\b[a-z]+_(?:s|bytes|tokens)\b", text.split("note:")[0]) == []
+    assert all(abs(float(number)) < 1000 for number in re.findall(r"([+-][\d.]+)%", text))
+    both = CliRunner().invoke(app, [*job, "--compare", str(CONFIGS / config), "--json"])
+    rows = {row["name"]: row for row in json.loads(both.stdout)["comparison"]["rows"]}
+    if rows["left free of a GPU"]["yours"] >= 0 and " pp" not in rows["layout"]["yours"]:
+        assert rows["step"]["ours"] <= rows["step"]["yours"] * 1.0005

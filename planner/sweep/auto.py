@@ -1,0 +1,116 @@
+"""How many GPUs: the fewest that hold a step, and the knee of the scaling curve beyond them.
+
+Sizes are walked upwards, doubling: the fewest, then powers of two within a node and of nodes. The
+walk ends where two sizes in a row have a larger time x cost than the best before them (the knee of
+`planner.sweep.economics` lies behind), where the batch has no more to share out, or at the
+cluster's end. Each size is a cell of a sweep: the proved plan.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
+from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
+from meshplan.planner.case.plan_file import Size, Sizes
+from meshplan.planner.search.footprint import minimum_gpus
+from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.sweep.cells import Answer, answer
+from meshplan.planner.sweep.economics import RunCost, Terms, cheapest, knee, run_cost
+
+MOST_LEAST = 1024  # how far to look for a size that holds the model
+MOST_GPUS = 16_384
+PAST_KNEE = 2
+
+
+def find_sizes(
+    arguments: Arguments,
+    *,
+    price: float | None = None,
+    time_limit_s: float | None = None,
+    told: Callable[[int], None] = lambda _: None,
+) -> Sizes:
+    """The sizes that stand out; `told` hears of each before it is planned.
+
+    Raises `NoLayoutFits` where none of the sizes tried holds a step, and what `ask` raises.
+    """
+    if arguments.cluster == LOCAL_CPU:
+        raise BadQuestion("--gpus auto is for clusters: say how many processes local-cpu shall run")
+    first = ask(replace(arguments, gpus=1))
+    most = min(MOST_GPUS, first.question.cluster.max_gpus or MOST_GPUS)
+    least = minimum_gpus(first.question, most=min(most, MOST_LEAST))
+    if least is None:
+        raise NoLayoutFits(
+            f"no number of GPUs up to {min(most, MOST_LEAST):,} holds {first.question.model.name} "
+            "as asked (tried: every number within a node, then whole nodes)"
+        )
+    tried = _walk(arguments, first, least.gpus, most, price, time_limit_s=time_limit_s, told=told)
+    costs = [cost for _, cost in tried]
+    best, bend = cheapest(costs), knee(costs)
+    if best is None or bend is None:
+        raise NoLayoutFits(f"no size from {least.gpus} GPUs on has a plan")
+    return Sizes(
+        least_gpus=least.gpus,
+        cheapest_gpus=best.gpus if best.cost_per_trillion_tokens is not None else None,
+        knee_gpus=bend.gpus,
+        tried=tuple(_size(found, cost) for found, cost in tried),
+    )
+
+
+def sizes_from(least: int, gpus_per_node: int, most: int) -> Iterator[int]:
+    """The fewest, then powers of two within a node, then of nodes."""
+    yield least
+    inside = [2**i for i in range(gpus_per_node.bit_length()) if 2**i < gpus_per_node]
+    nodes = [gpus_per_node * 2**i for i in range(most.bit_length())]
+    yield from (size for size in (*inside, *nodes) if least < size <= most)
+
+
+def _walk(
+    arguments: Arguments,
+    first: Asked,
+    least: int,
+    most: int,
+    price: float | None,
+    *,
+    time_limit_s: float | None,
+    told: Callable[[int], None],
+) -> list[tuple[Answer, RunCost]]:
+    """Every size with a plan, as far as the knee and two sizes beyond."""
+    tried: list[tuple[Answer, RunCost]] = []
+    past = 0
+    for gpus in sizes_from(least, first.question.cluster.gpus_per_node, most):
+        told(gpus)
+        asked = ask(replace(arguments, gpus=gpus))
+        found = answer(asked, time_limit_s)
+        cost = _cost(found, asked, price)
+        if cost is not None:
+            tried.append((found, cost))
+        standing_out = knee([each for _, each in tried])
+        past = past + 1 if tried and cost is not standing_out else 0
+        if past == PAST_KNEE:
+            break
+    return tried
+
+
+def _cost(found: Answer, asked: Asked, price: float | None) -> RunCost | None:
+    if found.plan is None or found.plan.prediction is None:
+        return None
+    q = asked.question
+    rate = q.cluster.gpu_hour_price if price is None else price
+    step_s, tokens = found.plan.prediction.step_time_s, q.training.global_batch_tokens
+    return run_cost(q.gpus, step_s, tokens, Terms(), rate)
+
+
+def _size(found: Answer, cost: RunCost) -> Size:
+    plan = found.plan
+    assert plan is not None
+    assert plan.prediction is not None
+    return Size(
+        gpus=cost.gpus,
+        status="OPTIMAL" if found.proved else "FEASIBLE",
+        label=plan.layout.label,
+        step_time_s=plan.prediction.step_time_s,
+        mfu=plan.prediction.mfu,
+        tokens_per_s=cost.tokens_per_s,
+        gpu_hours_per_trillion_tokens=cost.gpu_hours_per_trillion_tokens,
+        cost_per_trillion_tokens=cost.cost_per_trillion_tokens,
+    )

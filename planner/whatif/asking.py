@@ -1,0 +1,64 @@
+"""Questions that differ from a plan's by one change each, answered like the cells of a sweep."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from meshplan.planner.answer.question import Arguments, Asked
+from meshplan.planner.case.plan_file import Plan, Prediction
+from meshplan.planner.sweep.cells import Answer, Cell
+from meshplan.planner.whatif.changes import Change, changed
+
+Answers = Callable[[Sequence[Cell]], Sequence[Answer | None]]
+"""The answers of cells, None of those that Ctrl-C left open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """One question with its answer; `answer` is None where Ctrl-C came first."""
+
+    change: Change
+    asked: Asked
+    answer: Answer | None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan, None where there is none."""
+        return self.answer.plan if self.answer else None
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """What its plan predicts."""
+        return self.plan.prediction if self.plan else None
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Of the proved plan."""
+        return self.prediction.step_time_s if self.prediction else None
+
+    def same_tokens_s(self, tokens: int) -> float | None:
+        """Seconds for as many tokens as a step of another question has; the step time itself where
+        it has as many.
+        """
+        step_s = self.step_time_s
+        return None if step_s is None else step_s * tokens / self.tokens
+
+    @property
+    def tokens(self) -> int:
+        """Of one step."""
+        return self.asked.question.training.global_batch_tokens
+
+
+def ask_each(asked: Asked, changes: Sequence[Change], answers: Answers) -> list[Asking]:
+    """The question with each of `changes`, answered; raises `BadQuestion` before any search."""
+    questions = [changed(asked, change) for change in changes]
+    found = answers([_cell(question, i) for i, question in enumerate(questions)])
+    return [
+        Asking(change=change, asked=question, answer=answer)
+        for change, question, answer in zip(changes, questions, found, strict=True)
+    ]
+
+
+def _cell(asked: Asked, line: int) -> Cell:
+    q = asked.question
+    said = Arguments(model=q.model.name, gpus=q.gpus, cluster=asked.cluster_name)
+    return Cell(line=line, cluster_index=0, arguments=said, asked=asked)

@@ -1,0 +1,56 @@
+"""The tornado as a picture: a bar for each figure, from its end below the plan to the one above.
+
+matplotlib is an extra and is imported where something is drawn.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from meshplan.costmodels.units import format_seconds
+from meshplan.planner.sweep.plot import check_plot, save
+from meshplan.planner.whatif.asking import Asking
+from meshplan.planner.whatif.tornado import Tornado, factor_of
+
+DOWN, UP = "#d55e00", "#0072b2"
+"""Told apart by colour-blind readers; each bar's end has its words too. After Okabe and Ito."""
+
+
+def draw(found: Tornado, path: Path) -> None:
+    """Write the picture to `path`; raises `NoPlot` and `CannotWrite`."""
+    check_plot(path)
+    from matplotlib.figure import Figure
+
+    before, old = found.before, found.before.step_time_s
+    assert old is not None
+    figure = Figure(figsize=(8, 1.4 + 0.42 * len(found.arms)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, arm in enumerate(found.arms):
+        for end, moved, colour in zip(
+            (arm.down, arm.up), arm.moved(before.tokens, old), (DOWN, UP), strict=True
+        ):
+            _bar(axes, row, moved, _end_text(end, before), colour)
+    axes.set_yticks(range(len(found.arms)), [arm.words for arm in found.arms])
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.margins(x=0.2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}%")
+    axes.set_xlabel(f"change of the predicted step, {format_seconds(old)} as planned")
+    q = before.asked.question
+    axes.set_title(f"{q.model.name} on {q.gpus} GPUs of {before.asked.cluster_name}", fontsize=10)
+    save(figure, path)
+
+
+def _bar(axes: Any, row: int, moved: float | None, text: str, colour: str) -> None:
+    if moved is None:
+        text, moved = f"{text}: nothing fits", 0.0
+    width = 100 * moved
+    axes.barh(row, width, color=colour, height=0.6)
+    right = width > 0 or (width == 0 and colour == DOWN)
+    axes.annotate(
+        text, (width, row), xytext=(3 if right else -3, 0), textcoords="offset points",
+        ha="left" if right else "right", va="center", fontsize=7, color=colour,
+    )  # fmt: skip
+
+
+def _end_text(end: Asking, before: Asking) -> str:
+    return f"{factor_of(end.change, before.asked) - 1:+.0%}"

@@ -1,0 +1,341 @@
+"""What `what-if` prints and writes: before and after, the tornado, the break-even."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from meshplan.costmodels.units import GB, format_bytes, format_seconds
+from meshplan.planner.answer.explain import needed_bytes
+from meshplan.planner.case.plan_file import said
+from meshplan.planner.report.output import listing
+from meshplan.planner.report.tables import bullets, indented
+from meshplan.planner.sweep.economics import RunCost, Terms, run_cost
+from meshplan.planner.sweep.report import days_text, short_count
+from meshplan.planner.whatif.asking import Asking
+from meshplan.planner.whatif.break_even import WIDEST, BreakEven, Point
+from meshplan.planner.whatif.tornado import Arm, Tornado, factor_of
+
+WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "no question"}
+PREDICTIONS = (
+    "all of these are predictions of the cost model, none is a measurement; 8 of 10 runs fall "
+    "within the interval of their own step, and what the errors of two steps share is not modelled"
+)
+PARTS = {
+    "compute": "compute_s",
+    "communication seen": "exposed_comm_s",
+    "pipeline bubble": "bubble_s",
+    "weight update": "optimizer_s",
+}
+"""They add up to the step."""
+
+
+def cost_of(asking: Asking, terms: Terms, price: float | None) -> RunCost | None:
+    """What the whole run costs; None where there is no plan."""
+    step_s = asking.step_time_s
+    if step_s is None:
+        return None
+    return run_cost(asking.asked.question.gpus, step_s, asking.tokens, terms, price)
+
+
+def print_changes(
+    out: Console, askings: Sequence[Asking], terms: Terms, price: float | None
+) -> None:
+    """The question as it was and with all changes beside each other, then what each does alone."""
+    before, *others = askings
+    q = before.asked.question
+    out.print(Text(f"{q.model.name} on {q.gpus} GPUs of {before.asked.cluster_name}", style="bold"))
+    for note in dict.fromkeys(note for each in askings for note in each.asked.notes):
+        out.print(Text(f"assumed: {note}", style="dim"))
+    after, *alone = others
+    table = listing("", "as planned", after.change.text, left=("",))
+    for name, values in _rows((before, after), terms, price):
+        table.add_row(name, *values)
+    out.print(indented(table))
+    lines = [_verdict(before, after), *(f"alone: {_verdict(before, each)}" for each in alone)]
+    out.print(indented(bullets([*lines, PREDICTIONS])))
+
+
+def _rows(
+    askings: Sequence[Asking], terms: Terms, price: float | None
+) -> Iterator[tuple[str, list[str]]]:
+    yield "layout", [_layout(each) for each in askings]
+    yield "step", [_seconds(each.step_time_s) for each in askings]
+    yield "in 8 of 10 runs", [_interval(each) for each in askings]
+    for words, name in PARTS.items():
+        yield f"  {words}", [_part(each, name) for each in askings]
+    if len({each.tokens for each in askings}) > 1:
+        tokens = askings[0].tokens
+        yield "for as many tokens", [_seconds(each.same_tokens_s(tokens)) for each in askings]
+    predictions = [each.prediction for each in askings]
+    rates = [f"{p.tokens_per_s_per_gpu:,.0f}" if p else "" for p in predictions]
+    yield "tokens/s per GPU", rates
+    yield "MFU", ["" if p is None or p.mfu is None else f"{p.mfu:.1%}" for p in predictions]
+    yield (
+        "memory, fullest rank",
+        [
+            f"{format_bytes(needed_bytes(p.memory))} of {format_bytes(p.gpu_memory_bytes)}"
+            if p
+            else ""
+            for p in predictions
+        ],
+    )
+    costs = [cost_of(each, terms, price) for each in askings]
+    if terms.tokens is not None:
+        yield (
+            f"days for {short_count(terms.tokens)} tokens",
+            [days_text(cost) if cost else "" for cost in costs],
+        )
+        yield "GPU-hours", [_short(cost.gpu_hours if cost else None) for cost in costs]
+        if price is not None:
+            yield (
+                f"cost at {price:g} per GPU-hour",
+                [_short(cost.cost if cost else None) for cost in costs],
+            )
+
+
+def _layout(asking: Asking) -> str:
+    if asking.answer is None:
+        return "not planned"
+    if asking.plan is None:
+        return WITHOUT[asking.answer.status]
+    return asking.plan.layout.label + " (not proved)" * (not asking.answer.proved)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else format_seconds(value)
+
+
+def _interval(asking: Asking) -> str:
+    p = asking.prediction
+    if p is None or p.step_time_low_s is None or p.step_time_high_s is None:
+        return ""
+    return f"{format_seconds(p.step_time_low_s)} to {format_seconds(p.step_time_high_s)}"
+
+
+def _part(asking: Asking, name: str) -> str:
+    return _seconds(getattr(asking.prediction, name)) if asking.prediction else ""
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else short_count(value)
+
+
+def _verdict(before: Asking, after: Asking) -> str:
+    """By how much the change moves the seconds of as many tokens."""
+    old, new = before.step_time_s, after.same_tokens_s(before.tokens)
+    text = after.change.text
+    if old is None or new is None:
+        return f"{text}: no ratio, one of the two has no plan"
+    same = " for as many tokens" if after.tokens != before.tokens else ""
+    if abs(new / old - 1) < 5e-4:
+        return f"{text}: as fast{same}"
+    word = "shorter" if new < old else "longer"
+    return f"{text}: a step {abs(new / old - 1):.1%} {word}{same} ({old / new:.2f} x the rate)"
+
+
+def changes_document(
+    askings: Sequence[Asking], terms: Terms, price: float | None
+) -> dict[str, Any]:
+    """Before and after as one JSON document."""
+    before, *others = askings
+    return {
+        "meshplan_what_if": 1,
+        "kind": "changes",
+        "before": _asking(before, before, terms, price),
+        "after": [_asking(each, before, terms, price) for each in others],
+    }
+
+
+def _asking(
+    each: Asking, before: Asking, terms: Terms | None = None, price: float | None = None
+) -> dict[str, Any]:
+    """One question and its answer with the units in the keys."""
+    p, plan, change = each.prediction, each.plan, each.change
+    same_s, old_s = each.same_tokens_s(before.tokens), before.step_time_s
+    cost = cost_of(each, terms or Terms(), price)
+    settings = ("cluster", "gpu", "gpus", "seq_len", "global_batch_size", "precision", "engine")
+    return {
+        "factors": dict(change.factors),
+        **{name: value for name in settings if (value := getattr(change, name)) is not None},
+        "status": each.answer.status if each.answer else "OPEN",
+        "label": plan.layout.label if plan else None,
+        "layout": said(plan.layout) if plan else None,
+        "step_time_s": p.step_time_s if p else None,
+        "step_time_low_s": p.step_time_low_s if p else None,
+        "step_time_high_s": p.step_time_high_s if p else None,
+        "same_tokens_s": same_s,
+        "change_fraction": None if same_s is None or old_s is None else same_s / old_s - 1,
+        **{name: getattr(p, name) if p else None for name in PARTS.values()},
+        "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu if p else None,
+        "mfu": p.mfu if p else None,
+        "needed_bytes": needed_bytes(p.memory) if p else None,
+        "gpu_memory_bytes": p.gpu_memory_bytes if p else None,
+        "days": cost.days if cost else None,
+        "gpu_hours": cost.gpu_hours if cost else None,
+        "cost": cost.cost if cost else None,
+    }
+
+
+def print_tornado(out: Console, found: Tornado) -> None:
+    """The arms, the longest first, and what was not moved."""
+    before, q = found.before, found.before.asked.question
+    title = f"{q.model.name} on {q.gpus} GPUs of {before.asked.cluster_name}: each figure moved by "
+    out.print(Text(f"{title}{found.by:.0%} either way", style="bold"))
+    for note in before.asked.notes:
+        out.print(Text(f"assumed: {note}", style="dim"))
+    out.print(indented(f"as planned: {_layout(before)}"))
+    interval = _interval(before)
+    out.print(indented(f"step {_seconds(before.step_time_s)}" + f" ({interval} in 8 of 10 runs)"))
+    table = listing("", "moved", "step", "moved", "step", "swing", left=("",))
+    for arm in found.arms:
+        table.add_row(arm.words, *_arm_cells(arm, before), _swing(arm, before))
+    out.print()
+    out.print(indented(table))
+    lines = ["*: the best layout is another one; step: for as many tokens as a step of the plan"]
+    if found.unseen:
+        lines.append(f"not moved, as this plan cannot see it: {', '.join(found.unseen)}")
+    out.print(indented(bullets([*lines, PREDICTIONS])))
+
+
+def _arm_cells(arm: Arm, before: Asking) -> Iterator[str]:
+    old = before.step_time_s
+    for end in (arm.down, arm.up):
+        yield f"{factor_of(end.change, before.asked) - 1:+.0%}"
+        new = end.same_tokens_s(before.tokens)
+        if old is None or new is None:
+            yield _layout(end)
+        else:
+            yield f"{_percent(new / old - 1)}{'*' * other_layout(end, before)}"
+
+
+def _percent(change: float) -> str:
+    """With its sign, which a rounded zero has not."""
+    return "0.0%" if abs(change) < 5e-4 else f"{change:+.1%}"
+
+
+def other_layout(end: Asking, before: Asking) -> bool:
+    """Whether the best layout is another than before."""
+    if end.plan is None or before.plan is None:
+        return False
+    return end.plan.layout.label != before.plan.layout.label
+
+
+def _swing(arm: Arm, before: Asking) -> str:
+    if before.step_time_s is None:
+        return ""
+    swing = arm.swing(before.tokens, before.step_time_s)
+    return "" if math.isinf(swing) else f"{swing:.1%}"
+
+
+def tornado_document(found: Tornado) -> dict[str, Any]:
+    """The tornado as one JSON document, the longest arm first; a swing is None where an end of its
+    arm has no plan.
+    """
+    old = found.before.step_time_s
+    arms = []
+    for arm in found.arms:
+        swing = math.inf if old is None else arm.swing(found.before.tokens, old)
+        arms.append(
+            {
+                "name": arm.name,
+                "words": arm.words,
+                "swing_fraction": None if math.isinf(swing) else swing,
+                "down": _asking(arm.down, found.before),
+                "up": _asking(arm.up, found.before),
+            }
+        )
+    return {
+        "meshplan_what_if": 1,
+        "kind": "tornado",
+        "moved_by_fraction": found.by,
+        "before": _asking(found.before, found.before),
+        "arms": arms,
+        "not_moved": list(found.unseen),
+    }
+
+
+def print_break_even(out: Console, asked_of: str, found: BreakEven) -> None:
+    """The two sizes today, and the bandwidth at which they swap."""
+    out.print(Text(f"{asked_of}: {found.gpus} GPUs against {found.than}", style="bold"))
+    table = listing("network", "bandwidth", *_sizes(found), "", left=("network", ""))
+    points = [p for p in (found.below, found.now, found.above) if p is not None]
+    for point in sorted(set(points), key=lambda p: p.factor):
+        table.add_row(*_point_cells(found, point))
+    out.print(indented(table))
+    out.print(indented(bullets([*_break_even_words(found), PREDICTIONS])))
+
+
+def _sizes(found: BreakEven) -> tuple[str, str]:
+    return f"{found.gpus} GPUs", f"{found.than} GPUs"
+
+
+def _point_cells(found: BreakEven, point: Point) -> list[str]:
+    name = "as it is" if point is found.now or point == found.now else f"{point.factor:.3g} x"
+    winner = found.gpus if point.beats else found.than
+    tied = point.step_time_s == point.than_step_time_s
+    return [
+        name,
+        bandwidth_text(found, point.factor),
+        *(_step(s) for s in (point.step_time_s, point.than_step_time_s)),
+        "neither is faster" if tied else f"{winner} GPUs are faster",
+    ]
+
+
+def _step(seconds: float) -> str:
+    return "nothing fits" if math.isinf(seconds) else format_seconds(seconds)
+
+
+def bandwidth_text(found: BreakEven, factor: float) -> str:
+    """The bandwidth of a node's cards together, and of one GPU's."""
+    node, gpu = found.node_bytes_per_s * factor / GB, found.gpu_bytes_per_s * factor * 8 / GB
+    return f"{node:.3g} GB/s of a node, {gpu:.3g} Gb/s of a GPU"
+
+
+def _break_even_words(found: BreakEven) -> Iterator[str]:
+    large, small = _sizes(found)
+    if found.above is not None:
+        need = bandwidth_text(found, found.above.factor)
+        today = "it does" if found.now.beats else "it does not"
+        yield f"{large} beat {small} from {need} on (as nccl-tests prints busbw); today {today}"
+    elif found.now.beats:
+        yield f"{large} beat {small} even with a {WIDEST:g}th of today's bandwidth"
+    else:
+        yield (
+            f"{large} do not beat {small} even with {WIDEST:g} x today's bandwidth: what is left "
+            "is latency, the batch, or the layouts that these sizes allow"
+        )
+    share = found.than / found.gpus
+    yield (
+        "beat: a shorter step of the same batch; a token costs less only where the step takes less "
+        f"than {share:.0%} of the smaller size's"
+    )
+
+
+def break_even_document(found: BreakEven) -> dict[str, Any]:
+    """The break-even as one JSON document; a step is None where nothing fits."""
+
+    def said_of(point: Point | None) -> dict[str, Any] | None:
+        if point is None:
+            return None
+        steps = (point.step_time_s, point.than_step_time_s)
+        own, than = (None if math.isinf(s) else s for s in steps)
+        return {
+            "factor": point.factor,
+            "node_bytes_per_s": found.node_bytes_per_s * point.factor,
+            "gpu_bytes_per_s": found.gpu_bytes_per_s * point.factor,
+            "step_time_s": own,
+            "than_step_time_s": than,
+        }
+
+    return {
+        "meshplan_what_if": 1,
+        "kind": "break_even",
+        "gpus": found.gpus,
+        "than_gpus": found.than,
+        "now": said_of(found.now),
+        "below": said_of(found.below),
+        "above": said_of(found.above),
+    }
