@@ -43,6 +43,7 @@ class Measured:
 
     step_s        wall time; seconds: of its phases, and the `rest`, which no phase covers
     step_times_s  of all timed steps
+    processor_s   processor time of the process in each of them, all threads
     actions       (stage, kind, mean, median seconds) of the schedule's actions
     exposed_s     of the step, waited for messages that nothing hid, by axis; empty where a real
                   group was asked, which does not say it
@@ -54,6 +55,7 @@ class Measured:
     micro_batches: int
     step_s: float
     step_times_s: list[float]
+    processor_s: list[float]
     seconds: dict[str, float]
     actions: list[tuple[int, str, float, float]]
     exposed_s: dict[str, float]
@@ -105,6 +107,7 @@ class _Step:
     """One timed step."""
 
     step_s: float
+    processor_s: float
     loss: float
     spans: list[tuple[str, float]]
     exposed_s: dict[str, float]
@@ -120,10 +123,10 @@ def _step(
         torch.cuda.reset_peak_memory_stats()
     settle()
     waited()
-    began = time.perf_counter()
+    began, used_s = time.perf_counter(), time.process_time()
     norm, loss = (float(x) for x in engine.run(batches))
     settle()
-    step_s = time.perf_counter() - began
+    step_s, used_s = time.perf_counter() - began, time.process_time() - used_s
     if not (math.isfinite(norm) and math.isfinite(loss)):
         raise NotFinite(f"loss {loss}, gradient norm {norm}: no finite numbers")
     peaks = {}
@@ -131,8 +134,9 @@ def _step(
         allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         peaks = {"allocated": allocated, "reserved": reserved}
     return _Step(
-        step_s=step_s, loss=loss, spans=spans.take(), exposed_s=waited(), device_bytes=peaks
-    )
+        step_s=step_s, processor_s=used_s, loss=loss, spans=spans.take(), exposed_s=waited(),
+        device_bytes=peaks,
+    )  # fmt: skip
 
 
 def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> Measured:
@@ -149,6 +153,7 @@ def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> Me
         micro_batches=engine.num_micro_batches,
         step_s=step.step_s,
         step_times_s=[each.step_s for each in timed],
+        processor_s=[each.processor_s for each in timed],
         seconds={**phases, "rest": step.step_s - sum(phases.values())},
         actions=[(*key, *seconds) for key, seconds in actions.items()],
         exposed_s=exposed,

@@ -36,6 +36,7 @@ class RankMeasured(Frozen):
     micro_batches: int
     step_s: float
     step_times_s: tuple[float, ...]
+    processor_s: tuple[float, ...]
     seconds: dict[str, float]
     actions: tuple[tuple[int, str, float, float], ...]
     exposed_s: dict[str, float]
