@@ -1,6 +1,8 @@
-"""`meshplan execute --one-rank`: each rank in a process of its own, one after the other. No torch.
+"""`meshplan execute --one-rank`: each rank in a process of its own. No torch.
 
-A rank on a CPU gets the cores that it would have beside the other ranks of its host.
+A rank on a CPU gets the threads that it would have beside the other ranks of its host, and several
+ranks run at the same time as far as there are cores: caches and memory are their neighbours' too.
+On a GPU they run one after the other.
 """
 
 import os
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,32 +44,46 @@ class Wanted:
     all_micro_batches: bool = False
 
 
-def run_one_rank(plan: Plan, wanted: Wanted) -> tuple[OneRankRun, list[str]]:
-    """Measure the ranks asked for, and what the reader should know beforehand.
+def run_one_rank(
+    plan: Plan, wanted: Wanted, found: Found | None = None
+) -> tuple[OneRankRun, list[str]]:
+    """Measure the ranks asked for, and what the reader should know beforehand; `found`: this host,
+    where it is known.
 
     Raises `CannotRun` for a plan that cannot run here, `RankFailed` when a rank dies.
     """
     native = for_engine(plan, ENGINE, profile_of(plan, wanted.cluster))
-    model, ranks, found = (
-        priced(native, wanted.cluster),
-        ranks_of(plan.layout, wanted),
-        find_hardware(),
-    )
+    model, ranks = priced(native, wanted.cluster), ranks_of(plan.layout, wanted)
+    found = found or find_hardware()
     device = device_of(wanted, found, model)
     said = [] if native is plan else [repriced_line(plan, native)]
     with tempfile.TemporaryDirectory() as folder:
         write_plan(native, Path(folder) / "plan.yaml")
-        needed = _needed_bytes(model, ranks)
-        measured = [_measured(Path(folder), wanted, rank, device, needed, model) for rank in ranks]
+        at_once = 1 if device == "cuda" else min(len(ranks), num_cores())
+        task = Task(
+            folder=Path(folder), wanted=wanted, device=device,
+            needed_bytes=at_once * _needed_bytes(model, ranks),
+            environment=environment(device, model),
+        )  # fmt: skip
+        with ThreadPoolExecutor(at_once) as pool:
+            measured = list(pool.map(task.measured, ranks))
     apart = set(range(plan.layout.pipeline_parallel)) - {each.pipeline_rank for each in measured}
     run = OneRankRun(
         plan=plan.model.name, layout=plan.layout.label, device=device,
-        versions={"torch": found.torch, "device": found.name if device == found.device else device},
+        versions=versions_of(found, device),
         date=now(), micro_batches=model.m, ranks=tuple(measured),
         parts={each.rank: parts_of(model, each) for each in measured},
         step=step_of(model, measured), estimated_pipeline_ranks=tuple(sorted(apart)),
     )  # fmt: skip
     return run, said
+
+
+def versions_of(found: Found, device: str) -> dict[str, str]:
+    """What ran it."""
+    said = {"torch": found.torch, "host": found.host}
+    if device == "cuda":
+        return {**said, "device": found.name, "cuda": found.cuda or ""}
+    return {**said, "device": "cpu"}
 
 
 def ranks_of(layout: Layout, wanted: Wanted) -> list[int]:
@@ -101,27 +118,35 @@ def _needed_bytes(model: StepModel, ranks: Sequence[int]) -> float:
     return max(float(model.reserved_bytes(held[place])) for place in places)
 
 
-def _measured(
-    folder: Path, wanted: Wanted, rank: int, device: str, needed: float, model: StepModel
-) -> RankMeasured:
-    """One rank, in a process that ends with its memory."""
-    out = folder / f"rank{rank}.json"
-    command = [
-        sys.executable, "-m", PROGRAM, str(folder / "plan.yaml"), "--rank", str(rank),
-        "--device", device, "--needs", str(needed), "--out", str(out),
-        "--warmup", str(wanted.warmup), "--steps", str(wanted.steps),
-        *(["--all"] if wanted.all_micro_batches else []),
-        *(["--cluster", wanted.cluster] if wanted.cluster else []),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, check=False, stderr=subprocess.PIPE, text=True, env=environment(device, model)
-    )
-    if done.returncode == 0:
-        return RankMeasured.model_validate_json(out.read_text(encoding="utf-8"))
-    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    if done.returncode == 2:
-        raise CannotRun(last)
-    raise RankFailed(f"rank {rank}: {last}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What every rank's process is told; `needed_bytes` of the device, all at once."""
+
+    folder: Path
+    wanted: Wanted
+    device: str
+    needed_bytes: float
+    environment: dict[str, str]
+
+    def measured(self, rank: int) -> RankMeasured:
+        """One rank, in a process that ends with its memory."""
+        wanted, out = self.wanted, self.folder / f"rank{rank}.json"
+        command = [
+            sys.executable, "-m", PROGRAM, str(self.folder / "plan.yaml"), "--rank", str(rank),
+            "--device", self.device, "--needs", str(self.needed_bytes), "--out", str(out),
+            "--warmup", str(wanted.warmup), "--steps", str(wanted.steps),
+            *(["--all"] if wanted.all_micro_batches else []),
+            *(["--cluster", wanted.cluster] if wanted.cluster else []),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, check=False, stderr=subprocess.PIPE, text=True, env=self.environment
+        )
+        if done.returncode == 0:
+            return RankMeasured.model_validate_json(out.read_text(encoding="utf-8"))
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        if done.returncode == 2:
+            raise CannotRun(last)
+        raise RankFailed(f"rank {rank}: {last}")
 
 
 def environment(device: str, model: StepModel) -> dict[str, str]:

@@ -100,7 +100,7 @@ def check_free(needed_bytes: float, device: torch.device) -> None:
         free = free_memory_bytes()
     if needed_bytes > free:
         raise CannotRun(
-            f"a rank needs {format_bytes(needed_bytes)} and {device.type} has "
+            f"what is to run needs {format_bytes(needed_bytes)} and {device.type} has "
             f"{format_bytes(free)} free: nothing was allocated; plan a smaller one, or --dry-run"
         )
 
