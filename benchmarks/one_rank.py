@@ -155,8 +155,8 @@ def _turn(
 
 
 def start(task: Task) -> None:
-    """All layouts on two processes."""
-    mp.start_processes(process, (task,), nprocs=2, start_method="spawn")
+    """All layouts on two processes: forked, so that torch is imported once."""
+    mp.start_processes(process, (task,), nprocs=2, start_method="fork")
 
 
 def results(task: Task) -> Iterator[Turns]:

@@ -153,7 +153,6 @@ def environment(device: str, model: StepModel) -> dict[str, str]:
     """On a CPU the threads of a rank that shares its host with those of the plan."""
     if device != "cpu":
         return dict(os.environ)
-    here = min(model.layout.world_size, model.setting.cluster.gpus_per_node)
-    beside = here if model.setting.cluster.gpu.vendor == "cpu" else 1
+    beside = min(model.layout.world_size, model.setting.cluster.gpus_per_node)
     threads = max(1, num_cores() // beside)
     return {**os.environ, **CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)}

@@ -9,6 +9,7 @@ the plan cannot be used (one line on stderr), 1 when a step's loss was no finite
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -81,7 +82,9 @@ def run_alone(job: Job, rank: int, device: torch.device, wire: Wire, asked: Aske
     answers = Answers(rank=rank, wire=wire, device=device)
     with answered_here(answers, job.layout.world_size):
         found = measure(job, device, asked, answers.waited.take)
-    return named(found, job, rank)
+    # what is summed over all ranks of the world, only those of the last stage hold a part of
+    loss = found.loss / job.layout.pipeline_parallel
+    return named(replace(found, loss=loss), job, rank)
 
 
 def named(found: Measured, job: Job, rank: int) -> RankMeasured:
