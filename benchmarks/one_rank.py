@@ -94,7 +94,7 @@ class Task:
     rounds: int
     steps: int
     folder: str
-    seq_len: int = TRAINING.seq_len
+    training: Training = TRAINING
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class Turns:
         return held(self.together) == held(self.alone)
 
 
-def job_of(name: str, seq_len: int) -> Job:
+def job_of(name: str, training: Training) -> Job:
     """The layout by its name."""
     model, layout = LAYOUTS[name]
-    return Job(model=model, layout=layout, training=replace(TRAINING, seq_len=seq_len))
+    return Job(model=model, layout=layout, training=training)
 
 
-def model_of(name: str, cluster: str) -> StepModel:
+def model_of(name: str, cluster: str, training: Training) -> StepModel:
     """The layout, priced."""
     model, layout = LAYOUTS[name]
     by, engine = load_cluster(cluster), load_engine("native")
-    return StepModel(Setting.fitted(model, TRAINING, by, engine), layout)
+    return StepModel(Setting.fitted(model, training, by, engine), layout)
 
 
 def process(rank: int, task: Task) -> None:
@@ -129,11 +129,11 @@ def process(rank: int, task: Task) -> None:
     keep_freed_memory()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     for number, name in enumerate(task.names):
-        wire = wire_of(model_of(name, task.cluster))
+        wire = wire_of(model_of(name, task.cluster, task.training))
         for turn in range(task.rounds):
             place = f"{task.folder}/{number}.{turn}"
             for kind, found in _turn(
-                rank, job_of(name, task.seq_len), wire, task, f"{place}.store"
+                rank, job_of(name, task.training), wire, task, f"{place}.store"
             ):
                 path = Path(f"{place}.{kind}.{rank}.json")
                 path.write_text(found.model_dump_json(), encoding="utf-8")
@@ -206,9 +206,12 @@ def processor_s(rounds: Sequence[Sequence[RankMeasured]]) -> float:
     )
 
 
-def line(each: Turns, cluster: str) -> tuple[str, float, float]:
+def line(each: Turns, task: Task) -> tuple[str, float, float]:
     """A line of the table; the errors of the step and of the processor time."""
-    real, alone = steps_s(each.together, None), steps_s(each.alone, model_of(each.name, cluster))
+    real, alone = (
+        steps_s(each.together, None),
+        steps_s(each.alone, model_of(each.name, task.cluster, task.training)),
+    )
     step = min(alone) / min(real) - 1
     busy, busy_alone = processor_s(each.together), processor_s(each.alone)
     cells = (
@@ -220,9 +223,9 @@ def line(each: Turns, cluster: str) -> tuple[str, float, float]:
     return f"| {' | '.join(cells)} |", step, busy_alone / busy - 1
 
 
-def table(found: Sequence[Turns], cluster: str) -> str:
+def table(found: Sequence[Turns], task: Task) -> str:
     """A line for each layout, and what they come to."""
-    lines = [line(each, cluster) for each in found]
+    lines = [line(each, task) for each in found]
     same = sum(each.same_bytes for each in found)
     said = (
         f"{name} within 10 % in {sum(abs(e) <= 0.1 for e in errors)} of {len(found)}, median error "
@@ -255,6 +258,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--seq-len", type=int, default=TRAINING.seq_len)
+    parser.add_argument("--batch", type=int, default=TRAINING.global_batch_size)
     parser.add_argument("--only", nargs="*", default=list(LAYOUTS))
     parser.add_argument("--folder", help="of the figures of every step [default: not kept]")
     parser.add_argument("--write", action="store_true")
@@ -262,13 +266,14 @@ def main() -> None:
     threads = max(1, num_cores() // 2)
     os.environ.update({**CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)})
     load = os.getloadavg()[0]
+    training = replace(TRAINING, seq_len=options.seq_len, global_batch_size=options.batch)
     with tempfile.TemporaryDirectory() as folder:
         task = Task(
             names=tuple(options.only), cluster=options.cluster, rounds=options.rounds,
-            steps=options.steps, folder=options.folder or folder, seq_len=options.seq_len,
+            steps=options.steps, folder=options.folder or folder, training=training,
         )  # fmt: skip
         start(task)
-        text = table(list(results(task)), options.cluster)
+        text = table(list(results(task)), task)
     text += (
         f" {options.rounds} rounds of {options.steps} steps on {num_cores()} shared cores, load "
         f"{load:.1f} before and {os.getloadavg()[0]:.1f} after, {datetime.now(UTC).date()}."

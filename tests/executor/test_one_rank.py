@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from benchmarks import one_rank as benchmark
 from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import MIB
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.dryrun.dry_run import shortened
 from meshplan.executor.engine.engine import Job
@@ -131,20 +133,27 @@ def test_a_rank_alone_is_the_rank_of_the_real_run(names: tuple[str, ...], tmp_pa
     optimizer states and saved tensors to the byte; a step takes about as long (on a shared machine:
     within a factor of ten); alone the loss is that of weights near zero, log(vocabulary).
     """
-    asked = ["--rounds", "1", "--steps", "1", "--seq-len", "32", "--folder", str(tmp_path)]
+    short = ["--rounds", "1", "--steps", "1", "--seq-len", "32", "--batch", "2"]
+    short += ["--folder", str(tmp_path)]
+    training = replace(benchmark.TRAINING, seq_len=32, global_batch_size=2)
     subprocess.run(
-        [sys.executable, "-m", "benchmarks.one_rank", *asked, "--only", *names],
+        [sys.executable, "-m", "benchmarks.one_rank", *short, "--only", *names],
         cwd=ROOT, check=True, timeout=280,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
     )  # fmt: skip
     task = benchmark.Task(
-        names=names, cluster="local-cpu:2", rounds=1, steps=1, folder=str(tmp_path)
+        names=names,
+        cluster="local-cpu:2",
+        rounds=1,
+        steps=1,
+        folder=str(tmp_path),
+        training=training,
     )
     for turns in benchmark.results(task):
         ((first, last),) = turns.alone
         assert turns.same_bytes, turns.name
-        assert benchmark.held(turns.alone)[0] > 1e6
-        model = benchmark.model_of(turns.name, "local-cpu:2")
+        assert benchmark.held(turns.alone)[0] > 10 * MIB
+        model = benchmark.model_of(turns.name, "local-cpu:2", training)
         together = min(benchmark.steps_s(turns.together, None))
         alone = min(benchmark.steps_s(turns.alone, model))
         assert 0.1 < alone / together < 10, turns.name
