@@ -125,6 +125,9 @@ def execute(
 
     Example: meshplan execute plan.yaml --steps 10
     """
+    if (device or all_micro_batches) and not one_rank:
+        typer.echo("error: --device and --all-micro-batches belong to --one-rank; add it", err=True)
+        raise typer.Exit(2)
     if dry_run:
         raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages, json_output=json_output))
     if one_rank:

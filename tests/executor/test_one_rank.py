@@ -291,3 +291,10 @@ def test_what_cannot_run_is_one_line(arguments: list[str], said: str, tmp_path: 
     assert answer.exit_code == 2
     assert said in answer.stderr
     assert answer.stderr.count("\n") == 1
+
+
+def test_options_of_one_rank_need_it(tmp_path: Path) -> None:
+    """--device alone would be ignored: exit 2 says so."""
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--device", "cpu"])
+    assert answer.exit_code == 2
+    assert "belong to --one-rank" in answer.stderr
