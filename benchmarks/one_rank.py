@@ -8,8 +8,8 @@ at the same time too, since on a CPU a rank's memory and caches are its neighbou
 
     bytes      that the engine holds: weights, gradients, optimizer states, saved tensors
     step       together the slowest rank's, alone what the event simulation makes of their actions
-    processor  the seconds of processor time of a step of the busiest rank, alone with what it
-               waited for messages: what a neighbour's work on the same cores changes least
+    processor  the seconds of processor time of a step of the busiest rank, alone with what was left
+               of messages when it waited: what a neighbour's work on the same cores changes least
 
 each the fastest of all its steps. --write puts the table into docs/execute.md.
 """

@@ -4,7 +4,8 @@
     CUDA  a kernel that spins so long on a stream of its own, beside the copy that makes the answer
 
 The messages of one line follow each other, as those of one communicator do. What a rank waits for
-and nothing hides is added up in `Waited`: wall time on a CPU, the device's own time on CUDA.
+and nothing hides is added up in `Waited`: on a CPU what was left of the message's time (a busy core
+wakes the sleeper later, which is its neighbours' doing), on CUDA the device's own time.
 """
 
 import time
@@ -80,13 +81,12 @@ class _Arrival(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Sleep until then."""
-        began = time.perf_counter()
-        left = self.at - began - SPIN_S
-        if left > 0:
-            time.sleep(left)
+        left_s = self.at - time.perf_counter()
+        if left_s > SPIN_S:
+            time.sleep(left_s - SPIN_S)
         while time.perf_counter() < self.at:
             pass
-        self.line.waited.add(self.line.name, time.perf_counter() - began)
+        self.line.waited.add(self.line.name, max(0.0, left_s))
         return True
 
 
