@@ -40,12 +40,15 @@ from meshplan.executor.launch.run import TIMEOUT_S, RunSettings, job_of, run_pla
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
+from meshplan.executor.onerank.command import Wanted, run_one_rank
+from meshplan.executor.onerank.report import print_run
 from meshplan.hardware_profiles.load import UnknownProfile
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan, write_plan
 
 USAGE = (UnreadablePlan, UnknownProfile, CannotRun, NotInstalled, NoTorch)
 FAILED = (RankFailed, SlurmFailed)
 EngineName = Literal["native", "torchtitan", "megatron", "nanotron"]
+DeviceName = Literal["cpu", "cuda"]
 
 
 def execute(
@@ -93,9 +96,26 @@ def execute(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build one rank without devices, at full size.")
     ] = False,
-    rank: Annotated[int | None, typer.Option(help="Rank of the dry run [default: 0].")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Rank of --dry-run or --one-rank [default: 0].")
+    ] = None,
     all_stages: Annotated[
-        bool, typer.Option("--all-stages", help="Dry-run one rank of every stage.")
+        bool,
+        typer.Option(
+            "--all-stages",
+            "--every-stage",
+            help="With --dry-run or --one-rank: one rank of every stage.",
+        ),
+    ] = False,
+    one_rank: Annotated[
+        bool,
+        typer.Option("--one-rank", help="Run one rank for real; the other ranks are answered for."),
+    ] = False,
+    device: Annotated[
+        DeviceName | None, typer.Option(help="Of --one-rank [default: what is at hand].")
+    ] = None,
+    all_micro_batches: Annotated[
+        bool, typer.Option("--all-micro-batches", help="With --one-rank: not only a periodic few.")
     ] = False,
 ) -> None:
     """Run a plan for a few steps and print predicted against measured.
@@ -105,8 +125,17 @@ def execute(
 
     Example: meshplan execute plan.yaml --steps 10
     """
+    if (device or all_micro_batches) and not one_rank:
+        typer.echo("error: --device and --all-micro-batches belong to --one-rank; add it", err=True)
+        raise typer.Exit(2)
     if dry_run:
         raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages, json_output=json_output))
+    if one_rank:
+        wanted = Wanted(
+            rank=rank or 0, every_stage=all_stages, device=device, cluster=cluster,
+            warmup=warmup, steps=steps, all_micro_batches=all_micro_batches,
+        )  # fmt: skip
+        raise typer.Exit(_one_rank(plan, wanted, json_output=json_output))
     folder = (out or plan.with_suffix(".run")).resolve()
     try:
         starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
@@ -157,6 +186,25 @@ def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: boo
     shown = ["--json"] if json_output else []
     command = [sys.executable, "-m", "meshplan.executor.dryrun.dry_run", str(plan), *which, *shown]
     return subprocess.run(command, check=False).returncode
+
+
+def _one_rank(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
+    """One rank of the plan, or one of every stage, for real on this device; its exit code."""
+    try:
+        run, said = run_one_rank(read_plan(plan), wanted)
+    except USAGE as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    except RankFailed as error:
+        typer.echo(f"error: {error}", err=True)
+        return 1
+    for line in said:
+        typer.echo(f"note: {line}", err=True)
+    if json_output:
+        typer.echo(run.model_dump_json(indent=1))
+    else:
+        print_run(run, Console())
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

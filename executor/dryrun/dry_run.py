@@ -89,13 +89,25 @@ def dry_run_job(job: Job, rank: int) -> DryRun:
     """
     began = time.perf_counter()
     pp = job.layout.pipeline_parallel
-    wanted = job.layout.num_micro_batches(job.training)
-    short = 2 * pp + wanted % pp
+    wanted, short = job.layout.num_micro_batches(job.training), few_micro_batches(job)
     longer = short + pp
     if wanted <= short + longer:
         return _measure(job, rank, began)
     a, b = (_measure(_with_micro_batches(job, n), rank, began) for n in (short, longer))
     return _extrapolate(a, b, (wanted - longer) // pp)
+
+
+def few_micro_batches(job: Job) -> int:
+    """So many fill the pipeline and begin to repeat themselves."""
+    pp = job.layout.pipeline_parallel
+    return 2 * pp + job.layout.num_micro_batches(job.training) % pp
+
+
+def shortened(job: Job) -> Job:
+    """The job with few micro-batches where it has many more and holds no more of them at once."""
+    few = few_micro_batches(job)
+    more = job.layout.num_micro_batches(job.training) > 2 * few
+    return _with_micro_batches(job, few) if more and job.layout.schedule != "gpipe" else job
 
 
 def _with_micro_batches(job: Job, number: int) -> Job:

@@ -38,6 +38,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                      an activation; everything else is transient
     peak, at_peak    the largest sum so far, and its categories
     phase_peaks      the largest sum within each phase
+    most_bytes       the most of each category so far, whatever the others were then
     saved            a list to which every newly saved tensor's shape, dtype and bytes are added
     """
 
@@ -50,6 +51,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.at_peak = dict(self.live_bytes)
         self.current: str = "build"
         self.phase_peaks: dict[str, int] = defaultdict(int)
+        self.most_bytes = dict(self.live_bytes)
         self.saved: list[tuple[tuple[int, ...], str, int]] | None = None
         self._held: dict[int, tuple[int, Category]] = {}
 
@@ -85,6 +87,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._held[storage._cdata] = (size, category)
         self.live_bytes[before] -= size
         self.live_bytes[category] += size
+        self.most_bytes[category] = max(self.most_bytes[category], self.live_bytes[category])
 
     def category_of(self, x: Tensor) -> Category | None:
         """Where the storage of `x` counts, None if it is not followed."""
@@ -134,6 +137,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _grow(self, size: int, category: Category) -> None:
         self.live_bytes[category] += size
+        self.most_bytes[category] = max(self.most_bytes[category], self.live_bytes[category])
         self.total += size
         if self.total > self.peak:
             self.peak, self.at_peak = self.total, dict(self.live_bytes)

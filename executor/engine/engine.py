@@ -149,7 +149,7 @@ class Engine:
     def step(self, step: int, sequences: Sequences, warmup: bool = False) -> StepRecord:
         """One optimizer step on the global batch of `step`."""
         self.clock.said("data")
-        batches = self._batches(step, sequences)
+        batches = self.batches(step, sequences)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
@@ -191,7 +191,7 @@ class Engine:
             self.update.apply(norm)
         return norm, loss
 
-    def _batches(self, step: int, sequences: Sequences) -> list[Batch]:
+    def batches(self, step: int, sequences: Sequences) -> list[Batch]:
         """This replica's micro-batches: sequences are dealt to replicas in order, then cut by
         cp.
         """

@@ -158,7 +158,7 @@ def measured(name):
     with tracker.watching():
         engine = Engine(job, torch.device("cpu"), observer=tracker)
         tag_state(tracker, engine)
-    batches = engine._batches(0, Sequences(SMALL, DENSE.vocab, seed=0))
+    batches = engine.batches(0, Sequences(SMALL, DENSE.vocab, seed=0))
     with tracker.watching():
         engine.run(batches)
     return {"peak": tracker.peak, "at_peak": dict(tracker.at_peak)}

@@ -1,0 +1,90 @@
+"""`benchmarks.on_gpu` on tiny plans: one table, resumed where it stopped."""
+
+import csv
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_runs import CPU
+
+from benchmarks import on_gpu
+from benchmarks.on_gpu_plans import Item, items
+from meshplan.costmodels.layout import check_layout
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.units import GIB
+from meshplan.executor.engine.legality import check_engine_layout
+from meshplan.executor.launch.results import ComparedPart
+from meshplan.executor.onerank.priced import priced
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.runs.runs import read_runs
+from meshplan.planner.runs.validate import Predicted, predict_rows
+
+DGX = load_cluster("dgx-h100")
+DENSE, META, *_ = items()
+ANY = ComparedPart(name="step of the plan", unit="s", predicted=1.0, measured=1.0)
+
+
+@pytest.mark.parametrize("item", items(), ids=lambda item: item.name)
+def test_every_plan_is_one_that_the_engine_runs(item: Item) -> None:
+    """At full size and tiny; on one GPU the plan is predicted to fit 80 GiB, and so is the first
+    rank of each laboratory's.
+    """
+    for tiny in (False, True):
+        plan = item.plan(DGX, tiny=tiny)
+        model = model_from_config(plan.model.config, plan.model.name)
+        check_layout(plan.layout, model, plan.training)
+        check_engine_layout(plan.layout, model, plan.training)
+        step = priced(plan, "dgx-h100")
+        assert step.reserved_bytes(step.memory()[0]) < (GIB if tiny else 80 * GIB)
+
+
+def call_in(folder: Path, minutes: float) -> on_gpu.Call:
+    """A call on this machine's CPU."""
+    return on_gpu.Call(
+        folder=folder, device="cpu", found=CPU, profile="local-cpu:1",
+        ends=time.monotonic() + 60 * minutes,
+    )  # fmt: skip
+
+
+def test_calls_go_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    """Without time nothing begins; with it a plan for one device becomes a run that `validate`
+    compares, and a rank of a larger one a row without a step; what is finished is not run again,
+    and what cannot run leaves its reason.
+    """
+    wanted = [
+        DENSE,
+        replace(META, ranks=(16383,)),
+        replace(META, name="no such rank", ranks=(16384,)),
+    ]
+    assert on_gpu.run_all(call_in(tmp_path, 0), wanted) == [item.name for item in wanted]
+    assert not list(tmp_path.iterdir())
+    assert on_gpu.run_all(call_in(tmp_path, 60), wanted) == []
+    done = json.loads((tmp_path / "items.json").read_text())
+    assert [bool(each["reason"]) for each in done.values()] == [False, False, True]
+    assert "the plan has ranks 0 to 16383" in done["no such rank"]["reason"]
+    before = (tmp_path / "runs.csv").read_text()
+    assert on_gpu.run_all(call_in(tmp_path, 0), wanted) == []
+    assert (tmp_path / "runs.csv").read_text() == before
+    one, rank = csv.DictReader(before.splitlines())
+    assert float(one["step_time_s"]) > 0
+    assert one["put_together_s"] == rank["step_time_s"] == ""
+    assert float(rank["put_together_s"]) > float(rank["backward_measured_s"]) > 0
+    assert float(rank["held_weights_gib"]) > 0
+    assert one["versions"].startswith("torch ")
+    found = list(predict_rows(read_runs(tmp_path / "runs.csv")))
+    assert [isinstance(row, Predicted) and row.step_error is not None for row in found] == [
+        True, False,
+    ]  # fmt: skip
+
+
+def test_a_model_that_no_column_says_is_a_row_that_validate_skips() -> None:
+    """No shape, no price: the row stands in the table all the same."""
+    plan = DENSE.plan(DGX, tiny=True)
+    run = on_gpu.OneRankRun(
+        plan="x", layout="dp1 zero0", device="cpu", versions={}, date="2026-01-01", micro_batches=1,
+        ranks=(), parts={}, step=ANY, estimated_pipeline_ranks=(),
+    )  # fmt: skip
+    (found,) = predict_rows([on_gpu.unsaid(plan, run, DGX)])
+    assert not isinstance(found, Predicted)
