@@ -214,8 +214,8 @@ def test_rows_do_not_see_each_other(cases: Callable[..., st.SearchStrategy], dat
                 )
 
 
-def neighbours(layouts: Layouts) -> list[Layouts]:
-    """Rows that differ from the one of `layouts` in one column each."""
+def neighbours(layouts: Layouts) -> Layouts:
+    """The one row of `layouts`, and rows that differ from it in one column each."""
     changed = {f.name: 2 * getattr(layouts, f.name) for f in fields(Layouts)}
     changed["sequence_parallel"] = 1 - layouts.sequence_parallel
     changed["zero_stage"] = (layouts.zero_stage + 1) % 4
@@ -223,7 +223,8 @@ def neighbours(layouts: Layouts) -> list[Layouts]:
     changed["pipeline_parallel"] = 3 - layouts.pipeline_parallel
     changed["optimizer_offload"] = 0.5 - layouts.optimizer_offload / 4
     changed["activation_offload"] = 0.5 - layouts.activation_offload / 4
-    return [replace(layouts, **{name: column}) for name, column in changed.items()]
+    rows = [layouts, *(replace(layouts, **{name: column}) for name, column in changed.items())]
+    return joined(rows)
 
 
 def joined(grids: list[Layouts]) -> Layouts:
@@ -255,16 +256,17 @@ SPREAD = {  # of each model a layout of which some groups cross nodes, or just d
     + list(product(("megatron-bridge", "native", "nanotron", "torchtitan"), ("tied", "windowed"))),
 )
 def test_no_column_is_missing_from_a_key(engine: str, name: str, models, case_of):
-    """Before and after rows that differ in one column each, a row costs what it costs alone: what
-    prices are looked up by holds everything that changes one.
+    """Beside rows that differ in one column each, a row costs what it costs alone: what prices are
+    looked up by holds everything that changes one.
     """
     layout = SPREAD[name]
     training = Training(seq_len=4096, global_batch_size=8 * layout.data_parallel * 2)
     here = load_engine(engine), load_cluster("dgx-h100")
     case = case_of(Setting(models[name], training, here[1], here[0], SLACK), layout)
-    others, alone = neighbours(case.layouts), priced(case)
-    for row, rows in ((0, [case.layouts, *others]), (-1, [*others, case.layouts])):
-        together = price(joined(rows), case.setting)
+    setting, layouts = case.setting, neighbours(case.layouts)
+    together = price(layouts, setting)
+    for row in range(len(layouts)):
+        alone = price(layouts.take(np.array([row])), setting)
         for f in fields(Prices):
             if f.name != "capacity_bytes":
                 np.testing.assert_allclose(
