@@ -26,7 +26,7 @@ from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.space.legal_layouts import MOST_MICRO_BATCH
+from meshplan.planner.space.axis_rules import MOST_MICRO_BATCH
 from meshplan.planner.space.pins import Pins, parse_pin
 
 Unit = Literal["text", "s", "bytes", "fraction", "count"]

@@ -129,8 +129,7 @@ def ask(
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
         more.append(f"constants learnt from {_runs_of(engine)} of your own ({a.learned})")
-<<<<<<< HEAD
-    _check_precision(training.precision, cluster)
+    check_precision(training.precision, cluster)
     if lora := _lora(a, engine, more):
         training = replace(training, lora=lora)
         check_adapters(training, model, engine)
@@ -140,9 +139,6 @@ def ask(
         mean = parse_length(a.packed_mean_length, "--packed-mean-length")
         training = replace(training, packed_mean_length=mean)
         check_packed(training, engine)
-=======
-    check_precision(training.precision, cluster)
->>>>>>> whatif
     question = Question(
         model=model,
         training=training,
