@@ -19,7 +19,8 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.branch_and_bound import BranchAndBound
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
-from meshplan.planner.space.axis_rules import divisors, enumerate_space
+from meshplan.planner.space.axis_rules import divisors
+from meshplan.planner.space.legal_layouts import enumerate_space
 
 WITHIN, LEAST_GAIN = 0.1, 0.05
 MOST_SIMULATED = 4
