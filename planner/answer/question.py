@@ -36,7 +36,7 @@ from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.case.learned_file import read_learned, with_learned
+from meshplan.planner.case.learned_file import LEARNT_RANGE, read_learned, with_learned
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
 from meshplan.planner.search.priced_space import Question
@@ -128,7 +128,8 @@ def ask(
         more.append(f"engine {engine.name} (--engine chooses another)")
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
-        more.append(f"constants learnt from {_runs_of(engine)} of your own ({a.learned})")
+        learnt = f"constants learnt from {_runs_of(engine)} of your own ({a.learned})"
+        more.append(f"{learnt}; {LEARNT_RANGE}")
     check_precision(training.precision, cluster)
     if lora := _lora(a, engine, more):
         training = replace(training, lora=lora)

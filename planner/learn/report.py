@@ -8,6 +8,7 @@ from rich.text import Text
 
 from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.learned import Learned
+from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import MeasuredRun
 from meshplan.planner.learn.diagnose import Diagnosis
 from meshplan.planner.learn.learn import interval_width
@@ -85,8 +86,9 @@ def print_diagnosis(d: Diagnosis, console: Console) -> None:
     where = "inside" if d.inside else "outside"
     _say(console, f"{where} the {format_seconds(p.step_time_low_s)} to "
                   f"{format_seconds(p.step_time_high_s)} of 8 of 10 runs")  # fmt: skip
-    for note in d.found.notes:
-        console.print(Text(f"note: {note}", style="dim"))
+    learnt = ("by your own runs: " + LEARNT_RANGE,) if d.found.case.engine.learned else ()
+    for note in (*d.found.notes, *learnt):
+        _say(console, f"note: {note}")
     console.print(_parts(d))
     _print_memory(d, console)
     _print_usual(d, console)

@@ -15,7 +15,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.tunings import load_fit
-from meshplan.planner.case.learned_file import learned_interval, read_learned
+from meshplan.planner.case.learned_file import LEARNT_RANGE, learned_interval, read_learned
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.main import app
@@ -263,3 +263,11 @@ def test_a_learned_file_of_another_gpu_is_refused(logs: list[str], tmp_path: Pat
     file.write_text(yaml.safe_dump({**document, "gpu": "b200"}))
     code, _, error = _called("diagnose", logs[0], "--learned", str(file))
     assert (code, "learnt of gpu b200" in error) == (2, True)
+
+
+def test_what_the_learnt_range_held_is_the_tables_own() -> None:
+    """The words beside learnt constants are the ends of the last column of docs/learn.md."""
+    text = (Path(__file__).parents[2] / "docs" / "learn.md").read_text(encoding="utf-8")
+    table = text.split("<!-- learn table -->")[1].split("<!-- end learn table -->")[0]
+    held = [int(line.split("|")[-2].strip(" %")) for line in table.splitlines() if "% |" in line]
+    assert f"held {min(held)} % to {max(held)} %" in LEARNT_RANGE
