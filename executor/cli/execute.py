@@ -1,5 +1,6 @@
 """`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
 
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -10,6 +11,9 @@ import typer
 from rich.console import Console
 
 from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.hugging_face_run import ENGINES as HUGGING_FACE
+from meshplan.executor.launch.hugging_face_run import command_of as hugging_face_command
+from meshplan.executor.launch.hugging_face_run import ready_for, run_hugging_face
 from meshplan.executor.launch.other_engines import (
     NotInstalled,
     command_of,
@@ -47,7 +51,9 @@ from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan, wri
 
 USAGE = (UnreadablePlan, UnknownProfile, CannotRun, NotInstalled, NoTorch)
 FAILED = (RankFailed, SlurmFailed)
-EngineName = Literal["native", "torchtitan", "megatron", "nanotron"]
+EngineName = Literal[
+    "native", "torchtitan", "megatron", "nanotron", "accelerate", "deepspeed", "transformers"
+]
 DeviceName = Literal["cpu", "cuda"]
 
 
@@ -266,6 +272,11 @@ def _versions(found: Found | None) -> dict[str, str]:
 def _shown(plan: Plan, settings: RunSettings, out: Path) -> str:
     if plan.engine == "native":
         return settings.starter.shown(job_of(settings, out), out)
+    if plan.engine in HUGGING_FACE:
+        exported = ready_for(plan, settings)
+        command = shlex.join(hugging_face_command(exported, settings, out))
+        written = ", ".join(exported.files)
+        return f"# `meshplan export` writes {written} into {out}\n{command}"
     exported = export_for(plan.engine, plan, settings)
     files = (f"# {out / name}\n{text}" for name, text in exported.files.items())
     return "\n".join([*files, command_of(exported, out)])
@@ -290,4 +301,6 @@ def _run(plan: Plan, settings: RunSettings, out: Path, *, top: int, console: Con
 def _run_one(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
     if plan.engine == "native":
         return run_plan(plan, settings, out)
+    if plan.engine in HUGGING_FACE:
+        return run_hugging_face(plan, settings, out)
     return run_elsewhere(plan.engine, plan, settings, out)

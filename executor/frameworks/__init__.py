@@ -1,4 +1,4 @@
-"""Six frameworks' configurations, out of a plan and back into a reading; trainers', to read.
+"""Seven frameworks' configurations, out of a plan and back into a reading; trainers', to read.
 
 `FRAMEWORKS` are read and written, `READ_ONLY` are read; `read_config` finds the one that a file
 belongs to.
@@ -20,6 +20,7 @@ from meshplan.executor.frameworks import (
     torchtitan,
     torchtitan_read,
     trainers,
+    transformers_config,
 )
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import Exported, Reading, UnreadableConfig
@@ -67,6 +68,10 @@ FRAMEWORKS = {
         Framework(
             "accelerate", "Accelerate", accelerate.claims, accelerate.read, accelerate.export
         ),
+        Framework(
+            "transformers", "transformers' DistributedConfig", transformers_config.claims,
+            transformers_config.read, transformers_config.export,
+        ),
         Framework("deepspeed", "DeepSpeed", deepspeed.claims, deepspeed.read, deepspeed.export),
         Framework(
             "torchtitan", "torchtitan", torchtitan.claims, torchtitan_read.read, torchtitan.export
@@ -74,7 +79,7 @@ FRAMEWORKS = {
         Framework("megatron", "Megatron-LM", megatron.claims, megatron.read, megatron.export),
         Framework("bridge", "Megatron-Bridge and NeMo", bridge.claims, bridge.read, bridge.export),
     )
-}
+}  # fmt: skip
 
 
 VARIANTS: dict[str, Callable[[Plan, int], Exported]] = {

@@ -33,6 +33,7 @@ from meshplan.executor.frameworks.export_notes import (
     training_unsaid,
     unless,
 )
+from meshplan.executor.frameworks.hugging_face import script_files, script_words
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -84,8 +85,9 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     }
     return Exported(
         framework="accelerate",
-        files={FILE: yaml.safe_dump(document, sort_keys=False)},
-        launch=f"accelerate launch --config_file {FILE} train.py",
+        files={FILE: yaml.safe_dump(document, sort_keys=False), **script_files(answer)},
+        launch=f"accelerate launch --config_file {FILE} "
+        + script_words(answer, "--accelerate", recompute=False),
         cannot_say=(*unsaid, *_unsaid(answer)),
     )
 
@@ -114,7 +116,7 @@ def _degrees(answer: Answer) -> tuple[dict[str, int], list[CannotSay]]:
 
 def _unsaid(answer: Answer) -> list[CannotSay]:
     la, training = answer.layout, answer.training
-    code = "set in the training code, if at all"
+    code = "not in this file: an argument of train.py"
     unsaid = unless(
         la,
         "Accelerate has no such parallelism",
@@ -138,8 +140,8 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     unsaid.append(CannotSay("layout.micro_batch_size", la.micro_batch_size, code))
     unsaid.append(CannotSay("training.seq_len", training.seq_len, code))
     unsaid.append(CannotSay("training.global_batch_size", training.global_batch_size, code))
-    unsaid.append(CannotSay("training.optimizer", training.optimizer, code))
-    unsaid.append(CannotSay("model", answer.model.name, code))
+    unsaid.append(CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"))
+    unsaid.append(CannotSay("model", answer.model.name, "train.py reads config.json"))
     if training.precision not in MIXED.values():
         unsaid.append(
             CannotSay("training.precision", training.precision, f"it has {', '.join(MIXED)}")

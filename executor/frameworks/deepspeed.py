@@ -35,6 +35,7 @@ from meshplan.executor.frameworks.export_notes import (
     training_unsaid,
     unless,
 )
+from meshplan.executor.frameworks.hugging_face import script_files, script_words, torchrun_words
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
@@ -72,7 +73,8 @@ def claims(name: str, text: str) -> bool:
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
-    """`plan` as DeepSpeed's JSON and Accelerate's YAML around it.
+    """`plan` as DeepSpeed's JSON, a script that trains by it, and Accelerate's YAML around it for
+    scripts that train by Accelerate.
 
     Raises `InvalidLayout` where the file would train on another batch than the plan.
     """
@@ -97,8 +99,10 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         files={
             FILE: json.dumps(_config(answer), indent=2) + "\n",
             LAUNCHER_FILE: yaml.safe_dump(launcher, sort_keys=False),
+            **script_files(answer),
         },
-        launch=f"accelerate launch --config_file {LAUNCHER_FILE} train.py",
+        launch=f"{torchrun_words(answer)} "
+        + script_words(answer, f"--deepspeed {FILE}", recompute=True),
         cannot_say=tuple(_unsaid(answer)),
     )
 

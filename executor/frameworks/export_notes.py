@@ -11,7 +11,7 @@ from meshplan.costmodels.training import Lora, Training
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Recompute
 
-GPUS_PER_NODE = 8  # of the machines that all six frameworks document; the caller may know better
+GPUS_PER_NODE = 8  # of the machines that the frameworks document; the caller may know better
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """A plan run by an installed training framework: its own launcher, its own log.
 
+Hugging Face's frameworks are found here, and run by `hugging_face_run`.
+
 torchtitan   installed as a package; the configuration is a module (0.3) or TOML (0.2)
 megatron     run inside a checkout of Megatron-LM, which has `pretrain_gpt.py`
 nanotron     run inside a checkout of nanotron, which has `run_train.py`
@@ -39,11 +41,17 @@ class NotInstalled(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a framework is found: its Python package, and the script its checkout has."""
+    """Where a framework is found: its Python package, and the script its checkout has.
+
+    beside  packages that it needs here and does not install itself
+    cpus    whether it trains on CPU processes too
+    """
 
     package: str
     script: str | None
     install: str
+    beside: tuple[str, ...] = ()
+    cpus: bool = False
 
 
 HOMES: Mapping[str, Home] = {
@@ -56,6 +64,14 @@ HOMES: Mapping[str, Home] = {
         "nanotron", "run_train.py",
         "git clone https://github.com/huggingface/nanotron && cd nanotron && pip install -e .",
     ),
+    "accelerate": Home(
+        "accelerate", None, "pip install accelerate transformers", ("transformers",), cpus=True
+    ),
+    "deepspeed": Home(
+        "deepspeed", None, "DS_BUILD_OPS=0 pip install deepspeed transformers", ("transformers",),
+        cpus=True,
+    ),
+    "transformers": Home("transformers", None, "pip install transformers", cpus=True),
 }  # fmt: skip
 
 
@@ -63,7 +79,8 @@ def check_installed(name: str, folder: Path) -> None:
     """Raise `NotInstalled` unless the framework `name` can be started from `folder`."""
     home = HOMES[name]
     top = home.package.split(".")[0]
-    if importlib.util.find_spec(top) is None or importlib.util.find_spec(home.package) is None:
+    needed = (top, home.package, *home.beside)
+    if any(importlib.util.find_spec(each) is None for each in needed):
         raise NotInstalled(
             f"{name} is not installed; install it with: {home.install}; or give --engine native"
         )

@@ -37,7 +37,7 @@ def check_can_start(name: str, folder: Path, priced_by: Cluster | None) -> None:
     """
     if name == NATIVE:
         return
-    if priced_by is not None and priced_by.gpu.vendor == "cpu":
+    if priced_by is not None and priced_by.gpu.vendor == "cpu" and not HOMES[name].cpus:
         raise CannotRun(
             f"{name} trains on GPUs only and the plan is for CPUs; give --engine native"
         )

@@ -9,7 +9,8 @@
       optimizer                   gradient norm and weight update
       not accounted for           the rest of the step: data, host, synchronisation
     memory        the largest peak of each pipeline rank. On a CPU it is the process's resident set,
-                  which holds Python and torch too: compared with predicted context + allocated
+                  which holds Python and torch too: compared with predicted context + allocated for
+                  the native engine, whose processes the context is of; not for another
     error         predicted / measured - 1
 
 The file is written anew after every step, so a run that is killed leaves what it had.
@@ -206,6 +207,9 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
         allocated = max(rank.allocated_peak_bytes for rank in own)
         reserved = max(rank.reserved_peak_bytes for rank in own)
         stage = stages[place] if place < len(stages) else None
+        if device == "cpu" and plan.engine != "native":
+            parts.append((f"memory, stage {place}, resident (not compared)", None, reserved))
+            continue
         if device == "cpu":
             resident = stage.context + stage.reserved if stage else None
             if allocated != reserved:

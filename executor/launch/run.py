@@ -1,4 +1,4 @@
-"""One run of a plan by the native engine, watched step by step; and a tournament of several."""
+"""One run of a plan, watched step by step; and a tournament of several."""
 
 import datetime
 import os
@@ -74,11 +74,11 @@ def job_of(settings: RunSettings, out: Path) -> TorchrunJob:
         processes_per_node=settings.placement.processes_per_node,
         nodes=settings.placement.nodes,
         rendezvous=settings.rendezvous,
-        environment=_threads(settings),
+        environment=rank_environment_of(settings),
     )  # fmt: skip
 
 
-def _threads(settings: RunSettings) -> dict[str, str]:
+def rank_environment_of(settings: RunSettings) -> dict[str, str]:
     """CPU ranks share the cores evenly and keep their memory, as when the profile was measured."""
     if settings.device != "cpu":
         return {}
@@ -87,10 +87,21 @@ def _threads(settings: RunSettings) -> dict[str, str]:
 
 
 def run_plan(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
-    """Run `plan` and leave its result in `out`, whatever happens.
+    """Run `plan` by the native engine and leave its result in `out`; raises as `run_watched`."""
+    starter = settings.starter
+    return run_watched(
+        plan, settings, out, lambda watch: starter.start(job_of(settings, out), out, watch)
+    )
 
-    Raises what `Starter.start` raises, after writing what was measured until then, `RankFailed` if
-    a rank hangs or the training diverges, and `CannotRun` if `out` cannot be made.
+
+def run_watched(
+    plan: Plan, settings: RunSettings, out: Path, start: Callable[[Callable[[], None]], None]
+) -> RunResult:
+    """Run ranks that write their steps to `out`/ranks and leave their result in `out`, whatever
+    happens. `start` runs them to their end, and calls what it is given a few times a second.
+
+    Raises what `start` raises, after writing what was measured until then, `RankFailed` if a rank
+    hangs or the training diverges, and `CannotRun` if `out` cannot be made.
     """
     _make_folder(out)
     write_plan(plan, out / PLAN_FILE)
@@ -98,7 +109,7 @@ def run_plan(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
         old.unlink()
     tracker = Tracker(plan, settings, out)
     try:
-        settings.starter.start(job_of(settings, out), out, tracker.look)
+        start(tracker.look)
     except Interrupted as error:
         tracker.write("interrupted", str(error))
         raise
@@ -168,7 +179,7 @@ class Tracker:
         """Which rank is behind the others, and where: it waits for none of them."""
         limit = f"no progress for {still_s:.0f} s (--timeout {self._settings.timeout_s:g})"
         if not beats:
-            return f"{limit}: no rank has started; logs: {self._out / 'logs'}"
+            return f"{limit}: no rank has begun a phase or ended a step; logs: {self._out / 'logs'}"
         waiting = {"wait", "reduce", "optimizer"}
         first, beat = min(
             beats.items(), key=lambda item: (item[1].phase in waiting, item[1].counter)

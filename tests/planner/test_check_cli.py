@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def test_framework_can_be_named(app: typer.Typer, tmp_path: Path) -> None:
 def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
     """What `export` writes, `check` recognises; the command is printed, the unsaid on stderr."""
     plan = tmp_path / "plan.yaml"
-    write_plan(PLAN, plan)
+    stage = 3 if name == "transformers" else PLAN.layout.zero_stage  # it refuses the others
+    write_plan(PLAN.model_copy(update={"layout": replace(PLAN.layout, zero_stage=stage)}), plan)
     code, out, err = _run(app, "export", str(plan), "--to", name, "-o", str(tmp_path / "run"))
     assert code == 0, err
     assert out.splitlines()[-1].split()[0] in ("bash", "torchrun", "accelerate", "CUDA_DEVICE_MAX_"

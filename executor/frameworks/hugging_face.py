@@ -1,0 +1,51 @@
+"""What every export for a Hugging Face model has beside its settings: a script that trains it.
+
+    train.py      `train_script.py` of this folder as it is: the framework's own loop on synthetic
+                  tokens, with random weights
+    config.json   the model's own configuration, as the plan has it
+
+What the frameworks' files leave to the training code are the script's arguments.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from meshplan.executor.frameworks.export_notes import Answer
+
+SCRIPT, MODEL = "train.py", "config.json"
+SOURCE = Path(__file__).with_name("train_script.py")
+
+
+def script_files(answer: Answer) -> Mapping[str, str]:
+    """The script and the model's configuration, by file name."""
+    config = {name: value for name, value in answer.config.items() if not name.startswith("_")}
+    return {
+        SCRIPT: SOURCE.read_text(encoding="utf-8"),
+        MODEL: json.dumps(config, indent=2) + "\n",
+    }
+
+
+def script_words(answer: Answer, settings: str, *, recompute: bool) -> str:
+    """`train.py` with its arguments; `settings` says whose file it runs beside.
+
+    recompute  the script switches it on, where the framework's file cannot
+    """
+    la, training = answer.layout, answer.training
+    dtype = training.precision if training.precision in ("fp16", "fp32") else "bf16"
+    words = (
+        f"{SCRIPT} {settings} --model {MODEL} --seq-len {training.seq_len}"
+        f" --micro-batch-size {la.micro_batch_size}"
+        f" --micro-batches {la.num_micro_batches(training)} --dtype {dtype}"
+    )
+    return f"{words} --recompute" if recompute and la.recompute != "none" else words
+
+
+def torchrun_words(answer: Answer) -> str:
+    """torchrun for the plan's ranks; several nodes meet where `$MASTER` says."""
+    each = f"--nproc-per-node {answer.gpus_per_node}"
+    if answer.nodes == 1:
+        return f"torchrun --standalone {each}"
+    return (
+        f"torchrun --nnodes {answer.nodes} {each} --rdzv-backend c10d --rdzv-endpoint $MASTER:29500"
+    )
