@@ -53,9 +53,9 @@ class Fields:
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]  # the same for each layer (Hunyuan)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.refuse(f"{key} is {_shown(value)}, not a whole number")
+            raise self.refuse(f"{key} is {shown(value)}, not a whole number")
         if not least <= value <= MAX_COUNT:
-            raise self.refuse(f"{key} is {_shown(value)}, not between {least} and {MAX_COUNT}")
+            raise self.refuse(f"{key} is {shown(value)}, not between {least} and {MAX_COUNT}")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -64,7 +64,7 @@ class Fields:
         if found is None:
             return default
         if not isinstance(found[1], bool):
-            raise self.refuse(f"{key} is {_shown(found[1])}, not true or false")
+            raise self.refuse(f"{key} is {shown(found[1])}, not true or false")
         return found[1]
 
     def either(self, *keys: str, default: bool) -> bool:
@@ -78,7 +78,7 @@ class Fields:
         if found is None:
             return default
         if type(found[1]) is not int or abs(found[1]) > MAX_COUNT:
-            raise self.refuse(f"{key} is {_shown(found[1])}, not a whole number")
+            raise self.refuse(f"{key} is {shown(found[1])}, not a whole number")
         return found[1]
 
     def number(self, *keys: str) -> float | None:
@@ -88,9 +88,9 @@ class Fields:
             return None
         key, value = found
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refuse(f"{key} is {_shown(value)}, not a number")
+            raise self.refuse(f"{key} is {shown(value)}, not a number")
         if not 0 <= value <= MAX_NUMBER:  # a NaN is not in between either
-            raise self.refuse(f"{key} is {_shown(value)}, not between 0 and {MAX_NUMBER:g}")
+            raise self.refuse(f"{key} is {shown(value)}, not between 0 and {MAX_NUMBER:g}")
         return float(value)
 
     def word(self, *keys: str) -> str | None:
@@ -99,7 +99,7 @@ class Fields:
         if found is None:
             return None
         if not isinstance(found[1], str):
-            raise self.refuse(f"{found[0]} is {_shown(found[1])}, not a word")
+            raise self.refuse(f"{found[0]} is {shown(found[1])}, not a word")
         return found[1]
 
     def texts(self, key: str) -> tuple[str, ...] | None:
@@ -109,7 +109,7 @@ class Fields:
             return None
         value = found[1]
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise self.refuse(f"{key} is {_shown(value)}, not a list of words")
+            raise self.refuse(f"{key} is {shown(value)}, not a list of words")
         return tuple(value)
 
     def counts(self, key: str) -> tuple[int, ...] | None:
@@ -119,7 +119,7 @@ class Fields:
             return None
         value = found[1]
         if not isinstance(value, list) or not all(type(number) is int for number in value):
-            raise self.refuse(f"{key} is {_shown(value)}, not a list of whole numbers")
+            raise self.refuse(f"{key} is {shown(value)}, not a list of whole numbers")
         return tuple(value)
 
     def section(self, key: str) -> "Fields | None":
@@ -128,7 +128,7 @@ class Fields:
         if found is None:
             return None
         if not isinstance(found[1], dict):
-            raise self.refuse(f"{key} is {_shown(found[1])}, not an object")
+            raise self.refuse(f"{key} is {shown(found[1])}, not an object")
         return Fields(found[1], self.name)
 
     @property
@@ -158,7 +158,7 @@ class Fields:
         return whole // parts
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """`value` as a message shows it: one line, never long."""
     if isinstance(value, list | dict):
         return f"a {'list' if isinstance(value, list) else 'section'} of {len(value)}"

@@ -297,6 +297,7 @@ def _latent(f: Fields) -> Attention:
     if f.flag("attention_bias", False):
         raise f.refuse("attention_bias with latent attention is not priced")
     rope, heads = f.count("qk_rope_head_dim"), f.heads
+    f.present("qk_head_dim")  # the module adds it up itself
     return Attention(
         heads=heads, kv_heads=heads, head_dim=f.count("qk_nope_head_dim") + rope,
         v_head_dim=f.count("v_head_dim"), q_lora_rank=f.count("q_lora_rank", default=0, least=0),

@@ -18,7 +18,7 @@ from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.model.unread_fields import refuse_unread, unknown_sizes
+from meshplan.costmodels.model.unread_fields import refuse_unread, unknown_fields
 
 NOT_PRICED = {
     "an encoder-decoder": (
@@ -76,7 +76,9 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     fields, model_type = _typed(Fields(config, ""))
     read_family(FAMILIES[model_type], fields)
     numerics_of(fields)
-    unread = (f"field {key!r}, which is not understood," for key in unknown_sizes(fields))
+    unread = (
+        f"field {key}, which is not understood," for key in unknown_fields(fields, model_type)
+    )
     return (*towers, *_quantization(config), *unread)
 
 

@@ -2,14 +2,15 @@
 
 `CHANGES_COST` is what some family reads; a test holds it against what the families ask for. A field
 of it that this family leaves unread is a feature the price would not have, unless it says again
-what other fields have said already (`SAID_ELSEWHERE`). A field that no family knows and whose name
-speaks of sizes is named in a warning.
+what other fields have said already (`SAID_ELSEWHERE`). `CHANGES_NOTHING` is a closed list of what
+no price depends on. A field in neither is refused where its name speaks of a layer's parts, and
+named in a warning otherwise; one that is false, 0 or empty turns nothing on.
 """
 
 import re
 from collections.abc import Iterator
 
-from meshplan.costmodels.model.config_fields import Fields
+from meshplan.costmodels.model.config_fields import Fields, shown
 
 
 def _names(text: str) -> frozenset[str]:
@@ -41,7 +42,7 @@ CHANGES_COST = _names("""
     num_experts_per_token num_global_key_value_heads num_key_value_heads num_kv_heads
     num_kv_shared_layers num_ln_in_parallel_attn num_local_experts num_mtp_layers
     num_nextn_predict_layers num_shared_experts parallel_attn per_layer_config q_lora_rank
-    qk_dim_factor qk_layernorm qk_nope_head_dim qk_rope_head_dim qkv_bias
+    qk_dim_factor qk_head_dim qk_layernorm qk_nope_head_dim qk_rope_head_dim qkv_bias
     shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size
     short_conv_kernel_size sliding_window sliding_window_pattern sliding_window_size ssm_state_size
     state_size swa_head_dim swa_num_attention_heads swa_num_key_value_heads swa_v_head_dim
@@ -65,41 +66,103 @@ SAID_ELSEWHERE = _names("""
 
 ALWAYS_READ = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size")
 
-IN_THE_CODE = {
-    "llama4_text": ("use_qk_norm",),  # without weights, beside the rotation
-    "doge": ("num_experts",),  # of a feature that `is_moe` turns on
-    "gemma4_unified_text": ("use_bidirectional_attention",),  # between the tokens of an image
+COHERE2 = _names("""
+    use_gated_activation use_parallel_block use_parallel_embedding use_embedding_sharing
+    layer_switch order_of_interleaved_layers prefix_dense_sliding_window_pattern
+""")
+IN_THE_CODE: dict[str, frozenset[str]] = {
+    "llama4_text": _names("use_qk_norm"),  # without weights, beside the rotation
+    "doge": _names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
+    "gemma3_text": _names("_sliding_window_pattern"),
+    "gemma4_unified_text": _names("use_bidirectional_attention"),  # between tokens of an image
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _names("attn_output_gate")),
+    "opt": _names("layer_norm_elementwise_affine"),
+    "xlstm": _names("add_out_norm weight_mode"),
+    "falcon": _names("alibi"),
+    "bloom": _names("apply_residual_connection_post_layernorm"),
+    "longcat_flash": _names("attention_method zero_expert_type"),
+    "gpt_neo": _names("attention_types"),
+    "lfm2": _names("block_dim conv_dim conv_dim_out block_use_swiglu use_pos_enc"),
+    "lfm2_moe": _names("use_expert_bias"),
+    "mamba2": _names("expand time_step_rank rms_norm norm_before_gate"),
+    "nemotron_h": _names("expand mtp_layers_block_type num_query_groups"),
+    "falcon_h1": _names("mamba_use_mlp mamba_norm_before_gate mlp_expansion_factor"),
+    "cohere2": COHERE2,
+    "cohere2_moe": COHERE2 | _names("shared_expert_combination_strategy"),
+    "minimax_m3_vl_text": _names("index_block_size index_local_blocks index_topk_blocks"),
+    "kimi_linear": _names("mla_use_nope num_expert_group"),
+    "bailing_hybrid": _names("num_expert_group"),
+    "rwkv": _names("rescale_every"),
+    "mpt": _names("norm_type"),
+    "granitemoehybrid": _names("normalization_function"),
 }
+"""Fields that a family's modules leave alone or that repeat others, for that family only."""
 
-SPEAKS_OF_SIZES = re.compile(
-    r"(^|_)(num|n|layers?|heads?|dims?|size|hidden|experts?|moe|ffn|mlp|rank|width|kernel|conv|state|"
-    r"blocks?|depth|shared?|cross|tower|nextn|mtp|lora|window|sparse)(_|$)"
+CHANGES_NOTHING = _names("""
+    activation afn alpha_factor architectures attention_multiplier attention_softmax_in_fp32
+    attention_value_scale auto_map autocast_kernel_dtype base_model_prefix chunk_size_feed_forward
+    chunkwise_kernel context_length cross_attention_hidden_size custom_pipelines dim_model_base
+    dtype embedding_fraction embedding_multiplier enable_moe_fp32_combine ep_size eps
+    expert_selection_fn finetuning_task full_attn_alpha_factor full_attn_beta_factor gate_soft_cap
+    hidden_act hidden_activation inference_state_dtype init_device init_method is_causal is_decoder
+    kda_lower_bound kda_safe_gate layer_rope_theta linear_allow_neg_eigval linear_attn_alpha_factor
+    linear_attn_beta_factor lm_head_multiplier logit_scale logits_scaling logits_soft_cap
+    mamba_hidden_act mamba_ssm_cache_dtype max_inference_chunksize max_length
+    max_position_embeddings mixer_rms_eps mlp_alpha_factor mlp_beta_factor mode model_max_length
+    model_type moe_apply_router_weight_on_input moe_norm_min moe_renormalize
+    moe_routed_scaling_factor moe_router_activation_func moe_router_logit_softcapping
+    moe_shared_expert_overlap mup_enabled n_ctx n_group n_positions norm_reduction_force_float32
+    norm_topk_prob num_labels num_logits_to_keep original_max_position_embeddings
+    output_attentions output_hidden_states output_logit_soft_cap output_router_logits
+    partial_rotary_factor position_embedding_type prefix pretraining_tp problem_type pruned_heads
+    quantization_config query_pre_attn_scalar reorder_and_upcast_attn rescale_prenorm_residual
+    residual_in_fp32 residual_multiplier return_dict return_dict_in_generate return_last_states
+    rope_interleave rope_local_base_freq rope_parameters rope_scaling rope_theta rope_type
+    rotary_dim rotary_emb_base rotary_pct route_scale routed_scaling_factor router_scaling_factor
+    scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx scale_attn_weights scale_depth
+    scale_emb scale_embedding scoring_func seq_aux sequence_kernel slow_but_exact ssm_multipliers
+    step_kernel swiglu_alpha swiglu_limit task_specific_params text_config tie_encoder_decoder
+    tie_word_embeddings tokenizer_class topk_group topk_method torch_dtype torchscript
+    transformers_version use_associative_scan use_bfloat16 use_cache use_flash_attn
+    use_flash_attention use_grouped_topk use_mamba_kernels use_mambapy vision_config audio_config
+    attn_implementation mlp_multipliers unsloth_fixed unsloth_version
+""")
+"""Ids, numerics and what only inference has, of the families that are read."""
+
+OF_NOTHING = re.compile(
+    r"^_|^summary_|^time_step_|(^|_)(token|dropout|pdrop|jitter|loss|label|id2label|label2id|eps|"
+    r"epsilon|std|init|initializer|inits?|layerdrop|aux)(_|$)|(_token_id|_token_ids|_token_index|"
+    r"_multiplier|_noise|_epsilon|_coef|_coefficient|_dtype)$|^linear_(a_log|dt)_"
 )
-SIZE_OF_NOTHING = re.compile(
-    r"(^_|token|label|dropout|pdrop|init|std|eps|rope|theta|scal|factor|coef|multiplier|alpha|beta|"
-    r"loss|jitter|act|kernel|cache|chunk|dtype|precision|quant|parallel|image|video|audio|vision|"
-    r"max_|time_step|logit|norm|group|capacity|summary|use_|output_|return_|num_labels|base|ep_size|"
-    r"version|map|class|rotary|qk_head_dim|n_ctx|block_dim|conv_dim|layer_switch|index_|"
-    r"keep_window|seq|prefix|problem|train|file|_id$|_fn$|_type$|method|temperature|mode)"
+SPEAKS_OF_PARTS = re.compile(
+    r"(^|_)(n|num|layers?|heads?|dims?|size|width|hidden|experts?|moe|mo[a-e]|ffn|mlp|rank|latent|"
+    r"kernel|conv\w*|states?|blocks?|depth|shared?|sharing|cross|tower|nextn|mtp|lora|adapters?|"
+    r"window|sliding|sparse|attn|attention|gated?|gates|gating|router|routed|residual|memory|"
+    r"ssm|mamba|mixer|recurrent|recurrence|loops?|qkv?|kv|bias|norm|embeds?|embeddings?|index\w*|"
+    r"ngram|engram|hyper|streams?|topk|pattern|interval|every|linear|delta|chunk\w*|mla|global|"
+    r"local|bidirectional|causal|compress\w*|connections?|ratio|factor|expand|expansion)(_|$)"
 )
 
 
 def refuse_unread(f: Fields, model_type: str) -> None:
     """Raise `UnsupportedModel` for a field that would change the cost and that nothing has read."""
-    known = CHANGES_COST - SAID_ELSEWHERE - f.asked - set(IN_THE_CODE.get(model_type, ()))
-    for key in sorted(known & set(f.config)):
-        if f.config[key]:
+    for key in sorted(_unread(f, model_type)):
+        if key in CHANGES_COST or SPEAKS_OF_PARTS.search(key[:80]):
             raise f.refuse(
-                f"the field {key!r} is not read for model_type {model_type!r} and may change the "
-                "cost; set it to null if it changes nothing here"
+                f"the field {shown(key)} is not read for model_type {model_type!r} and may change "
+                "the cost; set it to null if it changes nothing here"
             )
 
 
-def unknown_sizes(f: Fields) -> Iterator[str]:
-    """Fields that no family knows and whose names speak of sizes."""
+def unknown_fields(f: Fields, model_type: str) -> Iterator[str]:
+    """Fields in no list whose names do not speak of a layer's parts, as a warning shows them."""
+    return map(shown, _unread(f, model_type))
+
+
+def _unread(f: Fields, model_type: str) -> Iterator[str]:
+    """The fields that turn something on, that nothing has read and that no list explains."""
+    known = f.asked | SAID_ELSEWHERE | CHANGES_NOTHING | set(ALWAYS_READ)
+    known |= IN_THE_CODE.get(model_type, frozenset())
     for key, value in f.config.items():
-        plain = (isinstance(value, int | float) and value not in (0, 1)) or isinstance(value, list)
-        known = key in f.asked or key in CHANGES_COST or key in ALWAYS_READ
-        speaks = SPEAKS_OF_SIZES.search(key[:80]) and not SIZE_OF_NOTHING.search(key[:80])
-        if plain and not known and speaks and value:
+        if value and key not in known and (key in CHANGES_COST or not OF_NOTHING.search(key[:80])):
             yield key

@@ -128,8 +128,9 @@ def _parse_fraction(axis: str, item: str) -> float:
 
 def _parse_range(axis: str, item: str) -> tuple[int, int]:
     low, dots, high = item.partition("..")
+    least, most = LEAST.get(axis, 1), LARGEST.get(axis, _MOST)
     try:
-        first = int(low) if low or not dots else 0
+        first = int(low) if low or not dots else least
         last = (int(high) if high else _MOST) if dots else first
     except ValueError:
         raise PinError(
@@ -137,8 +138,7 @@ def _parse_range(axis: str, item: str) -> tuple[int, int]:
         ) from None
     if first > last or first < 0:
         raise PinError(f"{axis} {item!r} holds no value; write the smaller number first: 1..16")
-    least, most = LEAST.get(axis, 1), LARGEST.get(axis, _MOST)
-    if last < least or first > most:
+    if first < least or first > most or (high and last > most):
         known = f"from {least} to {most}" if axis in LARGEST else f"at least {least}"
         raise PinError(f"{axis} {item!r} does not exist; it is {known}")
     return first, last

@@ -138,6 +138,14 @@ def test_what_families_read_is_what_changes_cost() -> None:
         ("mistral", {"use_qk_norm": True}, "use_qk_norm"),
         ("qwen3_moe", {"n_shared_experts": 1, "index_topk": 2048}, "index_topk"),
         ("olmo3", {"mlp_bias": True}, "mlp_bias"),
+        ("llama", {"attn_output_gate": True}, "attn_output_gate"),  # Qwen3.5's
+        ("llama", {"qk_head_dim": 96}, "qk_head_dim"),
+        ("llama", {"index_topk_blocks": 16}, "index_topk_blocks"),
+        ("mistral", {"block_use_swiglu": True}, "block_use_swiglu"),
+        ("qwen3", {"use_cross_layer_attention": True}, "use_cross_layer_attention"),
+        ("llama", {"num_memory_layers": 4}, "num_memory_layers"),  # no family's
+        ("llama", {"hyper_connections": {"streams": 4}}, "hyper_connections"),
+        ("llama", {"lora_adapters": ["a"]}, "lora_adapters"),
     ],
 )
 def test_a_field_that_is_not_read_is_refused(
@@ -148,10 +156,10 @@ def test_a_field_that_is_not_read_is_refused(
         model_from_config(CONFIGS[name]["config"] | changes, name)
 
 
-def test_an_unknown_size_is_named() -> None:
-    """A field that no family knows and whose name speaks of sizes is in the warning."""
-    config = CONFIGS["llama"]["config"] | {"num_memory_layers": 4, "my_note": 3}
-    assert left_out(config) == ("field 'num_memory_layers', which is not understood,",)
+def test_an_unknown_field_is_named() -> None:
+    """A field in no list whose name does not speak of layers is in the warning; off is off."""
+    config = CONFIGS["llama"]["config"] | {"my_note": 3, "use_moe": False, "_id": 4, "z_loss": 1}
+    assert left_out(config) == ("field 'my_note', which is not understood,",)
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -174,7 +174,7 @@ def test_divisors(number: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),
-    [("8", 8, 4), ("1,3", 3, 2), ("1..16", 16, 17), ("4..", 10**9, 3), ("..8", 0, 9)],
+    [("8", 8, 4), ("1,3", 3, 2), ("1..16", 16, 17), ("4..", 10**9, 3), ("..8", 1, 0)],
 )
 def test_pins_are_read(text: str, inside: int, outside: int) -> None:
     """A pin is a value, a list or a range, open at either end."""
@@ -192,7 +192,10 @@ def test_pins_are_read(text: str, inside: int, outside: int) -> None:
         ("tensor_parallel", "", "whole number"),
         ("tensor_parallel", "0", "at least 1"),
         ("zero_stage", "4", "from 0 to 3"),
+        ("pipeline_parallel", "0..4", "'0..4' does not exist; it is at least 1"),
+        ("micro_batch_size", "0..", "at least 1"),
         ("zero_stage", "4..9", "from 0 to 3"),
+        ("zero_stage", "1..9", "from 0 to 3"),
         ("recompute", "some", "none, selective, full"),
         ("tensors", "8", "tensor_parallel"),
     ],
