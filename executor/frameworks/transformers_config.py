@@ -22,7 +22,7 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
-    imbalance_unsaid,
+    training_unsaid,
     unless,
 )
 from meshplan.executor.frameworks.hugging_face import script_files, script_words, torchrun_words
@@ -102,7 +102,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     unsaid.append(CannotSay("training.global_batch_size", training.global_batch_size, code))
     unsaid.append(CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"))
     unsaid.append(CannotSay("model", answer.model.name, "train.py reads config.json"))
-    return unsaid + imbalance_unsaid(training)
+    return unsaid + training_unsaid(training)
 
 
 def read(text: str, path: str) -> Reading:
