@@ -19,6 +19,15 @@ OPERATORS = (
     *(";;&", "&>>", "<<-", "<<<", "&&", "||", ";;", ";&", "<<", ">>", ">&", "<&", "<>", ">|"),
     *("&>", "|&", ";", "|", "&", "\n", "(", ")", "<", ">"),
 )
+MAX_WORDS = 30_000  # of a script, with its operators; a published one has hundreds
+_PLAIN = {
+    "bare": re.compile(r"[^ \t\r\n;|&()<>\\'\"$`]+"),
+    '"': re.compile(r'[^"\\$`\n]+'),
+    "'": re.compile(r"[^'\n]+"),
+    "balanced": re.compile(r"[^\\'\"(){}]+"),
+}
+"""Runs of characters that stand for themselves, bare, between quotes and between brackets."""
+_BLANKS = re.compile(r"[ \t\r]+")
 _CONTINUED = re.compile(r"\\\r?\n")
 _ENDS_WORD = " \t\r\n;|&()<>"
 _STARTS_OPERATOR = frozenset(operator[0] for operator in OPERATORS)
@@ -82,6 +91,10 @@ class _Lexer:
                 self._operator(operator)
             else:
                 self._word()
+            if len(self.words) > MAX_WORDS:
+                raise UnreadableConfig(
+                    f"more than {MAX_WORDS} words; no launch script has as many", self.line
+                )
         return self.words
 
     def _at_command(self) -> bool:
@@ -103,8 +116,8 @@ class _Lexer:
     def _skip_blank(self) -> bool:
         if continued := self._continuation():
             self.at += continued
-        elif self.text[self.at] in " \t\r":
-            self.at += 1
+        elif blanks := _BLANKS.match(self.text, self.at):
+            self.at = blanks.end()
         elif self.text[self.at] == "#":
             end = self.text.find("\n", self.at)
             self.at = len(self.text) if end < 0 else end
@@ -168,11 +181,19 @@ class _Lexer:
                 pieces += self._quoted(self.text[self.at])
             else:
                 bare_line = bare_line if bare else self.line
-                bare += self._expansion() if char in "$`" else self._one()
+                bare += self._expansion() if char in "$`" else self._run("bare")
         pieces += [Piece(bare, "bare", bare_line)] if bare else []
         following = self.text[self.at : self.at + 1]
         if not (bare.isdecimal() and len(pieces) == 1 and following in ("<", ">")):  # not `2>`
             self.words.append(Word(tuple(pieces) or (Piece("", "bare", line),), line))
+
+    def _run(self, place: str) -> str:
+        """The plain text that begins here, at least one character."""
+        match = _PLAIN[place].match(self.text, self.at)
+        if match is None:
+            return self._one()
+        self.at = match.end()
+        return match[0]
 
     def _one(self) -> str:
         char = self.text[self.at]
@@ -202,6 +223,9 @@ class _Lexer:
         opened, depth, quote = self.line, 0, ""
         self.at = start
         while self.at < len(self.text):
+            if plain := _PLAIN["balanced"].match(self.text, self.at):
+                self.at = plain.end()
+                continue
             char = self._one()
             if char == "\\":
                 self.at += 1
@@ -239,7 +263,7 @@ class _Lexer:
             elif quote == '"' and char in "$`":
                 text += self._expansion()
             else:
-                text += self._one()
+                text += self._run(quote)
                 if char == "\n":
                     pieces.append(Piece(text, kind, line))
                     text, line = "", self.line

@@ -9,6 +9,7 @@ Source: torchtitan 0.3.0 `torchtitan/config/README.md` (a configuration is a fun
 """
 
 import ast
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -97,7 +98,9 @@ def read_python(text: str) -> dict[str, Fact]:
     check_size(text, "a Python file")
     check_lines(text)
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's own, of the text: `2if` is no config of ours
+            tree = ast.parse(text)
     except SyntaxError as error:
         raise UnreadableConfig(f"not Python: {error.msg}", error.lineno or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:

@@ -60,6 +60,7 @@ def read(text: str, path: str) -> Reading:
         placement=placement,
         recompute=_recompute(values, python=python),
         ignored=values.ignored(),
+        unread=_unknown_converters(values),
         notes=(*notes, *values.suspects(COUNTS.values())),
     )
 
@@ -197,7 +198,7 @@ def _precision(values: Values) -> Fact | None:
     converters = values.get("model.converters")
     listed = converters.value if converters and isinstance(converters.value, list) else []
     for name in listed:
-        if name in CONVERTERS:
+        if isinstance(name, str) and name in CONVERTERS:
             return Fact(CONVERTERS[name], converters.line if converters else 1)
     stated = values.get("model.precision")
     kinds = {"bfloat16": "bf16", "float32": "fp32"}
@@ -208,6 +209,15 @@ def _states(values: Values) -> Fact | None:
     """Of `training.dtype` bfloat16: no fp32 copy of the weights; float32 is what is usual."""
     stated = values.word({"bfloat16": "bf16", "float32": ""}, "training.dtype")
     return stated if stated and stated.value else None
+
+
+def _unknown_converters(values: Values) -> tuple[Fact, ...]:
+    """What changes the model's layers in a way that no price knows."""
+    converters = values.get("model.converters")
+    if converters is None or not isinstance(converters.value, list):
+        return ()
+    unknown = (str(name)[:40] for name in converters.value if str(name) not in CONVERTERS)
+    return tuple(Fact(f"model.converters {name!r}", converters.line) for name in unknown)
 
 
 def _optimizer(values: Values) -> Fact | None:

@@ -17,6 +17,7 @@ from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
 
 MOST_TIMED = 12  # changes that fit, the least disturbing first: milliseconds each
+MOST_ACTIONS = 200_000  # played for all of them: a second; the first that fits needs no time
 MOST_CHANGES = 4  # one after the other, where no single one fits
 DEGREES = (
     *("tensor_parallel", "context_parallel", "pipeline_parallel", "virtual_stages"),
@@ -61,12 +62,27 @@ def fix_illegal(case: Case) -> Fix | None:
 def fix_memory(case: Case, price: Price, usable_bytes: float) -> Fix | None:
     """The fastest single change whose every rank keeps within `usable_bytes`, else several."""
     quotes = list(_quoted(case, price, changes))
-    fitting = [pair for pair in quotes if _peak_bytes(pair[1]) <= usable_bytes][:MOST_TIMED]
+    fitting = [pair for pair in quotes if _peak_bytes(pair[1]) <= usable_bytes]
+    fitting = _affordable(case, fitting)
+    if len(fitting) == 1:
+        return fitting[0][0]
     if fitting:
         return min(fitting, key=lambda pair: pair[1].whole().step_time_s)[0]
     return _several(case, price, usable_bytes, _memory_changes) or _several(
         case, price, usable_bytes, changes
     )
+
+
+def _affordable(case: Case, fitting: list[tuple[Fix, Quote]]) -> list[tuple[Fix, Quote]]:
+    """The first of `fitting` whose steps take `MOST_ACTIONS` forwards and backwards together."""
+    taken, actions = list[tuple[Fix, Quote]](), 0
+    for pair in fitting[:MOST_TIMED]:
+        layout = pair[0].layout
+        actions += 2 * len(layout.stages) * layout.num_micro_batches(case.training)
+        if taken and actions > MOST_ACTIONS:
+            break
+        taken.append(pair)
+    return taken
 
 
 def _several(

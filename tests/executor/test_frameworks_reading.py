@@ -1,6 +1,7 @@
 """What single settings of a framework's config mean, beyond the published examples."""
 
 import re
+import warnings
 
 import pytest
 from random_plans import model_named, plan_of
@@ -47,6 +48,25 @@ def test_a_schedule_without_a_price_is_said() -> None:
     assert any("InterleavedZeroBubble is priced as Interleaved1F1B" in x for x in reading.notes)
     with pytest.raises(UnreadableConfig, match=r"LoopedBFS.*not priced"):
         _titan("LoopedBFS")
+
+
+@pytest.mark.parametrize("name", ['"quantize.lora"', "[]", "7"])
+def test_a_converter_that_no_price_knows_is_unread(name: str) -> None:
+    """It changes the model's layers: nothing is priced, whatever stands in the list."""
+    converters = f'[model]\nconverters = ["float8", {name}]\n'
+    reading = read_config(TITAN.format(schedule="1F1B") + converters, "config.toml")
+    assert [fact.line for fact in reading.unread] == [9]
+    assert "model.converters" in reading.unread[0].value
+    assert reading.facts["precision"].value == "fp8"
+
+
+def test_python_that_python_warns_of_is_read_in_silence() -> None:
+    """A warning about the text of a config is not written over the report."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(UnreadableConfig):
+            read_config("x = 1if 2 else 3\n", "config.py", "torchtitan")
+    assert warned == []
 
 
 MEGATRON = (

@@ -25,7 +25,8 @@ from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import check_paths
-from meshplan.planner.check.fixes import Fix, changes
+from meshplan.planner.check.fixes import Fix, Quote, changes
+from meshplan.planner.cli.check import quoted, tools
 from meshplan.planner.search.search import search
 
 
@@ -158,3 +159,23 @@ def test_mfu_of_fp32_is_of_the_units_that_multiply() -> None:
     assert prediction is not None
     assert prediction.mfu is not None
     assert 0.1 < prediction.mfu < 1
+
+
+def test_a_fix_of_a_hundred_thousand_micro_batches_is_timed_once(tmp_path: Path) -> None:
+    """Steps that take long to play are not all played to find the fastest change."""
+    path = tmp_path / "axolotl.yml"
+    path.write_text(
+        "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
+        "gradient_accumulation_steps: 99999\noptimizer: adamw_torch\nbf16: auto\ndatasets: []\n"
+    )
+    played: list[Case] = []
+
+    def counting(case: Case) -> Quote:
+        quote = quoted(case)
+        return replace(quote, whole=lambda: played.append(case) or quote.whole())  # type: ignore[func-returns-value]
+
+    told = replace(tools(), price=counting)
+    (finding,) = check_paths([path], told, Settings(cluster="dgx-h100", gpus=64))
+    assert finding.verdict == "does not fit"
+    assert finding.fix
+    assert len(played) <= 1
