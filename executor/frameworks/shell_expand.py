@@ -343,11 +343,13 @@ def _split(atoms: list[_Atom]) -> list[Text]:
             words += [tuple(current)] if current is not None else []
             current = None
         elif not atom.splits or part.unset:
-            current = [*(current or []), part]
+            current = current if current is not None else []
+            current.append(part)
         else:
             for text in re.split(r"([ \t\n]+)", part.text):
                 if text and not text.isspace():
-                    current = [*(current or []), Part(text, part.line)]
+                    current = current if current is not None else []
+                    current.append(Part(text, part.line))
                 elif text and current is not None:
                     words.append(tuple(current))
                     current = None

@@ -29,6 +29,28 @@ from meshplan.planner.case.reading import (
     UnreadableConfig,
 )
 
+SPLITS = ("parallelism", "peft", "lora")
+"""Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
+SPLITS_NOTHING = frozenset(
+    f"parallelism.{name}"
+    for name in (
+        *("enable_compiled_autograd", "disable_loss_parallel", "enable_async_tensor_parallel"),
+        *("context_parallel_rotate_method", "context_parallel_load_balancer", "spmd_backend"),
+        "expert_parallel_comm_backend",
+    )
+)
+"""Keys of torchtitan 0.2 and 0.3 (`config/job_config.py`) that leave every degree as it is."""
+OF_STAGES = frozenset(
+    f"parallelism.{name}"
+    for name in (
+        *("module_fqns_per_model_part", "pipeline_parallel_layers_per_stage"),
+        *("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_schedule_csv"),
+        *("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_microbatch_size"),
+        *("pipeline_parallel_schedule", "num_pp_microbatches", "pipeline_parallel_split_points"),
+    )
+)
+"""Keys that are read where there is a pipeline."""
+
 
 def read(text: str, path: str) -> Reading:
     """A TOML or Python configuration; raises `UnreadableConfig` and `IllegalConfig`."""
@@ -60,7 +82,7 @@ def read(text: str, path: str) -> Reading:
         placement=placement,
         recompute=_recompute(values, python=python),
         ignored=values.ignored(),
-        unread=_unknown_converters(values),
+        unread=(*_unknown_converters(values), *_unknown_keys(values)),
         notes=(*notes, *values.suspects(COUNTS.values())),
     )
 
@@ -218,6 +240,13 @@ def _unknown_converters(values: Values) -> tuple[Fact, ...]:
         return ()
     unknown = (str(name)[:40] for name in converters.value if str(name) not in CONVERTERS)
     return tuple(Fact(f"model.converters {name!r}", converters.line) for name in unknown)
+
+
+def _unknown_keys(values: Values) -> tuple[Fact, ...]:
+    """Keys that say how the model is split or adapted and that nothing has read."""
+    keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
+    found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
+    return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
 
 
 def _optimizer(values: Values) -> Fact | None:

@@ -60,6 +60,22 @@ def test_a_converter_that_no_price_knows_is_unread(name: str) -> None:
     assert reading.facts["precision"].value == "fp8"
 
 
+@pytest.mark.parametrize("key", ["parallelism.mystery_parallel_degree", "peft.enable_lora"])
+def test_a_split_that_is_not_known_to_torchtitans_reader_is_unread(key: str) -> None:
+    """A degree or an adapter that nothing reads is named, and nothing is priced."""
+    section, name = key.split(".")
+    head = "" if section == "parallelism" else f"[{section}]\n"
+    reading = read_config(TITAN.format(schedule="1F1B") + f"{head}{name} = 4\n", "config.toml")
+    assert [fact.value for fact in reading.unread] == [key]
+
+
+def test_what_stages_hold_says_nothing_without_a_pipeline() -> None:
+    """torchtitan leaves these keys alone at degree 1."""
+    keys = "module_fqns_per_model_part = [['a']]\npipeline_parallel_layers_per_stage = 2\n"
+    text = TITAN.replace("degree = 2", "degree = 1").format(schedule="1F1B") + keys
+    assert read_config(text, "config.toml").unread == ()
+
+
 def test_python_that_python_warns_of_is_read_in_silence() -> None:
     """A warning about the text of a config is not written over the report."""
     with warnings.catch_warnings(record=True) as warned:
