@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from benchmarks import models_page
-from benchmarks.readme import DOCUMENTS, PLACE, differences, pictures, renewed, words_of
+from benchmarks.readme import DOCUMENTS, GUIDE, PLACE, differences, pictures, renewed, words_of
 from meshplan.planner.cli.main import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parent.parent
@@ -67,6 +67,15 @@ def test_pasted_outputs_are_current(document: str, slow: bool) -> None:
     before = read(document)
     assert PLACE.search(before)
     assert differences(before, renewed(before, slow=slow)) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", GUIDE)
+def test_the_guides_outputs_are_current(page: str) -> None:
+    """What stands on a page of the guide is what its commands print now."""
+    before = read(page)
+    assert PLACE.search(before)
+    assert differences(before, renewed(before)) == []
 
 
 def test_the_page_of_models_is_current() -> None:
