@@ -36,8 +36,12 @@ _ONE = ("pipeline_parallel", "virtual_stages", "context_parallel", "expert_paral
 
 
 def claims(name: str, text: str) -> bool:
-    """Whether a file looks like a DistributedConfig."""
-    return name.endswith(".json") and bool(re.search(r'"(fsdp_size|tp_size)"\s{0,9}:', text))
+    """Whether a file looks like a DistributedConfig, and not like a trainer's arguments with one of
+    Accelerate's in it.
+    """
+    sizes = re.search(r'"(fsdp_size|tp_size)"\s{0,9}:', text)
+    trainers = re.search(r'"(parallelism_config|per_device_train_batch_size|output_dir)"', text)
+    return name.endswith(".json") and bool(sizes) and not trainers
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:

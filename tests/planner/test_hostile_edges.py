@@ -9,6 +9,7 @@ import stat
 import subprocess
 import time
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -91,6 +92,8 @@ def test_names_that_people_use_are_names(name: str) -> None:
 def test_no_writer_relies_on_the_rule(framework: str, name: str, tmp_path: Path) -> None:
     """A name that slipped past the rule still runs nothing: every writer quotes it."""
     plan = _plan()
+    if framework == "transformers":  # writes ZeRO-3 alone
+        plan = plan.model_copy(update={"layout": replace(plan.layout, zero_stage=3)})
     model = plan.model.model_copy(update={"name": name})
     exported = exporter_named(framework)(plan.model_copy(update={"model": model}), 8)
     for file, text in exported.files.items():
@@ -180,7 +183,7 @@ def test_words_of_a_line_cost_their_number_and_not_its_square(tmp_path: Path) ->
 
 
 def test_parts_of_a_word_cost_their_number_and_not_its_square() -> None:
-    """18,000 quoted parts of one word cost some four times 4,500, not sixteen times as much."""
+    """18,000 quoted parts of one word cost some eight times 2,250, not 64 times as much."""
 
     def seconds(parts: int) -> float:
         (word,) = split_words("'a'\"b\"" * (parts // 2))
@@ -190,7 +193,7 @@ def test_parts_of_a_word_cost_their_number_and_not_its_square() -> None:
             expander.fields(word)
         return time.process_time() - start
 
-    assert min(seconds(18_000) for _ in range(2)) < 9 * min(seconds(4_500) for _ in range(2))
+    assert min(seconds(18_000) for _ in range(2)) < 25 * min(seconds(2_250) for _ in range(2))
 
 
 def test_blank_lines_cost_their_number_and_not_its_square(tmp_path: Path) -> None:
