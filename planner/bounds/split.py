@@ -140,7 +140,7 @@ class Pairs:
     @classmethod
     def below(cls, same: SamePipeline, limits: Floats) -> "Pairs":
         """Those that with nothing recomputed are below the limit of their layout."""
-        c, (ns, kib) = same.prices, same.fastest
+        c, (ns, _) = same.prices, same.fastest
         kinds = layers_of_kind(same.pattern, ns.shape[1], same.splits or ())
         times = _by_chunk(ns, kinds, c.embedding_ns, c.head_ns) + c.send_ns[:, None, None]
         slowest = _slowest(same, times)
@@ -149,16 +149,7 @@ class Pairs:
         rows = slowest.sum(axis=2)
         least = _objective_ns(same, np.arange(len(same))[:, None], rows, end_ns)
         layout, split = np.nonzero(least < limits[:, None])
-        nothing = np.zeros(len(same), np.int64)
-        return cls(
-            bounded=BoundedLayouts(same), layout=layout, split=split,
-            layers=kinds[:, split].transpose(1, 0, 2).astype(np.int64),
-            times=times[layout, split],
-            saved=_by_chunk(kib, kinds, nothing, nothing)[layout, split],
-            states=_by_chunk(c.layer_state_kib, kinds, nothing, nothing)[layout, split],
-            slowest=slowest[layout, split],
-            end_ns=end_ns[layout, split],
-        )  # fmt: skip
+        return cls.of(same, layout, split)
 
     @classmethod
     def of(cls, same: SamePipeline, layout: Ints, split: Ints) -> "Pairs":

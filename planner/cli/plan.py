@@ -270,13 +270,15 @@ def compared(asked: Asked, answer: Plan, yours: Yours, price: float | None) -> C
         return compare_sides(yours, case_at(own, answer.layout), gpu_hour_price=price)
     said = why_not_the_plan(asked.question, yours.case)
     try:
-        best = solve(own, 1).solutions[0].layout
+        result = solve(own, 1)
     except NoLayoutFits:
         raise NoLayoutFits(
             f"--compare {yours.path}: no layout fits for its question ({said})"
         ) from None
+    best = result.solutions[0].layout
     found = compare_sides(yours, case_at(own, best), gpu_hour_price=price)
-    note = f"{said}: so ours is the best layout of its question, not the plan above"
+    proved = "" if result.status == "OPTIMAL" else f" (not proved: {result.gap:.1%} is open)"
+    note = f"{said}: so ours is the best layout of its question{proved}, not the plan above"
     return replace(found, notes=(note, *found.notes))
 
 

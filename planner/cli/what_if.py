@@ -16,14 +16,14 @@ from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.cli.sweep import STDOUT, answered, check_outputs
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.search import NoLayoutFits
+from meshplan.planner.search.search import NoLayoutFits, SearchEnded
 from meshplan.planner.sweep.cache import Cache
 from meshplan.planner.sweep.cells import Answer, Cell
 from meshplan.planner.sweep.economics import Terms
 from meshplan.planner.sweep.ranges import run_tokens
 from meshplan.planner.text_files import write_text
 from meshplan.planner.whatif.asking import Answers, ask_each
-from meshplan.planner.whatif.break_even import break_even, next_smaller
+from meshplan.planner.whatif.break_even import BestStep, break_even, next_smaller
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
 from meshplan.planner.whatif.report import (
@@ -87,7 +87,7 @@ def what_if(
         Literal["network"] | None,
         typer.Option(
             "--break-even",
-            help="The bandwidth from which this size beats a smaller one.",
+            help="A bandwidth at which this size begins to beat a smaller one.",
             rich_help_panel=INSTEAD,
         ),
     ] = None,
@@ -224,11 +224,15 @@ def _break_even(
     if smaller >= asked.question.gpus:
         raise BadQuestion(f"--than {smaller} is not below the {asked.question.gpus} of the plan")
 
-    def step(question: Question) -> float:
+    def step(question: Question) -> BestStep:
         try:
-            return solve(question, 1, time_limit_s).solutions[0].step_time_s
+            found = solve(question, 1, time_limit_s)
+        except SearchEnded as error:
+            raise BadQuestion(f"--time-limit {time_limit_s:g}: {error}; give it longer") from None
         except NoLayoutFits:
-            return math.inf
+            return BestStep(math.inf)
+        gap = 0.0 if found.status == "OPTIMAL" else found.gap
+        return BestStep(found.solutions[0].step_time_s, gap)
 
     found = break_even(asked, smaller, step)
     title = f"{asked.question.model.name} on {asked.cluster_name}"

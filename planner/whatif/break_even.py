@@ -1,16 +1,17 @@
 """What the network between nodes must give so that a size beats a smaller one.
 
-    f*   the factor of the network's bandwidth at which the proved step of `gpus` is as long as that
+    f*   the factor of the network's bandwidth at which the best step of `gpus` is as long as that
          of `than`, both on the same network; bisected in log f until its ends differ by 1 %
 
 A size within one node does not see the network. Steps are of the same batch: "beats" is a shorter
 step, not a cheaper token. More bandwidth shortens both steps, so the two lines may cross more than
-once; the crossing told is one with a proved plan on both of its sides.
+once: one crossing is told, and nothing is known of networks that were not asked.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.search.priced_space import Question
@@ -19,17 +20,28 @@ from meshplan.planner.whatif.figures import FIGURES
 WIDEST = 64.0
 """How many times more or less bandwidth is tried."""
 NEAR = 1.01
-Step = Callable[[Question], float]
-"""The proved step of a question in seconds; infinite where nothing fits."""
+
+
+class BestStep(NamedTuple):
+    """The step of the best plan found, infinite where nothing fits, and by what fraction of it a
+    shorter one is still open: 0 where the plan is proved.
+    """
+
+    step_time_s: float
+    gap: float = 0.0
+
+
+Step = Callable[[Question], BestStep]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Both steps at one factor of the bandwidth."""
+    """Both steps at one factor of the bandwidth, and the larger of their gaps."""
 
     factor: float
     step_time_s: float
     than_step_time_s: float
+    gap: float
 
     @property
     def beats(self) -> bool:
@@ -91,10 +103,12 @@ def _points(question: Question, than: int, step: Step) -> Callable[[float], Poin
     def at(factor: float) -> Point:
         cluster = FIGURES["network"].scaled(question.cluster, factor)
         other = step(replace(smaller, cluster=cluster)) if fixed is None else fixed
+        own = step(replace(question, cluster=cluster))
         return Point(
             factor=factor,
-            step_time_s=step(replace(question, cluster=cluster)),
-            than_step_time_s=other,
+            step_time_s=own.step_time_s,
+            than_step_time_s=other.step_time_s,
+            gap=max(own.gap, other.gap),
         )
 
     return at

@@ -265,7 +265,7 @@ def print_break_even(out: Console, asked_of: str, found: BreakEven) -> None:
     for point in sorted(set(points), key=lambda p: p.factor):
         table.add_row(*_point_cells(found, point))
     out.print(indented(table))
-    out.print(indented(bullets([*_break_even_words(found), PREDICTIONS])))
+    out.print(indented(bullets([*break_even_words(found), PREDICTIONS])))
 
 
 def _sizes(found: BreakEven) -> tuple[str, str]:
@@ -294,12 +294,16 @@ def bandwidth_text(found: BreakEven, factor: float) -> str:
     return f"{node:.3g} GB/s of a node, {gpu:.3g} Gb/s of a GPU"
 
 
-def _break_even_words(found: BreakEven) -> Iterator[str]:
+def break_even_words(found: BreakEven) -> Iterator[str]:
+    """What the two sizes come to, what "beat" means, and what is not proved."""
     large, small = _sizes(found)
     if found.above is not None:
         need = bandwidth_text(found, found.above.factor)
-        today = "it does" if found.now.beats else "it does not"
-        yield f"{large} beat {small} from {need} on (as nccl-tests prints busbw); today {today}"
+        today = "they do" if found.now.beats else "they do not"
+        yield (
+            f"{large} beat {small} with {need} (as nccl-tests prints busbw), and not with 1 % "
+            f"less; today {today}. Networks between those of the table were not asked"
+        )
     elif found.now.beats:
         yield f"{large} beat {small} even with a {WIDEST:g}th of today's bandwidth"
     else:
@@ -307,6 +311,9 @@ def _break_even_words(found: BreakEven) -> Iterator[str]:
             f"{large} do not beat {small} even with {WIDEST:g} x today's bandwidth: what is left "
             "is latency, the batch, or the layouts that these sizes allow"
         )
+    gap = max(point.gap for point in (found.below, found.now, found.above) if point)
+    if gap > 0:
+        yield f"not all of these steps are proved: a shorter one, by {gap:.1%} at most, is open"
     share = found.than / found.gpus
     yield (
         "beat: a shorter step of the same batch; a token costs less only where the step takes less "
@@ -328,6 +335,7 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
             "gpu_bytes_per_s": found.gpu_bytes_per_s * point.factor,
             "step_time_s": own,
             "than_step_time_s": than,
+            "gap": point.gap,
         }
 
     return {

@@ -18,9 +18,10 @@ from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.whatif.break_even import NEAR, break_even
+from meshplan.planner.whatif.break_even import NEAR, BestStep, break_even
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
+from meshplan.planner.whatif.report import break_even_words
 
 CLUSTER = load_cluster("dgx-h100")
 JOB = ("tiny-llama", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
@@ -203,8 +204,8 @@ def test_break_even_finds_the_crossing(crossing: float) -> None:
         rate = question.cluster.network.bus_bandwidth.send
         return 1 + crossing * CLUSTER.network.bus_bandwidth.send / rate
 
-    def either(question: Question) -> float:
-        return 2.0 if question.gpus == 8 else step(question)
+    def either(question: Question) -> BestStep:
+        return BestStep(2.0) if question.gpus == 8 else BestStep(step(question), gap=0.02)
 
     found = break_even(asked, 8, either)
     assert found.below is not None
@@ -213,12 +214,14 @@ def test_break_even_finds_the_crossing(crossing: float) -> None:
     assert found.above.factor / found.below.factor <= NEAR
     assert (found.below.beats, found.above.beats) == (False, True)
     assert found.now.beats == (crossing < 1)
+    (said, *_) = [each for each in break_even_words(found) if "proved" in each]
+    assert said == "not all of these steps are proved: a shorter one, by 2.0% at most, is open"
 
 
 def test_break_even_that_no_network_reaches() -> None:
     """Where the smaller size always wins, there is no crossing to name."""
     asked = ask(Arguments(model="tiny-llama", gpus=16, cluster="dgx-h100", global_batch=64))
-    found = break_even(asked, 8, lambda question: 1.0 if question.gpus == 8 else math.inf)
+    found = break_even(asked, 8, lambda q: BestStep(1.0 if q.gpus == 8 else math.inf))
     assert found.below is None
     assert found.above is None
 
