@@ -302,7 +302,7 @@ def break_even_words(found: BreakEven) -> Iterator[str]:
         today = "they do" if found.now.beats else "they do not"
         yield (
             f"{large} beat {small} with {need} (as nccl-tests prints busbw), and not with 1 % "
-            f"less; today {today}. Networks between those of the table were not asked"
+            f"less; today {today}. No second crossing was looked for"
         )
     elif found.now.beats:
         yield f"{large} beat {small} even with a {WIDEST:g}th of today's bandwidth"

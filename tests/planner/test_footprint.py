@@ -1,13 +1,15 @@
 """What fits, from how many GPUs on, and why nothing does."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
 from meshplan.planner.search.priced_space import Pricer, Question
 from meshplan.planner.search.search import NoLayoutFits, search
+from meshplan.planner.space.legal_layouts import enumerate_space, reachable_sizes
 from meshplan.planner.space.pins import parse_pins
 
 Questions = Callable[..., Question]
@@ -42,6 +44,25 @@ def test_minimum_gpus_is_the_first_size_that_fits(question: Questions, pricer: P
         with pytest.raises(NoLayoutFits):
             search(replace(asked, gpus=gpus), price=price)
     assert search(replace(asked, gpus=found.gpus), price=price).solutions
+
+
+def test_sizes_priced_together_have_the_layouts_of_each(question: Questions) -> None:
+    """No size with a layout is left out, some without one are, and all the layouts together are
+    those of each size.
+    """
+    asked = question(PATTERN, 32, 12)
+    q, every = asked, np.arange(1, 100)
+
+    def layouts(counts: int | list[int]) -> set[tuple[int, ...]]:
+        space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, 8)
+        columns = [getattr(space.layouts, field.name) for field in fields(space.layouts)]
+        return set(zip(*(column.tolist() for column in columns), strict=True))
+
+    legal = [gpus for gpus in every.tolist() if layouts(gpus)]
+    reached = reachable_sizes(q.model, q.training, every, q.engine, q.pins, 8).tolist()
+    assert len(legal) < len(every)
+    assert set(legal) <= set(reached) < set(every.tolist())
+    assert layouts(legal) == set().union(*map(layouts, legal))
 
 
 def test_sizes_are_counts_within_a_node_and_then_nodes(question: Questions) -> None:

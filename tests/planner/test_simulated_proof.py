@@ -31,6 +31,7 @@ from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.search.search import NoLayoutFits, SearchResult, layout_of_row
 from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.search.simulated_cuts import cuts_below
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 
@@ -107,9 +108,28 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
         assert proof._row_bounds[row] <= times.step_s(stages) * CLOSE
     if problem.splits and problem.vpp > 1:
         _chains_bound(problem, passes, times, plans)
+    if problem.vpp == 1:
+        _cuts_bound(problem, passes, times, plans)
     model = StageModel(proof.setting, replace(layout, stages=plans[-1]))
     assert times.step_s(plans[-1]) == pytest.approx(step_time(model).step_time_s, rel=1e-9)
     return True
+
+
+def _cuts_bound(
+    problem: StageProblem, passes: Passes, times: CutTimes, plans: list[tuple[Stage, ...]]
+) -> None:
+    """Every plan that fits is a mix of a cut that is named, or of those left open, and not faster
+    than its bound.
+    """
+    named, left = dict[tuple[int, ...], float](), math.inf
+    for cut in cuts_below(problem, passes, KnownChains(), lambda: 1e9):
+        if cut.least is None:
+            left = cut.bound_s
+        else:
+            named[tuple(stage.layers for stage in cut.least)] = cut.bound_s
+    for stages in plans:
+        bound_s = named.get(tuple(stage.layers for stage in stages), left)
+        assert bound_s <= times.step_s(stages) * CLOSE
 
 
 def _chains_bound(
