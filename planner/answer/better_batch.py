@@ -35,7 +35,7 @@ def better_batch(question: Question, plan: Plan) -> BetterBatch | None:
     found = [
         better
         for size in neighbours(batch, question.gpus)
-        if (better := _faster(question, size, own_s))
+        if (better := faster(question, size, own_s))
     ]
     return max(found, key=lambda better: better.faster_fraction, default=None)
 
@@ -57,7 +57,7 @@ def neighbours(batch: int, gpus: int) -> Iterator[int]:
             yield best
 
 
-def _faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
+def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
     """What the neighbour gives, None where it cannot gain enough or does not."""
     q = replace(question, training=replace(question.training, global_batch_size=batch))
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)

@@ -202,7 +202,9 @@ class BetterBatch(Frozen):
 
 
 class Size(Frozen):
-    """The proved plan of one number of GPUs; the cost in the currency of the price."""
+    """The best plan found for one number of GPUs, proved or not by its status; the cost in the
+    currency of the price.
+    """
 
     gpus: int
     status: Literal["OPTIMAL", "FEASIBLE"]

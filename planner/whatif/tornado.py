@@ -89,15 +89,15 @@ def _moves(asked: Asked, plan: Plan, by: float) -> Iterator[tuple[str, str, tupl
             yield name, figure.words, ends
     la, training = plan.layout, q.training
     unit = la.data_parallel * la.micro_batch_size
-    if batches := _around(training.global_batch_size, by, unit):
+    if batches := around(training.global_batch_size, by, unit):
         low, high = (Change(global_batch_size=end) for end in batches)
         yield "global_batch_size", "sequences of a step", (low, high)
-    if lengths := _around(training.seq_len, by, SEQUENCE_UNIT * la.context_parallel):
+    if lengths := around(training.seq_len, by, SEQUENCE_UNIT * la.context_parallel):
         low, high = (Change(seq_len=end) for end in lengths)
         yield "seq_len", "tokens of a sequence", (low, high)
 
 
-def _around(value: int, by: float, unit: int) -> tuple[int, int] | None:
+def around(value: int, by: float, unit: int) -> tuple[int, int] | None:
     """The multiples of `unit` nearest to so much less and more; None where none is less."""
     low = min(round(value * (1 - by) / unit) * unit, value - unit)
     high = max(round(value * (1 + by) / unit) * unit, value + unit)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from meshplan.planner.answer.answer import solve
-from meshplan.planner.answer.better_batch import LEAST_GAIN, neighbours, ways
+from meshplan.planner.answer.better_batch import LEAST_GAIN, faster, neighbours, ways
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.footprint import minimum_gpus
@@ -65,6 +65,7 @@ def test_auto_plans_the_knee(auto: dict[str, Any]) -> None:
     assert sizes["least_gpus"] == least.gpus == tried[0]["gpus"]
     by_knee = min(tried, key=lambda s: s["gpus"] * s["step_time_s"] ** 2)
     assert sizes["knee_gpus"] == by_knee["gpus"] == auto["cluster"]["gpus"]
+    assert tried.index(by_knee) == len(tried) - 3
     assert auto["prediction"]["step_time_s"] == pytest.approx(by_knee["step_time_s"])
     cost = min(tried, key=lambda s: s["gpus"] * s["step_time_s"])
     assert sizes["cheapest_gpus"] == cost["gpus"]
@@ -135,3 +136,15 @@ def test_a_better_batch_is_reached() -> None:
 def test_a_batch_that_divides_well_is_left_alone(auto: dict[str, Any]) -> None:
     """32 sequences on a power of two of GPUs: nothing is said."""
     assert auto["better_batch"] is None
+
+
+def test_a_neighbour_that_gains_too_little_is_not_told() -> None:
+    """The same neighbour is told beside a slow plan, and not beside one 4 % slower than it."""
+    asked = question(64)
+    found = faster(asked, 24, own_s=1e9)
+    assert found is not None
+    per_sequence_s = found.step_time_s / 24
+    assert faster(asked, 24, own_s=per_sequence_s * 1.04) is None
+    told = faster(asked, 24, own_s=per_sequence_s * 1.06)
+    assert told is not None
+    assert told.faster_fraction == pytest.approx(0.06)

@@ -22,6 +22,7 @@ from meshplan.planner.whatif.break_even import NEAR, BestStep, break_even
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
 from meshplan.planner.whatif.report import break_even_words
+from meshplan.planner.whatif.tornado import around
 
 CLUSTER = load_cluster("dgx-h100")
 JOB = ("tiny-llama", "--gpus", "16", "--cluster", "dgx-h100", "--global-batch", "64")
@@ -159,6 +160,19 @@ def test_a_change_is_the_answer_of_its_own_question(plan_file: Path) -> None:
     days = 1e12 / question.training.global_batch_tokens * expected_s / 86400
     assert after["days"] == pytest.approx(days, rel=1e-3)
     assert after["cost"] == pytest.approx(days * 24 * 16 * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "by", "ends"),
+    [
+        pytest.param(64, 0.2, (48, 80), id="51.2 and 76.8 in eights: 6 and 10"),
+        pytest.param(16, 0.1, (8, 24), id="14.4 and 17.6 are 16 itself: one eight either way"),
+        pytest.param(8, 0.2, None, id="nothing less than one eight"),
+    ],
+)
+def test_multiples_around(value: int, by: float, ends: tuple[int, int] | None) -> None:
+    """A batch moves by whole replicas, and moves."""
+    assert around(value, by, 8) == ends
 
 
 def test_tornado_is_ordered_and_signed(plan_file: Path, tmp_path: Path) -> None:
