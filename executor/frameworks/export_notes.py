@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Lora, Training
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.reading import CannotSay, Recompute
+from meshplan.planner.case.reading import CannotSay, Exported, Recompute
 
 GPUS_PER_NODE = 8  # of the machines that the frameworks document; the caller may know better
 
@@ -126,6 +126,20 @@ def training_unsaid(training: Training) -> list[CannotSay]:
 
 
 LORA = "training.lora"
+
+
+OTHER_TRAINING = (LORA, "training.optimizer_states", "training.packed_mean_length")
+"""What would be measured is another kind of training than the plan's where these are not said."""
+
+
+def check_training_is_said(name: str, exported: Exported) -> None:
+    """Raise `InvalidLayout` where what would run is not what the plan predicts."""
+    for each in exported.cannot_say:
+        if each.name in OTHER_TRAINING:
+            raise InvalidLayout(
+                f"{name} would run without {each.name} ({each.value}), which its exported files do "
+                "not say; `meshplan export` them, add it, and run them yourself"
+            )
 
 
 def lora_words(lora: Lora) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.executor.frameworks import framework_named
+from meshplan.executor.frameworks.export_notes import check_training_is_said
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.executor.launch.results import RunResult
 from meshplan.executor.launch.run import RunSettings, rank_environment_of, run_watched
@@ -42,6 +43,7 @@ def ready_for(plan: Plan, settings: RunSettings) -> Exported:
         raise CannotRun(f"--data is read by the native engine only; {name} gets synthetic tokens")
     try:
         exported = framework_named(name).export(plan, settings.placement.processes_per_node)
+        check_training_is_said(name, exported)
     except InvalidLayout as error:
         raise CannotRun(str(error)) from None
     lost = [each for each in exported.cannot_say

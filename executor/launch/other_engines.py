@@ -18,9 +18,8 @@ from statistics import median
 
 import yaml
 
-from meshplan.costmodels.layout import InvalidLayout
 from meshplan.executor.frameworks import framework_named, torchtitan
-from meshplan.executor.frameworks.export_notes import LORA
+from meshplan.executor.frameworks.export_notes import check_training_is_said
 from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed
 from meshplan.executor.launch.preflight import label
 from meshplan.executor.launch.results import ComparedPart, RunResult, timing_fields, write_result
@@ -99,22 +98,8 @@ def export_for(name: str, plan: Plan, settings: RunSettings) -> Exported:
         if old
         else framework_named(name).export(plan, gpus_per_node)
     )
-    _check_said(name, exported)
+    check_training_is_said(name, exported)
     return for_steps(exported, settings.warmup + settings.steps)
-
-
-OTHER_TRAINING = (LORA, "training.optimizer_states", "training.packed_mean_length")
-"""What would be measured is another kind of training than the plan's where these are not said."""
-
-
-def _check_said(name: str, exported: Exported) -> None:
-    """Raise `InvalidLayout` where what would run is not what the plan predicts."""
-    for each in exported.cannot_say:
-        if each.name in OTHER_TRAINING:
-            raise InvalidLayout(
-                f"{name} would run without {each.name} ({each.value}), which its exported files do "
-                "not say; `meshplan export` them, add it, and run them yourself"
-            )
 
 
 def _has_torchtitan_0_2() -> bool:

@@ -14,7 +14,7 @@ from tiny_runs import DP2, tiny_plan
 from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
-from meshplan.costmodels.training import Training
+from meshplan.costmodels.training import Lora, Training
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.frameworks import framework_named, read_config
 from meshplan.executor.frameworks.hugging_face import MODEL, SCRIPT
@@ -101,6 +101,20 @@ def test_a_layout_that_would_run_as_another_is_refused(
     """One line with the reason, before anything is started."""
     with pytest.raises(CannotRun, match=said):
         ready_for(_plan(engine, **{"zero_stage": 3, **degrees}), SETTINGS)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "kind",
+    [{"lora": Lora(rank=8)}, {"packed_mean_length": 64}, {"optimizer_states": "bf16"}],
+    ids=str,
+)
+def test_another_kind_of_training_is_refused(engine: str, kind: dict[str, object]) -> None:
+    """`train.py` trains all weights by AdamW on whole sequences; other plans are not run."""
+    plan = _plan(engine, data_parallel=2, zero_stage=3)
+    training = replace(plan.training, **kind)
+    with pytest.raises(CannotRun, match=f"would run without training.{next(iter(kind))}"):
+        ready_for(plan.model_copy(update={"training": training}), SETTINGS)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -12,8 +12,13 @@ from typer.testing import CliRunner, Result
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.better_batch import LEAST_GAIN, faster, neighbours, ways
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.bounds.inner import row_bounds
 from meshplan.planner.cli.main import app
+from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.footprint import minimum_gpus
+from meshplan.planner.search.priced_space import closed_form, price_space
+from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.sweep.auto import sizes_from
 
 JOB = ("llama-3.1-8b", "--cluster", "dgx-h100", "--global-batch", "32", "--pp", "1", "--cp", "1")
@@ -139,11 +144,17 @@ def test_a_batch_that_divides_well_is_left_alone(auto: dict[str, Any]) -> None:
 
 
 def test_a_neighbour_that_gains_too_little_is_not_told() -> None:
-    """The same neighbour is told beside a slow plan, and not beside one 4 % slower than it."""
-    asked = question(64)
+    """The same neighbour is told beside a slow plan and not beside one 4 % slower than it, also
+    where its bound promises more than 5 %, as for a pipeline of few micro-batches.
+    """
+    asked = replace(question(64), pins=parse_pins({"pipeline_parallel": "4"}))
     found = faster(asked, 24, own_s=1e9)
     assert found is not None
     per_sequence_s = found.step_time_s / 24
+    q = replace(asked, training=replace(asked.training, global_batch_size=24))
+    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    bound_s = row_bounds(space, price_space(q, space, closed_form)).min() / NS_PER_S
+    assert bound_s < found.step_time_s * 1.04 / (1 + LEAST_GAIN)
     assert faster(asked, 24, own_s=per_sequence_s * 1.04) is None
     told = faster(asked, 24, own_s=per_sequence_s * 1.06)
     assert told is not None
