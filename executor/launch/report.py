@@ -1,6 +1,6 @@
 """The tables of `meshplan execute`: predicted against measured, ranks, and a tournament."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -22,13 +22,20 @@ def print_result(result: RunResult, console: Console) -> None:
 
 def comparison(result: RunResult) -> Table:
     """One line per part."""
-    table = Table(title=f"{result.layout}, {result.engine} on {result.device}", box=None)
+    return parts_table(f"{result.layout}, {result.engine} on {result.device}", result.parts, _shown)
+
+
+def parts_table(
+    title: str, parts: Sequence[ComparedPart], shown: Callable[[ComparedPart, float | None], str]
+) -> Table:
+    """Predicted and measured parts with their errors, as `shown` writes a value."""
+    table = Table(title=title, box=None)
     table.add_column("")
     for name in ("predicted", "measured", "error"):
         table.add_column(name, justify="right")
-    for part in result.parts:
+    for part in parts:
         error = "n/a" if part.error is None else f"{part.error:+.1%}"
-        table.add_row(part.name, _shown(part, part.predicted), _shown(part, part.measured), error)
+        table.add_row(part.name, shown(part, part.predicted), shown(part, part.measured), error)
     return table
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
 
 from meshplan.costmodels.units import GIB, MIB, format_bytes, format_seconds
+from meshplan.executor.launch.report import parts_table
 from meshplan.executor.launch.results import ComparedPart
 from meshplan.executor.onerank.result import OneRankRun
 
@@ -13,7 +13,8 @@ from meshplan.executor.onerank.result import OneRankRun
 def print_run(run: OneRankRun, console: Console) -> None:
     """A table for each rank, what was not run, and the step of the plan."""
     for rank, parts in run.parts.items():
-        console.print(_table(f"{run.layout}, rank {rank} alone on {run.device}", parts))
+        title = f"{run.layout}, rank {rank} alone on {run.device}"
+        console.print(parts_table(title, parts, _shown))
     for line in notes(run):
         console.print(f"- {line}", highlight=False)
     console.print(_step(run.step), highlight=False)
@@ -40,17 +41,6 @@ def _step(part: ComparedPart) -> str:
         f"step of the plan {format_seconds(part.measured)}, predicted "
         f"{format_seconds(part.predicted)} ({part.error or 0.0:+.1%})"
     )
-
-
-def _table(title: str, parts: tuple[ComparedPart, ...]) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    table.add_column("")
-    for name in ("predicted", "measured", "error"):
-        table.add_column(name, justify="right")
-    for part in parts:
-        error = "n/a" if part.error is None else f"{part.error:+.1%}"
-        table.add_row(part.name, _shown(part, part.predicted), _shown(part, part.measured), error)
-    return table
 
 
 def _shown(part: ComparedPart, value: float | None) -> str:

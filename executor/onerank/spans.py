@@ -1,55 +1,11 @@
-"""Times each phase of a step by itself, so that each action of the schedule is known."""
+"""Seconds of each action of a schedule, from the phases of a step."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from time import perf_counter
-
-import torch
 
 from meshplan.costmodels.schedule.actions import Action
-from meshplan.executor.engine.clock import Phase
-
-Span = tuple[str, float]
-
-
-class Spans:
-    """An observer that keeps every phase: wall time on CPU, CUDA events on a GPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda"
-        self._host: list[Span] = []
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
-
-    @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
-        """Time what happens inside."""
-        if self.cuda:
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            start.record()
-            yield
-            stop.record()
-            self._events.append((name, start, stop))
-            return
-        began = perf_counter()
-        yield
-        self._host.append((name, perf_counter() - began))
-
-    def take(self) -> list[Span]:
-        """The phases since the last call, in order; the device must be synchronised."""
-        found, self._host = self._host, []
-        found += [(name, start.elapsed_time(stop) / 1e3) for name, start, stop in self._events]
-        self._events.clear()
-        return found
-
-
-def by_phase(spans: Sequence[Span]) -> dict[str, float]:
-    """Seconds of each phase."""
-    seconds: dict[str, float] = defaultdict(float)
-    for name, each in spans:
-        seconds[name] += each
-    return dict(seconds)
+from meshplan.executor.engine.clock import Span
 
 
 def by_action(

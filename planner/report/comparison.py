@@ -15,7 +15,7 @@ from meshplan.planner.report.tables import bullets, indented
 
 def print_comparison(out: Console, path: str, found: Comparison) -> None:
     """Both sides with their parts, what they answer, what was assumed, and what makes the time."""
-    out.print(Text(f"\n{path} beside the best layout", style="bold"))
+    out.print(Text(f"\n{path} beside the best layout found", style="bold"))
     out.print(indented(f"both sides: {found.question}"))
     if found.assumed:
         said = f"assumed, as the config does not say it: {', '.join(found.assumed)}"
