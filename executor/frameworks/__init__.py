@@ -110,8 +110,10 @@ def framework_named(name: str) -> Framework:
 
 
 def recognise(name: str, text: str) -> Framework | Format | None:
-    """The first format that claims a file, None when none does."""
-    every: list[Framework | Format] = [*FRAMEWORKS.values(), *READ_ONLY.values()]
+    """The first format that claims a file, those refused by name first; None when none does."""
+    every: list[Framework | Format] = [
+        READ_ONLY["refused"], *FRAMEWORKS.values(), *READ_ONLY.values()
+    ]  # fmt: skip
     return next((each for each in every if each.claims(name, text)), None)
 
 

@@ -34,6 +34,7 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face import script_files, script_words
+from meshplan.executor.frameworks.megatron_flags import judged, unjudged
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -48,8 +49,15 @@ from meshplan.planner.case.reading import (
 
 FILE = "accelerate.yaml"
 PREFIX = "parallelism_config.parallelism_config_"
+_RESHARD = "fsdp_config.fsdp_reshard_after_forward"
 MIXED: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
-STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "1": 3, "2": 2}
+STRATEGIES = {
+    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
+    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
+}  # fmt: skip
+_HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5")
+_PLAIN = ("NO", False, "MULTI_GPU")  # plain data parallelism on GPUs; YAML reads a bare NO as false
+_KEYS = ("accelerate_keys.toml", "deepspeed_keys.toml")
 
 
 def claims(name: str, text: str) -> bool:
@@ -165,21 +173,22 @@ def read(text: str, path: str) -> Reading:
         data_parallel=_data_parallel(values, replicas),
         precision=values.word(MIXED, "mixed_precision"),
     )
-    if replicas.value > 1:
-        put(facts, shard_replicas=replicas)
+    put(facts, shard_replicas=_copies(values, replicas))
     notes = []
     if values.on("fsdp_config.fsdp_offload_params"):
         notes.append("fsdp_config.fsdp_offload_params moves all sharded state: not priced")
     full = values.on("fsdp_config.fsdp_activation_checkpointing")
+    unread, noted = _judged(values, kind)
     return Reading(
         framework="accelerate",
-        engine="torchtitan",
+        engine="accelerate",
         path=path,
         facts=facts,
         recompute=Recompute("full" if full else "none"),
         ignored=values.ignored(),
+        unread=unread,
         notes=(
-            *notes,
+            *(*notes, *noted),
             *values.suspects(f"{PREFIX}{name}_size" for name in ("tp", "cp", "dp_shard")),
         ),
     )
@@ -204,14 +213,38 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         optimizer_offload=device and Fact(device.value != "none", device.line),
     )
     moved = weights is not None and weights.value != "none"
+    unread, noted = _judged(values, kind)
     return Reading(
         framework="accelerate",
         engine="deepspeed",
         path=path,
         facts=facts,
         ignored=values.ignored(),
-        notes=("offload_param_device moves the weights to the host: not priced",) if moved else (),
+        unread=unread,
+        notes=(
+            *(("offload_param_device moves the weights to the host: not priced",) if moved else ()),
+            *noted,
+        ),
     )
+
+
+def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[str]]:
+    """What the file states beside what was read: that matters, and notes of what changes time."""
+    other = kind is not None and kind.value not in (*_PLAIN, "FSDP", "DEEPSPEED")
+    why = "its layout is not read"
+    unread = (
+        [Fact(f"distributed_type {shown(kind.value)} ({why})", kind.line)] if other and kind else []
+    )
+    more, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
+    return (*unread, *more), noted
+
+
+def _copies(values: Values, replicas: Fact) -> Fact | None:
+    """Copies of the sharded state: as stated, or one in each machine by a hybrid strategy."""
+    strategy = values.get("fsdp_config.fsdp_sharding_strategy", _RESHARD)
+    if replicas.value == 1 and strategy is not None and str(strategy.value) in _HYBRID:
+        replicas = values.count("num_machines") or replicas
+    return replicas if replicas.value > 1 else None
 
 
 def _processes(values: Values) -> Fact | None:
@@ -243,7 +276,10 @@ def _zero_stage(values: Values, kind: Fact | None) -> Fact:
     if kind is not None and kind.value != "FSDP":
         return Fact(0, kind.line)
     strategy = values.word(STRATEGIES, "fsdp_config.fsdp_sharding_strategy")
+    named = values.get(_RESHARD)
+    if strategy is None and named is not None and str(named.value) in STRATEGIES:
+        strategy = values.word(STRATEGIES, _RESHARD)  # FSDP1's strategy under FSDP2's name
     if strategy is not None:
         return strategy
-    reshard: Any = values.flag("fsdp_config.fsdp_reshard_after_forward") or Fact(True, 1)
+    reshard: Any = values.flag(_RESHARD) or Fact(True, 1)
     return Fact(3 if reshard.value else 2, reshard.line)

@@ -43,7 +43,7 @@ from meshplan.executor.frameworks.megatron_settings import (
     training_facts,
     training_settings,
 )
-from meshplan.executor.frameworks.nemo import is_nemo, megatron_facts
+from meshplan.executor.frameworks.nemo import check_trains, is_nemo, megatron_facts
 from meshplan.executor.frameworks.references import resolved
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.plan_file import Plan
@@ -241,6 +241,7 @@ def read(text: str, path: str) -> Reading:
     """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
     found = _words(text) if _is_words(text) else resolved(read_yaml(text), text)
     nemo = is_nemo(found)
+    check_trains(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
     unread += _left_open(plain) + ([] if nemo else _elsewhere(found))
     values = _Entries({name: fact for name, fact in plain.items() if fact.value != -1})

@@ -36,6 +36,7 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face import script_files, script_words, torchrun_words
+from meshplan.executor.frameworks.megatron_flags import judged, unjudged
 from meshplan.executor.frameworks.values import Values, put, shown
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
@@ -60,6 +61,7 @@ _OPTIMIZERS: dict[str, Optimizer] = {
     "Lamb": "adamw",  # two states of 32 bit, as Adam has
     "FusedLamb": "adamw",
 }
+_KEYS = ("deepspeed_keys.toml",)
 _IN_CODE = (
     *("pipeline_parallel", "virtual_stages", "context_parallel"),
     *("expert_parallel", "expert_tensor_parallel"),
@@ -213,14 +215,18 @@ def read(text: str, path: str) -> Reading:
         notes.append("zero_optimization.offload_param moves the weights to the host: not priced")
     if values.has("activation_checkpointing"):
         notes.append("activation_checkpointing is switched on in code: priced without it")
+    not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return Reading(
         framework="deepspeed",
         engine="deepspeed",
         path=path,
         facts=facts,
         ignored=values.ignored(),
-        notes=(*notes, *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu"))),
-        unread=unread,
+        notes=(
+            *(*notes, *noted),
+            *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu")),
+        ),
+        unread=(*unread, *not_understood),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from meshplan.executor.frameworks.values import shown
+from meshplan.executor.frameworks.values import Values, shown
 from meshplan.planner.case.reading import Fact
 
 _OFF = ("", "0", "0.0", "false", "none", "null", "[]")
@@ -68,6 +68,26 @@ def judged(
         elif not (kind == "unknown" and fact.value in (None, False)):
             unread.append(Fact(f"{_plain(shown_name)} ({reason})", fact.line))
     return unread, _notes(noted)
+
+
+def unjudged(values: Values, lists: tuple[str, ...]) -> list[tuple[str, Fact]]:
+    """The values that nobody read, each by its own name or by the section that is listed whole."""
+    listed = flags_in(*lists).classes
+    found: dict[str, Fact] = {}
+    for name, fact in values.unasked():
+        if fact.value is None or fact.value == "auto":
+            continue
+        parts = name.split(".")
+        above = (".".join(parts[:end]) for end in range(1, len(parts)))
+        section = next((each for each in above if each in listed), None)
+        if not _switched_off(values, section):
+            found.setdefault(section or name, Fact(True, fact.line) if section else fact)
+    return list(found.items())
+
+
+def _switched_off(values: Values, section: str | None) -> bool:
+    stated = values.found.get(f"{section}.enabled")
+    return stated is not None and stated.value is False
 
 
 def _plain(name: str) -> str:

@@ -42,6 +42,8 @@ def read(text: str, path: str) -> Reading:
         precision=values.word(DTYPES, "model.dtype") or Fact("bf16", 1),
         optimizer=values.word({"adamW": "adamw", "sgd": "sgd"}, "optimizer.optimizer_factory.name"),
     )
+    shape = _shape_of(values)
+    stated = values.found.get("model.model_config")
     return Reading(
         framework="nanotron",
         engine="nanotron",
@@ -49,9 +51,12 @@ def read(text: str, path: str) -> Reading:
         facts=facts,
         placement=Placement(rule="cost", line=facts.get("pipeline_parallel", Fact(1, 1)).line),
         recompute=Recompute("full" if values.on("parallelism.recompute_layer") else "none"),
-        model_config=_shape_of(values),
+        model_config=shape,
         ignored=values.ignored(),
         notes=values.suspects(COUNTS.values()),
+        unread=(Fact("model.model_config (its sizes are not read)", stated.line),)
+        if stated and shape is None
+        else (),
     )
 
 

@@ -17,7 +17,7 @@ NVIDIA/NeMo@8cfedd72 `nemo/collections/nlp/parts/megatron_trainer_builder.py`,
 
 from collections.abc import Mapping
 
-from meshplan.planner.case.reading import Fact
+from meshplan.planner.case.reading import Fact, NothingToRead
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
 _PLAIN = ("gelu", "relu", "squared-relu", "openai-gelu", "approx-gelu", "gelu-approx")
@@ -49,6 +49,15 @@ _MARKS = (
 def is_nemo(found: Mapping[str, Fact]) -> bool:
     """Whether a YAML file has the keys of NeMo 1."""
     return any(mark in found for mark in _MARKS)
+
+
+def check_trains(found: Mapping[str, Fact]) -> None:
+    """Raises `NothingToRead` for a trainer's section without an optimizer's: inference, converters.
+
+    KEY=VALUE words have no sections.
+    """
+    if "trainer" in found and not any("optim" in name for name in found):
+        raise NothingToRead("a trainer without an optim section: it trains nothing")
 
 
 def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fact]]:

@@ -5,6 +5,7 @@ Absent settings are the version's defaults: FSDP over what is left of the world,
 layer, in 0.3 by operation). Sources as in `torchtitan`.
 """
 
+from collections.abc import Mapping
 from typing import get_args
 
 from meshplan.executor.frameworks.documents import read_toml
@@ -55,7 +56,7 @@ OF_STAGES = frozenset(
 def read(text: str, path: str) -> Reading:
     """A TOML or Python configuration; raises `UnreadableConfig` and `IllegalConfig`."""
     python = path.endswith(".py")
-    values = Values(read_python(text) if python else read_toml(text))
+    values = Values(_renamed(read_python(text) if python else read_toml(text)))
     if not (values.has("parallelism") or values.has("training")):
         raise UnreadableConfig("no [parallelism] or [training] section found")
     facts: dict[str, Fact] = {}
@@ -82,9 +83,19 @@ def read(text: str, path: str) -> Reading:
         placement=placement,
         recompute=_recompute(values, python=python),
         ignored=values.ignored(),
-        unread=(*_unknown_converters(values), *_unknown_keys(values)),
+        unread=(*_unknown_converters(values), *_unknown_keys(values), *_encoders(values)),
         notes=(*notes, *values.suspects(COUNTS.values())),
     )
+
+
+def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Degrees of [training] and [experimental], where torchtitan before 0.1 and flame have them."""
+    old = {
+        f"parallelism.{name.partition('.')[2]}": fact
+        for name, fact in found.items()
+        if name.startswith(("training.", "experimental.")) and name.endswith("_degree")
+    }
+    return {**old, **found}
 
 
 def _read_sharding(values: Values, facts: dict[str, Fact]) -> None:
@@ -112,7 +123,7 @@ def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
     pipelined = facts.get("pipeline_parallel", Fact(1, 1)).value > 1
     total = values.count("training.global_batch_size", least=-1)
     total = total if total and total.value > 0 else None
-    local = values.count("training.local_batch_size")
+    local = values.count("training.local_batch_size", "training.batch_size")  # flame's, and before
     tokens = values.count("training.num_tokens_per_microbatch_per_dp_rank")
     split = values.count("parallelism.pipeline_parallel_microbatch_size") or Fact(1, 1)
     if tokens and "seq_len" in facts:  # after 0.3.0: batches are counted in tokens
@@ -124,7 +135,8 @@ def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
     local = local or Fact(8, 1)
     put(facts, micro_batch_size=split if pipelined else local, global_batch_size=total)
     if not pipelined:
-        put(facts, num_micro_batches=None if total else Fact(1, local.line))
+        rounds = values.count("training.gradient_accumulation_steps")  # flame's
+        put(facts, num_micro_batches=None if total else rounds or Fact(1, local.line))
         return []
     if local.value % split.value:
         raise IllegalConfig(
@@ -247,6 +259,12 @@ def _unknown_keys(values: Values) -> tuple[Fact, ...]:
     keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
     found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
     return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
+
+
+def _encoders(values: Values) -> tuple[Fact, ...]:
+    """A section of encoders: the model is not a language model alone."""
+    line = next((fact.line for name, fact in values.found.items() if name == "encoder"), None)
+    return () if line is None else (Fact("[encoder] (models beside the one that is read)", line),)
 
 
 def _optimizer(values: Values) -> Fact | None:

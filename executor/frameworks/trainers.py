@@ -285,11 +285,17 @@ def _axes(values: Values, facts: dict[str, Fact]) -> None:
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
                "it includes files of other folders; check the Megatron arguments that it prints"),
+    "Primus's model": ((r"includes:", r"[ \t]*- primus_"),
+                       "it includes files of other folders; check the arguments that it prints"),
     "OLMo-core": ((r"(from|import) olmo_core\b",),
                   "a Python program; check its model by an inline plan"),
     "NeMo 2 or Megatron-Bridge recipe in Python": (
         (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
         "a Python program; check the overrides that it is run with, or its dumped YAML"),
+    "verl": ((r"[ \t]*_target_:[ \t]*verl\.",),
+             "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
+    "ms-swift's reinforcement learning": (
+        (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
     "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
                   "its components are Python objects; check a plan of the same layout"),
 }  # fmt: skip

@@ -1,0 +1,121 @@
+"""What published files state that was once read as something else, or as nothing.
+
+Each case is a few lines of ours that state the same as the file that its comment names.
+"""
+
+import pytest
+
+from meshplan.executor.frameworks import read_config, recognise
+from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
+
+ACCELERATE = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\nfsdp_config:\n  "
+DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3%s}%s}'
+TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n'
+
+
+@pytest.mark.parametrize(
+    ("config", "stage", "copies"),
+    [
+        # huggingface/trl trl/accelerate_configs/fsdp1.yaml (Apache-2.0)
+        ("fsdp_reshard_after_forward: FULL_SHARD", 3, None),
+        ("fsdp_reshard_after_forward: false", 2, None),
+        ("fsdp_sharding_strategy: 3", 0, None),
+        pytest.param("fsdp_sharding_strategy: HYBRID_SHARD", 3, 4, id="32 / 4 machines share"),
+        pytest.param("fsdp_sharding_strategy: 5", 2, 4, id="HYBRID_SHARD_ZERO2 by its number"),
+    ],
+)
+def test_a_strategy_of_fsdp_says_stage_and_copies(
+    config: str, stage: int, copies: int | None
+) -> None:
+    """FSDP1's strategies under either name, as names and as numbers; hybrid ones copy by node."""
+    reading = read_config(ACCELERATE + config + "\n", "a.yaml")
+    said = reading.facts.get("shard_replicas")
+    assert reading.facts["zero_stage"].value == stage
+    assert (said.value if said else None) == copies
+    assert reading.engine == "accelerate"
+    assert not reading.unread
+
+
+def test_a_bare_no_is_plain_data_parallelism() -> None:
+    """YAML reads `distributed_type: NO` as false (mlcommons/training llama2_70b_lora)."""
+    reading = read_config("distributed_type: NO\nnum_processes: 1\n", "a.yaml")
+    assert reading.facts["zero_stage"].value == 0
+    assert not reading.unread
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        # huggingface/smollm vision/smolvlm2/scripts/zero3pp.json (Apache-2.0)
+        ("a.json", DEEPSPEED % (', "zero_hpz_partition_size": 8', ""), "zero_hpz_partition_size"),
+        # stanford-crfm/mistral conf/deepspeed/z3-offload-conf.json (Apache-2.0)
+        ("a.json", DEEPSPEED % (', "cpu_offload_params": true', ""), "weights on the host"),
+        ("a.json", DEEPSPEED % ("", ', "data_types": {"grad_accum_dtype": "bf16"}'), "grad_accum"),
+        # TurkuNLP/Megatron-DeepSpeed tests/ds_config_cl.json
+        ("a.json", DEEPSPEED % ("", ', "curriculum_learning": {"enabled": true}'), "curriculum"),
+        ("a.json", DEEPSPEED % ("", ', "of_a_later_release": {"size": 2}'), "of_a_later_release"),
+        ("a.yaml", "distributed_type: MEGATRON_LM\nmegatron_lm_config: {tp: 8}\n", "MEGATRON_LM"),
+        ("a.yaml", ACCELERATE + "fsdp_auto_wrap_policy: NO_WRAP\n", "NO_WRAP|auto_wrap_policy"),
+        ("a.yaml", ACCELERATE + "fsdp_of_a_later_release: 2\n", "later_release"),
+        # pytorch/torchtitan experiments/flux (BSD-3-Clause)
+        ("a.toml", TITAN + '[encoder]\nt5_encoder = "x"\n[parallelism]\n', "encoder"),
+        # huggingface/nanotron examples/mamba (Apache-2.0)
+        ("a.yaml", "parallelism: {dp: 2}\ntokens: {}\nmodel:\n  model_config:\n    d_model: 8\n",
+         "model_config"),
+    ],
+)  # fmt: skip
+def test_what_is_not_modelled_is_named(name: str, text: str, named: str) -> None:
+    """Keys that change memory, batch or layout leave nothing to price, and are named."""
+    (fact, *_) = read_config(text, name).unread
+    assert any(each in str(fact.value) for each in named.split("|"))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ', "curriculum_learning": {"enabled": false}',
+        ', "flops_profiler": {"enabled": true, "profile_step": 1}',
+        ', "data_types": {"grad_accum_dtype": "fp32"}',
+        ', "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}',
+        ', "bf16": {"enabled": "auto"}, "of_a_later_release": "auto"',
+    ],
+)
+def test_what_changes_nothing_is_not_named(more: str) -> None:
+    """A section that is off, a log, a default, and what Hugging Face fills in."""
+    assert not read_config(DEEPSPEED % ("", more), "a.json").unread
+
+
+def test_the_old_names_of_torchtitan_are_read() -> None:
+    """Degrees in [training] and [experimental], `batch_size`, accumulation: as flame has them."""
+    text = TITAN + (
+        "batch_size = 32\ngradient_accumulation_steps = 4\ntensor_parallel_degree = 2\n"
+        "data_parallel_shard_degree = 8\n[experimental]\ncontext_parallel_degree = 2\n"
+    )
+    facts = read_config(text, "a.toml", "torchtitan").facts
+    said = {name: facts[name].value for name in ("micro_batch_size", "num_micro_batches",
+            "tensor_parallel", "data_parallel", "context_parallel")}  # fmt: skip
+    assert said == {"micro_batch_size": 32, "num_micro_batches": 4, "tensor_parallel": 2,
+                    "data_parallel": 8, "context_parallel": 2}  # fmt: skip
+
+
+def test_a_file_of_inference_trains_nothing() -> None:
+    """NeMo's inference and converters have a trainer and no optimizer."""
+    text = "trainer: {devices: 8}\ntensor_model_parallel_size: 8\npipeline_model_parallel_size: 1\n"
+    with pytest.raises(NothingToRead, match="it trains nothing"):
+        read_config(text, "a.yaml", "bridge")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("_target_: verl.workers.config.RolloutConfig\ntensor_model_parallel_size: 2\n", "verl"),
+        ("rlhf_type: grpo\ntensor_model_parallel_size: 2\nmicro_batch_size: 1\n", "ms-swift"),
+        ("includes:\n  - primus_megatron_model.yaml\ntensor_model_parallel_size: 1\n", "Primus"),
+    ],
+)
+def test_trainers_that_also_generate_are_refused_by_name(text: str, name: str) -> None:
+    """Their Megatron keys mean one part of a job; the Megatron reader does not take them."""
+    found = recognise("a.yaml", text)
+    assert found is not None
+    with pytest.raises(UnreadableConfig, match=name):
+        found.read(text, "a.yaml")
