@@ -120,12 +120,14 @@ def _peak(rows: Sequence[Record], units: Mapping[str, float]) -> float | None:
 
 def csv_records(text: str, tag: str) -> list[Record]:
     """Rows of a CSV; `tag` names the metric of a TensorBoard export ("Wall time,Step,Value")."""
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.reader(io.StringIO(text))
     try:
-        rows = [{key: value for key, value in row.items() if key} for row in reader]
+        header, *rows = [row for row in reader if row] or [[]]
     except csv.Error:
         return []
-    return [_tagged(row, tag) for row in rows]
+    # a row has its own cells alone: filled up to the header's, it would cost rows times columns
+    named = ({key: value for key, value in zip(header, row, strict=False) if key} for row in rows)
+    return [_tagged(row, tag) for row in named]
 
 
 def _tagged(row: dict[str, Any], tag: str) -> Record:

@@ -39,6 +39,7 @@ from meshplan.planner.check.output import as_github, as_sarif, as_table
 from meshplan.planner.check.verdicts import Finding
 from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
+from meshplan.planner.logs.read import Batch, UnreadableLog, read_log
 
 ROOT = Path(__file__).parents[2]
 GIVEN = Settings(
@@ -198,6 +199,16 @@ def test_parts_of_a_word_cost_their_number_and_not_its_square() -> None:
         return taken
 
     assert min(seconds(18_000) for _ in range(2)) < 25 * min(seconds(2_250) for _ in range(2))
+
+
+def test_rows_of_an_export_cost_their_own_cells(tmp_path: Path) -> None:
+    """6,000 short rows below 60,000 column names cost 6,000 cells, not 360 million."""
+    path = tmp_path / "wandb.csv"
+    path.write_text("Step" + ",c" * 60_000 + "\n" + "1\n" * 6_000)
+    start = time.process_time()
+    with pytest.raises(UnreadableLog, match="no step times found"):
+        read_log(path, Batch(sequences=8, tokens_per_gpu=1024.0))
+    assert time.process_time() - start < 2
 
 
 def test_blank_lines_cost_their_number_and_not_its_square(tmp_path: Path) -> None:
