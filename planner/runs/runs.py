@@ -87,8 +87,10 @@ SCHEDULE_WORDS: dict[str, Schedule] = {
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
     """The rows of the file as they are.
 
-    Raises `OSError`, or `ValueError` without an `id` column and where it is no CSV.
+    Raises `OSError`, or `ValueError` without an `id` column and where it is no file or no CSV.
     """
+    if path.exists() and not path.is_file():  # a pipe waits for ever, a device never ends
+        raise ValueError("not a file")
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         try:

@@ -211,6 +211,18 @@ def test_rows_of_an_export_cost_their_own_cells(tmp_path: Path) -> None:
     assert time.process_time() - start < 2
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_validate_reads_files_alone(tmp_path: Path, kind: str) -> None:
+    """A pipe would wait for ever and a device never ends: one line, exit 2."""
+    path = tmp_path / "runs.csv"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    done = CliRunner().invoke(app, ["validate", str(path)])
+    assert (done.exit_code, "not a file" in done.output) == (2, True)
+
+
 def test_blank_lines_cost_their_number_and_not_its_square(tmp_path: Path) -> None:
     """A hundred thousand empty lines before a plan are looked at once: well under two seconds."""
     path = tmp_path / "plan.yaml"
