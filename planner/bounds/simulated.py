@@ -267,7 +267,7 @@ def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[
     chains = chains[layout, split] - (same.m[layout] * len(same.pattern) / NS_PER_S)[:, None]
     by_rank = np.maximum(chains[:, : same.pp], chains[:, same.pp : 2 * same.pp])
     least = chains.max(axis=1)
-    for which, worst in product(range(same.covers.shape[1]), (True, False)):
+    for worst, which in product((True, False), range(same.covers.shape[1])):
         work_s = pairs.least_work_ns(which, worst) / NS_PER_S
         beyond = by_rank + (same.m[pairs.layout] * SAFETY)[:, None] * work_s
         least = np.maximum(least, np.where(work_s > 0, beyond, 0.0).max(axis=1))

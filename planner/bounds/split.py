@@ -188,6 +188,20 @@ class Pairs:
         lacks: Floats = needed - self.bounded.room[self.layout, which, rank]
         return lacks
 
+    def _all_lacks_kib(self, which: int) -> Floats:
+        """[pair, rank] `lacks_kib` of every rank."""
+        same = self.bounded.same
+        held = same.covers[:, which][self.layout]
+        needed = np.einsum("prc,prc->pr", self.saved[:, same.chunks_of_rank], held)
+        needed += self._rank_states_kib
+        lacks: Floats = needed - self.bounded.room[:, which][self.layout]
+        return lacks
+
+    @cached_property
+    def _rank_states_kib(self) -> Floats:
+        states: Floats = self.states[:, self.bounded.same.chunks_of_rank].sum(axis=2)
+        return states
+
     def held(self, rank: int, which: int) -> Floats:
         """[pair, chunk of the rank] micro-batches in flight by a cover."""
         held: Floats = self.bounded.same.covers[self.layout, which, rank]
@@ -225,8 +239,7 @@ class Pairs:
         cover, whatever the others take; infinite where none is enough. With `worst` of each pair's
         rank that lacks most alone.
         """
-        same = self.bounded.same
-        lacks = np.stack([self.lacks_kib(rank, which) for rank in range(same.pp)], axis=1)
+        same, lacks = self.bounded.same, self._all_lacks_kib(which)
         work = np.zeros(lacks.shape)
         pair, rank = np.nonzero(lacks > 0)
         if worst:
