@@ -121,15 +121,15 @@ def simulated_bounds(
     if same.vpp > 1:
         return _of_splits(same, passes, limit_s, known)
     found = [_of_ranks(same, passes, kinds, limit_s) for kinds in stacks(same.kind_counts)]
-    found.append(_of_mean_rank(same, passes))
+    found.append(mean_rank_bounds(same, passes))
     if same.pp == 1:
         found.append(_of_one_rank(same, passes))
     bounds: Floats = np.minimum(np.max(found, axis=0), limit_s)
     return bounds
 
 
-def _of_mean_rank(same: SamePipeline, passes: Passes) -> Floats:
-    """One chunk per rank: the mean over the ranks of chains that are linear in what they hold."""
+def mean_rank_bounds(same: SamePipeline, passes: Passes) -> Floats:
+    """[row] one chunk per rank: the mean over the ranks of chains, linear in what they hold."""
     counts, m = np.array(same.kind_counts, float), same.m.astype(float)
     total = np.einsum("rkp,k->rp", passes.layer, counts) + passes.embedding + passes.head
     extra = same.pp * passes.extra
