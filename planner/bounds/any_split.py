@@ -1,17 +1,17 @@
 """A lower bound of the simulated step whatever the split, without looking at each split.
 
-A rank's chain (`planner.bounds.simulated`) is a line in the layers of its chunks and of those before
-them. So is what it lacks in memory. Of the list of splits only extremes are kept, found once per
-shape: of each kind the fewest layers on a rank and in the first r chunks, and the fewest and the most
-layers that a rank holds in flight. With them, for each rank
+A rank's chain (`planner.bounds.simulated`) is a line in the layers of its chunks and of those
+before them. So is what it lacks in memory. Of the list of splits only extremes are kept, found once
+per shape: of each kind the fewest layers on a rank and in the first r chunks, and the fewest and
+the most layers that a rank holds in flight. With them, for each rank
 
     chain    its work, the way down to it and up again, and what the first rank reduces then; or
              the way down, its work and what it reduces itself
     beyond   m times the least recomputation with which it fits: a knapsack as in
              `planner.bounds.split`, all chunks as one that holds the most micro-batches
 
-and the mean over the ranks, where the work is that of all layers whatever the split, and the largest
-with the fewest layers both bound the step.
+and both the mean over the ranks, where the work is that of all layers whatever the split, and the
+largest with the fewest layers bound the step.
 """
 
 from functools import lru_cache
@@ -117,7 +117,7 @@ def _first_s(passes: Passes, extremes: _Extremes) -> Floats:
 
 
 def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
-    """[row, rank] the least recomputation of one micro-batch with which a rank fits by each cover."""
+    """[row, rank] the least recomputation of one micro-batch with which a rank fits."""
     sizes, which = np.unique(same.m, return_inverse=True)
     held = [_held(same, m) for m in sizes.tolist()]
     least, most = (np.stack([each[at] for each in held]) for at in (0, 1))
