@@ -186,11 +186,10 @@ def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
         funnel.columns = {name: column[row] for name, column in funnel.columns.items()}
         funnel.columns["shard_group"] = np.where(way == 0, node[row], whole[row])
         return
-    every = {size for count in np.unique(replicas) for size in divisors(int(count))}
-    funnel.multiply(
-        "shard_group", np.array(sorted({1, *divisors(gpus_per_node), *every}), np.int64)
-    )
-    group, replicas = funnel["shard_group"], np.repeat(replicas, len(funnel) // len(replicas))
+    every = {1, *divisors(gpus_per_node)}
+    every.update(*(divisors(int(count)) for count in np.unique(replicas)))
+    funnel.multiply("shard_group", np.array(sorted(every), np.int64))
+    group, replicas = funnel["shard_group"], funnel["data_parallel"] * funnel["context_parallel"]
     legal = np.where(funnel["zero_stage"] > 0, replicas % group == 0, group == 1)
     funnel.columns = {name: column[legal] for name, column in funnel.columns.items()}
     funnel.keep_pinned("shard_group")
