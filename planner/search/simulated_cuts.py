@@ -5,6 +5,7 @@ One chunk per rank: stage s holds layers a .. b-1 in the mix that takes least ti
 
     1f1b    E = sum c + 2 (S-1) h + (m-1) B_s + (m - min(m, S-s)) F_s
     1f1b    E = sum over layers before a of c + 2 s h + m c_s
+    any     E = sum over layers before a of F + s h + m c_s + what the rank reduces then
 
 with all other layers as fast as they can be. The cuts are the paths through the intervals whose
 chains are short enough, all of them, or those of the engine's list.
@@ -26,6 +27,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.late import BEYOND_ALL, SHOWN
 from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
@@ -144,6 +146,10 @@ class _Chains:
         self.ends = passes.embedding[0], passes.head[0]
         kinds = np.array(problem.pattern, np.int64)
         self._passes = np.concatenate([np.zeros((1, 3)), passes.layer[0, kinds].cumsum(axis=0)])
+        lines, late = [SHOWN, BEYOND_ALL], passes.late
+        of_layers = late.layer[0, lines][:, kinds].cumsum(axis=1)
+        self._late = np.concatenate([np.zeros((2, 1)), of_layers], axis=1)
+        self._late_ends, self._late_fixed = late.ends[0, lines], late.fixed[0, lines]
 
     def bound_s(self, stage: int, first: int, end: int, work_ns: int) -> float:
         """A step in which `stage` holds layers `first` .. `end` - 1 and takes `work_ns` of each
@@ -161,17 +167,35 @@ class _Chains:
         added = np.maximum(0.0, added)
         each = least.sum(axis=-1) + added + 2 * self.extra
         turned = np.max([
-            rest + (often[stage] * (least + self.waits)).sum(axis=-1)
-            for often, rest in self.chains
+            rest + (often[stage] * (least + self.waits)).sum(axis=-1) + up
+            for (often, rest), up in zip(self.chains, self._ways_up_s(stage, end), strict=True)
         ], axis=0)  # fmt: skip
         turned += p.m * added
         hops = stage * (self.extra + self.hop)
         before = self._passes[first] + self.ends[0] * (stage > 0)[..., None]
         straight = before[..., 0] + hops + p.m * each + self.once
+        shown, beyond_all = self._reduced_s(stage, first, end)
+        own = straight + np.maximum(shown, beyond_all - p.m * added)
         if p.schedule != "zb_h1":
             straight = straight + before[..., 1:].sum(axis=-1) + hops
-        bounds: Floats = np.maximum(turned, straight) * SAFETY
+        bounds: Floats = np.maximum.reduce([turned, straight, own]) * SAFETY
         return bounds
+
+    def _ways_up_s(self, stage: Ints, end: Ints) -> list[Floats]:
+        """Of each chain what it leaves out before the first backward of a stage that ends there."""
+        nothing, last = np.zeros(stage.shape), self.problem.pp - 1
+        if self.problem.schedule != "zb_h1":
+            return [nothing]
+        up = self._passes[-1, 1] - self._passes[end, 1] + self.ends[1][1] * (stage < last)
+        return [up + (last - stage) * (self.extra + self.hop), nothing]
+
+    def _reduced_s(self, stage: Ints, first: Ints, end: Ints) -> Floats:
+        """[line, ...] what a stage reduces after its last backward at least."""
+        ranks = (stage == 0, stage == self.problem.pp - 1)
+        ends = sum(np.multiply.outer(self._late_ends[:, at], held) for at, held in enumerate(ranks))
+        fixed = self._late_fixed.reshape(-1, *[1] * stage.ndim)
+        found: Floats = self._late[:, end] - self._late[:, first] + ends + fixed
+        return found
 
     def listed_s(self, intervals: Intervals) -> Floats:
         """Of each split of the list, with every layer in its fastest mode."""
