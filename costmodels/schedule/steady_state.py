@@ -10,10 +10,13 @@
             So N periods are one addition, and N is found by halving
 
 Stages drift apart before the slowest one holds all others up, so v is a vector, and it changes some
-times before all its entries are the period of the slowest.
+times before all its entries are the period of the slowest. Where a chain that returns after several
+periods is the slowest (down to the last rank and back, with messages), drifts repeat after as many,
+at most as many as there are ranks: then F is those periods one after the other, max-plus as well.
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -60,7 +63,9 @@ class Repeating:
         run(ends, self.head, seconds, send_s)
         start = ends[-1]
         state = [end - start for end in ends[-self.reach :]]
-        advanced = _Periods(self.body, seconds, send_s).advanced(state, self.repeats)
+        advanced = _Periods(self.body, seconds, send_s).advanced(
+            state, self.repeats, len(self.last)
+        )
         ends = [-math.inf, 0.0, *advanced]
         run(ends, self.tail, seconds, send_s)
         return tuple(start + ends[at] for at in self.last)
@@ -72,26 +77,32 @@ class _Periods:
     def __init__(self, body: Sequence[Step], seconds: list[float], send_s: float) -> None:
         self.body, self.seconds, self.send_s = body, seconds, send_s
 
-    def advanced(self, state: list[float], periods: int) -> list[float]:
-        """The kept ends that many periods later."""
-        drift: list[float] = []
+    def advanced(self, state: list[float], periods: int, longest: int) -> list[float]:
+        """The kept ends so many periods later; a cycle has `longest` periods at most."""
+        kept, played = 2 * longest + 1, 0
+        known = deque([state], kept)
         while periods:
-            after = self._next(state)
-            periods, before = periods - 1, drift
-            drift = [b - a for a, b in zip(state, after, strict=True)]
-            state = after
-            if periods > 1 and before and _close(drift, before):
-                leap = self._leap(state, drift, periods)
-                state = _moved(state, drift, leap)
-                periods -= leap
+            state = self._next(state)
+            known.append(state)
+            periods, played = periods - 1, played + 1
+            for length in range(1, 2 if played % longest else longest + 1):
+                drift = _drift(known, length)
+                leap = self._leap(state, drift, length, periods // length) if drift else 0
+                if leap:
+                    before, state = _moved(state, drift, leap - 1), _moved(state, drift, leap)
+                    known = deque([before, state] if length == 1 else [state], kept)
+                    periods -= leap * length
+                    break
         return state
 
-    def _leap(self, state: list[float], drift: list[float], most: int) -> int:
-        """How many periods surely add `drift` each, of `most`; half of the largest at least."""
+    def _leap(self, state: list[float], drift: list[float], length: int, most: int) -> int:
+        """How many cycles surely add `drift` each, of `most`; half of the largest at least."""
         leap = most
         while leap > 1:
-            nearly = _moved(state, drift, leap - 1)
-            if _close([b - a for a, b in zip(nearly, self._next(nearly), strict=True)], drift):
+            nearly = after = _moved(state, drift, leap - 1)
+            for _ in range(length):
+                after = self._next(after)
+            if _close([b - a for a, b in zip(nearly, after, strict=True)], drift):
                 return leap
             leap //= 2
         return 0
@@ -100,6 +111,18 @@ class _Periods:
         ends = [-math.inf, 0.0, *state]
         run(ends, self.body, self.seconds, self.send_s)
         return ends[-len(state) :]
+
+
+def _drift(known: Sequence[list[float]], length: int) -> list[float]:
+    """What the last cycle of `length` periods added, if the one before it added the same."""
+    if len(known) <= 2 * length:
+        return []
+    first, middle, last = known[-1 - 2 * length], known[-1 - length], known[-1]
+    if abs(last[0] - 2 * middle[0] + first[0]) > 2 * TOLERANCE * abs(last[0] - first[0]):
+        return []
+    drift = [b - a for a, b in zip(middle, last, strict=True)]
+    before = [b - a for a, b in zip(first, middle, strict=True)]
+    return drift if _close(drift, before) else []
 
 
 def _moved(state: list[float], drift: list[float], periods: int) -> list[float]:

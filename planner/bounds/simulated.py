@@ -7,7 +7,7 @@ B = I + W, c = F + B, and h the hop to the next rank:
     1f1b       sum c + 2 (S-1) h + (m-1) B_s + (m - min(m, S-s)) F_s: down to the last rank and back
                to s, which has begun min(m, S-s) forwards by then; all it has left; and up again
     gpipe      sum c + 2 (S-1) h + (m-1) c_s
-    zb_h1      sum F + (S-1) h + m B_s + (m - min(m, S-s)) F_s
+    zb_h1      sum F + (S-1) h + m B_s + (m - min(m, S-s)) F_s; and the way up to s before that
     zb_h1      sum (F + I) + 2 (S-1) h + (m-1) I_s + (m - min(m, S-s)) F_s + (m-1-s) W_s: rank s
                leaves s micro-batches' W for later; of rank 0 all m
     chunks     sum over j < s of F_j + h, all the work of rank s, and for interleaved 1F1B the
@@ -121,15 +121,15 @@ def simulated_bounds(
     if same.vpp > 1:
         return _of_splits(same, passes, limit_s, known)
     found = [_of_ranks(same, passes, kinds, limit_s) for kinds in stacks(same.kind_counts)]
-    found.append(_of_mean_rank(same, passes))
+    found.append(mean_rank_bounds(same, passes))
     if same.pp == 1:
         found.append(_of_one_rank(same, passes))
     bounds: Floats = np.minimum(np.max(found, axis=0), limit_s)
     return bounds
 
 
-def _of_mean_rank(same: SamePipeline, passes: Passes) -> Floats:
-    """One chunk per rank: the mean over the ranks of chains that are linear in what they hold."""
+def mean_rank_bounds(same: SamePipeline, passes: Passes) -> Floats:
+    """[row] one chunk per rank: the mean over the ranks of chains, linear in what they hold."""
     counts, m = np.array(same.kind_counts, float), same.m.astype(float)
     total = np.einsum("rkp,k->rp", passes.layer, counts) + passes.embedding + passes.head
     extra = same.pp * passes.extra
@@ -144,6 +144,41 @@ def _of_mean_rank(same: SamePipeline, passes: Passes) -> Floats:
     begun = np.minimum(m, same.pp) * (same.schedule != "gpipe")
     own = down + ((m - begun) * f + m * b) / same.pp + late + passes.once
     found: Floats = np.maximum(turned, own) * SAFETY
+    if same.schedule == "zb_h1":
+        found = np.maximum(found, _of_weighed_ranks(same, passes) * SAFETY)
+    return found
+
+
+def _of_weighed_ranks(same: SamePipeline, passes: Passes) -> Floats:
+    """zb_h1: a mean over the ranks of chains down to the last rank, up to s and all that is left
+
+        sum F + (S-1) h + sum over j > s of (I_j + h) + m B_s + (m - min(m, S-s)) F_s
+
+    so weighed that a mean layer adds as much to it on any rank; of each kind the least counts.
+    """
+    pp, rank, m = same.pp, np.arange(same.pp), same.m[:, None].astype(float)
+    counts, later = np.array(same.kind_counts, float), same.m[:, None] - np.minimum(m, pp - rank)
+
+    def own(times: Floats) -> Floats:
+        """[row, ..., rank] what a rank has left of a part with such [row, ..., pass] seconds."""
+        shape = (len(m), *[1] * (times.ndim - 2), pp)
+        back = times[..., 1:].sum(axis=-1)[..., None] * m.reshape(len(m), *[1] * (times.ndim - 1))
+        left: Floats = back + times[..., :1] * later.reshape(shape)
+        return left
+
+    mean = np.einsum("rkp,k->rp", passes.layer, counts) / counts.sum()
+    each, share = np.maximum(own(mean), 1e-30), np.zeros((len(same), pp))
+    for s in range(pp):
+        share[:, s] = np.maximum(0.0, 1 - mean[:, 1] * share.sum(axis=1)) / each[:, s]
+    weight = share / share.sum(axis=1)[:, None]
+    before = weight.cumsum(axis=1) - weight
+    of_kind = before[:, None] * passes.layer[:, :, 1, None] + weight[:, None] * own(passes.layer)
+    ends = (weight * own(passes.embedding))[:, 0] + (weight * own(passes.head))[:, -1]
+    ends += before[:, -1] * passes.head[:, 1] + passes.embedding[:, 0] + passes.head[:, 0]
+    forward = passes.layer[:, :, 0] @ counts + pp * passes.extra + (pp - 1) * passes.hop
+    up = (weight * (pp - 1 - rank)).sum(axis=1) * (passes.extra + passes.hop)
+    waits = (weight * (m + later)).sum(axis=1) * passes.extra
+    found: Floats = of_kind.min(axis=2) @ counts + ends + forward + up + waits + passes.once
     return found
 
 

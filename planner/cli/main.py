@@ -97,6 +97,11 @@ EXIT_CODES = {
 """The named errors that a user can mend; any other is ours and keeps its traceback."""
 
 
+ONE_THREAD = "OPENBLAS_NUM_THREADS"
+ARITHMETIC = frozenset({"plan", "sweep", "what-if", "explain", "ui", "check", "validate"})
+"""Commands that price many layouts."""
+
+
 class Commands(TyperGroup):
     """The group of all commands, each imported when it is asked for."""
 
@@ -106,6 +111,8 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, imported now; None if there is none."""
+        if cmd_name in ARITHMETIC:
+            _import_numpy()
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -129,6 +136,19 @@ class Commands(TyperGroup):
 
             print(f"error: {one_line(error)}", file=sys.stderr)
             raise typer.Exit(code) from None
+
+
+def _import_numpy() -> None:
+    """Import numpy with one thread: products of small matrices take longer on several. Nothing that
+    is started later inherits that, and what the user set counts.
+    """
+    if ONE_THREAD in os.environ:
+        return
+    os.environ[ONE_THREAD] = "1"
+    try:
+        importlib.import_module("numpy")
+    finally:
+        del os.environ[ONE_THREAD]
 
 
 def load_command(name: str) -> Any:

@@ -75,22 +75,32 @@ def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
     """Runs with their framework and distance, the nearest first.
 
     What the cells of a row say of its distance is a lower bound; only rows whose bound is next are
-    read as runs.
+    read as runs, and none that is surely like one that was told.
     """
     queue: list[tuple[float, int, Run | None]] = [
         (_bound(asked, cells), index, None) for index, cells in enumerate(_rows())
     ]
     heapq.heapify(queue)
+    told = set[tuple[str, ...]]()
     while queue:
         distance, index, run = heapq.heappop(queue)
+        alike = _alike(_rows()[index])
         if run is not None:
+            told.add(alike)
             yield run, _rows()[index]["framework"], distance
+        if alike in told:
             continue
         try:
             run = run_of(_rows()[index])
         except SkippedRow:
             continue
         heapq.heappush(queue, (distance_of(asked, run), index, run))
+
+
+def _alike(cells: Cells) -> tuple[str, ...]:
+    """Rows that agree in it are of one suite, model, GPU and number of GPUs."""
+    gpu = cells["priced_gpu"] or cells["gpu"]
+    return cells["suite"], cells["model"], cells["config"], gpu, cells["gpus"]
 
 
 @cache
@@ -151,11 +161,12 @@ def _bound(asked: _Asked, cells: Cells) -> float:
     la, training = asked.layout, asked.training
     tensor = _said(cells, "tp", la.tensor_parallel, 1)
     pipeline = _said(cells, "pp", la.pipeline_parallel, 1)
+    inner = _said(cells, "cp", la.context_parallel, 1) + _said(cells, "ep", la.expert_parallel)
     return (
         _least_gpus_apart(asked.gpu, cells["priced_gpu"] or cells["gpu"])
         + _said(cells, "gpus", la.world_size) / 2
         + _said(cells, "seq_len", training.seq_len) / 2
-        + (tensor + pipeline) / 4
+        + (tensor + pipeline + inner) / 4
         + 2 * _runs_elsewhere(asked.engine, engine_name(cells["framework"]))
         + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
         + _least_model(asked.model, cells)
@@ -173,16 +184,17 @@ ROUNDED = 0.1
 
 
 def _least_model(model: Model, cells: Cells) -> float:
-    """Of the model's distance what the cells say; beside a named configuration it may be little."""
-    size = max(0.0, _said(cells, "params_b", _billions(model)) - ROUNDED) / 2
-    if cells["config"] or model.kind == "state":
-        return size
-    return size + 2 * ((float(cells["experts"] or 0) > 1) != (model.kind == "experts"))
+    """Of the model's distance what the cells say; beside a named configuration it may be little.
 
-
-@cache
-def _billions(model: Model) -> float:
-    return float(model_parameters(model).without_mtp) / 1e9
+    A described model has no state, and all parameters of one without experts are active.
+    """
+    experts = float(cells["experts"] or 0) > 1
+    apart = [_said(cells, "params_b", count / 1e9) for count in _parameters(model)]
+    sizes = [max(0.0, each - ROUNDED) / 2 for each in apart]
+    if cells["config"]:
+        return sizes[0]
+    kind = "experts" if experts else "dense"
+    return sizes[0] + sizes[1] * (not experts) + 2 * (model.kind != kind)
 
 
 @cache

@@ -14,36 +14,31 @@ the smallest one is the honest distance. The budget counts work, not seconds: eq
 equal answers.
 """
 
-import heapq
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layout import Layout, Stage
-from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
-from meshplan.planner.bounds.inner import row_fits
-from meshplan.planner.bounds.late import mean_update_s, reduce_lines
-from meshplan.planner.bounds.simulated import Passes, simulated_bounds
+from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
-from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
-from meshplan.planner.search.known_chains import KnownChains, Shape
+from meshplan.planner.search.known_chains import Shape
+from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-ROWS_PER_BLOCK = 256
 BUDGET = 15_000_000  # in the time of one played action, some 60 ns: below a second
 OPENED, LOOKED_AT = 60_000, 5_000  # a layout is priced for the simulation; one of its cuts
 BOUNDED = 1_000  # a layout is bounded again by chains that were learnt
@@ -52,11 +47,6 @@ CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
-
-
-_Entry = tuple[float, int, int, Variant, Cut | None]
-"""A layout, or a cut of it that must recompute: its bound, a number that orders equal bounds, its
-row and variant."""
 
 
 class Timed(NamedTuple):
@@ -111,14 +101,8 @@ class Simulated:
         self.tally = Tally()
         self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
-        self._row_bounds = self._bounds_of_rows()
-        self._rows = np.argsort(self._row_bounds, kind="stable")
-        self._rows = self._rows[np.isfinite(self._row_bounds[self._rows])]
-        self._next_row, self._numbers = 0, count()
-        self._heap: list[_Entry] = []
-        self._settled: list[_Entry] = []
-        self._chains = KnownChains()
-        self._bounded_by: dict[Shape, int] = {}
+        self.open = OpenLayouts(space, self.prices, self.passes)
+        self._settled: list[Open] = []
 
     @property
     def best_s(self) -> float:
@@ -136,7 +120,9 @@ class Simulated:
 
     def nearest(self, count: int) -> Iterator[tuple[int, Variant, StageProblem]]:
         """`count` layouts of the rows with the smallest bounds, with their inner problems."""
-        every = ((row, each) for row in self._rows.tolist() for each in self.space.variants(row))
+        every = (
+            (row, each) for row in self.open.rows.tolist() for each in self.space.variants(row)
+        )
         for row, variant in islice(every, count):
             yield row, variant, stage_problem(self.space, self.prices, row, variant)
 
@@ -145,11 +131,15 @@ class Simulated:
         none is below the best.
         """
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
-        if self.tally.left <= 0:  # where only the budget ended it, closer bounds are worth it
-            self._open_rows(len(self._rows))
-        left += [bound for bound, *_ in self._heap]
-        left += self._row_bounds[self._rows[self._next_row :]].tolist()
-        return min((bound for bound in left if bound < self.best_s * SETTLED), default=math.inf)
+        limit_s = min([self.best_s * SETTLED, *left])
+        try:  # where only the budget ended it, closer bounds are worth it
+            while self.tally.left <= 0 and not self._late(deadline) and self.open.least_s < limit_s:
+                if not self.open.closer(limit_s):
+                    break
+        except KeyboardInterrupt:
+            pass
+        bound_s = min([self.open.least_s, *left])
+        return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
@@ -166,8 +156,7 @@ class Simulated:
             return min(most_s(), own.step_s) if own else most_s()
 
         # Of what was settled the cuts slower than the best were not looked at.
-        self._heap = [entry for entry in self._heap if entry[-1] is None] + self._settled
-        heapq.heapify(self._heap)
+        self.open.reopen(self._settled)
         self._settle_below(most_s, limit_s, deadline)
 
     def _settle_below(
@@ -179,132 +168,48 @@ class Simulated:
         """Settle the layouts whose bound is below the limit of their row, none of which is above
         the most; the bounds of their cuts that stay open.
         """
-        left, settled = list[float](), list[_Entry]()
+        left, settled = list[float](), list[Open]()
         try:
-            while not self._ended(deadline):
-                waiting = self._rows[self._next_row : self._next_row + 1]
-                row_s = float(self._row_bounds[waiting[0]]) if len(waiting) else math.inf
-                layout_s = self._heap[0][0] if self._heap else math.inf
-                if min(row_s, layout_s) >= most_s() * SETTLED:
-                    break
-                if row_s <= layout_s:
-                    self._open_rows(ROWS_PER_BLOCK)
+            while not self._ended(deadline) and self.open.least_s < most_s() * SETTLED:
+                again = self.open.bounded_again
+                if self.open.closer(most_s()):
+                    self.tally.left -= BOUNDED * (self.open.bounded_again - again)
                     continue
-                entry = self._heap[0]
-                bound, _, row, variant, cut = entry
-                if cut is None and self._bounded_anew(self._shape(row, variant)):
-                    continue
-                if bound < limit_s(row) * SETTLED and cut is None:
-                    left += self._settle(row, variant, bound, limit_s)
+                entry = self.open.first
+                if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
+                    left += self._settle(entry, limit_s)
                     settled.append(entry)
-                elif bound < limit_s(row) * SETTLED and cut is not None:
-                    left += self._recompute(row, variant, cut, bound, limit_s(row))
+                elif entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is not None:
+                    left += self._recompute(entry, entry.cut, limit_s(entry.row))
                 # Only now, so that what is interrupted stays open; what came sorts behind it.
-                heapq.heappop(self._heap)
+                self.open.pop()
         except KeyboardInterrupt:
             pass
         self._settled = settled
         return left
 
-    def _open_rows(self, most: int) -> None:
-        """Bound the layouts of the next rows."""
-        rows = self._rows[self._next_row : self._next_row + most]
-        self._next_row += len(rows)
-        for entry in self._layouts(rows, self.best_s * NEARLY):
-            heapq.heappush(self._heap, entry)
-
-    def _shape(self, row: int, variant: Variant) -> Shape:
-        layouts = self.space.layouts
-        pp, m = int(layouts.pipeline_parallel[row]), int(layouts.num_micro_batches[row])
-        return variant.schedule, pp, variant.virtual_stages, m
-
-    def _bounded_anew(self, shape: Shape) -> bool:
-        """Bound all waiting layouts of a shape again if chains of it were learnt meanwhile."""
-        known = self._chains.count(shape)
-        if shape[2] == 1 or known == self._bounded_by.get(shape, 0):
-            return False
-        alike: dict[Variant, list[int]] = {}
-        kept = []
-        for entry in self._heap:
-            _, _, row, variant, cut = entry
-            if cut is None and self._shape(row, variant) == shape:
-                alike.setdefault(variant, []).append(row)
-            else:
-                kept.append(entry)
-        for variant, rows in alike.items():
-            self.tally.left -= BOUNDED * len(rows)
-            kept += self._entries(variant, rows, self.best_s * NEARLY)
-        heapq.heapify(kept)
-        self._heap, self._bounded_by[shape] = kept, known
-        return True
-
     def _ended(self, deadline: float | None) -> bool:
-        late = deadline is not None and time.perf_counter() >= deadline
-        return late or self.tally.left <= 0
+        return self._late(deadline) or self.tally.left <= 0
 
-    def _bounds_of_rows(self) -> Floats:
-        """A lower bound of every variant of each row: each rank busy with the mean work."""
-        p, layouts, model = self.passes, self.space.layouts, self.space.model
-        counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
-        modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
-        pp, m, rows = layouts.pipeline_parallel, layouts.num_micro_batches, np.arange(len(layouts))
-        layer = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2)
-        work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
-        each = work / pp + 2 * p.blocking_s + p.micro_batch_s
-        late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
-        bounds = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
-        return np.where(row_fits(self.space, self.prices), bounds, math.inf)
+    def _late(self, deadline: float | None) -> bool:
+        return deadline is not None and time.perf_counter() >= deadline
 
-    def _layouts(self, rows: Ints, limit_s: float) -> list[_Entry]:
-        """The layouts of `rows` whose bound is below the limit."""
-        groups: dict[tuple[Shape, Variant], list[int]] = {}
-        for row in rows[self._row_bounds[rows] < limit_s].tolist():
-            for variant in self.space.variants(row):
-                groups.setdefault((self._group(row, variant), variant), []).append(row)
-        return [
-            entry for (_, variant), same in groups.items()
-            for entry in self._entries(variant, same, limit_s)
-        ]  # fmt: skip
-
-    def _group(self, row: int, variant: Variant) -> Shape:
-        """Layouts of one are bounded together: of several chunks where chains of theirs are known,
-        whatever the micro-batches elsewhere.
-        """
-        shape = self._shape(row, variant)
-        return shape if self._chains.count(shape) and shape[2] > 1 else (*shape[:3], 0)
-
-    def _entries(self, variant: Variant, rows: list[int], limit_s: float) -> list[_Entry]:
-        """`rows`, of equally many ranks, run as `variant`: those whose bound is below the limit."""
-        found, known = np.array(rows), self._chains.count(self._shape(rows[0], variant))
-        same = run_as(self.space, self.prices, found, variant)
-        passes = Passes.of(self.passes, found, same)
-        alike = known and variant.virtual_stages > 1
-        bounds = simulated_bounds(same, passes, limit_s, self._chains.bounds_s if alike else None)
-        bounds = np.maximum(bounds, self._row_bounds[found])
-        return [
-            (float(bound), next(self._numbers), row, variant, None)
-            for bound, row in zip(bounds, rows, strict=True)
-            if bound < limit_s
-        ]
-
-    def _settle(
-        self, row: int, variant: Variant, bound_s: float, limit_s: Callable[[int], float]
-    ) -> list[float]:
+    def _settle(self, layout: Open, limit_s: Callable[[int], float]) -> list[float]:
         """Simulate the cuts of one layout that may be below its limit; the bounds of those that
         stay open.
         """
         self.tally.opened += 1
         self.tally.left -= OPENED
+        row, variant, left = layout.row, layout.variant, []
         problem = stage_problem(self.space, self.prices, row, variant)
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
-        left = []
-        for cut in cuts_below(problem, passes, self._chains, lambda: limit_s(row) * SETTLED):
-            least_s = max(bound_s, cut.bound_s)
+        for cut in cuts_below(problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED):
+            least_s = max(layout.bound_s, cut.bound_s)
             if cut.least is not None and self.tally.left > 0:
-                least_s = max(bound_s, self._settle_cut(row, variant, problem, cut, limit_s(row)))
+                found_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
+                least_s = max(layout.bound_s, found_s)
                 if least_s < limit_s(row) * SETTLED and cut.recomputes():
-                    entry = (least_s, next(self._numbers), row, variant, cut)
-                    heapq.heappush(self._heap, entry)
+                    self.open.push_cut(least_s, layout, cut)
                     continue
             if least_s < limit_s(row) * SETTLED:
                 left.append(least_s)
@@ -321,13 +226,13 @@ class Simulated:
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
         times = self._times_of(row, variant, cut.least)
         after = times.least_after_s(cut.least, range(problem.pp), limit_s)
-        bound_s = max(cut.bound_s, self._chains.bound_s(shape, times, cut.least, after))
+        bound_s = max(cut.bound_s, self.open.chains.bound_s(shape, times, cut.least, after))
         if bound_s >= limit_s * SETTLED:
             return bound_s
         self.tally.spend(shape)
         after = times.least_after_s(cut.least, cut.recomputes(), limit_s)
         step_s = times.step_s(cut.least, after)
-        self._chains.learn(shape, times, cut.least, step_s / bound_s)
+        self.open.chains.learn(shape, times, cut.least, step_s / bound_s)
         bound_s = max(bound_s, step_s)
         if bound_s >= limit_s * SETTLED or cut.recomputes():
             return bound_s
@@ -335,12 +240,11 @@ class Simulated:
         settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
         return math.inf if settled else bound_s
 
-    def _recompute(
-        self, row: int, variant: Variant, cut: Cut, bound_s: float, limit_s: float
-    ) -> list[float]:
+    def _recompute(self, entry: Open, cut: Cut, limit_s: float) -> list[float]:
         """Simulate mixes of a cut that must recompute; its bound if it stays open. A step whose
         chain would take too long to find is left.
         """
+        row, variant, bound_s = entry.row, entry.variant, entry.bound_s
         assert cut.least is not None
         problem = stage_problem(self.space, self.prices, row, variant)
         actions = 2 * problem.chunks * problem.m

@@ -5,6 +5,7 @@ One chunk per rank: stage s holds layers a .. b-1 in the mix that takes least ti
 
     1f1b    E = sum c + 2 (S-1) h + (m-1) B_s + (m - min(m, S-s)) F_s
     1f1b    E = sum over layers before a of c + 2 s h + m c_s
+    any     E = sum over layers before a of F + s h + m c_s + what the rank reduces then
 
 with all other layers as fast as they can be. The cuts are the paths through the intervals whose
 chains are short enough, all of them, or those of the engine's list.
@@ -26,6 +27,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.late import BEYOND_ALL, SHOWN
 from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains, split_bounds_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
@@ -33,6 +35,7 @@ from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.stages.path import Intervals, stages_of
 
 MOST_CUTS = 500  # of one layout
+AT_ONCE = 8  # ends of a stage that are priced together
 
 
 class Cut(NamedTuple):
@@ -143,6 +146,10 @@ class _Chains:
         self.ends = passes.embedding[0], passes.head[0]
         kinds = np.array(problem.pattern, np.int64)
         self._passes = np.concatenate([np.zeros((1, 3)), passes.layer[0, kinds].cumsum(axis=0)])
+        lines, late = [SHOWN, BEYOND_ALL], passes.late
+        of_layers = late.layer[0, lines][:, kinds].cumsum(axis=1)
+        self._late = np.concatenate([np.zeros((2, 1)), of_layers], axis=1)
+        self._late_ends, self._late_fixed = late.ends[0, lines], late.fixed[0, lines]
 
     def bound_s(self, stage: int, first: int, end: int, work_ns: int) -> float:
         """A step in which `stage` holds layers `first` .. `end` - 1 and takes `work_ns` of each
@@ -160,17 +167,35 @@ class _Chains:
         added = np.maximum(0.0, added)
         each = least.sum(axis=-1) + added + 2 * self.extra
         turned = np.max([
-            rest + (often[stage] * (least + self.waits)).sum(axis=-1)
-            for often, rest in self.chains
+            rest + (often[stage] * (least + self.waits)).sum(axis=-1) + up
+            for (often, rest), up in zip(self.chains, self._ways_up_s(stage, end), strict=True)
         ], axis=0)  # fmt: skip
         turned += p.m * added
         hops = stage * (self.extra + self.hop)
         before = self._passes[first] + self.ends[0] * (stage > 0)[..., None]
         straight = before[..., 0] + hops + p.m * each + self.once
+        shown, beyond_all = self._reduced_s(stage, first, end)
+        own = straight + np.maximum(shown, beyond_all - p.m * added)
         if p.schedule != "zb_h1":
             straight = straight + before[..., 1:].sum(axis=-1) + hops
-        bounds: Floats = np.maximum(turned, straight) * SAFETY
+        bounds: Floats = np.maximum.reduce([turned, straight, own]) * SAFETY
         return bounds
+
+    def _ways_up_s(self, stage: Ints, end: Ints) -> list[Floats]:
+        """Of each chain what it leaves out before the first backward of a stage that ends there."""
+        nothing, last = np.zeros(stage.shape), self.problem.pp - 1
+        if self.problem.schedule != "zb_h1":
+            return [nothing]
+        up = self._passes[-1, 1] - self._passes[end, 1] + self.ends[1][1] * (stage < last)
+        return [up + (last - stage) * (self.extra + self.hop), nothing]
+
+    def _reduced_s(self, stage: Ints, first: Ints, end: Ints) -> Floats:
+        """[line, ...] what a stage reduces after its last backward at least."""
+        ranks = (stage == 0, stage == self.problem.pp - 1)
+        ends = sum(np.multiply.outer(self._late_ends[:, at], held) for at, held in enumerate(ranks))
+        fixed = self._late_fixed.reshape(-1, *[1] * stage.ndim)
+        found: Floats = self._late[:, end] - self._late[:, first] + ends + fixed
+        return found
 
     def listed_s(self, intervals: Intervals) -> Floats:
         """Of each split of the list, with every layer in its fastest mode."""
@@ -233,16 +258,12 @@ def _edges(
     intervals: Intervals, chains: _Chains, limit_s: float
 ) -> list[dict[int, list[tuple[int, float]]]]:
     """By stage and first layer, the ends of the intervals below the limit, with the bound."""
-    starts, found = {0}, []
+    starts, found = [0], []
     for stage, least in enumerate(_least_ends(intervals, chains, limit_s)):
-        layer = {
-            first: [
-                each for each in _ends(intervals, chains, (stage, first), limit_s)
-                if each[0] >= least
-            ]
-            for first in starts
-        }  # fmt: skip
-        starts = {end for onward in layer.values() for end, _ in onward}
+        layer: dict[int, list[tuple[int, float]]] = {first: [] for first in starts}
+        for first, end, bound in _ends(intervals, chains, (stage, starts, least), limit_s):
+            layer[first].append((end, bound))
+        starts = sorted({end for onward in layer.values() for end, _ in onward})
         found.append(layer)
     return found
 
@@ -252,31 +273,61 @@ def _least_ends(intervals: Intervals, chains: _Chains, limit_s: float) -> list[i
     p = intervals.problem
     least = [len(p.pattern)]
     for stage in reversed(range(1, p.pp)):
-        first = end = least[0]
-        while (
-            first > 0
-            and chains.bound_s(stage, first - 1, end, intervals.least_ns(stage, first - 1, end))
-            < limit_s
-        ):
-            first -= 1
-        least.insert(0, first)
+        first = np.arange(least[0])
+        at, end = np.full_like(first, stage), np.full_like(first, least[0])
+        bounds = chains.bounds_s(at, first, end, intervals.all_least_ns(at, first, end))
+        least.insert(0, int(np.flatnonzero(bounds >= limit_s).max(initial=-1)) + 1)
     return least
 
 
 def _ends(
-    intervals: Intervals, chains: _Chains, start: tuple[int, int], limit_s: float
-) -> Iterator[tuple[int, float]]:
-    (stage, first), p = start, intervals.problem
-    most = len(p.pattern) - sum(p.fewest_layers(j) for j in range(stage + 1, p.pp))
-    ends = np.arange(first + p.fewest_layers(stage), most + 1)
-    least_ns = intervals.all_least_ns(np.full_like(ends, stage), np.full_like(ends, first), ends)
-    bounds = chains.bounds_s(np.full_like(ends, stage), np.full_like(ends, first), ends, least_ns)
-    for end, bare_ns, bound in zip(ends.tolist(), least_ns.tolist(), bounds.tolist(), strict=True):
-        price = intervals.price(stage, first, end) if bound < limit_s else None
-        if price is None:
-            return
-        if price.ns > bare_ns:
-            bound = chains.bound_s(stage, first, end, price.ns)
-        if bound >= limit_s:
-            return
-        yield end, bound
+    intervals: Intervals,
+    chains: _Chains,
+    stage: tuple[int, list[int], int],
+    limit_s: float,
+) -> Iterator[tuple[int, int, float]]:
+    """First layer, end and bound of a stage that begins at one of some layers and ends no sooner
+    than at the least end; each further layer makes it longer.
+    """
+    p, (at, starts, least) = intervals.problem, stage
+    most = len(p.pattern) - sum(p.fewest_layers(j) for j in range(at + 1, p.pp))
+    growing = [(first, max(least, first + p.fewest_layers(at))) for first in starts]
+    while growing:
+        pairs = [
+            (first, end) for first, begin in growing
+            for end in range(begin, min(begin + AT_ONCE, most + 1))
+        ]  # fmt: skip
+        over = set()
+        for pair, bound in zip(
+            pairs, _of_pairs(intervals, chains, at, pairs, limit_s), strict=True
+        ):
+            if bound >= limit_s or pair[0] in over:
+                over.add(pair[0])
+            else:
+                yield *pair, bound
+        growing = [
+            (first, begin + AT_ONCE) for first, begin in growing
+            if first not in over and begin + AT_ONCE <= most
+        ]  # fmt: skip
+
+
+def _of_pairs(
+    intervals: Intervals, chains: _Chains, stage: int, pairs: list[tuple[int, int]], limit_s: float
+) -> list[float]:
+    """The bound of a stage from each first layer to its end, in its fastest mix; infinite where
+    none fits or nothing recomputed reaches the limit.
+    """
+    if not pairs:
+        return []
+    first, end = np.array(pairs).T
+    at = np.full_like(first, stage)
+    least_ns = intervals.all_least_ns(at, first, end)
+    below = (chains.bounds_s(at, first, end, least_ns) < limit_s).tolist()
+    prices = [
+        intervals.price(stage, *pair) if under else None
+        for pair, under in zip(pairs, below, strict=True)
+    ]
+    paid_ns = np.array([price.ns if price else 0 for price in prices])
+    bounds = chains.bounds_s(at, first, end, np.maximum(paid_ns, least_ns))
+    found: list[float] = np.where([price is None for price in prices], math.inf, bounds).tolist()
+    return found

@@ -176,17 +176,21 @@ def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
         funnel.columns["shard_group"] = np.where(sharded, replicas, 1)
         funnel.keep_pinned("shard_group")
         return
-    pinned = funnel.is_pinned("shard_group")
-    sizes = {1, *divisors(gpus_per_node)}
-    for count in np.unique(replicas):
-        sizes |= set(divisors(int(count))) if pinned else {int(count)}
-    funnel.multiply("shard_group", np.array(sorted(sizes), np.int64))
-    group = funnel["shard_group"]
-    replicas = funnel["data_parallel"] * funnel["context_parallel"]
     node = np.minimum(replicas, np.maximum(1, gpus_per_node // funnel["tensor_parallel"]))
-    usual = (group == replicas) | ((group == node) & (group > 1))
-    legal = (replicas % group == 0) & (usual | pinned)
-    legal = np.where(funnel["zero_stage"] > 0, legal, group == 1)
+    if not funnel.is_pinned("shard_group"):
+        sizes = np.union1d(divisors(gpus_per_node), replicas)
+        within = sharded & (node > 1) & (node < replicas) & (replicas % node == 0)
+        ways = np.stack([within & np.isin(node, sizes), np.ones_like(within)], axis=1)
+        row, way = np.nonzero(ways)
+        whole = np.where(sharded, replicas, 1)
+        funnel.columns = {name: column[row] for name, column in funnel.columns.items()}
+        funnel.columns["shard_group"] = np.where(way == 0, node[row], whole[row])
+        return
+    every = {1, *divisors(gpus_per_node)}
+    every.update(*(divisors(int(count)) for count in np.unique(replicas)))
+    funnel.multiply("shard_group", np.array(sorted(every), np.int64))
+    group, replicas = funnel["shard_group"], funnel["data_parallel"] * funnel["context_parallel"]
+    legal = np.where(funnel["zero_stage"] > 0, replicas % group == 0, group == 1)
     funnel.columns = {name: column[legal] for name, column in funnel.columns.items()}
     funnel.keep_pinned("shard_group")
 

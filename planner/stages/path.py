@@ -45,7 +45,7 @@ class Intervals:
     def __init__(self, problem: StageProblem) -> None:
         assert problem.vpp == 1, "the path model has one chunk per rank"
         self.problem = problem
-        self._known: dict[Interval, Price | None] = {}
+        self._known: dict[tuple[int, tuple[int, ...]], Price | None] = {}
         kinds = np.array(problem.pattern, np.int64)
         self._times = prefix(np.array(problem.layer_ns)[kinds])
         self._saved = prefix(np.array(problem.saved_kib)[kinds])
@@ -68,10 +68,9 @@ class Intervals:
 
     def price(self, stage: int, first: int, end: int) -> Price | None:
         """The fastest legal mix of recompute modes, None if none fits."""
-        shift = 0 if not self.problem.uniform else first
-        key = Interval(stage, first - shift, end - shift)
+        key = stage, self.problem.pattern[first:end]
         if key not in self._known:
-            self._known[key] = self._cheapest(key)
+            self._known[key] = self._cheapest(Interval(stage, first, end))
         return self._known[key]
 
     def step_ns(self, stage: int, first: int, end: int) -> int:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.schedule import steady_state
 from meshplan.costmodels.schedule.actions import Action, Timeline, Work
 from meshplan.costmodels.schedule.in_flight import in_flight, rank_of_chunk
 from meshplan.costmodels.schedule.orders import order
@@ -257,6 +258,24 @@ def test_what_repeats_is_found(schedule: Schedule, pp: int, vpp: int, m: int):
 def test_extrapolation_of_a_long_step_by_hand(m: int):
     """Equal stages: (m + p - 1) (F + B), whatever m."""
     assert max(end_s("1f1b", 4, 1, m, even(4))) == pytest.approx(3 * (m + 3))
+
+
+@pytest.mark.parametrize("more_s", [
+    pytest.param(13.8, id="4 ranks x (1 + 2) and 6 messages of 0.3 for every 4 micro-batches"),
+])  # fmt: skip
+def test_a_cycle_of_several_micro_batches_is_leapt_over(more_s: float, monkeypatch):
+    """With messages the way down and back is the slowest: a rank has 4 micro-batches on it."""
+    work = Work((1.0,) * 4, (1.0,) * 4, (1.0,) * 4, 0.3)
+    played, run = list[int](), steady_state.run
+
+    def counted(*given) -> None:
+        played.append(len(given[1]))
+        run(*given)
+
+    monkeypatch.setattr(steady_state, "run", counted)
+    long, longer = (max(end_s("1f1b", 4, 1, m, work)) for m in (10_000, 10_004))
+    assert longer - long == pytest.approx(more_s, rel=1e-9)
+    assert sum(played) < 160_000 / 40
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """The command line end to end: what is printed where, what is written, and the exit codes."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -273,6 +276,20 @@ def test_compare_sets_a_config_beside_the_plan() -> None:
     assert "assumed, as the config does not say it: 256 GPUs" in result.stdout
     assert f"engine torchtitan, that of {config}" in " ".join(result.stdout.split())
     assert "at 2 per GPU-hour" in result.stdout
+
+
+def test_arithmetic_has_one_thread_and_leaves_no_trace() -> None:
+    """What a command starts later has the threads that the user gave it."""
+    program = (
+        "import os; from meshplan.planner.cli.main import ONE_THREAD, Commands;"
+        "Commands().get_command(None, 'plan');"
+        "print(len(os.listdir('/proc/self/task')), ONE_THREAD in os.environ)"
+    )
+    given = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.split() == ["1", "False"]
 
 
 def test_models_lists_and_shows() -> None:

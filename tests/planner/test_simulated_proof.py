@@ -19,8 +19,9 @@ from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.seconds import step_time
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.planner.answer.answer import simulated_s, solve
+from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.late import Lines
-from meshplan.planner.bounds.simulated import Passes, simulated_bounds
+from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -103,9 +104,11 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
     times = CutTimes(proof.setting, layout)
     passes = Passes.of(proof.passes, np.array([row]), problem.alone)
     least = simulated_bounds(problem.alone, passes, 1e9)[0]
+    rough = bounds_of_any_split if problem.vpp > 1 else mean_rank_bounds
     for stages in plans:
+        assert rough(problem.alone, passes)[0] <= times.step_s(stages) * CLOSE
         assert least <= times.step_s(stages) * CLOSE
-        assert proof._row_bounds[row] <= times.step_s(stages) * CLOSE
+        assert proof.open.row_bounds[row] <= times.step_s(stages) * CLOSE
     if problem.splits and problem.vpp > 1:
         _chains_bound(problem, passes, times, plans)
     if problem.vpp == 1:

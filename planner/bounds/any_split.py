@@ -1,0 +1,172 @@
+"""A lower bound of the simulated step whatever the split, without looking at each split.
+
+A rank's chain (`planner.bounds.simulated`) is a line in the layers of its chunks and of those
+before them. So is what it lacks in memory. Of the list of splits only extremes are kept, found once
+per shape: of each kind the fewest layers on a rank and in the first r chunks, and the fewest and
+the most layers that a rank holds in flight. With them, for each rank
+
+    chain    its work, the way down to it and up again, and what the first rank reduces then; or
+             the way down, its work and what it reduces itself
+    beyond   m times the least recomputation with which it fits: a knapsack as in
+             `planner.bounds.split`, all chunks as one that holds the most micro-batches
+
+and both the mean over the ranks, where the work is that of all layers whatever the split, and the
+largest with the fewest layers bound the step.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.simulated import SAFETY, Passes
+from meshplan.planner.bounds.split import BoundedLayouts, layers_of_kind
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.pipeline_shape import pipeline_shape
+from meshplan.planner.problem.same_pipeline import SamePipeline
+
+SHAPES_KEPT = 512
+
+
+class _Extremes(NamedTuple):
+    """Over all splits of a list; [kind, rank] layers: the fewest and the most on a rank, the fewest
+    in the chunks before the one of its number.
+    """
+
+    fewest: Floats
+    most: Floats
+    before: Floats
+
+
+class _Held(NamedTuple):
+    """[cover, kind, rank] layer-micro-batches in flight, at least and at most over all splits."""
+
+    least: Floats
+    most: Floats
+
+
+def bounds_of_any_split(same: SamePipeline, passes: Passes) -> Floats:
+    """[row] seconds of layouts of several chunks per rank; infinite where no split is legal or none
+    fits.
+    """
+    if not same.splits:
+        return np.full(len(same), np.inf)
+    counts, extremes = np.array(same.kind_counts, float), _extremes(same)
+    down_s, both_s = _ways_s(same, passes, extremes)
+    mean_s, fewest_s = (_work_s(same, passes, each) for each in (counts, extremes.fewest))
+    m = same.m[:, None]
+    beyond_s = m * (SAFETY * _beyond_s(same, extremes) - len(same.pattern) / NS_PER_S)
+    late, shown = passes.late, passes.late.layer[:, SHOWN]
+    ends_s, fixed_s = late.ends[:, SHOWN].sum(axis=1), late.fixed[:, SHOWN]
+    found = [
+        (mean_s + down_s).mean(axis=1) + late.mean_s(counts, same.pp),
+        (mean_s + down_s + beyond_s).mean(axis=1) + (shown @ counts + ends_s) / same.pp + fixed_s,
+        (fewest_s + down_s + beyond_s + shown @ extremes.fewest).max(axis=1) + fixed_s,
+        (mean_s + both_s + beyond_s).mean(axis=1),
+        (fewest_s + both_s + beyond_s).max(axis=1),
+    ]
+    bounds: Floats = (np.max(found, axis=0) + passes.once) * SAFETY
+    return bounds
+
+
+def _work_s(same: SamePipeline, passes: Passes, layers: Floats) -> Floats:
+    """[row, rank] all micro-batches of a rank with `layers` of each kind on it, [kind, rank]; with
+    those of the model, [kind], all work of all ranks shared alike.
+    """
+    each = passes.layer.sum(axis=2) @ layers
+    ends = [end.sum(axis=1) for end in (passes.embedding, passes.head)]
+    if layers.ndim == 1:
+        rank = np.repeat(((each + sum(ends)) / same.pp)[:, None], same.pp, axis=1)
+    else:
+        rank = each.copy()
+        for end, (at, _) in zip(ends, same.ends, strict=True):
+            rank[:, at] += end
+    found: Floats = same.m[:, None] * (rank + 2 * same.vpp * passes.extra[:, None])
+    return found
+
+
+def _ways_s(same: SamePipeline, passes: Passes, extremes: _Extremes) -> tuple[Floats, Floats]:
+    """[row, rank] down to each rank's first chunk; and down and, unless the ranks turn back, up
+    again with what the first rank reduces then.
+    """
+    rank, later = np.arange(same.pp), np.arange(same.pp) > 0
+
+    def way(first: int, last: int) -> Floats:
+        before = passes.layer[:, :, first:last].sum(axis=2) @ extremes.before
+        ends = passes.embedding[:, first:last].sum(axis=1)[:, None] * later
+        found: Floats = before + ends + (passes.extra + passes.hop)[:, None] * rank
+        return found
+
+    down = way(0, 1)
+    if same.schedule in V_SHAPED:
+        return down, down
+    return down, down + way(1, 3) + _first_s(passes, extremes)[:, None] * later
+
+
+def _first_s(passes: Passes, extremes: _Extremes) -> Floats:
+    """[row] what the first rank reduces at least after a chain that ends with it."""
+    late, lines = passes.late, [SHOWN, BEYOND_ANY]
+    layer = late.layer[:, lines]
+    least = np.minimum(layer * extremes.fewest[:, 0], layer * extremes.most[:, 0]).sum(axis=2)
+    found: Floats = (least + late.ends[:, lines, 0] + late.fixed[:, lines]).max(axis=1)
+    return found
+
+
+def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
+    """[row, rank] the least recomputation of one micro-batch with which a rank fits."""
+    sizes, which = np.unique(same.m, return_inverse=True)
+    held = [_held(same, m) for m in sizes.tolist()]
+    least, most = (np.stack([each[at] for each in held]) for at in (0, 1))
+    kib, state = (each.astype(float) for each in (same.fastest[1], same.prices.layer_state_kib))
+    bounded = BoundedLayouts(same)
+    needed = np.einsum("nk,nckr->ncr", kib, least[which]) + (state @ extremes.fewest)[:, None]
+    lacks = needed - bounded.room
+    row, cover, rank = np.nonzero(lacks > 0)
+    fullest = same.covers[row, cover, rank].max(axis=1)
+    layers = most[which[row], cover, :, rank] / fullest[:, None]
+    found = np.zeros(lacks.shape)
+    found[row, cover, rank] = bounded.paid_ns(
+        row, layers[:, :, None], fullest[:, None], lacks[row, cover, rank]
+    )
+    beyond: Floats = found.max(axis=1) / NS_PER_S
+    return beyond
+
+
+def _extremes(same: SamePipeline) -> _Extremes:
+    return _extremes_of(_list_of(same), same.chunks_of_rank)
+
+
+def _held(same: SamePipeline, m: int) -> _Held:
+    return _held_of(_list_of(same), same.schedule, same.pp, same.vpp, m)
+
+
+class _List(NamedTuple):
+    """A list of splits of a model's layers."""
+
+    pattern: tuple[int, ...]
+    kinds: int
+    splits: tuple[tuple[int, ...], ...]
+
+
+def _list_of(same: SamePipeline) -> _List:
+    return _List(same.pattern, len(same.kind_counts), same.splits or ())
+
+
+@lru_cache(maxsize=SHAPES_KEPT)
+def _extremes_of(each: _List, chunks_of_rank: tuple[tuple[int, ...], ...]) -> _Extremes:
+    layers = layers_of_kind(*each)
+    held = layers[:, :, chunks_of_rank].sum(axis=3)
+    before = (layers.cumsum(axis=2) - layers)[:, :, : len(chunks_of_rank)]
+    return _Extremes(held.min(axis=1), held.max(axis=1), before.min(axis=1))
+
+
+@lru_cache(maxsize=SHAPES_KEPT)
+def _held_of(each: _List, schedule: Schedule, pp: int, vpp: int, m: int) -> _Held:
+    shape = pipeline_shape(schedule, pp, vpp, m)
+    layers = layers_of_kind(*each)[:, :, shape.chunks_of_rank]
+    held = np.einsum("crv,ksrv->cksr", shape.covers, layers, optimize=True)
+    return _Held(held.min(axis=2), held.max(axis=2))

@@ -1,0 +1,234 @@
+"""The layouts that the proof under the simulation has not settled, each with a lower bound.
+
+    rows       bounded by the mean rank alone, whatever the schedule; opened many at a time
+    crowds     layouts of one variant and equally many ranks: a bound that costs little, whatever
+               the split (`planner.bounds.any_split`), all at once when their rows are opened
+    layouts    bounded split by split, with the chains known by then; and cuts that must recompute
+
+Only what has the smallest bound of all is bounded more closely, with those of its crowd that are
+below the limit too. A bound that reaches the limit of then is kept as that limit: where a later
+limit is higher, it is found anew.
+"""
+
+import heapq
+import math
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.planner.bounds.any_split import bounds_of_any_split
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.bounds.late import mean_update_s, reduce_lines
+from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.search.known_chains import KnownChains, Shape
+from meshplan.planner.search.simulated_cuts import Cut
+from meshplan.planner.space.legal_layouts import Space, Variant
+
+MOST_ROWS = 4096  # opened at a time
+MOST_LAYOUTS = 256  # bounded split by split at a time
+
+
+class Open(NamedTuple):
+    """A layout, or a cut of it that must recompute.
+
+    order  of equal bounds      known  so many chains of its shape were known when it was bounded
+    """
+
+    bound_s: float
+    order: tuple[int, int, int]
+    row: int
+    variant: Variant
+    cut: Cut | None
+    known: int
+
+
+class _Crowd(NamedTuple):
+    """Rows run as `variant`, by their bounds; the smallest is `bound_s`."""
+
+    bound_s: float
+    number: int
+    variant: Variant
+    rows: Ints
+    bounds: Floats
+
+
+class OpenLayouts:
+    """Everything that is open, of a space under the prices of the simulation."""
+
+    def __init__(self, space: Space, prices: Coefficients, passes: PassSeconds) -> None:
+        self.space, self.prices, self.passes = space, prices, passes
+        self.chains = KnownChains()
+        self.bounded_again = 0  # layouts, for the sake of chains that were learnt
+        self.row_bounds = self._bounds_of_rows()
+        rows = np.argsort(self.row_bounds, kind="stable")
+        self.rows = rows[np.isfinite(self.row_bounds[rows])]
+        self._place = np.argsort(rows)
+        self._next_row, self._numbers = 0, count(1)
+        self._crowds: list[_Crowd] = []
+        self._layouts: list[Open] = []
+
+    @property
+    def least_s(self) -> float:
+        """The smallest bound; infinite where nothing is open."""
+        return min(self._row_s, self._crowd_s, self._layout_s)
+
+    @property
+    def _row_s(self) -> float:
+        left = self._next_row < len(self.rows)
+        return float(self.row_bounds[self.rows[self._next_row]]) if left else math.inf
+
+    @property
+    def _crowd_s(self) -> float:
+        return self._crowds[0].bound_s if self._crowds else math.inf
+
+    @property
+    def _layout_s(self) -> float:
+        return self._layouts[0].bound_s if self._layouts else math.inf
+
+    @property
+    def first(self) -> Open:
+        """The layout or cut with the smallest bound, once `closer` says that it is."""
+        return self._layouts[0]
+
+    def pop(self) -> None:
+        """Take out the first: what was opened since sorts behind it."""
+        heapq.heappop(self._layouts)
+
+    def push_cut(self, bound_s: float, layout: Open, cut: Cut) -> None:
+        """Open a cut of a layout."""
+        order = (*layout.order[:2], next(self._numbers))
+        heapq.heappush(self._layouts, layout._replace(bound_s=bound_s, order=order, cut=cut))
+
+    def reopen(self, settled: list[Open]) -> None:
+        """Open what was settled again, instead of the cuts that are open."""
+        self._layouts = [each for each in self._layouts if each.cut is None] + settled
+        heapq.heapify(self._layouts)
+
+    def closer(self, limit_s: float) -> bool:
+        """Bound what has the smallest bound more closely; False where it is as close as it can be.
+
+        That bound is below the limit.
+        """
+        if self._row_s <= min(self._crowd_s, self._layout_s):
+            if math.isinf(self._row_s):
+                return False
+            self._open_rows(limit_s)
+        elif self._crowd_s <= self._layout_s:
+            self._split_crowd(limit_s)
+        else:
+            return self._bounded_anew(limit_s)
+        return True
+
+    def _open_rows(self, limit_s: float) -> None:
+        rows = self.rows[self._next_row : self._next_row + MOST_ROWS]
+        rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
+        groups: dict[tuple[int, Variant], list[int]] = {}
+        pipelines = self.space.layouts.pipeline_parallel[rows].tolist()
+        for row, pp in zip(rows.tolist(), pipelines, strict=True):
+            for variant in self.space.variants(row):
+                groups.setdefault((pp, variant), []).append(row)
+        crowds = [self._roughly(variant, np.array(same)) for (_, variant), same in groups.items()]
+        self._next_row += len(rows)
+        for rows, bounds, variant in crowds:
+            self._push_crowd(variant, rows, bounds)
+
+    def _roughly(self, variant: Variant, rows: Ints) -> tuple[Ints, Floats, Variant]:
+        same = run_as(self.space, self.prices, rows, variant)
+        passes = Passes.of(self.passes, rows, same)
+        rough = bounds_of_any_split if variant.virtual_stages > 1 else mean_rank_bounds
+        return rows, np.maximum(rough(same, passes), self.row_bounds[rows]), variant
+
+    def _push_crowd(self, variant: Variant, rows: Ints, bounds: Floats) -> None:
+        order = np.argsort(bounds, kind="stable")
+        order = order[np.isfinite(bounds[order])]
+        if len(order):
+            rows, bounds = rows[order], bounds[order]
+            crowd = _Crowd(float(bounds[0]), next(self._numbers), variant, rows, bounds)
+            heapq.heappush(self._crowds, crowd)
+
+    def _split_crowd(self, limit_s: float) -> None:
+        crowd = self._crowds[0]
+        number = min(MOST_LAYOUTS, max(1, int(np.searchsorted(crowd.bounds, limit_s))))
+        rows, variant = crowd.rows[:number], crowd.variant
+        found = self._entries(variant, rows, crowd.bounds[:number], limit_s)
+        heapq.heappop(self._crowds)
+        self._push_crowd(variant, crowd.rows[number:], crowd.bounds[number:])
+        self._put(variant, found, limit_s)
+
+    def _put(self, variant: Variant, found: list[Open], limit_s: float) -> None:
+        """Open the layouts below the limit; the others wait at it."""
+        for each in found:
+            if each.bound_s < limit_s:
+                heapq.heappush(self._layouts, each)
+        rows = np.array([each.row for each in found if each.bound_s >= limit_s], np.int64)
+        self._push_crowd(variant, rows, np.full(len(rows), limit_s))
+
+    def _entries(self, variant: Variant, rows: Ints, least: Floats, limit_s: float) -> list[Open]:
+        """`rows`, whose bounds are `least`, run as `variant` with equally many ranks; a bound that
+        reaches the limit is the limit or more.
+        """
+        parts = [np.arange(len(rows))]
+        if variant.virtual_stages > 1 and self._chains_known(variant, rows):
+            m = self.space.layouts.num_micro_batches[rows]
+            parts = [np.flatnonzero(m == each) for each in np.unique(m)]
+        found = []
+        for part in parts:
+            known = self.chains.count(self.shape(int(rows[part[0]]), variant))
+            bounds = self._bounds(variant, rows[part], limit_s, known)
+            for row, bound in zip(rows[part], np.maximum(bounds, least[part]), strict=True):
+                order = (int(self._place[row]), self.space.variants(row).index(variant), 0)
+                found.append(Open(float(bound), order, int(row), variant, None, known))
+        return found
+
+    def _chains_known(self, variant: Variant, rows: Ints) -> bool:
+        return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
+
+    def _bounds(self, variant: Variant, rows: Ints, limit_s: float, known: int) -> Floats:
+        same = run_as(self.space, self.prices, rows, variant)
+        passes = Passes.of(self.passes, rows, same)
+        by_chains = self.chains.bounds_s if known and variant.virtual_stages > 1 else None
+        return simulated_bounds(same, passes, limit_s, by_chains)
+
+    def _bounded_anew(self, limit_s: float) -> bool:
+        """Bound the first again, and what is like it, if chains of its shape were learnt since."""
+        first = self._layouts[0]
+        shape = self.shape(first.row, first.variant)
+        if shape[2] == 1 or first.cut is not None or first.known == self.chains.count(shape):
+            return False
+        alike = [
+            each for each in self._layouts
+            if each.cut is None and each.known == first.known and each.bound_s < limit_s
+            and each.variant == first.variant and self.shape(each.row, each.variant) == shape
+        ]  # fmt: skip
+        rows, least = np.array([each.row for each in alike]), [each.bound_s for each in alike]
+        found = self._entries(first.variant, rows, np.array(least), limit_s)
+        again = {each.order for each in alike}
+        self._layouts = [each for each in self._layouts if each.order not in again]
+        heapq.heapify(self._layouts)
+        self.bounded_again += len(alike)
+        self._put(first.variant, found, limit_s)
+        return True
+
+    def shape(self, row: int, variant: Variant) -> Shape:
+        """What decides the order of a layout's actions."""
+        layouts = self.space.layouts
+        pp, m = int(layouts.pipeline_parallel[row]), int(layouts.num_micro_batches[row])
+        return variant.schedule, pp, variant.virtual_stages, m
+
+    def _bounds_of_rows(self) -> Floats:
+        """A lower bound of every variant of each row: each rank busy with the mean work."""
+        p, layouts, model = self.passes, self.space.layouts, self.space.model
+        counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
+        modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
+        pp, m, rows = layouts.pipeline_parallel, layouts.num_micro_batches, np.arange(len(layouts))
+        layer = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2)
+        work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
+        each = work / pp + 2 * p.blocking_s + p.micro_batch_s
+        late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
+        bounds = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
+        return np.where(row_fits(self.space, self.prices), bounds, math.inf)
