@@ -195,6 +195,8 @@ class Model:
                         per-layer embeddings), 0: none, and `layer_input_vocab` its rows
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     numerics            what changes neither sizes nor time, and so no comparison of models
+    expert_groups       of it the router's groups and those that a token's experts are chosen from,
+                        which decide on how many ranks they are; (0, 0): any
     """
 
     name: str
@@ -216,8 +218,12 @@ class Model:
     layer_input_vocab: int = 0
     mtp_layers: int = 0
     numerics: Numerics = field(default=Numerics(), compare=False)
+    expert_groups: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        router = self.numerics.router
+        groups = (router.groups or 0, router.top_groups or 0) if router else (0, 0)
+        object.__setattr__(self, "expert_groups", groups)
         assert self.kinds, f"{self.name}: a model needs layers"
         assert set(self.pattern) == set(range(len(self.kinds))), f"{self.name}: unused layer kind"
 

@@ -126,6 +126,17 @@ class Pointwise:
     modules: tuple[Module, ...] = ("pointwise",)
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The copies that are made of each token, and how many of how many groups of experts they go
+    to (0 groups: to any expert).
+    """
+
+    copies: int = 1
+    groups: int = 0
+    top_groups: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
     """Collectives on the critical path of a layer; each moves `size_bytes`, the whole array.
@@ -135,7 +146,7 @@ class Communication:
     forward_count, backward_count  how many of them in each direction, a gather of 8 bits as half
 
     regathers  of `backward_count`, those that bring back the input of a trained weight
-    copies     of each token that a dispatch holds, which an engine may send once to each node
+    routing    of the tokens of a dispatch, which an engine may send once to each node
     hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
                core attention (ring); "expert": under the experts; "nothing"
     """
@@ -147,7 +158,7 @@ class Communication:
     forward_count: Number
     backward_count: Number
     regathers: Number = 0.0
-    copies: int = 1
+    routing: Routing = Routing()
     hidden_by: Literal["linear", "attention", "expert", "nothing"]
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0

@@ -21,9 +21,9 @@
 Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
 fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`.
 
-Deduplicated dispatch (DeepEP): a token with k experts crosses the network once for each node that
-holds one, and inside a node once for each rank. k uniform choices among p places reach
-p (1 - (1 - 1/p)^k) of them: p = n/r nodes, then p = n ranks, n - n/r of them on other ranks' links.
+Deduplicated dispatch (DeepEP): a token crosses the network once for each of the n/r nodes that hold
+one of its experts, and inside a node once for each such rank (`dispatch.distinct`), n - n/r of n of
+them on other ranks' links.
 
 Leaves out: two different axes on the network at once.
 """
@@ -32,31 +32,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
+from meshplan.costmodels.operations.kinds import Routing
+from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
 
 PEER_LATENCY = 0.08
+ALL_SENT = Routing()
 
 
 def collective_s(
-    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, copies: int = 1
+    cluster: Cluster,
+    kind: CollectiveKind,
+    size_bytes: Number,
+    group: Group,
+    routing: Routing = ALL_SENT,
 ) -> Number:
     """Seconds until every rank of `group` has its result; 0 for a group of one.
 
-    copies  of each token in an all_to_all that sends one of them to each node, and from there one
-            to each rank (1: send them all)
+    routing  of the tokens of an all_to_all that sends one copy to each node, and from there one to
+             each rank (one copy: it sends them all)
     """
     n = group.size
     if isinstance(n, float | int) and n <= 1:
         return 0.0
     if kind == "all_to_all":
-        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, copies)
+        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, routing)
     else:
         share = (n - 1) / n * (2.0 if kind == "all_reduce" else 1.0)
         wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
     formula_s = where(n > 1, wire_s + hops_s(cluster, kind, group), 0.0)
-    return formula_s if copies > 1 else _as_measured_s(cluster, kind, size_bytes, group, formula_s)
+    if routing.copies > 1:
+        return formula_s
+    return _as_measured_s(cluster, kind, size_bytes, group, formula_s)
 
 
 def _as_measured_s(
@@ -107,19 +116,17 @@ def hops_s(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     return (step + stall) * (n - 1)
 
 
-def _all_to_all_wire_s(cluster: Cluster, size_bytes: Number, group: Group, copies: int) -> Number:
+def _all_to_all_wire_s(
+    cluster: Cluster, size_bytes: Number, group: Group, routing: Routing
+) -> Number:
     n, r, nodes = group.size, group.ranks_per_node, group.nodes
     rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
-    across_s = size_bytes * _distinct(nodes, copies) * (n - r) / n / rate
+    copy_bytes = size_bytes / routing.copies
+    across_s = copy_bytes * distinct(nodes, routing) * (n - r) / n / rate
     # what came over the network goes on inside a node, but for the rank that it came to
-    on_links = (n - nodes if copies > 1 else r - 1) / n * _distinct(n, copies)
-    inside_s = size_bytes * on_links / cluster.node.bus_bandwidth.all_to_all
+    on_links = (n - nodes if routing.copies > 1 else r - 1) / n * distinct(n, routing)
+    inside_s = copy_bytes * on_links / cluster.node.bus_bandwidth.all_to_all
     return maximum(inside_s, across_s)
-
-
-def _distinct(places: Number, copies: int) -> Number:
-    """Of `copies` sent to places at random, the fraction that is the first at its place."""
-    return places * (1 - (1 - 1 / places) ** copies) / copies
 
 
 def _left(cluster: Cluster, nodes: Number) -> Number:

@@ -38,7 +38,7 @@ from meshplan.costmodels.operations.kinds import (
     Scan,
 )
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
-from meshplan.costmodels.seconds.collectives import collective_s
+from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s
 from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
@@ -309,8 +309,8 @@ class Pricer:
         count, tuning = _count(op, direction), self.device.tuning
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
             count = count - op.regathers
-        group, copies = self.groups[op.axis], op.copies if self.deduplicates else 1
-        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, copies)
+        group, routing = self.groups[op.axis], op.routing if self.deduplicates else ALL_SENT
+        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, routing)
         whole = whole * tuning.collective_scale * self._scale(op)
         return exposed_s(whole, room, self._overlap(op), tuning.interference)
 
