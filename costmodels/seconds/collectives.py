@@ -9,7 +9,8 @@
     size   bytes of the whole array (after all_gather, before reduce_scatter); of all_to_all and
            send, what one rank sends
     busbw  inside a node the link's bus bandwidth; across nodes r/g of the network's, since the g
-           accelerators of a node share its network cards, and never more than inside a node
+           accelerators of a node share its network cards, and never more than inside a node, or
+           than the links between pods leave (`pods`)
     node, nic
            one accelerator's bandwidth inside its node, and its share of the network
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
 from meshplan.costmodels.operations.kinds import Routing
 from meshplan.costmodels.seconds.dispatch import distinct
+from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
@@ -89,14 +91,21 @@ def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Numbe
     """Bytes per second and rank that a large collective reaches on `group`."""
     inside = _link_rate(cluster.node, kind)
     nodes = group.nodes
-    share = group.ranks_per_node / cluster.gpus_per_node
+    share: Number = group.ranks_per_node / cluster.gpus_per_node
+    if cluster.pod:
+        share = minimum(share, uplink_cards(cluster.pod, group) / cluster.gpus_per_node)
     across = minimum(inside, _link_rate(cluster.network, kind) * share * _left(cluster, nodes))
     return where(nodes > 1, across, inside)
 
 
-def send_s(cluster: Cluster, size_bytes: Number, *, across_nodes: Condition) -> Number:
-    """Seconds to hand `size_bytes` to the neighbouring pipeline rank."""
-    network = cluster.network.bus_bandwidth.send
+def send_s(
+    cluster: Cluster, size_bytes: Number, *, across_nodes: Condition, cards: Number = 1.0
+) -> Number:
+    """Seconds to hand `size_bytes` to the neighbouring pipeline rank.
+
+    cards  of network cards, what the hop gets (`pods.uplink_cards`), one at most
+    """
+    network = cluster.network.bus_bandwidth.send * minimum(cards, 1.0)
     inside = cluster.node.latency_s + size_bytes / cluster.node.bus_bandwidth.send
     inside = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 2.0), inside)
     across = cluster.network.latency_s + cluster.network.stall_s + size_bytes / network
@@ -122,7 +131,10 @@ def _all_to_all_wire_s(
     n, r, nodes = group.size, group.ranks_per_node, group.nodes
     rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
     copy_bytes = size_bytes / routing.copies
-    across_s = copy_bytes * distinct(nodes, routing) * (n - r) / n / rate
+    away = (n - r) / n
+    if cluster.pod:
+        away = maximum(away, leaving(cluster.pod, group) * cluster.pod.oversubscription)
+    across_s = copy_bytes * distinct(nodes, routing) * away / rate
     # what came over the network goes on inside a node, but for the rank that it came to
     on_links = (n - nodes if routing.copies > 1 else r - 1) / n * distinct(n, routing)
     inside_s = copy_bytes * on_links / cluster.node.bus_bandwidth.all_to_all

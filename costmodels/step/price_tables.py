@@ -66,6 +66,7 @@ def work_table(setting: Setting, layouts: Layouts) -> Table:
         layouts.expert_tensor_parallel, layouts.micro_batch_size, layouts.sequence_parallel,
         *(place.astype(np.int64) for place in places),
         thousandths(layouts.activation_offload), *_inner_degrees(setting, layouts, ("tp", "cp")),
+        *_pipeline_place(setting, layouts),
     )  # fmt: skip
     return Table(setting, layouts, key)
 
@@ -82,6 +83,13 @@ def weight_table(setting: Setting, layouts: Layouts) -> Table:
         *_inner_degrees(setting, layouts, ("dp",), but=("tp", "cp")),
     )  # fmt: skip
     return Table(setting, layouts, key)
+
+
+def _pipeline_place(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
+    """What decides between which pods a pipeline's hops are, beyond whether nodes differ."""
+    if setting.cluster.pod is None:
+        return ()
+    return layouts.pipeline_parallel, *_inner_degrees(setting, layouts, ("pp",))
 
 
 def _inner_degrees(
