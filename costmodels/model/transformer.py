@@ -148,6 +148,7 @@ class Layer:
     recurrent      beside the attention where there is one (Falcon-H1), else alone
     further_norms  norms or learnt scales of the residual stream beyond the model's
     numbers        learnt numbers that no kernel of its own reads (scales inside an activation)
+    in_16_bit      its products stay in 16 bits where the training is in 8 or 4
     """
 
     attention: Attention = NO_ATTENTION
@@ -156,6 +157,7 @@ class Layer:
     experts: Experts | None = None
     further_norms: int = 0
     numbers: int = 0
+    in_16_bit: bool = False
 
     @property
     def has_mixer(self) -> bool:

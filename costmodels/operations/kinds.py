@@ -30,6 +30,7 @@ class Matmul:
 
     recipe   whether the number format of the training applies (else 16 bit: head, router,
              embeddings)
+    in_16_bit  the layer keeps 16 bits all the same
     casts    of its input, and of its output's gradient, where that format needs them
     cast_shares
              of the rows of each that this rank casts: less than all where it gathers cast ones
@@ -43,6 +44,7 @@ class Matmul:
     k: Number
     groups: Number = 1
     recipe: bool = True
+    in_16_bit: bool = False
     casts: int = 1
     cast_shares: tuple[Number, Number] = (1.0, 1.0)
     parts: Number = 1
@@ -113,6 +115,7 @@ class Scan:
 class Pointwise:
     """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
 
+    in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
     measured_as  the names under which a profile of the machine itself has their rates, forward and
                  backward; what it does not have moves at the mean rate
     """
@@ -121,6 +124,7 @@ class Pointwise:
     forward_bytes: Number
     backward_bytes: Number
     kernels: int = 1
+    in_16_bit: bool = False
     measured_as: tuple[str, str] = ("", "")
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("pointwise",)

@@ -31,6 +31,7 @@ FACTS = {
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits",
     "fp8_scaling": "rowwise: scales by row and column",
+    "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",
     "async_tensor": "1: tensor parallel's collectives run beside products",
     "comm_overlap": "0: no overlap of communication, as far as a switch does it",
@@ -82,6 +83,7 @@ DISPATCHER = re.compile(
     r"\bdispatcher (alltoall|deepep|hybridep)\b|\b(alltoall|deepep|hybridep)( flex)? dispatcher\b",
     re.IGNORECASE,
 )
+KEPT_IN_16_BIT = re.compile(r"\bfirst (\d{1,4}) and last (\d{1,4}) layers in bf16\b")
 FROM_RECIPE = re.compile(r"\bfrom recipe\b")
 SHARD_GROUP = re.compile(r"shard_group=(\d+)")
 PRINTED_BYTES = re.compile(r"peak_memory_usage (\d+) bytes")
@@ -121,6 +123,8 @@ def _of_note(cells: Cells) -> Said:
             yield column, value
     if found := SHARD_GROUP.search(note):
         yield "shard_group", found[1]
+    if found := KEPT_IN_16_BIT.search(note):
+        yield "bf16_layers", f"{found[1]} {found[2]}"
     if found := DISPATCHER.search(note):
         yield "dispatcher", (found[1] or found[2]).lower()
     elif FROM_RECIPE.search(note):

@@ -33,6 +33,7 @@ class Facts:
     fused_kernels: str
     fused_loss: str
     fp8_scaling: str
+    bf16_layers: str
     stalling_p2p: bool
     async_tensor: bool
     comm_overlap: bool | None
@@ -146,6 +147,7 @@ def _facts(text: Cells) -> Facts:
         compiled=_flag(text, "compiled"), recomputed_share=_share(text, "recomputed_share"),
         fused_kernels=word["fused_kernels"],
         fused_loss=word["fused_loss"], fp8_scaling=word["fp8_scaling"],
+        bf16_layers=word["bf16_layers"],
         stalling_p2p=bool(_flag(text, "stalling_p2p")),
         async_tensor=bool(_flag(text, "async_tensor")), comm_overlap=_flag(text, "comm_overlap"),
         cp_kind=word["cp_kind"], dispatcher=word["dispatcher"],

@@ -344,6 +344,31 @@ def test_lora_is_a_word_of_its_own(word: str) -> None:
     assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.lora
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"bf16_layers": "1 2"}, [0, 30, 31]),
+        ({"note": "FP8, first 1 and last 2 layers in bf16"}, [0, 30, 31]),
+        ({"note": "FP8"}, []),
+    ],
+)
+def test_layers_that_stay_in_16_bits(said: dict[str, str], kept: list[int]) -> None:
+    """A row says how many layers of Llama's 32 its recipe keeps; they take longer."""
+    run, plain = run_of(ROW | {"precision": "fp8"} | said), run_of(ROW | {"precision": "fp8"})
+    found = [i for i, kind in enumerate(run.model.pattern) if run.model.kinds[kind].in_16_bit]
+    assert found == kept
+    tuning = load_fit("megatron-bridge", "h100-sxm").tuning
+    times = [step_model(each, tuning).time().step_time_s for each in (plain, run)]
+    assert (times[0] < times[1]) == bool(kept)
+
+
+@pytest.mark.parametrize("said", ["1", "20 20", "one two"])
+def test_impossible_16_bit_layers_are_skipped(said: str) -> None:
+    """Two numbers that the model's layers hold, or the row is skipped with the rule."""
+    with pytest.raises(SkippedRow, match=r"bf16_layers is .* at most 32 layers"):
+        run_of(ROW | {"bf16_layers": said})
+
+
 def test_published_columns_are_those_of_the_words() -> None:
     """What a note says stands in the shipped columns, unless a person has corrected it there."""
     with BUILT_IN.open(encoding="utf-8", newline="") as file:
