@@ -186,6 +186,28 @@ def test_notes_of_a_run_without_overlap() -> None:
     assert other.overlap.tensor == 0, "what never hides stays seen"
 
 
+def test_a_recipe_that_hides_its_gradients_alone() -> None:
+    """Weights and tensor parallel's exchanges are seen, the gradients' reduction is not."""
+    note = {"framework": "nemo 25.04", "note": "only gradient reduction overlapped"}
+    said, plain = engine_of(note).overlap, engine_of(note | {"note": ""}).overlap
+    assert (said.weight_gather, said.tensor) == (0, pytest.approx(2 / 5))
+    assert said.data_reduce == plain.data_reduce > 0
+
+
+@pytest.mark.parametrize(
+    ("note", "hidden"),
+    [
+        pytest.param("EP all-to-all not overlapped", (0.0, 0.0), id="said not to be"),
+        pytest.param("EP all-to-all overlapped (1F1B)", (0.6, 0.6), id="wherever it goes"),
+        pytest.param("", (0.0, 0.6), id="not said: between nodes under several chunks"),
+    ],
+)
+def test_exchanges_are_hidden_as_said(note: str, hidden: tuple[float, float]) -> None:
+    """Megatron-Bridge's recipes differ in whether another micro-batch hides the exchange."""
+    overlap = engine_of({"framework": "megatron-bridge", "note": note}).overlap
+    assert (overlap.expert, overlap.expert_interleaved) == hidden
+
+
 def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:
     """Its paper counts s b h (34 + 5 a s / h) bytes a layer."""
     fork = engine_of({"framework": "megatron-lm (zero-bubble fork)", "year": "2024"})
