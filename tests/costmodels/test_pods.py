@@ -12,7 +12,7 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.seconds.collectives import bus_bandwidth, collective_s, send_s
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group, axis_group, place
-from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
+from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster, save_cluster
 from meshplan.hardware_profiles.schema import Cluster, Pod
 
 LLAMA = Pod(gpus=3072, oversubscription=7.0)
@@ -155,6 +155,7 @@ def test_pods_of_half_a_node_are_refused(tmp_path):
     good = load_cluster("dgx-h100").model_copy(update={"pod": LLAMA})
     save_cluster(good, tmp_path / "good.toml")
     assert load_cluster(tmp_path / "good.toml").pod == LLAMA
+    assert cluster_hash(good) != cluster_hash(good.model_copy(update={"pod": None}))
     text = (tmp_path / "good.toml").read_text().replace("3072", "3071")
     (tmp_path / "bad.toml").write_text(text)
     with pytest.raises(UnknownProfile, match="3071 GPUs is not whole nodes of 8"):
