@@ -251,7 +251,7 @@ SPREAD = {  # of each model a layout of which some groups cross nodes, or just d
 }  # fmt: skip
 
 
-PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=32, oversubscription=7.0)})
+PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubscription=7.0)})
 
 
 @pytest.mark.parametrize(
