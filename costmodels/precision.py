@@ -2,8 +2,8 @@
 
 Under fp8 and below only the linear layers of the blocks change format; attention, norms, the
 router, the embedding and the head stay 16 bit, as Transformer Engine and torchao run them by
-default. Each linear layer then casts its input and the gradient of its output, and keeps the cast
-input for the backward.
+default, and so do whole layers that a recipe keeps (`Layer.in_16_bit`). Each other linear layer
+casts its input and the gradient of its output, and keeps the cast input for the backward.
 """
 
 from dataclasses import dataclass

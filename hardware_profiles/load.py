@@ -263,8 +263,13 @@ def compose_cluster(
 
 
 def cluster_hash(cluster: Cluster) -> str:
-    """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it."""
-    content = json.dumps(cluster.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
+
+    Without pods it is what it was before profiles could have any.
+    """
+    unsaid = None if cluster.pod else {"pod"}
+    document = cluster.model_dump(mode="json", exclude=unsaid)
+    content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -221,11 +221,23 @@ class CurveFit(Frozen):
     residual: float
 
 
+class Pod(Frozen):
+    """Nodes that reach each other at full rate, and other pods at less.
+
+    gpus              accelerators of a pod, whole nodes
+    oversubscription  bandwidth of their network cards over that of the pod's links to other pods
+    """
+
+    gpus: int = Field(gt=0)
+    oversubscription: float = Field(ge=1)
+
+
 class Cluster(Frozen):
     """Nodes of one kind of GPU, the links in and between them, and measured collective curves.
 
     gpus_per_node  accelerators that share the fast link: 8 in a DGX, 72 in an NVL72 rack
     max_gpus       accelerators of the whole cluster, None when it is only a kind of machine
+    pod             the next tier of the network, None: every node reaches every other at full rate
     bandwidth_by_nodes  fraction of the network's bandwidth left at so many nodes, where measured
     communicator_bytes  device memory that one process group of the whole job takes
     interference        what computing and communicating at the same time costs
@@ -242,6 +254,7 @@ class Cluster(Frozen):
     max_gpus: int | None = None
     node: Link
     network: Link
+    pod: Pod | None = None
     bandwidth_by_nodes: dict[int, float] = {}
     kernels: Kernels | None = None
     collective_points: tuple[CurvePoint, ...] = ()
@@ -270,4 +283,12 @@ class Cluster(Frozen):
     def _kernels_match(self) -> Self:
         if self.kernels and self.kernels.gpu != self.gpu.name:
             raise ValueError(f"kernels measured on {self.kernels.gpu}, cluster has {self.gpu.name}")
+        return self
+
+    @model_validator(mode="after")
+    def _pods_are_nodes(self) -> Self:
+        if self.pod and self.pod.gpus % self.gpus_per_node:
+            raise ValueError(
+                f"a pod of {self.pod.gpus} GPUs is not whole nodes of {self.gpus_per_node}"
+            )
         return self

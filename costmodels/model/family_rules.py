@@ -255,6 +255,14 @@ def of_layers(model: Model, layers: list[Layer]) -> Model:
     return replace(model, kinds=kinds, pattern=tuple(index[layer] for layer in layers))
 
 
+def with_16_bit_ends(model: Model, first: int, last: int) -> Model:
+    """The same model, whose `first` and `last` layers keep their products in 16 bits."""
+    inner = range(first, model.num_layers - last)
+    return of_layers(model, [
+        replace(layer, in_16_bit=i not in inner) for i, layer in enumerate(layers_of(model))
+    ])  # fmt: skip
+
+
 def with_attention(model: Model, **changes: Any) -> Model:
     """The same model, but for these sizes of every layer's attention."""
     return of_layers(model, [

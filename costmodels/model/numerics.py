@@ -1,6 +1,7 @@
 """What of a model changes its results but neither its sizes nor its time, as its file states it.
 
-Prices never look here; a framework's config and the native engine do. A field that the
+Prices look at a router's groups only (`Model.expert_groups`); a framework's config and the native
+engine look at all of it. A field that the
 `config.json` leaves out is None: what it means then is for the reader of the file to say, and is
 never guessed. The names are those of the families' configuration classes in
 huggingface/transformers 5; transformers 5 writes `rope_parameters` for what `rope_theta` and

@@ -148,6 +148,7 @@ class Layer:
     recurrent      beside the attention where there is one (Falcon-H1), else alone
     further_norms  norms or learnt scales of the residual stream beyond the model's
     numbers        learnt numbers that no kernel of its own reads (scales inside an activation)
+    in_16_bit      its products stay in 16 bits where the training is in 8 or 4
     """
 
     attention: Attention = NO_ATTENTION
@@ -156,6 +157,7 @@ class Layer:
     experts: Experts | None = None
     further_norms: int = 0
     numbers: int = 0
+    in_16_bit: bool = False
 
     @property
     def has_mixer(self) -> bool:
@@ -195,6 +197,8 @@ class Model:
                         per-layer embeddings), 0: none, and `layer_input_vocab` its rows
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     numerics            what changes neither sizes nor time, and so no comparison of models
+    expert_groups       of it the router's groups and those that a token's experts are chosen from,
+                        which decide on how many ranks they are; (0, 0): any
     """
 
     name: str
@@ -216,8 +220,12 @@ class Model:
     layer_input_vocab: int = 0
     mtp_layers: int = 0
     numerics: Numerics = field(default=Numerics(), compare=False)
+    expert_groups: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
+        router = self.numerics.router
+        groups = (router.groups or 0, router.top_groups or 0) if router else (0, 0)
+        object.__setattr__(self, "expert_groups", groups)
         assert self.kinds, f"{self.name}: a model needs layers"
         assert set(self.pattern) == set(range(len(self.kinds))), f"{self.name}: unused layer kind"
 

@@ -26,7 +26,13 @@ from meshplan.costmodels.operations.feed_forward import (
     gather_tokens,
     scatter_tokens,
 )
-from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
+from meshplan.costmodels.operations.kinds import (
+    Communication,
+    Matmul,
+    Operation,
+    Pointwise,
+    Routing,
+)
 
 
 def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
@@ -37,6 +43,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     copies = t * experts.top_k
     rows = copies * shard.etp * shard.imbalance
     f = experts.ffn / shard.etp
+    routing = Routing(experts.top_k, *site.model.expert_groups)
     yield Matmul(
         name="router",
         m=t,
@@ -58,7 +65,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     # a dispatch of single copies reads tokens where they are, and adds them up where they were
     sent = where(shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
     yield _permute("permute", sent * site.itemsize * copies * h)
-    yield _exchange("dispatch", site.itemsize * copies * h, experts.top_k)
+    yield _exchange("dispatch", site.itemsize * copies * h, routing)
     yield _gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
     yield _permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
     yield Matmul(
@@ -84,7 +91,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     )
     yield _permute("unsort", site.itemsize * rows * h)
     yield _gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
-    yield _exchange("combine", site.itemsize * copies * h, experts.top_k)
+    yield _exchange("combine", site.itemsize * copies * h, routing)
     weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
     yield _permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
     if experts.latent:
@@ -125,10 +132,10 @@ def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
     )
 
 
-def _exchange(name: str, size_bytes: Number, top_k: int) -> Communication:
+def _exchange(name: str, size_bytes: Number, routing: Routing) -> Communication:
     return Communication(
         name=name, axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=1,
-        backward_count=1, copies=top_k, hidden_by="expert", modules=("moe",),
+        backward_count=1, routing=routing, hidden_by="expert", modules=("moe",),
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class Matmul:
 
     recipe   whether the number format of the training applies (else 16 bit: head, router,
              embeddings)
+    in_16_bit  the layer keeps 16 bits all the same
     casts    of its input, and of its output's gradient, where that format needs them
     cast_shares
              of the rows of each that this rank casts: less than all where it gathers cast ones
@@ -43,6 +44,7 @@ class Matmul:
     k: Number
     groups: Number = 1
     recipe: bool = True
+    in_16_bit: bool = False
     casts: int = 1
     cast_shares: tuple[Number, Number] = (1.0, 1.0)
     parts: Number = 1
@@ -113,6 +115,7 @@ class Scan:
 class Pointwise:
     """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
 
+    in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
     measured_as  the names under which a profile of the machine itself has their rates, forward and
                  backward; what it does not have moves at the mean rate
     """
@@ -121,9 +124,21 @@ class Pointwise:
     forward_bytes: Number
     backward_bytes: Number
     kernels: int = 1
+    in_16_bit: bool = False
     measured_as: tuple[str, str] = ("", "")
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("pointwise",)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The copies that are made of each token, and how many of how many groups of experts they go
+    to (0 groups: to any expert).
+    """
+
+    copies: int = 1
+    groups: int = 0
+    top_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +150,7 @@ class Communication:
     forward_count, backward_count  how many of them in each direction, a gather of 8 bits as half
 
     regathers  of `backward_count`, those that bring back the input of a trained weight
-    copies     of each token that a dispatch holds, which an engine may send once to each node
+    routing    of the tokens of a dispatch, which an engine may send once to each node
     hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
                core attention (ring); "expert": under the experts; "nothing"
     """
@@ -147,7 +162,7 @@ class Communication:
     forward_count: Number
     backward_count: Number
     regathers: Number = 0.0
-    copies: int = 1
+    routing: Routing = Routing()
     hidden_by: Literal["linear", "attention", "expert", "nothing"]
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0

@@ -15,10 +15,11 @@ Of packed sequences each document attends to itself alone, as if all were of the
 spread adds by its square (half the mean of the squares over the mean is what a query meets).
 
 Leaves out: RoPE tables, position ids, random number state; how unevenly documents fall on
-context-parallel ranks.
+context-parallel ranks; that a layer kept in 16 bits gathers 16 where others gather cast inputs.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.model.transformer import Attention, Layer
@@ -53,7 +54,12 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     """The operations of one layer of `kind`, in forward order."""
     mixer = _mixer_half(site, kind) if kind.has_mixer else ()
     feed_forward = _feed_forward_half(site, kind) if kind.has_feed_forward else ()
-    return (*mixer, *feed_forward, *_further(site, kind))
+    operations = (*mixer, *feed_forward, *_further(site, kind))
+    return tuple(map(_in_16_bit, operations)) if kind.in_16_bit else operations
+
+
+def _in_16_bit(op: Operation) -> Operation:
+    return replace(op, in_16_bit=True) if isinstance(op, Matmul | Pointwise) else op
 
 
 def input_bytes(site: Site) -> Number:

@@ -9,7 +9,8 @@
     size   bytes of the whole array (after all_gather, before reduce_scatter); of all_to_all and
            send, what one rank sends
     busbw  inside a node the link's bus bandwidth; across nodes r/g of the network's, since the g
-           accelerators of a node share its network cards, and never more than inside a node
+           accelerators of a node share its network cards, and never more than inside a node, or
+           than the links between pods leave (`pods`)
     node, nic
            one accelerator's bandwidth inside its node, and its share of the network
     hops   (n-1) latency for all_gather and reduce_scatter: all links of the ring step at once, each
@@ -21,9 +22,9 @@
 Source: bandwidth terms, nccl-tests doc/PERFORMANCE.md. On a cluster that was profiled itself the
 fitted curve of the same group shape wins over the formula, times `Kernels.shared_slowdown`.
 
-Deduplicated dispatch (DeepEP): a token with k experts crosses the network once for each node that
-holds one, and inside a node once for each rank. k uniform choices among p places reach
-p (1 - (1 - 1/p)^k) of them: p = n/r nodes, then p = n ranks, n - n/r of them on other ranks' links.
+Deduplicated dispatch (DeepEP): a token crosses the network once for each of the n/r nodes that hold
+one of its experts, and inside a node once for each such rank (`dispatch.distinct`), n - n/r of n of
+them on other ranks' links.
 
 Leaves out: two different axes on the network at once.
 """
@@ -32,31 +33,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
+from meshplan.costmodels.operations.kinds import Routing
+from meshplan.costmodels.seconds.dispatch import distinct
+from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind, Link
 
 PEER_LATENCY = 0.08
+ALL_SENT = Routing()
 
 
 def collective_s(
-    cluster: Cluster, kind: CollectiveKind, size_bytes: Number, group: Group, copies: int = 1
+    cluster: Cluster,
+    kind: CollectiveKind,
+    size_bytes: Number,
+    group: Group,
+    routing: Routing = ALL_SENT,
 ) -> Number:
     """Seconds until every rank of `group` has its result; 0 for a group of one.
 
-    copies  of each token in an all_to_all that sends one of them to each node, and from there one
-            to each rank (1: send them all)
+    routing  of the tokens of an all_to_all that sends one copy to each node, and from there one to
+             each rank (one copy: it sends them all)
     """
     n = group.size
     if isinstance(n, float | int) and n <= 1:
         return 0.0
     if kind == "all_to_all":
-        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, copies)
+        wire_s = _all_to_all_wire_s(cluster, size_bytes, group, routing)
     else:
         share = (n - 1) / n * (2.0 if kind == "all_reduce" else 1.0)
         wire_s = share * size_bytes / bus_bandwidth(cluster, kind, group)
     formula_s = where(n > 1, wire_s + hops_s(cluster, kind, group), 0.0)
-    return formula_s if copies > 1 else _as_measured_s(cluster, kind, size_bytes, group, formula_s)
+    if routing.copies > 1:
+        return formula_s
+    return _as_measured_s(cluster, kind, size_bytes, group, formula_s)
 
 
 def _as_measured_s(
@@ -80,14 +91,21 @@ def bus_bandwidth(cluster: Cluster, kind: CollectiveKind, group: Group) -> Numbe
     """Bytes per second and rank that a large collective reaches on `group`."""
     inside = _link_rate(cluster.node, kind)
     nodes = group.nodes
-    share = group.ranks_per_node / cluster.gpus_per_node
+    share: Number = group.ranks_per_node / cluster.gpus_per_node
+    if cluster.pod:
+        share = minimum(share, uplink_cards(cluster.pod, group) / cluster.gpus_per_node)
     across = minimum(inside, _link_rate(cluster.network, kind) * share * _left(cluster, nodes))
     return where(nodes > 1, across, inside)
 
 
-def send_s(cluster: Cluster, size_bytes: Number, *, across_nodes: Condition) -> Number:
-    """Seconds to hand `size_bytes` to the neighbouring pipeline rank."""
-    network = cluster.network.bus_bandwidth.send
+def send_s(
+    cluster: Cluster, size_bytes: Number, *, across_nodes: Condition, cards: Number = 1.0
+) -> Number:
+    """Seconds to hand `size_bytes` to the neighbouring pipeline rank.
+
+    cards  of network cards, what the hop gets (`pods.uplink_cards`), one at most
+    """
+    network = cluster.network.bus_bandwidth.send * minimum(cards, 1.0)
     inside = cluster.node.latency_s + size_bytes / cluster.node.bus_bandwidth.send
     inside = _as_measured_s(cluster, "send", size_bytes, Group(2.0, 2.0), inside)
     across = cluster.network.latency_s + cluster.network.stall_s + size_bytes / network
@@ -107,19 +125,20 @@ def hops_s(cluster: Cluster, kind: CollectiveKind, group: Group) -> Number:
     return (step + stall) * (n - 1)
 
 
-def _all_to_all_wire_s(cluster: Cluster, size_bytes: Number, group: Group, copies: int) -> Number:
+def _all_to_all_wire_s(
+    cluster: Cluster, size_bytes: Number, group: Group, routing: Routing
+) -> Number:
     n, r, nodes = group.size, group.ranks_per_node, group.nodes
     rate = cluster.network.bus_bandwidth.all_to_all * _left(cluster, group.nodes)
-    across_s = size_bytes * _distinct(nodes, copies) * (n - r) / n / rate
+    copy_bytes = size_bytes / routing.copies
+    away = (n - r) / n
+    if cluster.pod:
+        away = maximum(away, leaving(cluster.pod, group) * cluster.pod.oversubscription)
+    across_s = copy_bytes * distinct(nodes, routing) * away / rate
     # what came over the network goes on inside a node, but for the rank that it came to
-    on_links = (n - nodes if copies > 1 else r - 1) / n * _distinct(n, copies)
-    inside_s = size_bytes * on_links / cluster.node.bus_bandwidth.all_to_all
+    on_links = (n - nodes if routing.copies > 1 else r - 1) / n * distinct(n, routing)
+    inside_s = copy_bytes * on_links / cluster.node.bus_bandwidth.all_to_all
     return maximum(inside_s, across_s)
-
-
-def _distinct(places: Number, copies: int) -> Number:
-    """Of `copies` sent to places at random, the fraction that is the first at its place."""
-    return places * (1 - (1 - 1 / places) ** copies) / copies
 
 
 def _left(cluster: Cluster, nodes: Number) -> Number:

@@ -119,7 +119,7 @@ def matmul_s(
     """
     dtype = (
         device.recipe.matmul_dtype(device.gpu)
-        if op.recipe
+        if op.recipe and not op.in_16_bit
         else device.recipe.other_dtype(device.gpu)
     )
     grouped = op.name.startswith("experts")

@@ -38,7 +38,7 @@ from meshplan.costmodels.operations.kinds import (
     Scan,
 )
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
-from meshplan.costmodels.seconds.collectives import collective_s
+from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s
 from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
@@ -231,7 +231,8 @@ class Pricer:
     def _saved(self, op: Operation) -> Number:
         if self.lora and feeds_frozen_alone(op, self.lora):
             return 0.0
-        feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
+        feeding = isinstance(op, Pointwise) and not op.in_16_bit
+        feeds_matmul = feeding and op.name.endswith(("norm", "activation"))
         saved = op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
         if self.lora and isinstance(op, Matmul) and is_adapted(op, self.lora):
             saved = saved + self.device.recipe.itemsize * narrow_numbers(op, self.lora)
@@ -309,8 +310,8 @@ class Pricer:
         count, tuning = _count(op, direction), self.device.tuning
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
             count = count - op.regathers
-        group, copies = self.groups[op.axis], op.copies if self.deduplicates else 1
-        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, copies)
+        group, routing = self.groups[op.axis], op.routing if self.deduplicates else ALL_SENT
+        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, routing)
         whole = whole * tuning.collective_scale * self._scale(op)
         return exposed_s(whole, room, self._overlap(op), tuning.interference)
 
@@ -381,7 +382,7 @@ def _attention_s(device: Device, op: Operation, direction: Direction) -> Number:
 
 
 def _pointwise_s(device: Device, op: Operation, direction: Direction) -> Number:
-    if isinstance(op, Matmul) and op.recipe and device.recipe.cast_bytes:
+    if isinstance(op, Matmul) and device.recipe.cast_bytes:
         return _cast_s(device, op, direction)
     if not isinstance(op, Pointwise) or direction == "weight_grad":
         return 0.0
@@ -392,7 +393,7 @@ def _pointwise_s(device: Device, op: Operation, direction: Direction) -> Number:
 
 def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
     """Casting the input of a linear layer forward, and the gradient of its output backward."""
-    if direction == "weight_grad":
+    if direction == "weight_grad" or not op.recipe or op.in_16_bit:
         return 0.0
     mine, gradient = op.cast_shares
     elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)

@@ -5,6 +5,7 @@ group of `size` ranks that are `stride` apart therefore has r = min(size, max(1,
 them on each node of g accelerators, and the g / r groups of a node share its network.
 """
 
+import math
 from dataclasses import dataclass
 
 from meshplan.costmodels.elementwise import Condition, Number, ceil, floor, maximum, minimum
@@ -15,10 +16,16 @@ from meshplan.hardware_profiles.engine_schema import Axis, Overlap
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that communicate; the numbers may be arrays over many layouts."""
+    """Ranks that communicate; the numbers may be arrays over many layouts.
+
+    stride  ranks from one of them to the next
+    world   ranks of the whole job, infinite where nobody said
+    """
 
     size: Number
     ranks_per_node: Number
+    stride: Number = 1.0
+    world: Number = math.inf
 
     @property
     def nodes(self) -> Number:
@@ -26,10 +33,10 @@ class Group:
         return ceil(self.size / self.ranks_per_node)
 
 
-def place(size: Number, stride: Number, gpus_per_node: int) -> Group:
+def place(size: Number, stride: Number, gpus_per_node: int, world: Number = math.inf) -> Group:
     """The group of `size` ranks that are `stride` apart, on nodes of `gpus_per_node`."""
     on_node = maximum(1.0, floor(gpus_per_node / stride))
-    return Group(size, minimum(size, on_node))
+    return Group(size, minimum(size, on_node), stride, world)
 
 
 def axis_group(
@@ -38,8 +45,9 @@ def axis_group(
     """The group of `axis`. Experts and their data parallel run through the dp, cp and tp ranks."""
     if axis == "ep":
         stride = layout.expert_tensor_parallel * 1.0
-        return place(layout.expert_parallel * 1.0, stride, gpus_per_node)
-    return place(_degree(layout, axis), axis_stride(layout, axis, order), gpus_per_node)
+        return place(layout.expert_parallel * 1.0, stride, gpus_per_node, _world(layout))
+    stride = axis_stride(layout, axis, order)
+    return place(_degree(layout, axis), stride, gpus_per_node, _world(layout))
 
 
 def axis_stride(layout: Layout | Layouts, axis: Axis, order: tuple[Axis, ...]) -> Number:
@@ -70,7 +78,7 @@ def hides_with_chunks(layout: Layout | Layouts, overlap: Overlap, gpus_per_node:
 def shard_group(layout: Layout | Layouts, order: tuple[Axis, ...], gpus_per_node: int) -> Group:
     """Ranks with the same weights: dp and cp together, over which gradients are reduced."""
     cp, dp = layout.context_parallel * 1.0, layout.data_parallel * 1.0
-    return place(cp * dp, shard_stride(layout, order), gpus_per_node)
+    return place(cp * dp, shard_stride(layout, order), gpus_per_node, _world(layout))
 
 
 def shard_stride(layout: Layout | Layouts, order: tuple[Axis, ...]) -> Number:
@@ -85,4 +93,9 @@ def expert_data_group(layout: Layout | Layouts, gpus_per_node: int) -> Group:
     """Ranks with the same experts, ep * etp apart."""
     experts = layout.expert_parallel * layout.expert_tensor_parallel * 1.0
     ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
-    return place(ranks / experts, experts, gpus_per_node)
+    return place(ranks / experts, experts, gpus_per_node, _world(layout))
+
+
+def _world(layout: Layout | Layouts) -> Number:
+    ranks = layout.data_parallel * layout.context_parallel * layout.tensor_parallel
+    return ranks * layout.pipeline_parallel * 1.0

@@ -66,6 +66,7 @@ def work_table(setting: Setting, layouts: Layouts) -> Table:
         layouts.expert_tensor_parallel, layouts.micro_batch_size, layouts.sequence_parallel,
         *(place.astype(np.int64) for place in places),
         thousandths(layouts.activation_offload), *_inner_degrees(setting, layouts, ("tp", "cp")),
+        *_place_in_pods(setting, layouts),
     )  # fmt: skip
     return Table(setting, layouts, key)
 
@@ -80,8 +81,17 @@ def weight_table(setting: Setting, layouts: Layouts) -> Table:
         thousandths(layouts.optimizer_offload), (layouts.schedule + 1) * int(one_table),
         (layouts.virtual_stages > 1).astype(np.int64) * int(setting.model.tied),
         *_inner_degrees(setting, layouts, ("dp",), but=("tp", "cp")),
+        *_place_in_pods(setting, layouts),
     )  # fmt: skip
     return Table(setting, layouts, key)
+
+
+def _place_in_pods(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
+    """What decides which groups and hops cross pods, beyond what says which cross nodes."""
+    if setting.cluster.pod is None:
+        return ()
+    degrees = _inner_degrees(setting, layouts, ("pp",))
+    return layouts.world_size, layouts.pipeline_parallel, *degrees
 
 
 def _inner_degrees(

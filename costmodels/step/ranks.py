@@ -51,6 +51,7 @@ from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Cost, Pricer
+from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import (
     axis_group,
     axis_stride,
@@ -330,7 +331,10 @@ class Rank:
         """Seconds to hand a micro-batch's activation to the next pipeline rank."""
         cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
         size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.hidden
-        sent = send_s(cluster, size, across_nodes=self.crosses_nodes > 0) * scale
+        order = self.setting.engine.legality.rank_order
+        pipeline = axis_group(self.layout, "pp", order, cluster.gpus_per_node)
+        cards = uplink_cards(cluster.pod, pipeline)
+        sent = send_s(cluster, size, across_nodes=self.crosses_nodes > 0, cards=cards) * scale
         return where(self.layout.pipeline_parallel > 1, sent, 0.0)
 
     @property

@@ -35,7 +35,6 @@ from meshplan.costmodels.seconds.process_groups import (
     expert_data_group,
     place,
     shard_group,
-    shard_stride,
 )
 from meshplan.hardware_profiles.engine_schema import Engine, State
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
@@ -195,17 +194,18 @@ def weight_traffic(
     hybrid = sharding.dense_ranks < dense.size
     expert = expert_data_group(layout, per_node)
     held = minimum(expert.size, where(hybrid, sharding.expert_ranks, expert.size))
-    degrees = layout.expert_parallel * layout.expert_tensor_parallel * 1.0
-    zero, stride = sharding.zero_stage, shard_stride(layout, engine.legality.rank_order)
+    zero = sharding.zero_stage
     return WeightTraffic(
         cluster=cluster, state=engine.state, sharding=sharding, frozen=frozen, scale=scale,
-        dense=_cut(dense.size, where(zero >= 1, sharding.dense_ranks, 1.0), stride, per_node),
-        expert=_cut(expert.size, where(zero >= 1, held, 1.0), degrees, per_node),
+        dense=_cut(dense, where(zero >= 1, sharding.dense_ranks, 1.0), per_node),
+        expert=_cut(expert, where(zero >= 1, held, 1.0), per_node),
     )  # fmt: skip
 
 
-def _cut(ranks: Number, shard: Number, stride: Number, gpus_per_node: int) -> Sharers:
-    """`ranks` that are `stride` apart, cut into neighbours of `shard` and the copies of each."""
+def _cut(ranks: Group, shard: Number, gpus_per_node: int) -> Sharers:
+    """`ranks`, cut into neighbours of `shard` and the copies of each."""
+    stride, world = ranks.stride, ranks.world
     return Sharers(
-        place(shard, stride, gpus_per_node), place(ranks / shard, stride * shard, gpus_per_node)
+        place(shard, stride, gpus_per_node, world),
+        place(ranks.size / shard, stride * shard, gpus_per_node, world),
     )

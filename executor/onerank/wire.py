@@ -18,7 +18,8 @@ class Wire:
     def collective_s(self, kind: CollectiveKind, size_bytes: int, ranks: Sequence[int]) -> float:
         """Of the ranks `ranks`; bytes as `costmodels.seconds.collectives` counts them."""
         on_node = sum(self._node(rank) == self._node(ranks[0]) for rank in ranks)
-        group = Group(float(len(ranks)), float(on_node))
+        apart = (ranks[-1] - ranks[0]) / max(len(ranks) - 1, 1)
+        group = Group(float(len(ranks)), float(on_node), max(apart, 1.0))
         return self.scale * float(collective_s(self.cluster, kind, float(size_bytes), group))
 
     def send_s(self, size_bytes: int, here: int, there: int) -> float:

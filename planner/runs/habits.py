@@ -39,7 +39,12 @@ three casts those runs are predicted too slow [observed; no source in its code i
 """
 
 ASYNC_OVERLAP = {"tensor": 0.7}
-NOT_HIDDEN = {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0}
+NOT_HIDDEN: dict[str, dict[str, float]] = {
+    "0": {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0},
+    "reduce": {"weight_gather": 0.0},
+}
+"""What a value of the fact `comm_overlap` leaves unhidden, beside tensor parallel's collectives."""
+
 ALWAYS_HIDDEN = 0.4
 """Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
 product: backward it gathers the input beside one and scatters its gradient beside the other
@@ -102,10 +107,12 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
 
 def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, float]:
     said = dict(ASYNC_OVERLAP) if titan and facts.async_tensor else {}
-    if facts.comm_overlap is False:
-        said |= NOT_HIDDEN | {"tensor": min(engine.overlap.tensor, ALWAYS_HIDDEN)}
+    if hidden := NOT_HIDDEN.get(facts.comm_overlap):
+        said |= hidden | {"tensor": min(engine.overlap.tensor, ALWAYS_HIDDEN)}
     if facts.hidden_exchanges:
         said |= {"expert": engine.overlap.expert_interleaved}
+    if facts.hidden_exchanges is False:
+        said |= {"expert": 0.0, "expert_interleaved": 0.0}
     return said
 
 

@@ -31,13 +31,15 @@ FACTS = {
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits",
     "fp8_scaling": "rowwise: scales by row and column",
+    "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",
     "async_tensor": "1: tensor parallel's collectives run beside products",
-    "comm_overlap": "0: no overlap of communication, as far as a switch does it",
+    "comm_overlap": "0: no overlap of communication, as far as a switch does it; reduce: only that"
+    " of gradients",
     "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
     "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
-    "hidden_exchanges": "1: exchanges between experts behind another micro-batch",
+    "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
     "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp: that of a layer",
@@ -61,7 +63,9 @@ NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("compiled", "0", UNCOMPILED, re.IGNORECASE),
         ("async_tensor", "1", r"\basync tp\b", re.IGNORECASE),
         ("fp8_scaling", "rowwise", r"\bfp8-rowwise\b", re.IGNORECASE),
+        ("hidden_exchanges", "0", r"\bEP all-to-all not overlapped\b", 0),
         ("hidden_exchanges", "1", r"\bEP all-to-all overlapped\b", 0),
+        ("comm_overlap", "reduce", r"\bonly gradient reduction overlapped\b", 0),
         ("comm_overlap", "0", r"\bcomm overlap all disabled\b", 0),
         ("fused_kernels", "liger", r"(?<!no )\bliger kernels\b", re.IGNORECASE),
         ("fused_loss", "te", r"\bTE fused cross entropy\b", 0),
@@ -82,6 +86,7 @@ DISPATCHER = re.compile(
     r"\bdispatcher (alltoall|deepep|hybridep)\b|\b(alltoall|deepep|hybridep)( flex)? dispatcher\b",
     re.IGNORECASE,
 )
+KEPT_IN_16_BIT = re.compile(r"\bfirst (\d{1,4}) and last (\d{1,4}) layers in bf16\b")
 FROM_RECIPE = re.compile(r"\bfrom recipe\b")
 SHARD_GROUP = re.compile(r"shard_group=(\d+)")
 PRINTED_BYTES = re.compile(r"peak_memory_usage (\d+) bytes")
@@ -121,6 +126,8 @@ def _of_note(cells: Cells) -> Said:
             yield column, value
     if found := SHARD_GROUP.search(note):
         yield "shard_group", found[1]
+    if found := KEPT_IN_16_BIT.search(note):
+        yield "bf16_layers", f"{found[1]} {found[2]}"
     if found := DISPATCHER.search(note):
         yield "dispatcher", (found[1] or found[2]).lower()
     elif FROM_RECIPE.search(note):

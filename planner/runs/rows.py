@@ -33,13 +33,14 @@ class Facts:
     fused_kernels: str
     fused_loss: str
     fp8_scaling: str
+    bf16_layers: str
     stalling_p2p: bool
     async_tensor: bool
-    comm_overlap: bool | None
+    comm_overlap: str
     cp_kind: str
     dispatcher: str
     widest_ep: bool
-    hidden_exchanges: bool
+    hidden_exchanges: bool | None
     mtp_modules: int
     ends_are_layers: bool
     cuda_graph: str
@@ -146,11 +147,12 @@ def _facts(text: Cells) -> Facts:
         compiled=_flag(text, "compiled"), recomputed_share=_share(text, "recomputed_share"),
         fused_kernels=word["fused_kernels"],
         fused_loss=word["fused_loss"], fp8_scaling=word["fp8_scaling"],
+        bf16_layers=word["bf16_layers"],
         stalling_p2p=bool(_flag(text, "stalling_p2p")),
-        async_tensor=bool(_flag(text, "async_tensor")), comm_overlap=_flag(text, "comm_overlap"),
+        async_tensor=bool(_flag(text, "async_tensor")), comm_overlap=word["comm_overlap"],
         cp_kind=word["cp_kind"], dispatcher=word["dispatcher"],
         widest_ep=bool(_flag(text, "widest_ep")),
-        hidden_exchanges=bool(_flag(text, "hidden_exchanges")),
+        hidden_exchanges=_flag(text, "hidden_exchanges"),
         mtp_modules=_whole(text, "mtp_modules", least=0) or 0,
         ends_are_layers=bool(_flag(text, "ends_are_layers")), cuda_graph=word["cuda_graph"],
         shard_group=_whole(text, "shard_group") or 0,

@@ -25,6 +25,7 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
@@ -107,7 +108,7 @@ def run_of(cells: Mapping[str, str]) -> Run:
     engine = engine_of(row)
     try:
         model = _model(row)
-        model = replace(model, mtp_layers=row.facts.mtp_modules)
+        model = _kept_in_16_bit(replace(model, mtp_layers=row.facts.mtp_modules), row)
         cluster = cluster_of(row)
         training = _training(row, engine)
         layout, assumed = _layout(row, model, training, engine)
@@ -129,6 +130,20 @@ def _model(row: Row) -> Model:
     if row.config not in model_names():
         raise SkippedRow(f"config {row.config!r} is no model of the catalogue")
     return model_from_config(load_model_config(row.config), row.model)
+
+
+def _kept_in_16_bit(model: Model, row: Row) -> Model:
+    """With its first and last layers in 16 bits, where the row says so."""
+    if not row.facts.bf16_layers:
+        return model
+    found = re.fullmatch(r"(\d{1,4}) (\d{1,4})", row.facts.bf16_layers)
+    first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
+    if not 0 <= first + last <= model.num_layers:
+        raise SkippedRow(
+            f"bf16_layers is {row.facts.bf16_layers!r}; it takes two numbers that add up to at most"
+            f" {model.num_layers} layers, as in 1 1"
+        )
+    return with_16_bit_ends(model, first, last)
 
 
 USUAL_RANK = 16

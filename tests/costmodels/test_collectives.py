@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from links import link
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.operations.kinds import Routing
 from meshplan.costmodels.seconds.collectives import collective_s, send_s
 from meshplan.costmodels.seconds.process_groups import (
     Group,
@@ -113,9 +114,9 @@ def test_stalls_by_hand(cluster: Cluster, kind: CollectiveKind, expected_s: floa
 def test_one_copy_per_node_and_rank(cluster: Cluster, group: Group, expected: float):
     """8 copies of a token over 4 places meet 4 (1 - 0.75^8) = 3.6 of them: 0.45 of the bytes."""
     plain, once = (
-        collective_s(cluster, "all_to_all", 1e9, group, copies)
-        - collective_s(cluster, "all_to_all", 0.0, group, copies)
-        for copies in (1, 8)
+        collective_s(cluster, "all_to_all", 1e9, group, routing)
+        - collective_s(cluster, "all_to_all", 0.0, group, routing)
+        for routing in (Routing(1), Routing(8))
     )
     assert once / plain == pytest.approx(expected, rel=1e-9)
 
@@ -125,7 +126,7 @@ def test_single_copies_go_on_inside_their_node(cluster: Cluster):
     of which 6 in 8 are not those that it came to.
     """
     fast = cluster.model_copy(update={"network": link(0.0, 1e15), "node": link(0.0, 100e9)})
-    seconds = collective_s(fast, "all_to_all", 2e9, Group(8.0, 4.0), 2)
+    seconds = collective_s(fast, "all_to_all", 2e9, Group(8.0, 4.0), Routing(2))
     assert seconds == pytest.approx(1e9 * 1.875 * 6 / 8 / 100e9, rel=1e-3)
 
 

@@ -20,6 +20,7 @@ from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
+from meshplan.hardware_profiles.schema import Cluster, Pod
 from meshplan.hardware_profiles.tunings import Tuning
 
 RELATIVE = 1e-9
@@ -250,19 +251,26 @@ SPREAD = {  # of each model a layout of which some groups cross nodes, or just d
 }  # fmt: skip
 
 
+PODS = load_cluster("dgx-h100").model_copy(update={"pod": Pod(gpus=192, oversubscription=7.0)})
+
+
 @pytest.mark.parametrize(
-    ("engine", "name"),
-    [(engine, "latent") for engine in engine_names()]
-    + list(product(("megatron-bridge", "native", "nanotron", "torchtitan"), ("tied", "windowed"))),
-)
-def test_no_column_is_missing_from_a_key(engine: str, name: str, models, case_of):
+    ("engine", "name", "cluster"),
+    [(engine, "latent", load_cluster("dgx-h100")) for engine in engine_names()]
+    + list(product(
+        ("megatron-bridge", "native", "nanotron", "torchtitan"), ("tied", "windowed"),
+        (load_cluster("dgx-h100"),),
+    ))
+    + list(product(("megatron-bridge", "torchtitan"), ("latent", "windowed"), (PODS,))),
+    ids=lambda given: "pods" if given is PODS else "" if isinstance(given, Cluster) else given,
+)  # fmt: skip
+def test_no_column_is_missing_from_a_key(engine: str, name: str, cluster: Cluster, models, case_of):
     """Beside rows that differ in one column each, a row costs what it costs alone: what prices are
     looked up by holds everything that changes one.
     """
     layout = SPREAD[name]
     training = Training(seq_len=4096, global_batch_size=8 * layout.data_parallel * 2)
-    here = load_engine(engine), load_cluster("dgx-h100")
-    case = case_of(Setting(models[name], training, here[1], here[0], SLACK), layout)
+    case = case_of(Setting(models[name], training, cluster, load_engine(engine), SLACK), layout)
     setting, layouts = case.setting, neighbours(case.layouts)
     together = price(layouts, setting)
     for row in range(len(layouts)):

@@ -186,6 +186,28 @@ def test_notes_of_a_run_without_overlap() -> None:
     assert other.overlap.tensor == 0, "what never hides stays seen"
 
 
+def test_a_recipe_that_hides_its_gradients_alone() -> None:
+    """Weights and tensor parallel's exchanges are seen, the gradients' reduction is not."""
+    note = {"framework": "nemo 25.04", "note": "only gradient reduction overlapped"}
+    said, plain = engine_of(note).overlap, engine_of(note | {"note": ""}).overlap
+    assert (said.weight_gather, said.tensor) == (0, pytest.approx(2 / 5))
+    assert said.data_reduce == plain.data_reduce > 0
+
+
+@pytest.mark.parametrize(
+    ("note", "hidden"),
+    [
+        pytest.param("EP all-to-all not overlapped", (0.0, 0.0), id="said not to be"),
+        pytest.param("EP all-to-all overlapped (1F1B)", (0.6, 0.6), id="wherever it goes"),
+        pytest.param("", (0.0, 0.6), id="not said: between nodes under several chunks"),
+    ],
+)
+def test_exchanges_are_hidden_as_said(note: str, hidden: tuple[float, float]) -> None:
+    """Megatron-Bridge's recipes differ in whether another micro-batch hides the exchange."""
+    overlap = engine_of({"framework": "megatron-bridge", "note": note}).overlap
+    assert (overlap.expert, overlap.expert_interleaved) == hidden
+
+
 def test_the_fork_of_the_zero_bubble_paper_has_no_flash_attention() -> None:
     """Its paper counts s b h (34 + 5 a s / h) bytes a layer."""
     fork = engine_of({"framework": "megatron-lm (zero-bubble fork)", "year": "2024"})
@@ -342,6 +364,31 @@ def test_lora_is_a_word_of_its_own(word: str) -> None:
     """Other words that hold the four letters train all weights."""
     assert not run_of(ROW | {"note": word}).training.lora
     assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.lora
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"bf16_layers": "1 2"}, [0, 30, 31]),
+        ({"note": "FP8, first 1 and last 2 layers in bf16"}, [0, 30, 31]),
+        ({"note": "FP8"}, []),
+    ],
+)
+def test_layers_that_stay_in_16_bits(said: dict[str, str], kept: list[int]) -> None:
+    """A row says how many layers of Llama's 32 its recipe keeps; they take longer."""
+    run, plain = run_of(ROW | {"precision": "fp8"} | said), run_of(ROW | {"precision": "fp8"})
+    found = [i for i, kind in enumerate(run.model.pattern) if run.model.kinds[kind].in_16_bit]
+    assert found == kept
+    tuning = load_fit("megatron-bridge", "h100-sxm").tuning
+    times = [step_model(each, tuning).time().step_time_s for each in (plain, run)]
+    assert (times[0] < times[1]) == bool(kept)
+
+
+@pytest.mark.parametrize("said", ["1", "20 20", "one two"])
+def test_impossible_16_bit_layers_are_skipped(said: str) -> None:
+    """Two numbers that the model's layers hold, or the row is skipped with the rule."""
+    with pytest.raises(SkippedRow, match=r"bf16_layers is .* at most 32 layers"):
+        run_of(ROW | {"bf16_layers": said})
 
 
 def test_published_columns_are_those_of_the_words() -> None:
