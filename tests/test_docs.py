@@ -120,6 +120,13 @@ def test_readme_quotes_runnable_commands() -> None:
         assert used <= options, line
 
 
+def test_accuracy_is_told_once() -> None:
+    """The README's table of accuracy is that of docs/accuracy.md, as the benchmark wrote both."""
+    marked = r"(?s)<!-- accuracy summary -->.*?<!-- end accuracy summary -->"
+    assert re.findall(marked, read("README.md")) == re.findall(marked, read("docs/accuracy.md"))
+    assert len(re.findall(marked, read("README.md"))) == 1
+
+
 def test_summaries_agree_with_the_commands() -> None:
     """The list of commands calls each by the verb that its own help opens with."""
     for name, listed in COMMANDS.items():

@@ -37,12 +37,11 @@ from meshplan.costmodels.operations.kinds import (
 
 def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     """Router, dispatch, routed experts, combine, and the shared experts beside them."""
-    shard, up = site.shard, 2 if site.model.gated else 1
+    shard = site.shard
     h = experts.latent or site.model.hidden
     t = shard.tokens / shard.tp
     copies = t * experts.top_k
     rows = copies * shard.etp * shard.imbalance
-    f = experts.ffn / shard.etp
     routing = Routing(experts.top_k, *site.model.expert_groups)
     yield Matmul(
         name="router",
@@ -68,6 +67,24 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield _exchange("dispatch", site.itemsize * copies * h, routing)
     yield _gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
     yield _permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
+    yield from _products(site, experts, rows)
+    yield _permute("unsort", site.itemsize * rows * h)
+    yield _gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
+    yield _exchange("combine", site.itemsize * copies * h, routing)
+    weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
+    yield _permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
+    if experts.latent:
+        yield _latent(site, "latent_out", site.model.hidden, h)
+    if experts.shared_ffn:
+        yield gather_tokens(site, "shared_input")
+        yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)
+        yield scatter_tokens(site, "shared_output")
+
+
+def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]:
+    """What the experts of this rank compute on the `rows` that they are given."""
+    shard, up = site.shard, 2 if site.model.gated else 1
+    h, f = experts.latent or site.model.hidden, experts.ffn / shard.etp
     yield Matmul(
         name="experts_up",
         m=rows * shard.ep / experts.experts,
@@ -89,17 +106,6 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         saved_bytes=0.0,
         modules=("moe",),
     )
-    yield _permute("unsort", site.itemsize * rows * h)
-    yield _gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
-    yield _exchange("combine", site.itemsize * copies * h, routing)
-    weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
-    yield _permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
-    if experts.latent:
-        yield _latent(site, "latent_out", site.model.hidden, h)
-    if experts.shared_ffn:
-        yield gather_tokens(site, "shared_input")
-        yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)
-        yield scatter_tokens(site, "shared_output")
 
 
 def _routing_bytes(site: Site, experts: Experts, copies: Number, rows: Number) -> Number:

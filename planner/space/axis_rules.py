@@ -178,10 +178,8 @@ def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
         return
     node = np.minimum(replicas, np.maximum(1, gpus_per_node // funnel["tensor_parallel"]))
     if not funnel.is_pinned("shard_group"):
-        sizes = np.union1d(divisors(gpus_per_node), replicas)
         within = sharded & (node > 1) & (node < replicas) & (replicas % node == 0)
-        ways = np.stack([within & np.isin(node, sizes), np.ones_like(within)], axis=1)
-        row, way = np.nonzero(ways)
+        row, way = np.nonzero(np.stack([within, np.ones_like(within)], axis=1))
         whole = np.where(sharded, replicas, 1)
         funnel.columns = {name: column[row] for name, column in funnel.columns.items()}
         funnel.columns["shard_group"] = np.where(way == 0, node[row], whole[row])

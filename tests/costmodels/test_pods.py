@@ -140,6 +140,20 @@ def _on_uplinks(gpus: int, flows: list[tuple[int, int, float]]) -> float:
     return max(load.values()) / (SMALL.gpus / SMALL.oversubscription)
 
 
+@pytest.mark.parametrize(
+    ("size", "stride", "share"),
+    [
+        pytest.param(4, 1, 0.0, id="two blocks of 4 fill a pod of 8"),
+        pytest.param(6, 1, 0.375, id="6 in a row, cut in half at both ends: 2 x 3 x 3/6 of 8"),
+        pytest.param(3, 2, 0.375, id="3, 2 apart: the same 6 in a row"),
+        pytest.param(4, 4, 0.5, id="4, 4 apart: half of each block is in the other pod"),
+    ],
+)
+def test_share_that_leaves_a_pod_by_hand(size: int, stride: int, share: float):
+    """Of an all_to_all's bytes, those to ranks of another pod of 8."""
+    assert leaving(SMALL, place(float(size), float(stride), GPUS_PER_NODE)) == pytest.approx(share)
+
+
 def test_a_hop_between_pods(cluster: Cluster):
     """2 pipeline ranks, 8 GPUs apart: 8 hops share 2 cards, so each takes 4 times as long."""
     pipeline = axis_group(

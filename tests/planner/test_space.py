@@ -81,6 +81,28 @@ def test_rows_use_all_gpus_and_reach_the_batch(engine: str, question: Questions)
     assert (layouts.data_parallel * layouts.context_parallel % layouts.shard_group == 0).all()
 
 
+def test_shards_are_those_of_all_ranks_or_of_a_node(question: Questions) -> None:
+    """24 GPUs, 8 a node: of dp x cp ranks that shard, all together, and where whole nodes of them
+    make it up also the 8 / tp of one node; without sharding each alone.
+    """
+    asked = question((0, 0, 1, 1), 24, 48, hybrid_shard=True)
+    asked = replace(asked, cluster=asked.cluster.model_copy(update={"gpus_per_node": 8}))
+    layouts = space_of(asked).layouts
+    found: dict[tuple[int, int, bool], set[int]] = {}
+    for tp, dp, cp, zero, group in zip(
+        layouts.tensor_parallel.tolist(), layouts.data_parallel.tolist(),
+        layouts.context_parallel.tolist(), layouts.zero_stage.tolist(),
+        layouts.shard_group.tolist(), strict=True,
+    ):  # fmt: skip
+        found.setdefault((tp, dp * cp, zero > 0), set()).add(group)
+    for (tp, ranks, sharded), groups in found.items():
+        node = 8 // tp
+        hybrid = {node} if 1 < node < ranks and ranks % node == 0 else set()
+        assert groups == ({ranks} | hybrid if sharded else {1})
+    assert found[1, 24, True] == {8, 24}
+    assert found[2, 12, True] == {4, 12}
+
+
 def test_pins_only_remove(question: Questions) -> None:
     """A pinned space is the free space's rows that the pins allow, and says how many it dropped."""
     asked = question((0, 0, 1, 1), 8, 16)

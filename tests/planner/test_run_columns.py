@@ -1,0 +1,109 @@
+"""Columns of a row: believed before its words, typed once, and what they say was trained."""
+
+import csv
+import re
+
+import pytest
+from rows import ROW
+
+from meshplan.costmodels.training import Lora
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.notes import FACTS, facts_in_words
+from meshplan.planner.runs.rows import SkippedRow, row_of
+from meshplan.planner.runs.runs import run_of
+from meshplan.planner.runs.validate import step_model
+
+
+def test_columns_are_believed_before_words() -> None:
+    """A file with the columns is read by them: an empty one is not filled from the note."""
+    note = {"framework": "torchtitan", "note": "FSDP2 eager"}
+    assert row_of(ROW | note).facts.compiled is False
+    assert row_of(ROW | note | {"compiled": ""}).facts.compiled is None
+    assert row_of(ROW | note | {"compiled": "1"}).facts.compiled is True
+
+
+@pytest.mark.parametrize("word", ["exploration of layouts", "colorado"])
+def test_lora_is_a_word_of_its_own(word: str) -> None:
+    """Other words that hold the four letters train all weights."""
+    assert not run_of(ROW | {"note": word}).training.lora
+    assert run_of(ROW | {"note": "LoRA (rank 16)"}).training.lora
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"bf16_layers": "1 2"}, [0, 30, 31]),
+        ({"note": "FP8, first 1 and last 2 layers in bf16"}, [0, 30, 31]),
+        ({"note": "FP8"}, []),
+    ],
+)
+def test_layers_that_stay_in_16_bits(said: dict[str, str], kept: list[int]) -> None:
+    """A row says how many layers of Llama's 32 its recipe keeps; they take longer."""
+    run, plain = run_of(ROW | {"precision": "fp8"} | said), run_of(ROW | {"precision": "fp8"})
+    found = [i for i, kind in enumerate(run.model.pattern) if run.model.kinds[kind].in_16_bit]
+    assert found == kept
+    tuning = load_fit("megatron-bridge", "h100-sxm").tuning
+    times = [step_model(each, tuning).time().step_time_s for each in (plain, run)]
+    assert (times[0] < times[1]) == bool(kept)
+
+
+@pytest.mark.parametrize("said", ["1", "20 20", "one two"])
+def test_impossible_16_bit_layers_are_skipped(said: str) -> None:
+    """Two numbers that the model's layers hold, or the row is skipped with the rule."""
+    with pytest.raises(SkippedRow, match=r"bf16_layers is .* at most 32 layers"):
+        run_of(ROW | {"bf16_layers": said})
+
+
+def test_published_columns_are_those_of_the_words() -> None:
+    """What a note says stands in the shipped columns, unless a person has corrected it there."""
+    with BUILT_IN.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0].keys() >= FACTS.keys()
+    known = [(row["id"], facts_in_words(row)) for row in rows]
+    cells = {row["id"]: row for row in rows}
+    missing = [(name, key) for name, facts in known for key in facts if not cells[name][key]]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ({"tp": "2.5"}, "tp is 2.5; it takes a whole number from 1"),
+        ({"zero": "-1"}, "zero is -1; it takes a number from 0"),
+        ({"sp": "yes"}, "sp is 'yes'; it takes 1, 0 or nothing"),
+        ({"seq_len": ""}, "seq_len is not stated"),
+        ({"step_time_s": "soon"}, "step_time_s is 'soon', not a number"),
+    ],
+)
+def test_cells_are_typed_once(cell: dict[str, str], reason: str) -> None:
+    """A cell that makes no sense skips the row with its value and the rule."""
+    with pytest.raises(SkippedRow, match=re.escape(reason)):
+        row_of(ROW | cell)
+
+
+@pytest.mark.parametrize(
+    ("framework", "said", "lora"),
+    [
+        pytest.param("nemo", "lora", Lora(rank=16, targets="qkv"), id="as NeMo's recipes do"),
+        pytest.param("nemo-automodel", "lora", Lora(rank=16), id="as AutoModel's do"),
+        pytest.param("nemo", "lora 8", Lora(rank=8, targets="qkv"), id="rank stated"),
+        pytest.param(
+            "deepspeed", "lora 64 attention nf4",
+            Lora(rank=64, targets="attention", base_precision="nf4"), id="all stated",
+        ),
+    ],
+)  # fmt: skip
+def test_a_row_says_what_was_trained(framework: str, said: str, lora: Lora) -> None:
+    """Rank, targets and the base's precision, as `plan` takes them; documents packed in it."""
+    row = ROW | {"framework": framework, "adapters": said, "packed_mean_length": "256"}
+    training = run_of(row).training
+    assert training.lora == lora
+    assert training.packed_mean_length == 256
+
+
+@pytest.mark.parametrize("said", ["lora x", "lora 16 mlp", "lora 16 qkv int3"])
+def test_adapters_that_make_no_sense_skip_the_row(said: str) -> None:
+    """With the cell, and what it takes."""
+    with pytest.raises(SkippedRow, match="lora 16 attention nf4"):
+        run_of(ROW | {"adapters": said})
