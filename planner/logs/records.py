@@ -19,7 +19,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from meshplan.costmodels.units import GIB
@@ -38,24 +39,27 @@ RATES = ("throughput(tps)", "tokens_per_sec_per_gpu")  # tokens per second and G
 LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", "train/loss", "loss")
 RESERVED = {"memory/max_reserved(gib)": GIB}
 ALLOCATED = {"memory/max_active(gib)": GIB, "mem-max-allocated-bytes": 1.0}
+MAX_ROWS = 50_000  # the last ones, where the run is in its steady state
+KEPT = MAX_ROWS + 1  # one more says that there were more
 
 
 def of_records(records: Sequence[Record], tokens_per_gpu: float) -> TrainingLog:
     """Steps out of rows of metrics; `tokens_per_gpu`: tokens of a step over GPUs."""
-    rows = [{_plain(key): value for key, value in row.items()} for row in records]
+    rows = [{_plain(key): value for key, value in row.items()} for row in records[-MAX_ROWS:]]
     timed = [step for row in rows if (step := _timed(row, tokens_per_gpu))]
-    notes: tuple[str, ...] = ()
+    notes = (f"the last {MAX_ROWS:,} rows were read",) * (len(records) > MAX_ROWS)
     if not timed:
         timed = list(_between(rows))
-        notes = ("step times are those between time stamps",) * bool(timed)
+        notes += ("step times are those between time stamps",) * bool(timed)
     return TrainingLog(
         slowest(timed), _peak(rows, ALLOCATED), _peak(rows, RESERVED), notes=notes
     )  # fmt: skip
 
 
-def _plain(name: object) -> str:
+@lru_cache(maxsize=4096)
+def _plain(name: str) -> str:
     """A column without the run's name before it, in lower case."""
-    return str(name).rpartition(" - ")[2].strip().lower()
+    return name.rpartition(" - ")[2].strip().lower()
 
 
 def number(value: object) -> float | None:
@@ -126,14 +130,16 @@ def csv_records(text: str, tag: str) -> list[Record]:
     except csv.Error:
         return []
     # a row has its own cells alone: filled up to the header's, it would cost rows times columns
-    named = ({key: value for key, value in zip(header, row, strict=False) if key} for row in rows)
-    return [_tagged(row, tag) for row in named]
+    cells = (zip(header, row, strict=False) for row in rows[-KEPT:])
+    return _tagged(({key: value for key, value in row if key} for row in cells), tag)
 
 
-def _tagged(row: dict[str, Any], tag: str) -> Record:
-    value = row.pop("Value", None)
+def _tagged(rows: Iterable[dict[str, Any]], tag: str) -> list[Record]:
+    """The rows, their "Value" also under the metric that `tag` names."""
     known = next((name for name in (*SECONDS, *RATES, *LOSSES) if _same(name, tag)), None)
-    return row if value is None or known is None else {**row, known: value}
+    if known is None:
+        return list(rows)
+    return [{**row, known: row["Value"]} if "Value" in row else row for row in rows]
 
 
 def _same(name: str, tag: str) -> bool:
@@ -144,24 +150,23 @@ def _same(name: str, tag: str) -> bool:
 
 def json_records(document: object, tag: str) -> list[Record]:
     """Rows of a JSON document: a list of records, or of [wall time, step, value]."""
-    rows = document if isinstance(document, list) else []
-    triples = [
-        _tagged({"Wall time": row[0], "Step": row[1], "Value": row[2]}, tag)
+    rows = document[-KEPT:] if isinstance(document, list) else []
+    triples = (
+        {"Wall time": row[0], "Step": row[1], "Value": row[2]}
         for row in rows
         if isinstance(row, list) and len(row) == 3
-    ]
-    return [*triples, *(row for row in rows if isinstance(row, dict))]
+    )
+    return [*_tagged(triples, tag), *(row for row in rows if isinstance(row, dict))]
 
 
 def json_lines(text: str) -> list[Record]:
     """The JSON objects among the lines; other lines are skipped."""
     found = []
-    for line in text.splitlines():
-        if line.lstrip().startswith("{"):
-            try:
-                found.append(json.loads(line))
-            except (ValueError, RecursionError):
-                continue
+    for line in [line for line in text.splitlines() if line.lstrip().startswith("{")][-KEPT:]:
+        try:
+            found.append(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
     return [each for each in found if isinstance(each, dict)]
 
 

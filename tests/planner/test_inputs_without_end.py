@@ -18,7 +18,7 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import DEFECT, check_paths, exit_code
 from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
-from meshplan.planner.logs.read import Batch, UnreadableLog, read_log
+from meshplan.planner.logs.read import Batch, UnreadableLog, read_log, recognised
 
 GIVEN = Settings(
     cluster=CLUSTER, gpus=8, model="llama-3.2-1b", seq_len=2048, global_batch_size=64,
@@ -67,6 +67,23 @@ def test_rows_of_an_export_cost_their_own_cells(tmp_path: Path) -> None:
     with pytest.raises(UnreadableLog, match="no step times found"):
         read_log(path, Batch(sequences=8, tokens_per_gpu=1024.0))
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run-tag-iteration-time.csv", "Wall time,Step,Value\n" + "1,1,2\n" * 200_000),
+        ("history.jsonl", '{"_step":1}\n' * 300_000),
+        ("run.json", "[" + "[1,1,2]," * 200_000 + "[1,1,2]]"),
+    ],
+    ids=["CSV", "JSON lines", "JSON"],
+)
+def test_of_an_export_the_last_rows_are_read(tmp_path: Path, name: str, text: str) -> None:
+    """Hundreds of thousands of short rows: well under two seconds, and the log says what was read."""
+    start = time.process_time()
+    log = recognised(text, name, Batch(sequences=8, tokens_per_gpu=1024.0)).log
+    assert time.process_time() - start < 2
+    assert "the last 50,000 rows were read" in log.notes
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
