@@ -79,7 +79,7 @@ def test_rows_of_an_export_cost_their_own_cells(tmp_path: Path) -> None:
     ids=["CSV", "JSON lines", "JSON"],
 )
 def test_of_an_export_the_last_rows_are_read(tmp_path: Path, name: str, text: str) -> None:
-    """Hundreds of thousands of short rows: well under two seconds, and the log says what was read."""
+    """200,000 and more short rows: well under two seconds, and the log says what was read."""
     start = time.process_time()
     log = recognised(text, name, Batch(sequences=8, tokens_per_gpu=1024.0)).log
     assert time.process_time() - start < 2
