@@ -5,7 +5,7 @@ a file within all of them takes less than two seconds and 500 MB, whatever it ho
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import yaml
 
@@ -80,7 +80,7 @@ def check_yaml(text: str) -> None:
     """
     total, anchors = 0, dict[str, int]()
     opened: list[tuple[str | None, int]] = []
-    for event in yaml.parse(text, Loader=CYAML):
+    for event in _yaml_events(text):
         line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in (name for name, _ in opened):
@@ -97,6 +97,19 @@ def check_yaml(text: str) -> None:
             elif event.anchor:
                 anchors[event.anchor] = 1
         _check_counts(total, len(opened), line)
+
+
+def _yaml_events(text: str) -> Iterator[yaml.Event]:
+    """The parser's events. PyYAML 6.0.4's libyaml has a limit of its own, 1000 flow levels, and
+    meets it while it looks ahead, before the events that would reach `MAX_DEPTH`.
+    """
+    try:
+        yield from yaml.parse(text, Loader=CYAML)
+    except yaml.MarkedYAMLError as error:
+        if "maximum nesting depth" in str(error):
+            mark = error.problem_mark or error.context_mark
+            _check_counts(0, MAX_DEPTH + 1, mark.line + 1 if mark else 1)
+        raise
 
 
 def _check_counts(entries: int, depth: int, line: int = 1) -> None:
