@@ -52,16 +52,20 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> str:
-    """Rows of markup under plain headings; the columns `right` are numbers."""
+    """Rows of markup under plain headings; the columns `right` are numbers.
 
-    def cells(name: str, row: Sequence[str]) -> str:
+    Each cell knows its heading: on a narrow screen a row is a block of named cells.
+    """
+
+    def cells(name: str, row: Sequence[str], labels: Sequence[str | None]) -> str:
         return "".join(
-            element(name, cell, class_="number" if at in right else None)
-            for at, cell in enumerate(row)
+            element(name, cell, class_="number" if at in right else None, data_label=label)
+            for at, (cell, label) in enumerate(zip(row, labels, strict=True))
         )
 
-    head = element("tr", cells("th", [escape(text) for text in headings]))
-    body = (element("tr", cells("td", row)) for row in rows)
+    named = [escape(text) for text in headings]
+    head = element("tr", cells("th", named, [None] * len(named)))
+    body = (element("tr", cells("td", row, headings)) for row in rows)
     inside = element("table", element("thead", head), element("tbody", *body))
     return element("div", inside, class_="scroll")
 
