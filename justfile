@@ -26,6 +26,10 @@ docs:
     {{bin}}/python -m benchmarks.readme
     {{bin}}/python -m benchmarks.models_page
 
+# Draw the pages' pictures anew: needs Chromium and the extra `browser`
+pictures:
+    {{bin}}/python -m benchmarks.pictures
+
 validate:
     {{bin}}/meshplan validate
 

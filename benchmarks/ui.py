@@ -1,24 +1,20 @@
-"""The page of `meshplan ui`: how long a change takes, and its picture in the documentation.
+"""The page of `meshplan ui`: how long a change takes.
 
-    python -m benchmarks.ui              200 changes of a llama-3.1-405b layout, in the browser
-    python -m benchmarks.ui --picture    write docs/ui.png
+    python -m benchmarks.ui    200 changes of a llama-3.1-405b layout, in the browser
 
 Needs Chromium and the extra `browser`. Prints percentiles of two clocks: the server's own (each
 answer's `Server-Timing`), and the page's, from a slider's event to the drawn answer.
 """
 
-import io
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
 from typing import Any
 
-CHANGES, SEED, COLOURS = 200, 0, 64
-PICTURE = Path(__file__).parent.parent / "docs" / "ui.png"
+CHANGES, SEED = 200, 0
 JOB = "#model=llama-3.1-405b&cluster=dgx-h100&gpus=2048&seq-len=8192&global-batch-tokens=16M"
 LAYOUT = "&tp=8&pp=16&vpp=2&cp=1&zero=1&recompute=full"
 AXES = (
@@ -54,14 +50,20 @@ def served() -> Iterator[str]:
 @contextmanager
 def opened(**options: Any) -> Iterator[Any]:
     """The page at `JOB`, answered, in a headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with served() as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=OPTIONS)
-        page = browser.new_page(**options)
+    with served() as address, browsing(**options) as page:
         page.goto(address + JOB + LAYOUT)
         page.wait_for_selector(".rank")
         yield page
+
+
+@contextmanager
+def browsing(**options: Any) -> Iterator[Any]:
+    """An empty page of a headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=OPTIONS)
+        yield browser.new_page(**options)
         browser.close()
 
 
@@ -103,15 +105,5 @@ def percentiles(found: list[float]) -> str:
     )
 
 
-def picture() -> None:
-    """docs/ui.png, in few colours."""
-    from PIL import Image
-
-    with opened(viewport={"width": 1280, "height": 900}) as page:
-        shot = page.screenshot()
-    Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS).save(PICTURE, optimize=True)
-    print(f"wrote {PICTURE}, {PICTURE.stat().st_size} bytes")
-
-
 if __name__ == "__main__":
-    picture() if "--picture" in sys.argv else changes()
+    changes()
