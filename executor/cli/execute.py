@@ -40,16 +40,25 @@ from meshplan.executor.launch.preflight import (
 from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
 from meshplan.executor.launch.report import print_result, print_tournament
 from meshplan.executor.launch.results import RunResult
-from meshplan.executor.launch.run import TIMEOUT_S, RunSettings, job_of, run_plan, tournament
+from meshplan.executor.launch.run import (
+    RANKS,
+    TIMEOUT_S,
+    RunSettings,
+    job_of,
+    run_plan,
+    tournament,
+)
 from meshplan.executor.launch.slurm import SlurmFailed
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.onerank.command import Wanted, run_one_rank
 from meshplan.executor.onerank.report import print_run
 from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan, write_plan
+from meshplan.planner.text_files import CannotWrite, write_text
 
-USAGE = (UnreadablePlan, UnknownProfile, CannotRun, NotInstalled, NoTorch)
+USAGE = (UnreadablePlan, UnknownProfile, CannotRun, CannotWrite, NotInstalled, NoTorch)
 FAILED = (RankFailed, SlurmFailed)
 EngineName = Literal[
     "native", "torchtitan", "megatron", "nanotron", "accelerate", "deepspeed", "transformers"
@@ -98,6 +107,10 @@ def execute(
     print_only: Annotated[
         bool, typer.Option("--print", help="Show what would be started, and stop.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write the predicted and the measured step as one Chrome trace here."),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build one rank without devices, at full size.")
@@ -146,17 +159,25 @@ def execute(
     try:
         starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
         asked = _on_engine(read_plan(plan), engine, cluster, starter, started=not print_only)
+        if trace and (top > 1 or asked.engine != "native"):
+            raise CannotRun(
+                "--trace is of one run by the native engine: leave out --top, and add "
+                "--engine native"
+            )
         where = Where(
             nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data, started=not print_only
         )
         settings = _settings(asked, starter, where)
         settings = replace(
-            settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout
-        )
+            settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout,
+            spans=trace is not None,
+        )  # fmt: skip
         if print_only:
             typer.echo(_shown(asked, settings, folder))
             return
         result = _run(asked, settings, folder, top=top, console=Console(stderr=json_output))
+        if trace:
+            _write_trace(trace, asked, profile_of(asked, cluster), folder / RANKS)
     except USAGE as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -169,6 +190,13 @@ def execute(
     if json_output:
         typer.echo(result.model_dump_json(indent=1))
     raise typer.Exit(3 if result.inside_band is False else 0)
+
+
+def _write_trace(path: Path, plan: Plan, priced_by: Cluster | None, ranks: Path) -> None:
+    from meshplan.executor.launch.measured_trace import measured_trace
+
+    write_text(path, measured_trace(plan, priced_by, ranks))
+    typer.echo(f"wrote {path}; open it at ui.perfetto.dev", err=True)
 
 
 def _on_engine(

@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from meshplan.costmodels.schedule.actions import Action
 from meshplan.executor.dryrun.work import Work
 from meshplan.executor.engine.clock import Phase
 
@@ -73,7 +74,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
 
     @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
+    def phase(self, name: Phase, action: Action | None = None) -> Iterator[None]:
         """The engine says what it is doing."""
         self.current = name
         self._grow(0, "transient")

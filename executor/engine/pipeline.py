@@ -155,7 +155,7 @@ class Pipeline:
             received = self._awaited(action)
             if following is not None:
                 self._post(following)
-            with self.observer.phase("forward" if action.kind == "F" else "backward"):
+            with self.observer.phase("forward" if action.kind == "F" else "backward", action):
                 if action.kind == "F":
                     loss += self._forward(action, received, batch_of(action.micro_batch))
                 elif action.kind == "W":
@@ -187,7 +187,7 @@ class Pipeline:
             return None
         if self._is_local(needed):
             return self.handed.pop(needed)
-        with self.observer.phase("wait"):
+        with self.observer.phase("wait", action):
             return self.mailbox.receive(needed, self.shape)
 
     def _deliver(self, message: Message, x: Tensor) -> None:

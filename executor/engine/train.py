@@ -1,10 +1,12 @@
 """The program of one rank: run a plan for some steps and write what each took.
 
     python -m torch.distributed.run --nproc-per-node N -m meshplan.executor.engine.train \\
-        plan.yaml --steps 10 --warmup 3 --out DIR [--device cpu|cuda] [--data FILE] [--seed S]
+        plan.yaml --steps 10 --warmup 3 --out DIR [--device cpu|cuda] [--data FILE] [--seed S] \\
+        [--spans]
 
 Each rank writes DIR/rank{r}.jsonl, one `record.StepRecord` per line, warm-up steps included, and
-DIR/rank{r}.phase (`heartbeat`). It dies with the process that started it.
+DIR/rank{r}.phase (`heartbeat`); with --spans also DIR/rank{r}.spans (`span_file`). It dies with the
+process that started it.
 Exit 0 done, 2 the plan or the data cannot be used (one line on stderr).
 """
 
@@ -23,6 +25,7 @@ from meshplan.executor.engine.data import Sequences, UnreadableData
 from meshplan.executor.engine.engine import Engine, Job
 from meshplan.executor.engine.heap import keep_freed_memory
 from meshplan.executor.engine.heartbeat import Heartbeat
+from meshplan.executor.engine.span_file import write_spans
 from meshplan.executor.parent_death import die_with_parent
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
 
@@ -45,6 +48,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the records")
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--data", type=Path, help="flat token file; without it, synthetic tokens")
+    parser.add_argument("--spans", action="store_true", help="write when each action ran")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     return parser.parse_args()
@@ -69,9 +73,12 @@ def _train(options: argparse.Namespace) -> None:
     heartbeat = Heartbeat(options.out / f"rank{dist.get_rank()}.phase")
     engine = Engine(job, device, said=heartbeat.say)
     engine.init_weights()
-    with (options.out / f"rank{dist.get_rank()}.jsonl").open("w", encoding="utf-8") as file:
+    own = options.out / f"rank{dist.get_rank()}"
+    with own.with_suffix(".jsonl").open("w", encoding="utf-8") as file:
         for step in range(options.warmup + options.steps):
             engine.step(step, sequences, warmup=step < options.warmup).write(file)
+            if options.spans:
+                write_spans(engine.clock.taken, own.with_suffix(".spans"))
     dist.destroy_process_group()
 
 

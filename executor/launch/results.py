@@ -125,12 +125,12 @@ def measured_fields(
 ) -> dict[str, object]:
     """The fields of `RunResult` that come from the ranks' records; as many as are known by now."""
     common = min(len(steps) for steps in records)
-    timed = [i for i in range(common) if not records[0][i].warmup]
+    timed = timed_steps(records)
     losses = tuple(finite(records[0][i].loss) for i in range(common))
     if not timed:
         return {"losses": losses}
     step_times = tuple(max(steps[i].step_time_s for steps in records) for i in timed)
-    typical = _typical(records, timed)
+    typical = typical_step(records)
     ranks = tuple(_rank(plan, rank, steps, typical) for rank, steps in enumerate(records))
     return {
         "losses": losses,
@@ -153,8 +153,15 @@ def timing_fields(plan: Plan, step_times_s: Sequence[float]) -> dict[str, object
     }
 
 
-def _typical(records: Sequence[Sequence[StepRecord]], timed: Sequence[int]) -> int:
+def timed_steps(records: Sequence[Sequence[StepRecord]]) -> list[int]:
+    """The steps that every rank has done, without those of the warm-up."""
+    common = min(len(steps) for steps in records)
+    return [i for i in range(common) if not records[0][i].warmup]
+
+
+def typical_step(records: Sequence[Sequence[StepRecord]]) -> int:
     """The timed step of median time, the slowest rank's counting."""
+    timed = timed_steps(records)
     step_times_s = {i: max(steps[i].step_time_s for steps in records) for i in timed}
     middle = median_low(step_times_s.values())
     return next(i for i in timed if step_times_s[i] == middle)

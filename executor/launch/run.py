@@ -23,8 +23,7 @@ ENGINE = "meshplan.executor.engine.train"
 TIMEOUT_S = 600.0
 """No rank begins a phase or ends a step for so long: the run hangs."""
 
-PLAN_FILE, RESULT_FILE = "plan.yaml", "result.json"
-
+PLAN_FILE, RESULT_FILE, RANKS = "plan.yaml", "result.json", "ranks"
 
 STARTING_S = 120.0
 
@@ -42,6 +41,7 @@ class RunSettings:
     data    flat token file, None for synthetic tokens
     gpu     name of the profile's GPU, for the row of measured runs; None writes no row
     module  the program of one rank
+    spans   ranks write when each action ran
     timeout_s
             seconds without progress of any rank after which the run has failed; `STARTING_S` where
             that is longer and no rank has begun, since importing torch is no hang
@@ -58,6 +58,7 @@ class RunSettings:
     band: float | None = None
     data: Path | None = None
     gpu: str | None = None
+    spans: bool = False
     module: str = ENGINE
     timeout_s: float = TIMEOUT_S
 
@@ -65,11 +66,13 @@ class RunSettings:
 def job_of(settings: RunSettings, out: Path) -> TorchrunJob:
     """The processes that run the plan in `out`."""
     data = ("--data", str(settings.data)) if settings.data else ()
+    spans = ("--spans",) if settings.spans else ()
     return TorchrunJob(
         module=settings.module,
         arguments=(
             str(out / PLAN_FILE), "--steps", str(settings.steps), "--warmup", str(settings.warmup),
-            "--out", str(out / "ranks"), "--device", settings.device, *data,
+            "--out", str(out / RANKS), "--device", settings.device, *data,
+            *spans,
         ),
         processes_per_node=settings.placement.processes_per_node,
         nodes=settings.placement.nodes,
@@ -105,7 +108,7 @@ def run_watched(
     """
     _make_folder(out)
     write_plan(plan, out / PLAN_FILE)
-    for old in (out / "ranks").glob("rank*"):
+    for old in (out / RANKS).glob("rank*"):
         old.unlink()
     tracker = Tracker(plan, settings, out)
     try:
@@ -129,7 +132,7 @@ def run_watched(
 
 def _make_folder(out: Path) -> None:
     try:
-        (out / "ranks").mkdir(parents=True, exist_ok=True)
+        (out / RANKS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotRun(f"--out {out}: {error.strerror}; give a folder that can be made") from None
 
@@ -152,7 +155,7 @@ class Tracker:
         too long.
         """
         self._check_progress()
-        path = self._out / "ranks" / "rank0.jsonl"
+        path = self._out / RANKS / "rank0.jsonl"
         steps = path.read_bytes().count(b"\n") if path.exists() else 0
         if steps == self._seen:
             return
@@ -164,7 +167,7 @@ class Tracker:
         self._bar.show(f"step {steps} {loss}", done=steps, left_s=(self._total - steps) * seconds)
 
     def _check_progress(self) -> None:
-        folder = self._out / "ranks"
+        folder = self._out / RANKS
         beats = {path.stem: read_beat(path) for path in sorted(folder.glob("rank*.phase"))}
         sizes = tuple(path.stat().st_size for path in sorted(folder.glob("rank*.jsonl")))
         waits_for_slurm = self._settings.starter.launcher is Launcher.slurm and not beats
@@ -184,7 +187,7 @@ class Tracker:
         first, beat = min(
             beats.items(), key=lambda item: (item[1].phase in waiting, item[1].counter)
         )
-        steps = self._out / "ranks" / f"{first}.jsonl"
+        steps = self._out / RANKS / f"{first}.jsonl"
         done = steps.read_bytes().count(b"\n") if steps.exists() else 0
         others = sorted({f"{each.phase}" for name, each in beats.items() if name != first})
         beside = f"; the others are in: {', '.join(others)}" if others else ""
@@ -195,7 +198,7 @@ class Tracker:
 
     def divergence(self) -> str | None:
         """The first step whose loss or gradient norm is not finite, as one line."""
-        for step in read_records(self._out / "ranks", 1)[0]:
+        for step in read_records(self._out / RANKS, 1)[0]:
             if step.diverged:
                 return (
                     f"step {step.step} diverged: loss {step.loss:g}, gradient norm "
@@ -210,7 +213,7 @@ class Tracker:
         band = settings.band
         if band is None and plan.prediction:
             band = plan.prediction.error_fraction
-        records = read_records(self._out / "ranks", world_size)
+        records = read_records(self._out / RANKS, world_size)
         result = RunResult.model_validate({
             "status": status, "problem": problem, "starter_pid": os.getpid(),
             "plan": str(self._out / PLAN_FILE),

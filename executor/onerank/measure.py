@@ -16,7 +16,7 @@ import torch
 
 from meshplan.executor.dryrun.dry_run import tag_state
 from meshplan.executor.dryrun.tracker import Tracker
-from meshplan.executor.engine.clock import Spans, by_phase
+from meshplan.executor.engine.clock import Span, Spans, by_phase
 from meshplan.executor.engine.data import Sequences
 from meshplan.executor.engine.engine import INIT_STD, Engine, Job
 from meshplan.executor.engine.pipeline import Batch
@@ -110,7 +110,7 @@ class _Step:
     step_s: float
     processor_s: float
     loss: float
-    spans: list[tuple[str, float]]
+    spans: list[Span]
     exposed_s: dict[str, float]
     device_bytes: dict[str, int]
 
@@ -144,7 +144,7 @@ def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> Me
     typical = median_low(step.step_s for step in timed)
     step = next(step for step in timed if step.step_s == typical)
     phases = by_phase(step.spans)
-    actions = by_action(step.spans, engine.pipeline.order)
+    actions = by_action(step.spans)
     axes = engine.local.groups.axes()
     exposed: dict[str, float] = {}
     for name, seconds in step.exposed_s.items():

@@ -59,20 +59,21 @@ def chrome_trace(timeline: StepTimeline, traffic: Traffic, title: str) -> dict[s
     """The timeline and its transfers as a Chrome trace."""
     sent = [each for each in transfers(timeline, traffic) if each.end_s > each.start_s]
     threads = ["computing", *(STREAMS[name] for name in STREAMS)]
-    named = [
-        _named("process_name", rank, 0, f"{title}: pipeline rank {rank}")
+    names = [
+        named("process_name", rank, 0, f"{title}: pipeline rank {rank}")
         for rank in range(timeline.ranks)
     ]
     used = {(each.rank, _thread(each.stream)) for each in sent}
     used |= {(rank, 0) for rank in range(timeline.ranks)}
-    named += [_named("thread_name", rank, tid, threads[tid]) for rank, tid in sorted(used)]
+    names += [named("thread_name", rank, tid, threads[tid]) for rank, tid in sorted(used)]
     return {
         "displayTimeUnit": "ms",
-        "traceEvents": [*named, *map(_computing, timeline.events), *map(_transfer, sent)],
+        "traceEvents": [*names, *map(_computing, timeline.events), *map(_transfer, sent)],
     }
 
 
-def _named(what: str, rank: int, tid: int, name: str) -> dict[str, Any]:
+def named(what: str, rank: int, tid: int, name: str) -> dict[str, Any]:
+    """The event that names a process or a thread."""
     return {"ph": "M", "name": what, "pid": rank, "tid": tid, "args": {"name": name}}
 
 
@@ -82,16 +83,17 @@ def _thread(stream: str) -> int:
 
 def _computing(event: Event) -> dict[str, Any]:
     args = {"stage": event.stage, "micro_batch": event.micro_batch} if event.stage >= 0 else {}
-    span = _span(event.rank, 0, event.start_s, event.end_s)
-    return {"name": event.title, "cat": NAMES[event.kind], "args": args, **span}
+    where = span(event.rank, 0, event.start_s, event.end_s)
+    return {"name": event.title, "cat": NAMES[event.kind], "args": args, **where}
 
 
 def _transfer(sent: Transfer) -> dict[str, Any]:
-    span = _span(sent.rank, _thread(sent.stream), sent.start_s, sent.end_s)
+    where = span(sent.rank, _thread(sent.stream), sent.start_s, sent.end_s)
     args = {"beside": sent.beside.title, "exposed_us": round(sent.exposed_s * 1e6, 3)}
-    return {"name": STREAMS[sent.stream], "cat": sent.stream, "args": args, **span}
+    return {"name": STREAMS[sent.stream], "cat": sent.stream, "args": args, **where}
 
 
-def _span(pid: int, tid: int, start_s: float, end_s: float) -> dict[str, Any]:
+def span(pid: int, tid: int, start_s: float, end_s: float) -> dict[str, Any]:
+    """Where and when a complete event is, in microseconds."""
     lasts_us = round((end_s - start_s) * 1e6, 3)
     return {"ph": "X", "pid": pid, "tid": tid, "ts": round(start_s * 1e6, 3), "dur": lasts_us}

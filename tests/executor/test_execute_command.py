@@ -8,10 +8,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -26,6 +29,7 @@ from typer.testing import CliRunner
 
 import meshplan.executor.cli.execute
 from meshplan.executor.cli.execute import execute
+from meshplan.executor.launch.measured_trace import FIRST_PROCESS
 from meshplan.executor.launch.preflight import RankPlacement
 from meshplan.executor.launch.probe import find_hardware
 from meshplan.executor.launch.run import RunSettings, job_of
@@ -108,8 +112,10 @@ def test_two_processes_train(tmp_path: Path) -> None:
     """The native engine trains on gloo; the result is complete, and outside an impossible band."""
     write_plan(tiny_plan(prediction=tiny_prediction(1e-6)), tmp_path / "plan.yaml")
     answer = CliRunner().invoke(
-        APP, [str(tmp_path / "plan.yaml"), "--steps", "3", "--warmup", "1", "--json"]
-    )
+        APP,
+        [str(tmp_path / "plan.yaml"), "--steps", "3", "--warmup", "1", "--json",
+         "--trace", str(tmp_path / "trace.json")],
+    )  # fmt: skip
     assert answer.exit_code == 3, answer.output  # 1 us is not what a step takes
     written = json.loads((tmp_path / "plan.run" / "result.json").read_text())
     assert written["status"] == "complete"
@@ -121,6 +127,28 @@ def test_two_processes_train(tmp_path: Path) -> None:
     (row,) = read_runs(tmp_path / "plan.run" / "runs.csv")
     assert float(row["step_time_s"]) == pytest.approx(written["step_time_s"], rel=1e-5)
     assert read_plan(tmp_path / "plan.run" / "plan.yaml") == read_plan(tmp_path / "plan.yaml")
+    check_trace(json.loads((tmp_path / "trace.json").read_text()), written)
+
+
+def check_trace(trace: dict[str, Any], written: dict[str, Any]) -> None:
+    """A rank's events are its phases of the step of median time, one after the other."""
+    for rank in written["ranks"]:
+        events = [
+            event for event in trace["traceEvents"]
+            if event["ph"] == "X" and event["pid"] == FIRST_PROCESS + rank["rank"]
+        ]  # fmt: skip
+        by_phase = Counter[str]()
+        for event in events:
+            by_phase[event["cat"]] += event["dur"]
+        assert by_phase["forward"] == pytest.approx(rank["forward_s"] * 1e6, abs=1)
+        assert by_phase["wait"] == pytest.approx(rank["waiting_s"] * 1e6, abs=1)
+        assert all(b["ts"] >= a["ts"] + a["dur"] - 0.01 for a, b in pairwise(events))
+        assert events[-1]["name"] == "weight update"
+    predicted = {event["pid"] for event in trace["traceEvents"]} - {
+        FIRST_PROCESS,
+        FIRST_PROCESS + 1,
+    }
+    assert predicted == {0}  # one pipeline rank
 
 
 def test_a_gpu_plan_exits_2_and_is_still_printed(tmp_path: Path) -> None:
