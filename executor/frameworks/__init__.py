@@ -8,20 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from meshplan.executor.frameworks import (
+from meshplan.executor.frameworks.hugging_face import (
     accelerate,
-    bridge,
     deepspeed,
-    llm_foundry,
-    megatron,
-    nanotron,
-    nanotron_read,
-    neox,
-    torchtitan,
-    torchtitan_read,
     trainers,
     transformers_config,
 )
+from meshplan.executor.frameworks.llm_foundry import read as llm_foundry
+from meshplan.executor.frameworks.megatron import launch_script as megatron
+from meshplan.executor.frameworks.nanotron import export as nanotron
+from meshplan.executor.frameworks.nanotron import read as nanotron_read
+from meshplan.executor.frameworks.nemo import bridge
+from meshplan.executor.frameworks.neox import read as neox
+from meshplan.executor.frameworks.torchtitan import export as torchtitan
+from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import Exported, Reading, UnreadableConfig
 

@@ -15,7 +15,7 @@ from typing import get_args
 from pydantic import TypeAdapter, ValidationError
 
 from meshplan.costmodels.training import BasePrecision, Lora, LoraTargets
-from meshplan.executor.frameworks.values import Values, shown
+from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.planner.case.reading import Fact
 
 _MEGATRON: dict[LoraTargets, tuple[str, ...]] = {

@@ -18,8 +18,9 @@ from statistics import median
 
 import yaml
 
-from meshplan.executor.frameworks import framework_named, torchtitan
+from meshplan.executor.frameworks import framework_named
 from meshplan.executor.frameworks.export_notes import check_training_is_said
+from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed
 from meshplan.executor.launch.preflight import label
 from meshplan.executor.launch.results import ComparedPart, RunResult, timing_fields, write_result

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from meshplan.executor.frameworks.documents import number, read_json, read_toml, read_yaml
+from meshplan.executor.frameworks.documents.parse import number, read_json, read_toml, read_yaml
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 

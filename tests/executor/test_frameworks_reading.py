@@ -9,7 +9,7 @@ from random_plans import model_named, plan_of
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
 from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
-from meshplan.executor.frameworks.torchtitan_names import MODELS, model_of_function
+from meshplan.executor.frameworks.torchtitan.names import MODELS, model_of_function
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 
 TITAN = """

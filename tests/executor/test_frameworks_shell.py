@@ -2,9 +2,9 @@
 
 import pytest
 
-from meshplan.executor.frameworks.megatron import arguments, read
-from meshplan.executor.frameworks.shell import read_script
-from meshplan.executor.frameworks.shell_launches import launches
+from meshplan.executor.frameworks.megatron.launch_script import arguments, read
+from meshplan.executor.frameworks.shell.launches import launches
+from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.reading import IllegalConfig, UnreadableConfig
 
 

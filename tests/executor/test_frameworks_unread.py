@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshplan.executor.frameworks import megatron_flags, read_config
+from meshplan.executor.frameworks import read_config
+from meshplan.executor.frameworks.keys import lists
 from meshplan.planner.case.reading import (
     IllegalConfig,
     NothingToRead,
@@ -103,7 +104,7 @@ def test_deep_interpolations_stay_as_written() -> None:
 @given(st.from_regex(r"[a-z]{3,9}(-[a-z]{3,9}){0,3}", fullmatch=True))
 def test_the_list_of_flags_is_closed(flag: str) -> None:
     """A flag is read, or is in a list, or is named."""
-    classes = megatron_flags.flags_in(*megatron_flags.MEGATRON).classes
+    classes = lists.flags_in(*lists.MEGATRON).classes
     reading = _read(f"--{flag} 3")
     name = flag.replace("-", "_")
     if name not in classes and name in reading.ignored:
@@ -112,7 +113,7 @@ def test_the_list_of_flags_is_closed(flag: str) -> None:
 
 def test_each_flag_is_in_one_list() -> None:
     """No flag has two classes, and no flag that we write or read is refused."""
-    path = Path(megatron_flags.__file__).with_name("megatron_flags.toml")
+    path = Path(lists.__file__).with_name("megatron_flags.toml")
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     kinds = ("not_modelled", "noted", "no_effect")
     words = [word for kind in kinds for text in table[kind].values() for word in text.split()]

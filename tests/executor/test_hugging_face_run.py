@@ -17,7 +17,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.training import Lora, Training
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.frameworks import framework_named, read_config
-from meshplan.executor.frameworks.hugging_face import MODEL, SCRIPT
+from meshplan.executor.frameworks.hugging_face.script import MODEL, SCRIPT
 from meshplan.executor.launch.hugging_face_run import ENGINES, command_of, ready_for
 from meshplan.executor.launch.other_engines import HOMES
 from meshplan.executor.launch.preflight import CannotRun, RankPlacement

@@ -11,9 +11,9 @@ import pytest
 from random_plans import CLUSTER
 from typer.testing import CliRunner
 
-from meshplan.executor.frameworks.shell_expand import Expander, Variables
-from meshplan.executor.frameworks.shell_words import split_words
-from meshplan.executor.frameworks.torchtitan_python import read_python
+from meshplan.executor.frameworks.shell.expand import Expander, Variables
+from meshplan.executor.frameworks.shell.words import split_words
+from meshplan.executor.frameworks.torchtitan.python import read_python
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import DEFECT, check_paths, exit_code

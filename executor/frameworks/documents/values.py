@@ -1,0 +1,155 @@
+"""The facts of one file by the framework's own names, read with their types checked.
+
+`auto` and null count as absent: the file leaves the choice to something else.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from meshplan.executor.frameworks.documents.parse import number
+from meshplan.planner.case.limits import MAX_COUNT as MOST
+from meshplan.planner.case.reading import Fact, IllegalConfig, UnreadableConfig
+
+T = TypeVar("T")
+
+
+class Values:
+    """Typed access to facts; remembers which names were asked for, to report the others."""
+
+    def __init__(self, found: Mapping[str, Fact]) -> None:
+        self.found = found
+        self.asked: set[str] = set()
+
+    def get(self, *names: str) -> Fact | None:
+        """The first of `names` that is stated."""
+        self.asked |= set(names)
+        for name in names:
+            fact = self.found.get(name)
+            if fact is not None and fact.value is not None and fact.value != "auto":
+                return fact
+        return None
+
+    def has(self, prefix: str) -> bool:
+        """Whether any name is `prefix` or lies below it."""
+        return any(name == prefix or name.startswith(prefix + ".") for name in self.found)
+
+    def count(self, *names: str, least: int = 1) -> Fact | None:
+        """A whole number; `UnreadableConfig` on another type, `IllegalConfig` out of range."""
+        fact = self.get(*names)
+        if fact is None:
+            return None
+        value = number(fact.value) if isinstance(fact.value, str) else fact.value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UnreadableConfig(
+                f"{names[0]} must be a whole number, not {shown(fact.value)}", fact.line
+            )
+        if not least <= value <= MOST:
+            raise IllegalConfig(
+                f"{names[0]} is {shown(value)}; it must be at least {least} and at most {MOST}",
+                fact.line,
+            )
+        return Fact(value, fact.line)
+
+    def num(self, *names: str) -> Fact | None:
+        """A number of at least 0, whole or not; raises `UnreadableConfig`."""
+        fact = self.get(*names)
+        if fact is None:
+            return None
+        value = number(fact.value) if isinstance(fact.value, str) else fact.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
+            raise UnreadableConfig(
+                f"{names[0]} must be a number from 0, not {shown(fact.value)}", fact.line
+            )
+        return Fact(value, fact.line)
+
+    def flag(self, *names: str) -> Fact | None:
+        """A boolean (also as text: people quote it)."""
+        fact = self.get(*names)
+        if fact is None or isinstance(fact.value, bool):
+            return fact
+        if isinstance(fact.value, str) and fact.value.lower() in ("true", "false", "1", "0"):
+            return Fact(fact.value.lower() in ("true", "1"), fact.line)
+        raise UnreadableConfig(
+            f"{names[0]} must be true or false, not {shown(fact.value)}", fact.line
+        )
+
+    def on(self, *names: str) -> bool:
+        """Whether a boolean is stated and true."""
+        fact = self.flag(*names)
+        return bool(fact and fact.value)
+
+    def word(self, table: Mapping[str, T], *names: str) -> Fact | None:
+        """One of the framework's words, translated by `table`; raises `IllegalConfig` on others."""
+        fact = self.get(*names)
+        if fact is None:
+            return None
+        if not isinstance(fact.value, str | int) or str(fact.value) not in table:
+            raise IllegalConfig(
+                f"{names[0]} is {shown(fact.value)}; known are {', '.join(table)}"
+                + near(str(fact.value), table),
+                fact.line,
+            )
+        return Fact(table[str(fact.value)], fact.line)
+
+    def unasked(self) -> list[tuple[str, Fact]]:
+        """The facts that nobody asked for."""
+        return [(name, fact) for name, fact in self.found.items() if name not in self.asked]
+
+    def ignored(self) -> tuple[str, ...]:
+        """The names that nobody asked for."""
+        return tuple(name for name, fact in self.found.items() if name not in self.asked)
+
+    def nested(self) -> list[Fact]:
+        """What was asked for as a value and is a section: not understood, one line each."""
+        parents = {name.rpartition(".")[0] for name in self.found}
+        why = "a section, where a value is read"
+        return [Fact(f"{name} ({why})", self.found[name].line)
+                for name in sorted(parents & self.asked) if name in self.found]  # fmt: skip
+
+    def suspects(self, known: Iterable[str]) -> tuple[str, ...]:
+        """A note for each ignored name that looks like a misspelling of a `known` one."""
+        wanted = [name for name in known if name not in self.found]
+        notes = []
+        for name in self.ignored()[:500]:
+            if match := difflib.get_close_matches(name, wanted, n=1, cutoff=0.9):
+                line = self.found[name].line
+                notes.append(f"line {line}: {shown(name)} is not known; is {match[0]} meant?")
+        return tuple(notes)
+
+
+def top_level(values: Values) -> list[tuple[str, Fact]]:
+    """The keys of the file's own level that nobody read, each once; what is below one is its own.
+
+    A section of which something was read counts as read.
+    """
+    read_below = {name.partition(".")[0] for name in values.asked if name in values.found}
+    seen: dict[str, Fact] = {}
+    for name, fact in values.found.items():
+        key = name.partition(".")[0]
+        if key not in read_below and key not in values.asked:
+            held = Fact(True, fact.line) if "." in name or fact.value is None else fact
+            stated = "." in name or fact.value is not None
+            if stated:
+                seen.setdefault(key, held)
+    return list(seen.items())
+
+
+def near(text: str, known: Iterable[str]) -> str:
+    """`; is X meant?` when one of `known` is close to `text`, else nothing."""
+    match = difflib.get_close_matches(text[:100], list(known), n=1, cutoff=0.6)
+    return f"; is {match[0]} meant?" if match else ""
+
+
+def shown(value: object) -> str:
+    """A value as a one-line message takes it: quoted, printable, at most 60 characters."""
+    text = repr(value)
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def put(facts: dict[str, Fact], **found: Fact | None) -> None:
+    """Add to `facts` those that are stated."""
+    facts.update({name: fact for name, fact in found.items() if fact is not None})

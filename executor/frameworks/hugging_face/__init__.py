@@ -1,0 +1,1 @@
+"""What runs a model of Hugging Face: Accelerate, DeepSpeed, transformers, its Trainer."""

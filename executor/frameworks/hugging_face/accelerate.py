@@ -1,0 +1,285 @@
+"""Accelerate's ParallelismConfig, as `accelerate launch --config_file` takes it.
+
+    ours                     theirs
+    data_parallel            parallelism_config_dp_replicate_size x dp_shard_size
+    shard_group              parallelism_config_dp_shard_size x cp_size, when there are replicas
+    tensor_parallel          parallelism_config_tp_size
+    context_parallel         parallelism_config_cp_size
+    zero_stage 3 / 2         fsdp_config.fsdp_reshard_after_forward: true / false
+    recompute full           fsdp_config.fsdp_activation_checkpointing: true
+    precision                mixed_precision: bf16, fp16, fp8, no
+    world                    num_processes
+
+The batch, the sequence and the model belong to the training code. A file that says DEEPSPEED
+states the ZeRO stage, accumulation and offload itself, or points to a JSON, the one to check then.
+
+Source: huggingface/accelerate@16cb6eb8 `src/accelerate/parallelism_config.py`,
+`commands/config/config_args.py`, `examples/torch_native_parallelism/configs/*.yaml`,
+`examples/config_yaml_templates/fsdp.yaml`.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+from meshplan.costmodels.training import Precision
+from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.export_notes import (
+    GPUS_PER_NODE,
+    Answer,
+    answer_of,
+    modules_unsaid,
+    training_unsaid,
+    unless,
+)
+from meshplan.executor.frameworks.hugging_face.script import script_files, script_words
+from meshplan.executor.frameworks.keys.lists import judged, unjudged
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import (
+    CannotSay,
+    Exported,
+    Fact,
+    NothingToRead,
+    Reading,
+    Recompute,
+    UnreadableConfig,
+)
+
+FILE = "accelerate.yaml"
+PREFIX = "parallelism_config.parallelism_config_"
+_RESHARD = "fsdp_config.fsdp_reshard_after_forward"
+MIXED: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
+STRATEGIES = {
+    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
+    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
+}  # fmt: skip
+_HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5")
+_PLAIN = ("NO", False, "MULTI_GPU")  # plain data parallelism on GPUs; YAML reads a bare NO as false
+_KEYS = ("accelerate_keys.toml", "deepspeed_keys.toml")
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like an Accelerate configuration."""
+    return bool(
+        re.search(r"^(distributed_type|parallelism_config|compute_environment):", text, re.M)
+    )
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as an Accelerate configuration with FSDP2."""
+    answer = answer_of(plan, gpus_per_node)
+    la, training = answer.layout, answer.training
+    degrees, unsaid = _degrees(answer)
+    mixed = next((name for name, ours in MIXED.items() if ours == training.precision), "bf16")
+    document = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP",
+        "mixed_precision": mixed,
+        "num_machines": answer.nodes,
+        "num_processes": answer.sharding_ranks * la.tensor_parallel,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "use_cpu": False,
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": la.zero_stage != 2,
+            "fsdp_activation_checkpointing": la.recompute != "none",
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        },
+        "parallelism_config": {f"parallelism_config_{k}_size": v for k, v in degrees.items()},
+    }
+    return Exported(
+        framework="accelerate",
+        files={FILE: yaml.safe_dump(document, sort_keys=False), **script_files(answer)},
+        launch=f"accelerate launch --config_file {FILE} "
+        + script_words(answer, "--accelerate", recompute=False),
+        cannot_say=(*unsaid, *_unsaid(answer)),
+    )
+
+
+def _degrees(answer: Answer) -> tuple[dict[str, int], list[CannotSay]]:
+    la, ranks = answer.layout, answer.sharding_ranks
+    degrees = {
+        "dp_replicate": 1,
+        "dp_shard": la.data_parallel,
+        "tp": la.tensor_parallel,
+        "cp": la.context_parallel,
+    }
+    unsaid = []
+    if la.zero_stage < 2 or ranks == 1:
+        why = "FSDP2 shards all (3) or keeps weights gathered (2), with more than one rank"
+        unsaid.append(CannotSay("layout.zero_stage", la.zero_stage, why))
+    if la.shard_group == 0:
+        return degrees, unsaid
+    replicas, rest = divmod(ranks, la.shard_group)
+    shard, more = divmod(la.data_parallel, replicas or 1)
+    if rest or more or replicas < 2 or shard < 2 or la.zero_stage < 2:
+        why = "shards must divide the replicas, and both be more than one"
+        return degrees, [*unsaid, CannotSay("layout.shard_group", la.shard_group, why)]
+    return degrees | {"dp_replicate": replicas, "dp_shard": shard}, unsaid
+
+
+def _unsaid(answer: Answer) -> list[CannotSay]:
+    la, training = answer.layout, answer.training
+    code = "not in this file: an argument of train.py"
+    unsaid = unless(
+        la,
+        "Accelerate has no such parallelism",
+        pipeline_parallel=1,
+        virtual_stages=1,
+        expert_parallel=1,
+        expert_tensor_parallel=1,
+        sequence_parallel=False,
+        schedule="1f1b",
+    )
+    if la.pipeline_parallel * la.virtual_stages > 1:
+        counts = tuple(stage.layers for stage in la.stages)
+        unsaid.append(CannotSay("layout.stages", counts, "there is no pipeline"))
+    if la.recompute not in ("none", "full"):
+        why = "activation checkpointing is on for all layers, which is written, or off"
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
+    unsaid += modules_unsaid(la, "it has no selective recompute")
+    why = "fsdp_offload_params moves weights and gradients too"
+    unsaid += unless(la, why, optimizer_offload=False)
+    unsaid += unless(la, "it has no such offload", activation_offload=False)
+    unsaid.append(CannotSay("layout.micro_batch_size", la.micro_batch_size, code))
+    unsaid.append(CannotSay("training.seq_len", training.seq_len, code))
+    unsaid.append(CannotSay("training.global_batch_size", training.global_batch_size, code))
+    unsaid.append(CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"))
+    unsaid.append(CannotSay("model", answer.model.name, "train.py reads config.json"))
+    if training.precision not in MIXED.values():
+        unsaid.append(
+            CannotSay("training.precision", training.precision, f"it has {', '.join(MIXED)}")
+        )
+    return unsaid + training_unsaid(training)
+
+
+def read(text: str, path: str) -> Reading:
+    """An Accelerate configuration; raises `UnreadableConfig` and `IllegalConfig`."""
+    values = Values(read_yaml(text))
+    kind = values.get("distributed_type")
+    if kind is not None and kind.value == "DEEPSPEED":
+        return _read_deepspeed(values, kind, path)
+    if kind is None and not values.has("parallelism_config"):
+        raise UnreadableConfig("no distributed_type or parallelism_config found")
+    replicas = values.count(f"{PREFIX}dp_replicate_size") or Fact(1, 1)
+    facts = _axes(values) | {"zero_stage": _zero_stage(values, kind)}
+    put(
+        facts,
+        gpus=_processes(values),
+        data_parallel=_data_parallel(values, replicas),
+        precision=values.word(MIXED, "mixed_precision"),
+    )
+    put(facts, shard_replicas=_copies(values, replicas))
+    notes = []
+    if values.on("fsdp_config.fsdp_offload_params"):
+        notes.append("fsdp_config.fsdp_offload_params moves all sharded state: not priced")
+    full = values.on("fsdp_config.fsdp_activation_checkpointing")
+    unread, noted = _judged(values, kind)
+    return Reading(
+        framework="accelerate",
+        engine="accelerate",
+        path=path,
+        facts=facts,
+        recompute=Recompute("full" if full else "none"),
+        ignored=values.ignored(),
+        unread=unread,
+        notes=(
+            *(*notes, *noted),
+            *values.suspects(f"{PREFIX}{name}_size" for name in ("tp", "cp", "dp_shard")),
+        ),
+    )
+
+
+def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
+    """DeepSpeed's settings as Accelerate's own questions state them, without a JSON of its own."""
+    prefix = "deepspeed_config."
+    where = values.get(f"{prefix}deepspeed_config_file")
+    stage = values.word({str(n): n for n in range(4)}, f"{prefix}zero_stage")
+    if where is not None or stage is None:
+        target = shown(where.value) if where else "the JSON that the training code names"
+        raise NothingToRead(f"it launches DeepSpeed: check {target} instead", kind.line)
+    device = values.get(f"{prefix}offload_optimizer_device")
+    weights = values.get(f"{prefix}offload_param_device")
+    facts = _axes(values) | {"zero_stage": stage}
+    put(
+        facts,
+        gpus=_processes(values),
+        num_micro_batches=values.count(f"{prefix}gradient_accumulation_steps"),
+        precision=values.word(MIXED, "mixed_precision"),
+        optimizer_offload=device and Fact(device.value != "none", device.line),
+    )
+    moved = weights is not None and weights.value != "none"
+    unread, noted = _judged(values, kind)
+    return Reading(
+        framework="accelerate",
+        engine="deepspeed",
+        path=path,
+        facts=facts,
+        ignored=values.ignored(),
+        unread=unread,
+        notes=(
+            *(("offload_param_device moves the weights to the host: not priced",) if moved else ()),
+            *noted,
+        ),
+    )
+
+
+def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[str]]:
+    """What the file states beside what was read: that matters, and notes of what changes time."""
+    other = kind is not None and kind.value not in (*_PLAIN, "FSDP", "DEEPSPEED")
+    why = "its layout is not read"
+    unread = (
+        [Fact(f"distributed_type {shown(kind.value)} ({why})", kind.line)] if other and kind else []
+    )
+    more, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
+    return (*unread, *more), noted
+
+
+def _copies(values: Values, replicas: Fact) -> Fact | None:
+    """Copies of the sharded state: as stated, or one in each machine by a hybrid strategy."""
+    strategy = values.get("fsdp_config.fsdp_sharding_strategy", _RESHARD)
+    if replicas.value == 1 and strategy is not None and str(strategy.value) in _HYBRID:
+        replicas = values.count("num_machines") or replicas
+    return replicas if replicas.value > 1 else None
+
+
+def _processes(values: Values) -> Fact | None:
+    """GPUs; -1 is Accelerate's word for what the launcher says."""
+    count = values.count("num_processes", least=-1)
+    return count if count and count.value > 0 else None
+
+
+def _axes(values: Values) -> dict[str, Fact]:
+    """The axes that this file can state, and 1 for those that Accelerate does not have."""
+    one = Fact(1, 1)
+    context = values.count(f"{PREFIX}cp_size") or one
+    ulysses = values.count(f"{PREFIX}sp_size") or one
+    absent = ("pipeline_parallel", "virtual_stages", "expert_parallel", "expert_tensor_parallel")
+    return {name: one for name in absent} | {
+        "tensor_parallel": values.count(f"{PREFIX}tp_size") or one,
+        "context_parallel": context if context.value > 1 else ulysses,
+        "sequence_parallel": Fact(False, 1),
+    }
+
+
+def _data_parallel(values: Values, replicas: Fact) -> Fact | None:
+    shard = values.count(f"{PREFIX}dp_shard_size")
+    return Fact(shard.value * replicas.value, shard.line) if shard else None
+
+
+def _zero_stage(values: Values, kind: Fact | None) -> Fact:
+    """FSDP2 reshards or not; FSDP1 names a strategy; plain data parallelism shards nothing."""
+    if kind is not None and kind.value != "FSDP":
+        return Fact(0, kind.line)
+    strategy = values.word(STRATEGIES, "fsdp_config.fsdp_sharding_strategy")
+    named = values.get(_RESHARD)
+    if strategy is None and named is not None and str(named.value) in STRATEGIES:
+        strategy = values.word(STRATEGIES, _RESHARD)  # FSDP1's strategy under FSDP2's name
+    if strategy is not None:
+        return strategy
+    reshard: Any = values.flag(_RESHARD) or Fact(True, 1)
+    return Fact(3 if reshard.value else 2, reshard.line)

@@ -1,0 +1,296 @@
+"""DeepSpeed JSON, and the Accelerate YAML that launches it.
+
+    ours                     theirs
+    global_batch_size        train_batch_size = micro x accumulation x data_parallel
+    micro_batch_size         train_micro_batch_size_per_gpu
+    num_micro_batches        gradient_accumulation_steps
+    zero_stage               zero_optimization.stage
+    shard_group              zero_optimization.mics_shard_size (stage 3 only)
+    optimizer_offload        zero_optimization.offload_optimizer.device: cpu
+    tensor_parallel          tensor_parallel.autotp_size
+    precision                bf16.enabled, fp16.enabled
+
+Pipeline, context, sequence and expert parallelism and activation checkpointing are set in code,
+not in this file: the `activation_checkpointing` section only tunes checkpoints that the model
+makes. `auto` (Hugging Face fills it in) counts as absent.
+
+Source: deepspeedai/DeepSpeed@edaa7221 `deepspeed/runtime/config.py`, `runtime/zero/config.py`,
+`runtime/tensor_parallel/config.py`, `docs/_pages/config-json.md`; huggingface/accelerate@16cb6eb8
+`src/accelerate/commands/config/config_args.py` (ClusterConfig).
+"""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.training import Optimizer
+from meshplan.executor.frameworks.documents.parse import read_json
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.export_notes import (
+    GPUS_PER_NODE,
+    Answer,
+    answer_of,
+    training_unsaid,
+    unless,
+)
+from meshplan.executor.frameworks.hugging_face.script import (
+    script_files,
+    script_words,
+    torchrun_words,
+)
+from meshplan.executor.frameworks.keys.lists import judged, unjudged
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+
+FILE = "ds_config.json"
+LAUNCHER_FILE = "accelerate.yaml"
+_MARKS = re.compile(r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"')
+_OPTIMIZERS: dict[str, Optimizer] = {
+    "AdamW": "adamw",
+    "Adam": "adamw",
+    "adamw": "adamw",
+    "adam": "adamw",
+    "SGD": "sgd",
+    "sgd": "sgd",
+    "Muon": "muon",
+    "muon": "muon",
+    "FusedAdam": "adamw",
+    "fusedadam": "adamw",
+    "MuAdam": "adamw",
+    "MuAdamW": "adamw",
+    "MuSGD": "sgd",
+    "Lamb": "adamw",  # two states of 32 bit, as Adam has
+    "FusedLamb": "adamw",
+}
+_KEYS = ("deepspeed_keys.toml",)
+_IN_CODE = (
+    *("pipeline_parallel", "virtual_stages", "context_parallel"),
+    *("expert_parallel", "expert_tensor_parallel"),
+)
+_WRITTEN = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like a DeepSpeed configuration."""
+    return name.endswith(".json") and bool(_MARKS.search(text))
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as DeepSpeed's JSON, a script that trains by it, and Accelerate's YAML around it for
+    scripts that train by Accelerate.
+
+    Raises `InvalidLayout` where the file would train on another batch than the plan.
+    """
+    answer = answer_of(plan, gpus_per_node)
+    _check_batch(answer)
+    world = answer.layout.world_size
+    launcher = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {
+            "deepspeed_config_file": FILE,
+            "zero3_init_flag": answer.layout.zero_stage == 3,
+        },
+        "num_machines": answer.nodes,
+        "num_processes": world,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "use_cpu": False,
+    }
+    return Exported(
+        framework="deepspeed",
+        files={
+            FILE: json.dumps(_config(answer), indent=2) + "\n",
+            LAUNCHER_FILE: yaml.safe_dump(launcher, sort_keys=False),
+            **script_files(answer),
+        },
+        launch=f"{torchrun_words(answer)} "
+        + script_words(answer, f"--deepspeed {FILE}", recompute=True),
+        cannot_say=tuple(_unsaid(answer)),
+    )
+
+
+def _check_batch(answer: Answer) -> None:
+    """Ranks that the file has no word for become replicas, each with micro-batches of its own; with
+    a pipeline DeepSpeed stops unless the code sets it, but not beside autotp (no train_batch_size).
+    """
+    la, batch = answer.layout, answer.training.global_batch_size
+    lost = {"context_parallel": la.context_parallel}
+    if la.tensor_parallel > 1:
+        lost["pipeline_parallel"] = la.pipeline_parallel
+    for name, ranks in lost.items():
+        if ranks > 1:
+            raise InvalidLayout(
+                f"DeepSpeed's file has no {name}: its {ranks} ranks would be replicas, and the "
+                f"global batch {batch * ranks} instead of {batch}; plan with --engine deepspeed"
+            )
+
+
+def _config(answer: Answer) -> dict[str, Any]:
+    la, training = answer.layout, answer.training
+    zero: dict[str, Any] = {"stage": la.zero_stage, "overlap_comm": True}
+    if la.zero_stage == 3 and la.shard_group:
+        zero["mics_shard_size"] = la.shard_group
+    if la.zero_stage and la.optimizer_offload:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        if la.optimizer_offload < 1 and la.zero_stage == 3:
+            zero["offload_optimizer"]["ratio"] = la.optimizer_offload
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": la.micro_batch_size,
+        "gradient_accumulation_steps": la.num_micro_batches(training),
+        "zero_optimization": zero,
+        "bf16": {"enabled": training.precision == "bf16"},
+        "fp16": {"enabled": training.precision == "fp16"},
+        "gradient_clipping": 1.0,
+        "steps_per_print": 1,
+        "wall_clock_breakdown": False,
+    }
+    if training.optimizer in _WRITTEN:
+        config["optimizer"] = {"type": _WRITTEN[training.optimizer], "params": {"lr": 3e-4}}
+    if la.tensor_parallel > 1:
+        config["tensor_parallel"] = {"autotp_size": la.tensor_parallel}
+        return config  # its check would count every rank as a replica: train_batch_size stays out
+    return {"train_batch_size": training.global_batch_size, **config}
+
+
+def _unsaid(answer: Answer) -> list[CannotSay]:
+    la, training = answer.layout, answer.training
+    code = "set in the training code, not in this file"
+    unsaid = unless(
+        la,
+        code,
+        pipeline_parallel=1,
+        virtual_stages=1,
+        expert_parallel=1,
+        expert_tensor_parallel=1,
+        sequence_parallel=False,
+        schedule="1f1b",
+        activation_offload=False,
+    )
+    if la.pipeline_parallel * la.virtual_stages > 1:
+        counts = tuple(stage.layers for stage in la.stages)
+        unsaid.append(CannotSay("layout.stages", counts, code))
+    if la.recompute != "none":
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, code))
+        modules = ", ".join(la.selective_modules)
+        unsaid.append(CannotSay("layout.selective_modules", modules, code))
+    if la.zero_stage != 3 or la.tensor_parallel > 1:
+        unsaid += unless(la, "mics_shard_size needs stage 3 and no tensor_parallel", shard_group=0)
+    if la.zero_stage == 0:
+        unsaid += unless(la, "offload_optimizer needs a stage above 0", optimizer_offload=False)
+    elif la.zero_stage < 3 and la.optimizer_offload:
+        unsaid += unless(la, "offload_optimizer.ratio needs stage 3", optimizer_offload=True)
+    unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data"))
+    unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code"))
+    if training.precision not in ("fp32", "bf16", "fp16"):
+        unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
+    if training.optimizer not in _WRITTEN:
+        unsaid.append(CannotSay("training.optimizer", training.optimizer, f"it has {_WRITTEN}"))
+    return unsaid + training_unsaid(training)
+
+
+def read(text: str, path: str) -> Reading:
+    """A DeepSpeed configuration; raises `UnreadableConfig` and `IllegalConfig`."""
+    values = Values(read_json(text))
+    if not _MARKS.search(text):
+        raise UnreadableConfig("no zero_optimization, train_batch_size or the like found")
+    facts = _degrees(values)
+    put(
+        facts,
+        global_batch_size=values.count("train_batch_size"),
+        micro_batch_size=values.count("train_micro_batch_size_per_gpu"),
+        num_micro_batches=values.count("gradient_accumulation_steps"),
+        precision=_precision(values),
+    )
+    unread = _read_optimizer(values, facts)
+    if len({"global_batch_size", "micro_batch_size", "num_micro_batches"} & facts.keys()) == 3:
+        put(facts, data_parallel=_replicas(facts))
+    elif len({"global_batch_size", "micro_batch_size"} & facts.keys()) == 1:
+        facts.setdefault("num_micro_batches", Fact(1, 1))  # _set_batch_related_parameters
+    group = values.count("zero_optimization.mics_shard_size", least=-1)
+    if group and group.value > 0:
+        put(facts, shard_group=group)
+    notes = _read_offload(values, facts)
+    weights = values.get("zero_optimization.offload_param.device")
+    if weights is not None and weights.value != "none":
+        notes.append("zero_optimization.offload_param moves the weights to the host: not priced")
+    if values.has("activation_checkpointing"):
+        notes.append("activation_checkpointing is switched on in code: priced without it")
+    not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
+    return Reading(
+        framework="deepspeed",
+        engine="deepspeed",
+        path=path,
+        facts=facts,
+        ignored=values.ignored(),
+        notes=(
+            *(*notes, *noted),
+            *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu")),
+        ),
+        unread=(*unread, *not_understood),
+    )
+
+
+def _read_optimizer(values: Values, facts: dict[str, Fact]) -> tuple[Fact, ...]:
+    """Adds the optimizer to `facts`; one whose states are not modelled is not understood.
+
+    DeepSpeed takes any name: its own (OneBitAdam, Lion ...) or one of `torch.optim`.
+    """
+    kind = values.get("optimizer.type")
+    if kind is None:
+        return ()
+    if str(kind.value) not in _OPTIMIZERS:
+        why = "the bytes of its states are not modelled"
+        return (Fact(f"optimizer.type {shown(kind.value)} ({why})", kind.line),)
+    put(facts, optimizer=Fact(_OPTIMIZERS[str(kind.value)], kind.line))
+    return ()
+
+
+def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:
+    """Adds whether the optimizer runs on the host; notes for what is priced differently."""
+    where, zero = "zero_optimization.offload_optimizer", "zero_optimization"
+    device, old = values.get(f"{where}.device"), values.flag(f"{zero}.cpu_offload")
+    if device is not None:
+        put(facts, optimizer_offload=Fact(device.value != "none", device.line))
+    elif old is not None:
+        put(facts, optimizer_offload=old)
+    notes, ratio = [], values.num(f"{where}.ratio")
+    if device is not None and device.value == "nvme":
+        notes.append(f"line {device.line}: the optimizer on nvme is priced as in host memory")
+    stage = values.get(f"{zero}.stage")
+    if ratio is not None and device is not None and device.value != "none":
+        if stage is not None and str(stage.value) == "3":
+            put(facts, optimizer_offload=ratio)
+        elif ratio.value < 1:
+            notes.append(f"line {ratio.line}: ratio counts in stage 3 only: priced without it")
+    return notes
+
+
+def _degrees(values: Values) -> dict[str, Fact]:
+    """The axes that this file can state, and 1 for those that are set in code."""
+    stages = {"0": 0, "1": 1, "2": 2, "3": 3}
+    tensor = values.count("tensor_parallel.autotp_size", least=0) or Fact(1, 1)
+    return {name: Fact(1, 1) for name in _IN_CODE} | {
+        "zero_stage": values.word(stages, "zero_optimization.stage") or Fact(0, 1),
+        "tensor_parallel": Fact(tensor.value or 1, tensor.line),
+    }
+
+
+def _replicas(facts: dict[str, Fact]) -> Fact | None:
+    """train_batch_size / (micro x accumulation); None if it has a remainder."""
+    per_replica = facts["micro_batch_size"].value * facts["num_micro_batches"].value
+    replicas, rest = divmod(facts["global_batch_size"].value, per_replica)
+    return None if rest else Fact(replicas, facts["global_batch_size"].line)
+
+
+def _precision(values: Values) -> Fact | None:
+    for name, ours in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16")):
+        enabled = values.flag(name + ".enabled")
+        if enabled and enabled.value:
+            return Fact(ours, enabled.line)
+    names = [name + ".enabled" for name in ("bf16", "bfloat16", "fp16") if values.has(name)]
+    auto = any(values.get(name) is None for name in names)
+    return None if auto else Fact("fp32", 1)

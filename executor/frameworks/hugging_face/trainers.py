@@ -1,0 +1,331 @@
+"""Configurations of the trainers that people fine-tune with: read, not written.
+
+    axolotl          YAML; a closed list of its keys (axolotl-ai-cloud/axolotl@067b021c
+                     src/axolotl/utils/schemas)
+    llama-factory    YAML; hiyouga/LLaMA-Factory@ff6d4d12 src/llamafactory/hparams, and the fields
+                     of transformers' `TrainingArguments`
+    hf-trainer       JSON or YAML of `TrainingArguments` (transformers 5.23, training_args.py)
+
+All three run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
+engines `deepspeed` and `torchtitan`. A key that is in no list, and one that changes memory or time
+in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
+incomplete and is named. Samples are taken to be packed to the sequence length.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from meshplan.executor.frameworks.adapters import of_axolotl, of_factory
+from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
+from meshplan.executor.frameworks.documents.values import Values, put, shown, top_level
+from meshplan.executor.frameworks.hugging_face import deepspeed
+from meshplan.executor.frameworks.keys.lists import judged
+from meshplan.hardware_profiles.load_models import model_names
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.reading import Fact, Reading, Recompute, UnreadableConfig
+
+OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
+    "adamw_bnb_8bit": "adamw8bit", "adamw_torch_8bit": "adamw8bit", "adamw_8bit": "adamw8bit",
+    "paged_adamw_8bit": "adamw8bit",
+    "sgd": "sgd", "muon": "muon",
+}  # fmt: skip
+FSDP_ENGINE, DEEPSPEED_ENGINE = "torchtitan", "deepspeed"
+_TUNING = re.compile(r"instruct|chat|base|hf|it|pt|v\d+(\.\d+)?|\d{4}")
+_AXES = {
+    "tp_size": "tensor_parallel", "cp_size": "context_parallel",
+    "tensor_parallel_size": "tensor_parallel", "context_parallel_size": "context_parallel",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """One trainer's names for what counts.
+
+    marks  keys of which a file of this trainer has all of one group
+    lists  files of this folder that judge the keys nobody reads
+    states_sharding
+           no word of DeepSpeed or FSDP means none; of the others an Accelerate file may say it
+    """
+
+    name: str
+    marks: tuple[frozenset[str], ...]
+    lists: tuple[str, ...]
+    model: str = "model_name_or_path"
+    seq_len: str = ""
+    micro_batch: str = "per_device_train_batch_size"
+    optimizer: str = "optim"
+    states_sharding: bool = False
+
+
+TRAINERS = (
+    Trainer(
+        name="llama-factory",
+        marks=(frozenset(("model_name_or_path", "stage", "finetuning_type")),),
+        lists=("llama_factory_keys.toml", "hf_trainer_keys.toml"), seq_len="cutoff_len",
+    ),
+    Trainer(
+        name="axolotl",
+        marks=(frozenset(("base_model", "datasets")), frozenset(("base_model", "sequence_len")),
+               frozenset(("base_model", "pretraining_dataset"))),
+        lists=("axolotl_keys.toml", "hf_trainer_keys.toml"), model="base_model",
+        seq_len="sequence_len", micro_batch="micro_batch_size", optimizer="optimizer",
+        states_sharding=True,
+    ),
+    Trainer(
+        name="hf-trainer",
+        marks=(frozenset(("per_device_train_batch_size", "output_dir")),
+               frozenset(("per_device_train_batch_size", "gradient_accumulation_steps"))),
+        lists=("hf_trainer_keys.toml",), seq_len="max_seq_length",
+    ),
+)  # fmt: skip
+
+
+def claims(trainer: Trainer, name: str, text: str) -> bool:
+    """Whether a YAML or JSON file states the keys that mark this trainer."""
+    if not name.endswith((".yaml", ".yml", ".json")):
+        return False
+    pattern = r'"([A-Za-z_]\w*)"\s*:' if name.endswith(".json") else r"^([A-Za-z_]\w*)\s*:"
+    keys = set(re.findall(pattern, text, re.M))
+    return any(mark <= keys for mark in trainer.marks)
+
+
+def read(trainer: Trainer, text: str, path: str) -> Reading:
+    """A trainer's configuration; raises `UnreadableConfig` and `IllegalConfig`."""
+    values = Values(read_json(text) if path.endswith(".json") else read_yaml(text))
+    facts: dict[str, Fact] = {}
+    notes: list[str] = []
+    put(
+        facts,
+        micro_batch_size=values.count(trainer.micro_batch),
+        num_micro_batches=values.count("gradient_accumulation_steps") or Fact(1, 1),
+        seq_len=values.count(trainer.seq_len, "max_length", "model_max_length"),
+        precision=_precision(values),
+    )
+    model_of_repository(values, trainer.model, facts, notes)
+    unread = _optimizer(trainer, values, facts)
+    engine, more = _sharding(trainer, values, facts, Path(path))
+    unread += more + _kind(values)
+    if engine == FSDP_ENGINE:
+        put(facts, optimizer_states=_states(values, facts))
+    _axes(values, facts)
+    notes.append(f"priced as the engine {engine} runs a whole model: assumed of {trainer.name}")
+    lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
+    put(facts, lora=lora)
+    unread += more
+    full, more = _checkpoints(values)
+    unread += more
+    if trainer.name == "llama-factory":  # it checkpoints unless told not to
+        full = not values.on("disable_gradient_checkpointing")
+    not_understood, noted = judged(top_level(values), trainer.lists, "{}")
+    return Reading(
+        framework=trainer.name, engine=engine, path=path, facts=facts,
+        recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
+        notes=(*notes, *noted), unread=(*unread, *not_understood),
+    )  # fmt: skip
+
+
+def _precision(values: Values) -> Fact | None:
+    for name, word in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
+                       ("float16", "fp16"), ("fp8", "fp8")):  # fmt: skip
+        stated = values.get(name)
+        if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):
+            return Fact(word, stated.line)
+    return None
+
+
+def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes: list[str]) -> None:
+    """Adds the model where the catalogue has it: a repository's name less what names a tuning."""
+    stated = values.get(key)
+    if stated is None:
+        return
+    tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
+    words = tail.removeprefix("meta-").split("-")
+    while _TUNING.fullmatch(words[-1]) and len(words) > 1:
+        words.pop()
+    plain = "-".join(words)
+    known = {name: name for name in model_names()}
+    found = known.get(tail) or known.get(plain)
+    if found is None:
+        said = "is not in the catalogue: give its config.json as `model` in meshplan.toml"
+        notes.append(f"line {stated.line}: {key} {shown(stated.value)} {said}")
+    else:
+        facts["model"] = Fact(found, stated.line)
+
+
+def _optimizer(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> list[Fact]:
+    stated = values.get(trainer.optimizer)
+    if stated is None:
+        return []
+    if str(stated.value) not in OPTIMIZERS:
+        why = "the bytes of its states are not modelled"
+        return [Fact(f"{trainer.optimizer} {shown(stated.value)} ({why})", stated.line)]
+    facts["optimizer"] = Fact(OPTIMIZERS[str(stated.value)], stated.line)
+    return []
+
+
+def _states(values: Values, facts: dict[str, Fact]) -> Fact | None:
+    """Weights of 16 bits alone (axolotl's `bf16: full`, LLaMA-Factory's `pure_bf16`), and so the
+    optimizer's states.
+    """
+    whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
+    if whole is None or str(whole.value).lower() != "full":
+        whole = values.get("pure_bf16") if values.on("pure_bf16") else None
+    plain = facts.get("optimizer", Fact("adamw", 1)).value == "adamw"
+    return Fact("bf16", whole.line) if whole and plain else None
+
+
+def _checkpoints(values: Values) -> tuple[bool, list[Fact]]:
+    """Whether layers recompute; what is saved on the host or on disk instead is not modelled."""
+    stated = values.get("gradient_checkpointing", "activation_checkpointing")
+    if stated is not None and str(stated.value) in ("offload", "offload_disk", "unsloth"):
+        why = "what is kept on the host is not modelled"
+        return True, [Fact(f"gradient_checkpointing {shown(stated.value)} ({why})", stated.line)]
+    return values.on("gradient_checkpointing") or values.on("activation_checkpointing"), []
+
+
+_KINDS = {
+    "finetuning_type": ("full", "lora"), "stage": ("pt", "sft"), "adapter": ("lora", "qlora")
+}  # fmt: skip
+"""Words that mean training one model by its next tokens: all weights, or adapters beside them."""
+
+LORA = {"axolotl": of_axolotl, "llama-factory": of_factory}
+
+
+def _kind(values: Values) -> list[Fact]:
+    """What is trained, if neither all weights of one model nor LoRA adapters."""
+    found = []
+    for name, usual in _KINDS.items():
+        stated = values.get(name)
+        if stated is not None and str(stated.value) not in usual:
+            why = "frozen weights, or a second model, are not modelled"
+            found.append(Fact(f"{name} {shown(stated.value)} ({why})", stated.line))
+    return found
+
+
+def _sharding(
+    trainer: Trainer, values: Values, facts: dict[str, Fact], path: Path
+) -> tuple[str, list[Fact]]:
+    """Adds the ZeRO stage, by DeepSpeed's JSON (inline or beside the file) or by FSDP."""
+    if values.has("deepspeed"):
+        stated = values.get("deepspeed")
+        if stated is None:  # an inline configuration
+            return _inline(values, facts)
+        return _beside(stated, facts, path)
+    if values.has("fsdp_config") or values.has("fsdp"):
+        plain = values.found.get("fsdp")
+        if plain is not None and plain.value in ("", False) and not values.has("fsdp_config"):
+            facts["zero_stage"] = Fact(0, plain.line)
+            return FSDP_ENGINE, []
+        words = str((values.get("fsdp") or Fact("", 1)).value)
+        offload = values.on("fsdp_config.fsdp_offload_params", "fsdp_config.offload_params")
+        reshard = values.flag(
+            "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward"
+        )
+        stage = 2 if "shard_grad_op" in words or (reshard and not reshard.value) else 3
+        facts["zero_stage"] = Fact(stage, 1)
+        why = "moves all sharded state to the host: not modelled"
+        line = (values.get("fsdp") or Fact("", 1)).line
+        unread = [Fact(f"fsdp offload ({why})", line)] if offload or "offload" in words else []
+        return FSDP_ENGINE, unread
+    facts["zero_stage"] = Fact(0, 1)
+    if trainer.states_sharding:
+        return FSDP_ENGINE, []
+    why = 'neither is stated, and an Accelerate file may shard; fsdp: "" says that nothing does'
+    return FSDP_ENGINE, [Fact(f"deepspeed or fsdp ({why})", 1)]
+
+
+def _inline(values: Values, facts: dict[str, Fact]) -> tuple[str, list[Fact]]:
+    stage = values.count("deepspeed.zero_optimization.stage", least=0)
+    offload = values.get("deepspeed.zero_optimization.offload_param.device")
+    facts["zero_stage"] = stage or Fact(0, 1)
+    if offload is not None and offload.value != "none":
+        why = "moves the weights to the host: not modelled"
+        return DEEPSPEED_ENGINE, [Fact(f"deepspeed offload_param ({why})", offload.line)]
+    return DEEPSPEED_ENGINE, []
+
+
+def _beside(stated: Fact, facts: dict[str, Fact], path: Path) -> tuple[str, list[Fact]]:
+    """DeepSpeed's JSON where the file names it: beside it, or below one of the folders above."""
+    named = Path(str(stated.value))
+    if named.is_absolute() or ".." in named.parts:
+        return DEEPSPEED_ENGINE, [_unfound(stated)]
+    for folder in path.absolute().parents[:6]:
+        if (folder / named).is_file():
+            inner = deepspeed.read(text_of(folder / named), str(named))
+            facts["zero_stage"] = Fact(inner.facts["zero_stage"].value, stated.line)
+            if "optimizer_offload" in inner.facts:
+                facts["optimizer_offload"] = inner.facts["optimizer_offload"]
+            return DEEPSPEED_ENGINE, list(inner.unread)
+    return DEEPSPEED_ENGINE, [_unfound(stated)]
+
+
+def _unfound(stated: Fact) -> Fact:
+    why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
+    return Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
+
+
+def _axes(values: Values, facts: dict[str, Fact]) -> None:
+    """Adds the degrees of `parallelism_config`, or of axolotl's own keys; the others are 1."""
+    one = Fact(1, 1)
+    for axis in ("pipeline_parallel", "virtual_stages", "expert_parallel"):
+        facts[axis] = one
+    for name, axis in _AXES.items():
+        stated = values.count(f"parallelism_config.{name}", name)
+        if stated is not None:
+            facts[axis] = stated
+    replicas = values.count("parallelism_config.dp_replicate_size", "dp_replicate_size")
+    if replicas is not None and replicas.value > 1:
+        facts["shard_replicas"] = replicas
+
+
+REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
+               "it includes files of other folders; check the Megatron arguments that it prints"),
+    "Primus's model": ((r"includes:", r"[ \t]*- primus_"),
+                       "it includes files of other folders; check the arguments that it prints"),
+    "OLMo-core": ((r"(from|import) olmo_core\b",),
+                  "a Python program; check its model by an inline plan"),
+    "NeMo 2 or Megatron-Bridge recipe in Python": (
+        (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
+        "a Python program; check the overrides that it is run with, or its dumped YAML"),
+    "verl": ((r"[ \t]*_target_:[ \t]*verl\.",),
+             "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
+    "ms-swift's reinforcement learning": (
+        (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
+    "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
+                  "its components are Python objects; check a plan of the same layout"),
+}  # fmt: skip
+"""Formats that are known and not read: how the lines that mark one begin, and what to do instead.
+
+Each pattern is looked for at the beginnings of lines and stays within its line, so that a search
+costs the length of the text.
+"""
+
+
+def claims_refused(name: str, text: str) -> bool:
+    """Whether a file is of a format that is known and not read."""
+    return name.endswith((".py", ".yaml", ".yml", ".json")) and _refused(text) is not None
+
+
+def _refused(text: str) -> str | None:
+    found = (
+        title
+        for title, (marks, _) in REFUSED.items()
+        if all(re.search(f"^{mark}", text, re.M) for mark in marks)
+    )
+    return next(found, None)
+
+
+def refuse(text: str, path: str) -> Reading:
+    """Raises `UnreadableConfig` that names the format and the way on."""
+    title = _refused(text) or "format"
+    raise UnreadableConfig(f"{title}: not read ({REFUSED[title][1]})")
+
+
+READERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], Reading]]] = {
+    trainer.name: (partial(claims, trainer), partial(read, trainer)) for trainer in TRAINERS
+}

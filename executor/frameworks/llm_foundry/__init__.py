@@ -1,0 +1,1 @@
+"""llm-foundry's YAML, in."""

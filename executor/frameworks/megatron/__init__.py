@@ -1,0 +1,1 @@
+"""Megatron-LM: launch scripts out and in, and the settings that its kin share."""

@@ -1,0 +1,338 @@
+"""Megatron-LM arguments: a launch script out, and launch scripts as people write them in.
+
+    ours                       theirs
+    data_parallel              what is left of --nproc-per-node x --nnodes
+    tensor_parallel            --tensor-model-parallel-size
+    virtual_stages, stages     --num-virtual-stages-per-pipeline-rank, or uneven stages as
+                               --pipeline-model-parallel-layout "Et*3|t*4|t*3L"
+    zero_stage 1               --use-distributed-optimizer
+    zero_stage 2, 3            --use-megatron-fsdp --data-parallel-sharding-strategy
+                               optim_grads[_params]
+    recompute                  --recompute-granularity, -method, -num-layers, -modules
+    gradients of 16 bit        --grad-reduce-in-bf16 (the engine megatron-bridge; else megatron)
+
+The rest is in `settings` and `model`. Reading takes what the command line would
+be after the script's own variables (`shell`), and `#SBATCH` lines for the number of GPUs.
+
+Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py`, `examples/`.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
+from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
+from meshplan.executor.frameworks.megatron.model import (
+    model_config_of,
+    model_settings,
+    model_unread,
+)
+from meshplan.executor.frameworks.megatron.settings import (
+    COUNTS,
+    OLDER,
+    deepspeed_facts,
+    dispatch_unsaid,
+    layout_facts,
+    layout_settings,
+    narrow_gradients,
+    training_facts,
+    training_settings,
+)
+from meshplan.executor.frameworks.shell.launches import launches
+from meshplan.executor.frameworks.shell.script import read_script
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import (
+    Exported,
+    Fact,
+    IllegalConfig,
+    NothingToRead,
+    Reading,
+    UnreadableConfig,
+)
+
+FILE = "train.sh"
+_RENAMED = {
+    "fp8": "fp8_format",
+    "fp4": "fp4_format",
+    "virtual_pipeline": "num_virtual_stages_per_pipeline_rank",
+    "cpu_offloading": "",  # follows from the number of layers
+    "add_bias_linear": "",  # Megatron's default; its absence is --disable-bias-linear
+}
+_LAUNCHERS = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))  # torchrun's, DeepSpeed's
+_LAUNCHING = frozenset(
+    (
+        *("nproc_per_node", "nnodes", "num_gpus", "num_nodes", "node_rank", "master_addr", ""),
+        *("master_port", "rdzv_id", "rdzv_backend", "rdzv_endpoint", "max_restarts", "hostfile"),
+        *("tee", "redirects", "log_dir", "standalone", "local_addr", "no_python", "module"),
+    )
+)
+_PROGRAM = re.compile(r"\.py$")
+_OTHER_PROGRAMS = re.compile(
+    r"bert|t5|_ict|retro|vision|vit_|vlm|mamba|hybrid|multimodal|inpaint|dino|biencoder|ernie|"
+    r"generat|infer|server|eval|convert|checkpoint|quantiz|prune|export|preprocess|_rl|distill|"
+    r"main\.py$|orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
+    re.I,
+)
+_TEST_CASE = re.compile(r"^MODEL_ARGS:\s*$", re.M)
+MAX_CASES = 64  # launches of one script
+_MARKS = frozenset(
+    (*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer")
+)
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like a script with Megatron's arguments."""
+    flags = "--tensor-model-parallel-size" in text or (
+        "--num-layers" in text and "--micro-batch-size" in text
+    )
+    return flags and not name.endswith(".py")  # a program that takes the flags is no config
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as a bash script that launches `pretrain_gpt.py` with mock data."""
+    answer = answer_of(plan, gpus_per_node)
+    model, no_model = model_settings(answer)
+    layout, no_layout = layout_settings(answer)
+    training, no_training = training_settings(answer.training)
+    if training.get("bf16") and narrow_gradients(plan.engine):
+        training["grad_reduce_in_bf16"] = True
+    if not answer.model.bias:
+        model["disable_bias_linear"] = True
+    script = _script(answer, plan.model.name, model, layout | training)
+    return Exported(
+        framework="megatron",
+        files={FILE: script},
+        launch=f"bash {FILE}",
+        cannot_say=(*no_layout, *no_training, *no_model, *dispatch_unsaid(plan.engine, answer)),
+    )
+
+
+def _script(
+    answer: Answer, name: str, model: Mapping[str, object], run: Mapping[str, object]
+) -> str:
+    """The whole script: world, three arrays of arguments, one command."""
+    overlap = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    if "use_distributed_optimizer" in run:
+        run = {**run, **overlap}
+    if "use_megatron_fsdp" in run:
+        run = {**run, "no_gradient_accumulation_fusion": True, "ckpt_format": "fsdp_dtensor"}
+    data = {"mock_data": True, "tokenizer_type": "NullTokenizer"}
+    steps = {"train_iters": 20, "lr": 1e-5, "log_interval": 1, "log_throughput": True}
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {_comment(name)}: {answer.layout.label} on {answer.layout.world_size} GPUs.",
+        "set -euo pipefail",
+        "unset CUDA_DEVICE_MAX_CONNECTIONS"  # Megatron-FSDP refuses 1, the others want it
+        if "use_megatron_fsdp" in run
+        else "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+        f"GPUS_PER_NODE={answer.gpus_per_node}",
+        f"NUM_NODES={answer.nodes}",
+        *_array("MODEL_ARGS", model),
+        *_array("RUN_ARGS", run),
+        *_array("DATA_ARGS", {**data, **steps}),
+        "torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NUM_NODES \\",
+        "    --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} \\",
+        "    --master-port ${MASTER_PORT:-29500} pretrain_gpt.py \\",
+        '    "${MODEL_ARGS[@]}" "${RUN_ARGS[@]}" "${DATA_ARGS[@]}" "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _array(name: str, settings: Mapping[str, object]) -> list[str]:
+    flags = []
+    for key, value in settings.items():
+        flag = _RENAMED.get(key, key).replace("_", "-")
+        if not flag:
+            continue
+        if value is True:
+            flags.append(f"    --{flag}")
+        elif isinstance(value, list):
+            flags.append(f"    --{flag} {shlex.join(value)}")
+        else:
+            flags.append(f"    --{flag} {shlex.quote(str(value))}")
+    return [f"{name}=(", *flags, ")"]
+
+
+def _comment(text: str) -> str:
+    """`text` as a comment holds it: a newline would end the comment."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def read(text: str, path: str) -> Reading:
+    """The arguments of the launch script `text`, each different launch a case of its own.
+
+    Raises `UnreadableConfig` and `IllegalConfig`.
+    """
+    if _TEST_CASE.search(text):
+        return _reading(_test_case(text), path, text, ())
+    script = read_script(text)
+    commands = launches(script, lambda word: word.lstrip("-").replace("-", "_") in _MARKS)
+    if not any(set(arguments(words)) & _MARKS for words in commands):
+        raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
+    cases = [_command(words) for words in commands]
+    notes = tuple(script.notes)
+    if len(cases) > MAX_CASES:
+        notes += (f"{len(cases)} launches: the first {MAX_CASES} are judged",)
+    first, *others = (_reading(case, path, text, notes) for case in cases[:MAX_CASES])
+    return replace(first, others=tuple(others))
+
+
+def _test_case(text: str) -> "_Command":
+    """Megatron's own test cases: a YAML mapping of flags to values below MODEL_ARGS."""
+    found = read_yaml(text)
+    flags = {}
+    for name, fact in found.items():
+        section, _, flag = name.partition(".")
+        if section == "MODEL_ARGS" and flag.startswith("--") and fact.value is not False:
+            name = flag[2:].replace("-", "_")
+            value = fact.value if isinstance(fact.value, list | bool) else str(fact.value)
+            if name == "recompute_modules" and isinstance(value, str):
+                value = value.strip("[]").replace(",", " ").split()
+            flags[name] = Fact(value, fact.line)
+    return _Command("", {}, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """The arguments of the launcher (torchrun, srun, deepspeed) and those of the program."""
+
+    name: str
+    launcher: dict[str, Fact]
+    program: dict[str, Fact]
+
+
+def _command(words: list[Fact]) -> _Command:
+    """The program's arguments begin after the first word that is a Python file or a module."""
+    starts = [at for at, word in enumerate(words) if _PROGRAM.search(str(word.value))]
+    modules = [at + 1 for at, word in enumerate(words[:-1]) if word.value == "-m"]
+    at = min(starts or modules, default=-1)
+    found = arguments(words[at + 1 :])
+    if not set(found) & _MARKS:  # a wrapper's own file came first
+        at, found = -1, arguments(words)
+    if at < 0:
+        return _Command("", found, found)
+    return _Command(str(words[at].value), arguments(words[: at + 1]), found)
+
+
+def _check_program(name: str) -> None:
+    """Refuse a program that takes the same arguments and does not train a GPT."""
+    if other := _OTHER_PROGRAMS.search(name.rpartition("/")[2] or name):
+        raise NothingToRead(f"{shown(name)} does not train a GPT ({other[0]}): not modelled")
+
+
+class _Arguments(Values):
+    """A script's arguments: a flag without a value is true, whatever stands behind it."""
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if fact is not None and "$" in str(fact.value):
+            name = next(name for name in names if name in self.found).replace("_", "-")
+            raise UnreadableConfig(
+                f"--{name} is {shown(fact.value)}, which the script does not set; give it a "
+                "default such as ${TP:-8}",
+                fact.line,
+            )
+        return fact
+
+    def flag(self, *names: str) -> Fact | None:
+        fact = Values.get(self, *names)
+        if fact is None:
+            return None
+        return Fact(str(fact.value).lower() not in ("false", "0"), fact.line)
+
+
+def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) -> Reading:
+    _check_program(command.name)
+    values = _Arguments(command.program)
+    config = model_config_of(values)
+    facts, placement, recompute, more = layout_facts(values)
+    facts |= training_facts(values)
+    facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
+    put(facts, gpus=_gpus(_Arguments(command.launcher), text))
+    unread = deepspeed_facts(values, facts)
+    if "global_batch_size" not in facts:  # then micro-batch x data_parallel
+        put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
+    if "zero_stage" not in facts:
+        put(facts, zero_stage=Fact(0, 1))
+    engine = "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
+    not_understood, noted = judged(_own(values), MEGATRON, "--{}")
+    return Reading(
+        framework="megatron",
+        engine="megatron-deepspeed" if values.on("deepspeed") else engine,
+        path=path,
+        facts=facts,
+        placement=placement,
+        recompute=recompute,
+        model_config=config,
+        expert_tensor_follows=True,
+        ignored=values.ignored(),
+        notes=(*notes, *more, *noted, *values.suspects(_MARKS)),
+        unread=(*unread, *model_unread(values), *not_understood),
+    )
+
+
+def _own(values: Values) -> list[tuple[str, Fact]]:
+    """The flags that nobody read, without those of a launcher that has no program word."""
+    return [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
+
+
+def arguments(words: list[Fact]) -> dict[str, Fact]:
+    """`--flag value` pairs by name with underscores; several values become a list, none is true."""
+    found: dict[str, Fact] = {}
+    name, collected, line = "", [], 0
+    for word in [*words, Fact("--", 0)]:
+        text = str(word.value)
+        if not text.startswith("--"):
+            collected.append(text)
+            continue
+        if name:
+            _store(found, name, collected, line)
+        flag, _, value = text[2:].partition("=")
+        name, line = flag.strip().replace("-", "_"), word.line
+        collected = [value] if value else []
+    return found
+
+
+def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:
+    kept = [text.strip("\"'") for text in texts if text != "\\"]
+    if name == "recompute_modules":
+        found[name] = Fact(kept, line)
+    else:
+        found[name] = Fact(kept[0] if kept else True, line)
+
+
+def _gpus(launcher: Values, text: str) -> Fact | None:
+    """GPUs of the launch: the launcher's arguments, else Slurm's headers."""
+    for each_name, nodes_name in _LAUNCHERS:
+        each, nodes = launcher.found.get(each_name), launcher.found.get(nodes_name)
+        stated = [fact for fact in (each, nodes) if fact is not None]
+        if each is not None and all(str(fact.value).isdecimal() for fact in stated):
+            count = launcher.count(each_name)
+            others = launcher.count(nodes_name) if nodes else None
+            if count is not None:
+                return Fact(count.value * (others.value if others else 1), count.line)
+    return _slurm_gpus(text)
+
+
+def _slurm_gpus(text: str) -> Fact | None:
+    """GPUs by `#SBATCH` lines: nodes x GPUs of each; None when either is not a plain number."""
+    header: dict[str, str] = {}
+    line = 1
+    for match in re.finditer(r"^#SBATCH\s+(?:--([a-z-]+)|-([NG]))(?:[= ]\s*)?(\S+)", text, re.M):
+        name = match[1] or {"N": "nodes", "G": "gpus"}[match[2]]
+        header.setdefault(name, match[3].strip("\"'"))
+        line = line if line > 1 else text.count("\n", 0, match.start()) + 1
+    each = re.search(
+        r"(?:^|:)([0-9]{1,6})(?:\(|,|$)", header.get("gpus-per-node") or header.get("gres", "")
+    )
+    nodes = re.fullmatch(r"[0-9]{1,6}", header.get("nodes", "1"))
+    if each is None or nodes is None:
+        return None
+    gpus = int(each[1]) * int(nodes[0])
+    if not gpus:
+        raise IllegalConfig("#SBATCH asks for 0 GPUs; it must be at least 1", line)
+    return Fact(gpus, line)

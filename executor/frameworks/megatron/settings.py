@@ -1,0 +1,397 @@
+"""The layout in Megatron's names, which Megatron-LM (flags) and Megatron-Bridge (fields) share.
+
+A flag `--tensor-model-parallel-size` is here `tensor_model_parallel_size`, as the dataclasses have
+it. The data-parallel degree is not a setting: it is what is left of the world.
+
+Sources: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, distributed and
+validate_args), `megatron/core/transformer/transformer_config.py` (recompute, fp8, pipeline layout),
+`megatron/core/transformer/pipeline_parallel_layer_layout.py` (the layout string).
+"""
+
+import re
+
+from meshplan.costmodels.layout import Layout, RecomputeModule
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Optimizer, Precision, Training
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.export_notes import (
+    Answer,
+    modules_unsaid,
+    nearest_recompute,
+    training_unsaid,
+    uniform_recompute,
+    unless,
+)
+from meshplan.executor.frameworks.megatron.offload import offload_facts, offload_settings
+from meshplan.planner.case.limits import MAX_EXPRESSION
+from meshplan.planner.case.reading import (
+    CannotSay,
+    Fact,
+    IllegalConfig,
+    Placement,
+    Recompute,
+    UnreadableConfig,
+)
+from meshplan.planner.case.resolve import engine_named
+
+COUNTS = {
+    "tensor_parallel": "tensor_model_parallel_size",
+    "pipeline_parallel": "pipeline_model_parallel_size",
+    "context_parallel": "context_parallel_size",
+    "expert_parallel": "expert_model_parallel_size",
+    "expert_tensor_parallel": "expert_tensor_parallel_size",
+    "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+    "seq_len": "seq_length",
+}
+OLDER = {
+    "tensor_parallel": "model_parallel_size",  # Megatron-LM v1.0, v2.0
+    "expert_parallel": "moe_expert_parallel_size",  # Megatron-DeepSpeed
+    "micro_batch_size": "batch_size",  # Megatron-LM v1.0
+}
+"""Names that older releases and forks have for the same counts."""
+MODULES: dict[str, RecomputeModule] = {
+    "core_attn": "core_attention",
+    "layernorm": "norm",
+    "mlp": "mlp",
+    "moe_act": "moe_act",
+    "mla_up_proj": "mla_up_proj",
+    "moe": "moe",
+}
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+OPTIMIZERS: dict[str, Optimizer] = {
+    "adam": "adamw",
+    "sgd": "sgd",
+    "muon": "muon",
+    "dist_muon": "muon",
+}
+FP32_BYTES = 4.0
+PRECISIONS: dict[Precision, dict[str, object]] = {
+    "fp32": {},
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp8": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+
+
+def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
+    """Megatron's settings for the layout and the batch of `answer`, and what they leave out."""
+    la, training = answer.layout, answer.training
+    settings: dict[str, object] = {
+        "tensor_model_parallel_size": la.tensor_parallel,
+        "pipeline_model_parallel_size": la.pipeline_parallel,
+        "context_parallel_size": la.context_parallel,
+        "micro_batch_size": la.micro_batch_size,
+        "global_batch_size": training.global_batch_size,
+        "seq_length": training.seq_len,
+    }
+    if la.tensor_parallel > 1 and la.sequence_parallel:
+        settings["sequence_parallel"] = True
+    if answer.model.is_moe:
+        settings["expert_model_parallel_size"] = la.expert_parallel
+        settings["expert_tensor_parallel_size"] = la.expert_tensor_parallel
+    settings |= _stage_settings(la, answer.model)
+    sharding, unsaid = _sharding_settings(answer)
+    recompute, more = _recompute_settings(la)
+    offload, also = offload_settings(la, answer.model)
+    return settings | sharding | recompute | offload, [
+        *unsaid,
+        *more,
+        *also,
+        *_unsaid(la),
+        *training_unsaid(training),
+    ]
+
+
+def _unsaid(la: Layout) -> list[CannotSay]:
+    schedule = "interleaved_1f1b" if la.virtual_stages > 1 else "1f1b"
+    unsaid = unless(la, "Megatron runs 1F1B, interleaved when there are chunks", schedule=schedule)
+    if la.tensor_parallel == 1:
+        unsaid += unless(la, "it splits along the tensor group of one", sequence_parallel=False)
+    return unsaid
+
+
+def _stage_settings(la: Layout, model: Model) -> dict[str, object]:
+    counts = [stage.layers for stage in la.stages]
+    if len(set(counts)) == 1 and not model.mtp_layers:
+        return {"virtual_pipeline": la.virtual_stages} if la.virtual_stages > 1 else {}
+    if len(counts) == 1:
+        return {}
+    parts = ["t" * count for count in counts]
+    parts[0] = "E" + parts[0]
+    parts[-1] += "m" * model.mtp_layers + "L"
+    return {"pipeline_model_parallel_layout": "|".join(_short(part) for part in parts)}
+
+
+def _short(part: str) -> str:
+    return re.sub(r"(t{2,}|m{2,})", lambda run: f"{run[0][0]}*{len(run[0])}", part)
+
+
+def _sharding_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
+    la = answer.layout
+    if la.zero_stage == 0:
+        return {}, unless(la, "nothing is sharded at zero_stage 0", shard_group=0)
+    settings: dict[str, object] = {"use_distributed_optimizer": True}
+    if la.zero_stage > 1:
+        name = next(name for name, stage in SHARDING.items() if stage == la.zero_stage)
+        settings |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": name}
+    if la.shard_group:
+        copies, rest = divmod(answer.sharding_ranks, la.shard_group)
+        if rest or copies == 1:
+            why = "a group that leaves several whole copies is what Megatron can say"
+            return settings, [CannotSay("layout.shard_group", la.shard_group, why)]
+        settings["num_distributed_optimizer_instances"] = copies
+    return settings, []
+
+
+def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]:
+    rule, unsaid = nearest_recompute(la.stages), []
+    if uniform_recompute(la.stages) is None:
+        written = rule.mode if rule.first is None else f"the first {rule.first} of each stage"
+        why = f"one rule holds for all stages: {written} is written, which keeps no more on any"
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))
+        unsaid += modules_unsaid(la, why) if rule.mode == "full" else []
+    if rule.mode == "none":
+        return {}, unsaid
+    if rule.mode == "selective":
+        theirs = {ours: name for name, ours in MODULES.items()}
+        modules = [theirs[module] for module in la.selective_modules]
+        return {"recompute_granularity": "selective", "recompute_modules": modules}, unsaid
+    method, count = ("uniform", 1) if rule.first is None else ("block", rule.first)
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": method,
+        "recompute_num_layers": count,
+    }, unsaid
+
+
+def layout_facts(
+    values: Values, *, offload_fraction: float = 1.0
+) -> tuple[dict[str, Fact], Placement, Recompute, list[str]]:
+    """Our facts from Megatron's settings; notes for what a layout cannot hold.
+
+    offload_fraction  of the optimizer that `optimizer_cpu_offload` moves unless it is stated
+    """
+    facts: dict[str, Fact] = {}
+    counts = {
+        ours: values.count(name, *([OLDER[ours]] if ours in OLDER else []))
+        for ours, name in COUNTS.items()
+    }
+    put(facts, **counts)
+    sequence = values.flag("sequence_parallel")
+    if sequence and facts.get("tensor_parallel", Fact(1, 1)).value == 1:
+        sequence = Fact(False, sequence.line)  # validate_args switches it off
+    put(facts, sequence_parallel=sequence)
+    offloads = offload_facts(values, facts, offload_fraction)
+    _sharding_facts(values, facts)
+    placement = _placement(values, facts)
+    chunks = facts.get("virtual_stages")
+    interleaved = (chunks.value > 1) if chunks else placement.layers_per_stage is not None
+    if not interleaved and placement.layers_per_stage is None:
+        put(facts, schedule=Fact("1f1b", placement.line))
+    elif chunks:
+        put(facts, schedule=Fact("interleaved_1f1b", chunks.line))
+    recompute, notes = _recompute(values, facts)
+    return facts, placement, recompute, [*notes, *offloads]
+
+
+def _sharding_facts(values: Values, facts: dict[str, Fact]) -> None:
+    fsdp = values.flag("use_megatron_fsdp", "use_custom_fsdp")
+    distributed, torch_fsdp = (
+        values.flag(name) for name in ("use_distributed_optimizer", "use_torch_fsdp2")
+    )
+    if torch_fsdp and torch_fsdp.value:
+        reshards = values.flag("torch_fsdp2_reshard_after_forward") or torch_fsdp
+        keeps = values.on("torch_fsdp2_no_reshard_after_forward")
+        stage = 3 if reshards.value and not keeps else 2
+        put(facts, zero_stage=Fact(stage, torch_fsdp.line))
+    elif fsdp and fsdp.value:
+        strategy = values.word(SHARDING, "data_parallel_sharding_strategy")
+        put(facts, zero_stage=strategy or Fact(3, fsdp.line))
+    elif distributed:
+        put(facts, zero_stage=Fact(int(distributed.value), distributed.line))
+    put(facts, shard_replicas=values.count("num_distributed_optimizer_instances"))
+
+
+def _placement(values: Values, facts: dict[str, Fact]) -> Placement:
+    layout = values.get("pipeline_model_parallel_layout")
+    if layout is not None:
+        return _layout_placement(layout, facts)
+    per_stage = values.count("num_layers_per_virtual_pipeline_stage")
+    first = values.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
+    last = values.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
+    chunks = values.count(
+        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"
+    )
+    put(facts, virtual_stages=chunks)
+    pipeline = facts.get("pipeline_parallel", Fact(1, 1))
+    return Placement(
+        rule="ends",
+        first=first.value if first else None,
+        last=last.value if last else None,
+        embedding=int(values.on("account_for_embedding_in_pipeline_split")),
+        head=int(values.on("account_for_loss_in_pipeline_split")),
+        layers_per_stage=per_stage.value if per_stage else None,
+        line=(per_stage or first or last or pipeline).line,
+    )
+
+
+def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
+    """The stages of a layout string such as `Et*3|(tt|)*29,mL`, or of Bridge's list of lists."""
+    if isinstance(layout.value, list):
+        try:
+            counts = tuple(sum(str(x) in ("decoder", "t") for x in stage) for stage in layout.value)
+        except TypeError:
+            raise UnreadableConfig("pipeline layout must be a list of lists", layout.line) from None
+    else:
+        counts = tuple(part.count("t") for part in _unrolled(layout).split("|"))
+    pp = facts.get("pipeline_parallel", Fact(1, 1)).value
+    if len(counts) % pp:
+        raise IllegalConfig(
+            f"the pipeline layout has {len(counts)} stages, no multiple of pipeline_parallel {pp}",
+            layout.line,
+        )
+    put(facts, virtual_stages=Fact(len(counts) // pp, layout.line))
+    return Placement(rule="given", layers=counts, line=layout.line)
+
+
+def _unrolled(layout: Fact) -> str:
+    text = str(layout.value).replace(",", "")
+    if len(text) > MAX_EXPRESSION:
+        raise IllegalConfig(
+            f"the pipeline layout has {len(text)} characters; at most {MAX_EXPRESSION} are read: "
+            "write repeats as t*4",
+            layout.line,
+        )
+    for pattern in (r"\(([^()]+)\)\*(\d{1,4})", r"([A-Za-z|])\*(\d{1,4})"):
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+        if len(text) > 100_000:
+            raise IllegalConfig("the pipeline layout describes over 100,000 layers", layout.line)
+    if unknown := re.search(r"[^ELtm|]", text):
+        raise IllegalConfig(
+            f"the pipeline layout has {shown(unknown[0])}; it is made of E, t, m, L and |",
+            layout.line,
+        )
+    return text
+
+
+def _recompute(values: Values, facts: dict[str, Fact]) -> tuple[Recompute, list[str]]:
+    modes = {"full": "full", "selective": "selective"}
+    mode = values.word(modes, "recompute_granularity")
+    if values.on("recompute_activations"):
+        mode = Fact("selective", values.found["recompute_activations"].line)
+    methods = {"uniform": "uniform", "block": "block"}
+    method = values.word(methods, "recompute_method", "activations_checkpoint_method")
+    count = values.count(
+        *("recompute_num_layers", "activations_checkpoint_num_layers", "checkpoint_num_layers"),
+        least=0,
+    )
+    older = values.flag("checkpoint_activations")  # until Megatron-LM v2.5, and Megatron-DeepSpeed
+    if mode is None and older and older.value:
+        mode = Fact("full", older.line)
+    elif mode is None and (before := values.get("activations_checkpoint_method")) is not None:
+        mode = Fact("full", before.line)  # Megatron-LM v2.6 had no granularity: always full
+    named = values.get("recompute_modules")
+    if mode is None:
+        return Recompute(), []
+    if mode.value == "selective":
+        return Recompute("selective"), _modules(named, facts) if named else []
+    if method and method.value == "block":
+        return Recompute("full", first=count.value if count else 1), []
+    notes = []
+    if count and count.value > 1:
+        notes.append(f"line {count.line}: units of {count.value} recomputed layers, priced as of 1")
+    return Recompute("full"), notes
+
+
+def _modules(named: Fact, facts: dict[str, Fact]) -> list[str]:
+    words = named.value if isinstance(named.value, list) else str(named.value).split()
+    known = [MODULES[word] for word in map(str, words) if word in MODULES]
+    unknown = [str(word) for word in words if str(word) not in MODULES]
+    if not known:
+        raise IllegalConfig(
+            f"recompute_modules {shown(unknown)}; known are {', '.join(MODULES)}", named.line
+        )
+    put(facts, selective_modules=Fact(tuple(known), named.line))
+    return [f"line {named.line}: recompute of {shown(word)} is not priced" for word in unknown]
+
+
+def training_facts(values: Values) -> dict[str, Fact]:
+    """Precision and optimizer; absent ones are Megatron's defaults (fp32, Adam)."""
+    facts: dict[str, Fact] = {}
+    fp4, fp8 = values.get("fp4", "fp4_format"), values.get("fp8", "fp8_format")
+    recipe = values.get("fp8_recipe")
+    narrow = [name for name in ("bf16", "fp16") if values.on(name)]
+    older = [values.flag(name) for name in ("fp8_hybrid", "fp8_e4m3")]  # Megatron-LM v3
+    fp8 = fp8 or next((fact for fact in older if fact and fact.value), None)
+    if fp4 and not _off(fp4):
+        put(facts, precision=Fact("nvfp4", fp4.line))
+    elif fp8 and not _off(fp8):
+        kind = "mxfp8" if recipe and recipe.value == "mxfp8" else "fp8"
+        put(facts, precision=Fact(kind, fp8.line))
+    else:
+        for name in narrow:
+            put(facts, precision=Fact(name, values.found[name].line))
+    put(facts, optimizer=values.word(OPTIMIZERS, "optimizer"))
+    return facts
+
+
+def _off(fact: Fact) -> bool:
+    """`fp8: false` switches it off, as `null` does."""
+    return str(fact.value).lower() in ("false", "none", "0")
+
+
+ZERO_STAGES = {"0": 0, "1": 1, "2": 2, "3": 3}
+
+
+def deepspeed_facts(values: Values, facts: dict[str, Fact]) -> list[Fact]:
+    """Adds Megatron-DeepSpeed's ZeRO stage to `facts`; what of its configuration is not known.
+
+    Source: microsoft/Megatron-DeepSpeed@f4157bea `megatron/arguments.py` (zero_stage),
+    `megatron/training.py`: the JSON of --deepspeed_config decides, and must agree.
+    """
+    stage = values.word(ZERO_STAGES, "zero_stage")
+    config, switched = values.found.get("deepspeed_config"), values.flag("deepspeed")
+    values.asked.add("deepspeed_config")
+    if not switched or not switched.value:
+        return []
+    unread = []
+    if stage is not None:
+        put(facts, zero_stage=stage)
+    elif config is not None:
+        why = "the ZeRO stage is in that file; check it instead, or state --zero-stage"
+        unread.append(Fact(f"--deepspeed-config {shown(config.value)} ({why})", config.line))
+    experts = values.get("num_experts")
+    if experts is not None and str(experts.value) not in ("1", "0"):
+        why = "DeepSpeed's experts, in every --expert-interval-th layer, are not modelled"
+        unread.append(Fact(f"--num-experts ({why})", experts.line))
+    return unread
+
+
+def narrow_gradients(engine: str) -> bool:
+    """Whether the engine that a plan was priced for keeps gradients in 16 bit."""
+    return engine_named(engine).state.gradient_bytes < FP32_BYTES
+
+
+def dispatch_unsaid(engine: str, answer: Answer) -> list[CannotSay]:
+    """Experts that were priced with a dispatcher that Megatron does not bring along."""
+    dispatch = engine_named(engine).kernels.dispatch
+    if answer.layout.expert_parallel == 1 or dispatch == "all_to_all":
+        return []
+    why = (
+        "priced as DeepEP dispatches; alltoall is written, which needs nothing installed. "
+        "With DeepEP: --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+    )
+    return [CannotSay("dispatch", dispatch, why)]
+
+
+def training_settings(training: Training) -> tuple[dict[str, object], list[CannotSay]]:
+    """Precision and optimizer in Megatron's words."""
+    settings = dict(PRECISIONS[training.precision])
+    theirs = {ours: name for name, ours in reversed(OPTIMIZERS.items())}
+    if training.optimizer not in theirs:
+        why = f"Megatron has {', '.join(OPTIMIZERS)}"
+        return settings, [CannotSay("training.optimizer", training.optimizer, why)]
+    return settings | {"optimizer": theirs[training.optimizer]}, []

@@ -1,0 +1,1 @@
+"""Megatron-Bridge's overrides and NeMo's YAML."""

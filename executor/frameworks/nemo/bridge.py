@@ -1,0 +1,395 @@
+"""Megatron-Bridge overrides (and NeMo's YAML, which names the same things in other sections).
+
+    ours                 theirs
+    tensor_parallel      model.tensor_model_parallel_size
+    virtual_stages       model.virtual_pipeline_model_parallel_size
+    uneven stages        model.pipeline_model_parallel_layout "Et*3|t*4|t*3L"
+    zero_stage 1         ddp.use_distributed_optimizer (and the same under optimizer)
+    zero_stage 2, 3      ddp.use_megatron_fsdp, dist.use_megatron_fsdp,
+                         ddp.data_parallel_sharding_strategy
+    batch                train.micro_batch_size, train.global_batch_size
+    seq_len              dataset.seq_length, model.seq_length
+    precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...
+    lora                 peft.dim, peft.target_modules, of a recipe for PEFT
+    gradients of 16 bit  mixed_precision, built from its class: grad_reduce_in_fp32: false (the
+                         engines whose recipes do so; a recipe's name means 32 bit)
+
+A recipe states the model and every default; the overrides state the layout. Written as YAML (for
+`--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a
+script, and so is NeMo's `trainer.devices`, `trainer.num_nodes`, `trainer.strategy.*` and
+`exp_manager` YAML.
+
+Source: NVIDIA-NeMo/Megatron-Bridge@067f987d `src/megatron/bridge/training/config.py`,
+`training/mixed_precision.py`, `scripts/training/run_recipe.py`,
+`tutorials/recipes/llama/conf/llama32_1b_pretrain.yaml`.
+"""
+
+import re
+from collections.abc import Mapping
+
+import yaml
+
+from meshplan.costmodels.training import Precision
+from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
+from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.references import resolved
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
+from meshplan.executor.frameworks.keys.lists import NEMO, judged
+from meshplan.executor.frameworks.megatron.model import model_config_of, model_unread
+from meshplan.executor.frameworks.megatron.settings import (
+    COUNTS,
+    layout_facts,
+    layout_settings,
+    narrow_gradients,
+    training_facts,
+    training_settings,
+)
+from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.reading import CannotSay, Exported, Fact, Reading, UnreadableConfig
+
+RECIPES = {
+    "llama-3-8b": "llama3_8b",
+    "llama-3-70b": "llama3_70b",
+    "llama-3.1-8b": "llama31_8b",
+    "llama-3.1-70b": "llama31_70b",
+    "llama-3.1-405b": "llama31_405b",
+    "llama-3.2-1b": "llama32_1b",
+    "llama-3.2-3b": "llama32_3b",
+    "qwen3-8b": "qwen3_8b",
+    "qwen3-14b": "qwen3_14b",
+    "qwen3-32b": "qwen3_32b",
+    "qwen3-30b-a3b": "qwen3_30b_a3b",
+    "qwen3-235b-a22b": "qwen3_235b_a22b",
+    "deepseek-v2-lite": "deepseek_v2_lite",
+    "deepseek-v2": "deepseek_v2",
+    "deepseek-v3": "deepseek_v3",
+    "gpt-oss-20b": "gpt_oss_20b",
+    "gpt-oss-120b": "gpt_oss_120b",
+}
+MIXED: dict[str, Precision] = {
+    "bf16_mixed": "bf16",
+    "fp16_mixed": "fp16",
+    "bf16_with_fp8_current_scaling_mixed": "fp8",
+    "bf16_with_fp8_delayed_scaling_mixed": "fp8",
+    "bf16_with_fp8_subchannel_scaling_mixed": "fp8",
+    "bf16_with_mxfp8_mixed": "mxfp8",
+    "bf16_with_nvfp4_mixed": "nvfp4",
+    "bf16-mixed": "bf16",
+    "16-mixed": "fp16",
+    "fp16-mixed": "fp16",
+    "32": "fp32",
+    "bf16": "bf16",
+    "16": "fp16",
+}
+_CLASS = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
+_BFLOAT16 = {"_target_": "torch.bfloat16", "_call_": False}
+_OWN_FIELDS: dict[Precision, dict[str, object]] = {
+    "bf16": {},
+    "fp8": {
+        "fp8": "hybrid",
+        "fp8_recipe": "tensorwise",
+        "fp8_param_gather": True,
+        "first_last_layers_bf16": True,
+        "num_layers_at_start_in_bf16": 1,
+        "num_layers_at_end_in_bf16": 1,
+    },
+    "mxfp8": {
+        "fp8": "e4m3",
+        "fp8_recipe": "mxfp8",
+        "fp8_param_gather": True,
+        "reuse_grad_buf_for_mxfp8_param_ag": True,
+    },
+    "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param_gather": True},
+}
+"""What the recipe of each name sets, as the class takes it; with all of them in bf16."""
+_SECTIONS = {
+    "micro_batch_size": "train",
+    "global_batch_size": "train",
+    "seq_length": "dataset",
+    "use_distributed_optimizer": "ddp",
+    "use_megatron_fsdp": "ddp",
+    "data_parallel_sharding_strategy": "ddp",
+    "num_distributed_optimizer_instances": "ddp",
+    "optimizer": "optimizer",
+    "optimizer_cpu_offload": "optimizer",
+    "optimizer_offload_fraction": "optimizer",
+    "use_precision_aware_optimizer": "optimizer",
+}
+_ALSO = {
+    "seq_length": "model",
+    "use_distributed_optimizer": "optimizer",
+    "use_megatron_fsdp": "dist",
+}
+_OWN = ("bf16", "fp16", "fp8", "fp4", "fp8_recipe", "fp4_recipe")
+_ROOTS = (
+    "model",
+    "train",
+    "trainer",
+    "ddp",
+    "dist",
+    "dataset",
+    "mixed_precision",
+    "data",
+    "optimizer",
+    "recipe",
+    "cfg",
+)
+_DEGREES = frozenset(
+    (
+        *COUNTS.values(),
+        *("virtual_pipeline_model_parallel_size", "use_distributed_optimizer"),
+        *("recompute_granularity", "use_megatron_fsdp", "num_layers", "hidden_size"),
+    )
+)
+_JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
+_KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
+
+
+def claims(name: str, text: str) -> bool:
+    """Whether a file looks like Megatron-Bridge or NeMo overrides."""
+    if name.endswith(".py"):  # a recipe is a program
+        return False
+    return bool(re.search(r"\btensor_model_parallel_size\s*[:=]", text)) or (
+        bool(re.search(r"^(train|ddp):\s*$", text, re.M)) and "micro_batch_size:" in text
+    )
+
+
+def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
+    """`plan` as overrides of the recipe that builds its model."""
+    answer = answer_of(plan, gpus_per_node)
+    layout, unsaid = layout_settings(answer)
+    training, more = training_settings(answer.training)
+    flat = _flat({**layout, **training})
+    precision = answer.training.precision
+    if precision == "fp32":
+        more.append(CannotSay("training.precision", "fp32", "a recipe's mixed_precision is 16 bit"))
+    elif precision in _OWN_FIELDS and narrow_gradients(plan.engine):
+        flat["mixed_precision"] = _narrow(precision)
+    else:
+        flat["mixed_precision"] = next(name for name, ours in MIXED.items() if ours == precision)
+    recipe = RECIPES.get(plan.model.name)
+    if recipe is None:
+        why = "no recipe of this name; replace RECIPE in the command by one that builds it"
+        more.append(CannotSay("model", plan.model.name, why))
+    recipe_kind, data = "pretrain", "--mode pretrain --dataset mock"
+    if lora := answer.training.lora:
+        flat |= bridge_settings(lora)
+        unsaid = [each for each in unsaid if each.name != LORA]
+        recipe_kind, data = "peft", "--peft_scheme lora --dataset llm-finetune"
+    words = [f"{name}={_word(value)}" for name, value in flat.items()]
+    command = (
+        f"torchrun --nproc-per-node {answer.gpus_per_node} --nnodes {answer.nodes} "
+        f"scripts/training/run_recipe.py --recipe {recipe or 'RECIPE'}_{recipe_kind}_config "
+        f"{data} $(cat overrides.txt)"
+    )
+    return Exported(
+        framework="bridge",
+        files={"overrides.yaml": _yaml(flat), "overrides.txt": "\n".join(words) + "\n"},
+        launch=command,
+        cannot_say=(*unsaid, *more),
+    )
+
+
+def _narrow(precision: Precision) -> dict[str, object]:
+    """A `MixedPrecisionConfig` whose gradients have 16 bit, as Bridge builds it from a mapping."""
+    dtypes = {name: dict(_BFLOAT16) for name in ("params_dtype", "pipeline_dtype")}
+    own = {"_target_": _CLASS, "bf16": True, **dtypes, **_OWN_FIELDS[precision]}
+    return {**own, "grad_reduce_in_fp32": False}
+
+
+def _flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings under their sections; precision goes by `mixed_precision` instead."""
+    flat: dict[str, object] = {}
+    for name, value in settings.items():
+        if name in _OWN:
+            continue
+        field = "virtual_pipeline_model_parallel_size" if name == "virtual_pipeline" else name
+        flat[f"{_SECTIONS.get(name, 'model')}.{field}"] = value
+        if name in _ALSO:
+            flat[f"{_ALSO[name]}.{field}"] = value
+    if settings.get("sequence_parallel") is None:
+        flat["model.sequence_parallel"] = False
+    return flat
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(map(str, value)) + "]"
+    if isinstance(value, dict):  # without a space: the shell splits words there
+        return "{" + ",".join(f"{key}:{_word(each)}" for key, each in value.items()) + "}"
+    return f"'{value}'" if re.search(r"[^\w.-]", str(value)) else str(value)
+
+
+def _yaml(flat: Mapping[str, object]) -> str:
+    nested: dict[str, object] = {}
+    for name, value in flat.items():
+        section, _, field = name.rpartition(".")
+        if not section:
+            nested[field] = value
+            continue
+        inner = nested.setdefault(section, {})
+        assert isinstance(inner, dict)
+        inner[field] = value
+    return yaml.safe_dump(nested, sort_keys=False)
+
+
+def read(text: str, path: str) -> Reading:
+    """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
+    found = _words(text) if _is_words(text) else resolved(read_yaml(text), text)
+    nemo = is_nemo(found)
+    check_trains(found)
+    plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
+    unread += _left_open(plain) + ([] if nemo else _elsewhere(found))
+    values = _Entries({name: fact for name, fact in plain.items() if fact.value != -1})
+    facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
+    facts |= training_facts(values)
+    if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
+        put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
+    lora, more = (None, []) if nemo else of_bridge(found)
+    unread += more
+    put(facts, gpus=_gpus(values), lora=lora)
+    config = model_config_of(values)
+    if nemo and "zero_stage" not in facts and "optimizer" in facts:
+        put(facts, zero_stage=Fact(0, facts["optimizer"].line))
+    wide = values.flag("grad_reduce_in_fp32")
+    precision = facts.get("precision", Fact("bf16", 1)).value
+    implied = set() if nemo else _implied(found, precision)
+    settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
+    not_understood, noted = judged(settings, NEMO, "{}")
+    if not facts.keys() - {"schedule"}:
+        raise UnreadableConfig("no layout found, such as model.tensor_model_parallel_size")
+    return Reading(
+        framework="bridge",
+        engine="megatron-bridge" if wide and not wide.value else "megatron",
+        path=path,
+        facts=facts,
+        placement=placement,
+        recompute=recompute,
+        model_config=config,
+        expert_tensor_follows=True,
+        ignored=values.ignored(),
+        notes=(*notes, *noted, *values.suspects(COUNTS.values())),
+        unread=(*unread, *model_unread(values), *not_understood),
+    )
+
+
+def _implied(found: Mapping[str, Fact], precision: Precision) -> set[str]:
+    """Fields of a `mixed_precision` written out that its named recipe sets to the same value."""
+    own = _OWN_FIELDS.get(precision, {})
+    entries = {name: found.get(f"mixed_precision.{name}") for name in own}
+    return {name for name, fact in entries.items() if fact and fact.value == own[name]}
+
+
+def _left_open(plain: Mapping[str, Fact]) -> list[Fact]:
+    """Degrees of -1: the launch decides them (of the GPUs, that is a fact that is missing)."""
+    why = "left to the launch"
+    return [
+        Fact(f"{name} -1 ({why})", fact.line)
+        for name, fact in plain.items()
+        if fact.value == -1 and name in _DEGREES
+    ]
+
+
+def _elsewhere(found: Mapping[str, Fact]) -> list[Fact]:
+    """Degrees and sharding in sections that are not known, such as FlagScale's `system`."""
+    why = "in a section that is not known"
+    return [
+        Fact(f"{name} ({why})", fact.line)
+        for name, fact in found.items()
+        if name.rpartition(".")[2] in _DEGREES
+        and "." in name
+        and name.partition(".")[0] not in _ROOTS
+        and fact.value is not None
+    ]
+
+
+def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact]]:
+    """The entries right below the sections that set the model and its layout, if nobody read
+    them; a section of its own counts as one entry.
+    """
+    unasked = {name for name, _ in values.unasked()}
+    settings = []
+    sections = {name.rpartition(".")[0]: fact.line for name, fact in reversed(list(found.items()))}
+    below = {name: Fact(True, line) for name, line in sections.items() if name not in found}
+    for name, fact in (below | dict(found)).items():
+        section, _, last = name.rpartition(".")
+        holds = (
+            any(other.startswith(name + ".") for other in found) if fact.value is None else False
+        )
+        holds = holds or name in below
+        if section in _JUDGED and last not in values.asked and (last in unasked or holds):
+            settings.append((last, Fact(True, fact.line) if holds else fact))
+    return settings
+
+
+class _Entries(Values):
+    """Entries of a YAML file; one that leaves its value to another file is named."""
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if fact is not None and isinstance(fact.value, str) and "${" in fact.value:
+            name = next(name for name in names if name in self.found)
+            raise UnreadableConfig(
+                f"{name} is {shown(fact.value)}, which the file does not set", fact.line
+            )
+        return fact
+
+
+def _is_words(text: str) -> bool:
+    return bool(re.search(r"(^|\s)\+{0,2}(\w+\.)+\w+=", text)) and not re.search(
+        r"^\w+:", text, re.M
+    )
+
+
+def _words(text: str) -> dict[str, Fact]:
+    """Every KEY=VALUE word of a list of overrides or of a script, the last of a name winning."""
+    found: dict[str, Fact] = {}
+    for at, line in enumerate(text.splitlines(), start=1):
+        for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
+            match = _KEY.match(word.strip("\\"))
+            if match is None or line.lstrip().startswith("#"):
+                continue
+            if match[2].startswith("{"):
+                found |= _mapping(match[1], match[2], at)
+            elif "." in match[1] or match[1] == "mixed_precision":
+                name = match[1].removeprefix("training.")  # NeMo-Framework-Launcher's command line
+                found[name] = Fact(_value(match[2]), at)
+    return found
+
+
+def _mapping(name: str, text: str, line: int) -> dict[str, Fact]:
+    """The entries of Hydra's `{a:b,c:{d:e}}` under `name`."""
+    spaced = re.sub(r":(?=\S)", ": ", text)
+    inner = read_yaml(f"{name}: {spaced}\n")
+    return {key: Fact(fact.value, line) for key, fact in inner.items()}
+
+
+def _value(text: str) -> object:
+    text = text.strip("'\"")
+    if text in ("null", "None"):
+        return None
+    if text.startswith("[") and text.endswith("]"):
+        return [part.strip(" '\"") for part in text[1:-1].split(",") if part.strip()]
+    return text
+
+
+def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Facts by their last name; of the same name in several sections, the deepest under `model`."""
+    plain: dict[str, Fact] = {}
+    for name, fact in found.items():
+        root, _, _ = name.partition(".")
+        last = name.rpartition(".")[2]
+        known = root in _ROOTS or "." not in name
+        if known and fact.value is not None and (last not in plain or root == "model"):
+            plain[last] = fact
+    return plain
+
+
+def _gpus(values: Values) -> Fact | None:
+    each = values.count("devices", "num_gpus_per_node")
+    nodes = values.count("num_nodes")
+    return Fact(each.value * (nodes.value if nodes else 1), each.line) if each else None

@@ -1,0 +1,1 @@
+"""GPT-NeoX's YAML, in."""

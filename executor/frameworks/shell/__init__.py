@@ -1,0 +1,1 @@
+"""Launch scripts, followed as bash follows them; nothing is run."""

@@ -1,0 +1,387 @@
+"""What the words of a shell script become: variables, arrays, arithmetic, splitting at blanks.
+
+A value is text in parts, each with the line that wrote it. A part that is `unset` stands for
+something that the script does not say (an environment variable, an argument, the output of a
+command): it counts as empty in conditions, as in an empty environment, and stays visible (`$TP`)
+in the words of a command.
+
+Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion, 3.5.7 Word Splitting.
+Leaves out: globs, braces `{a,b}`, and commands in `$(...)` other than echo, expr, seq and basename.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass, field
+
+from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
+from meshplan.executor.frameworks.shell.text import change_of, computed
+from meshplan.executor.frameworks.shell.words import Piece, Word
+from meshplan.planner.case.reading import UnreadableConfig
+
+MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
+MAX_CHARS = 16 * MAX_TOKENS
+_OPENS = re.compile(r"\$\(\(|\$[({]|[)}]")
+MAX_DEPTH = 10  # of defaults inside defaults
+_NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|([0-9@*#?$!-]))")
+_BRACED = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#])(?:\[([^\]]*)\])?(.*)", re.S)
+_DEFAULT = re.compile(r"(:?[-=+?])(.*)", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Text with the line that wrote it; `unset` text stands for something unknown."""
+
+    text: str
+    line: int
+    unset: bool = False
+
+
+Text = tuple[Part, ...]
+
+
+@dataclass(slots=True)
+class Variables:
+    """Variables by name: one value, or the elements of an array. `arguments` are `$1`, `$2`, ...
+
+    guesses  line and name of each unknown value that decided a condition
+    """
+
+    values: dict[str, list[Text]] = field(default_factory=dict)
+    arrays: set[str] = field(default_factory=set)
+    arguments: list[Text] = field(default_factory=list)
+    guesses: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Atom:
+    """A part of a word: `splits` at blanks, or begins a word of its own (`part` None)."""
+
+    part: Part | None
+    splits: bool = False
+
+
+def plain(text: Text) -> str:
+    """As a condition takes it: what is not set is empty."""
+    return "".join(part.text for part in text if not part.unset)
+
+
+def shown_text(text: Text) -> str:
+    """As a message or a flag takes it: what is not set is named."""
+    return "".join(part.text for part in text)
+
+
+def is_unset(text: Text) -> bool:
+    """Whether any of it is unknown."""
+    return any(part.unset for part in text)
+
+
+def line_of(text: Text, otherwise: int) -> int:
+    """The line that wrote the start of it."""
+    return text[0].line if text else otherwise
+
+
+class Expander:
+    """Expands words by `variables`."""
+
+    def __init__(self, variables: Variables) -> None:
+        self.variables = variables
+        self.depth = 0
+
+    def fields(self, word: Word) -> list[Text]:
+        """The words that the shell makes of one: none, one or several."""
+        return _split(self._atoms(word))
+
+    def text(self, word: Word) -> Text:
+        """The word as one text, as an assignment takes it."""
+        return _joined(self._atoms(word))
+
+    def _atoms(self, word: Word) -> list[_Atom]:
+        atoms: list[_Atom] = []
+        for piece in word.pieces:
+            atoms += self._piece(piece)
+        if len(atoms) > MAX_TOKENS or sum(len(a.part.text) for a in atoms if a.part) > MAX_CHARS:
+            raise UnreadableConfig(f"a word expands to over {MAX_TOKENS} parts", word.line)
+        return atoms
+
+    def _piece(self, piece: Piece) -> list[_Atom]:
+        quoted = piece.quoting != "bare"
+        if piece.quoting == "single":
+            return [_Atom(Part(piece.text, piece.line))]
+        atoms: list[_Atom] = []
+        at = 0
+        while at < len(piece.text):
+            start = piece.text.find("$", at)
+            start = len(piece.text) if start < 0 else start
+            if start > at:
+                atoms.append(_Atom(Part(piece.text[at:start], piece.line)))
+            if start == len(piece.text):
+                break
+            found, at = self._dollar(piece.text, start, piece.line, quoted=quoted)
+            atoms += found
+        return atoms or ([_Atom(Part("", piece.line))] if quoted else [])
+
+    def _dollar(self, text: str, at: int, line: int, *, quoted: bool) -> tuple[list[_Atom], int]:
+        """What the `$` at `at` stands for, and where it ends."""
+        opener = text[at + 1 : at + 2]
+        if opener in ("(", "{"):
+            _check_depth(text, at, line)
+            end = _closing(text, at + 1)
+            inner = text[at + 2 : end - 1]
+            if text.startswith("$((", at) and inner.endswith(")"):
+                return self._arithmetic(inner[1:-1], line), end
+            if opener == "(":
+                return self._output(inner, line, quoted=quoted), end
+            return self._braced(inner, line, quoted=quoted), end
+        match = _NAME.match(text, at)
+        if match is None:
+            return [_Atom(Part("$", line))], at + 1
+        name = match[1] or match[2]
+        return self._value(name, match[0], line, quoted=quoted), match.end()
+
+    def items(self, name: str) -> list[Text] | None:
+        """The elements of a variable, the arguments for `@`; None when it is not set."""
+        if name in ("@", "*"):
+            return self.variables.arguments or None
+        if name.isdecimal():
+            index = int(name[:6])
+            known = 0 < index <= len(self.variables.arguments)
+            return [self.variables.arguments[index - 1]] if known else None
+        if name == "#":
+            return [(Part(str(len(self.variables.arguments)), 1),)]
+        return self.variables.values.get(name)
+
+    def _value(self, name: str, raw: str, line: int, *, quoted: bool) -> list[_Atom]:
+        items = self.items(name)
+        if items is None:
+            return _unknown(raw, line, quoted=quoted)
+        if name in ("@", "*"):
+            return _several(items, quoted=quoted and name == "@")
+        return _atoms(items[0] if items else (), quoted=quoted)
+
+    def _braced(self, inner: str, line: int, *, quoted: bool) -> list[_Atom]:
+        match = _BRACED.fullmatch(inner)
+        raw = "${" + inner + "}"
+        if match is None or self.depth > MAX_DEPTH:
+            return [_Atom(Part(raw, line, unset=True))]
+        mark, name, index, rest = match.groups()
+        if mark == "!" and not rest and index is None:
+            return self._indirect(name, raw, line, quoted=quoted)
+        items = self.items(name)
+        every = index in ("@", "*") or (index is None and name in ("@", "*"))
+        if index is not None and not every and items is not None:
+            items = self._element(items, index)
+        if mark == "#":
+            return [_Atom(Part(str(_length(items, every=every)), line))]
+        if mark or (default := _DEFAULT.fullmatch(rest)) is None:
+            if mark or items is None:
+                return _unknown(raw, line, quoted=quoted)
+            changed = self._changed(items, rest, every=every)
+            if changed is None:
+                return _unknown(raw, line, quoted=quoted)
+            if every:
+                return _several(changed, quoted=quoted)
+            return _atoms(changed[0] if changed else (), quoted=quoted)
+        return self._with_default(name, items, default, raw, line, quoted=quoted, every=every)
+
+    def _with_default(
+        self,
+        name: str,
+        items: list[Text] | None,
+        default: re.Match[str],
+        raw: str,
+        line: int,
+        *,
+        quoted: bool,
+        every: bool,
+    ) -> list[_Atom]:
+        sign, word = default[1], default[2]
+        nothing = items is None or (sign[0] == ":" and not any(map(plain, items)))
+        if sign[-1] == "+":
+            return [] if nothing else self._word(word, line, quoted=quoted)
+        if not nothing:
+            assert items is not None
+            if every:
+                return _several(items, quoted=quoted)
+            return _atoms(items[0] if items else (), quoted=quoted)
+        if sign[-1] == "?":
+            return [_Atom(Part(raw, line, unset=True))]
+        atoms = self._word(word, line, quoted=quoted)
+        if sign[-1] == "=":
+            self.variables.values[name] = [_joined(atoms)]
+        return atoms
+
+    def _word(self, text: str, line: int, *, quoted: bool) -> list[_Atom]:
+        """The word after `:-`, which may be quoted and may hold variables itself."""
+        from meshplan.executor.frameworks.shell.words import split_words
+
+        self.depth += 1
+        lines = [(0, line)]
+        body = text if quoted and '"' not in text else text.replace("\n", " ")
+        if quoted and '"' not in text:
+            atoms = self._piece(Piece(body, "double", line))
+        else:
+            atoms = []
+            for at, word in enumerate(split_words(body, lines)):
+                atoms += [_Atom(Part(" ", line), splits=not quoted)] if at else []
+                atoms += self._atoms(word)
+        self.depth -= 1
+        return atoms
+
+    def _indirect(self, name: str, raw: str, line: int, *, quoted: bool) -> list[_Atom]:
+        items = self.items(name)
+        target = plain(items[0]) if items else ""
+        known = self.items(target) if target else None
+        if not known:
+            return _unknown(raw, line, quoted=quoted)
+        return _atoms(known[0], quoted=quoted)
+
+    def _element(self, items: list[Text], index: str) -> list[Text] | None:
+        try:
+            at = self.number(index)
+        except NotArithmetic:
+            return None
+        return [items[at]] if -len(items) <= at < len(items) else None
+
+    def _changed(self, items: list[Text], rest: str, *, every: bool) -> list[Text] | None:
+        """`${X%.sh}` and the like; None for what is not read."""
+        if not rest:
+            return items
+        if every and (match := re.fullmatch(r":(\d+)(?::(\d+))?", rest)):
+            start = max(0, int(match[1]) - (items is self.variables.arguments))
+            return items[start : start + int(match[2]) if match[2] else None]
+        change = change_of(rest)
+        if change is None or "$" in rest:
+            return None
+        return [
+            text if is_unset(text) else (Part(change(plain(text)), line_of(text, 1)),)
+            for text in items
+        ]
+
+    def _arithmetic(self, expression: str, line: int) -> list[_Atom]:
+        try:
+            return [_Atom(Part(str(self.number(expression)), line))]
+        except NotArithmetic:
+            return [_Atom(Part(f"$(({expression}))", line, unset=True))]
+
+    def number(self, expression: str) -> int:
+        """The value of arithmetic; raises `NotArithmetic`, also for what is not set."""
+        atoms = self._piece(Piece(expression, "double", 1))
+        return evaluate(self._known(_joined(atoms)), self._number_of, self._assign)
+
+    def _known(self, text: Text) -> str:
+        if is_unset(text):
+            raise NotArithmetic(shown_text(text))
+        return plain(text)
+
+    def _number_of(self, name: str) -> int:
+        items = self.items(name)
+        self.depth += 1
+        if items is None or self.depth > MAX_DEPTH:
+            self.depth -= 1
+            raise NotArithmetic(f"{name} is not set")
+        value = evaluate(self._known(items[0]) if items else "", self._number_of, self._assign)
+        self.depth -= 1
+        return value
+
+    def _assign(self, name: str, value: int) -> None:
+        self.variables.values[name] = [(Part(str(value), 1),)]
+
+    def _output(self, command: str, line: int, *, quoted: bool) -> list[_Atom]:
+        """The output of the few commands that only compute; of all others it is unknown."""
+        unknown = [_Atom(Part(f"$({command})", line, unset=True))]
+        expanded = _joined(self._piece(Piece(command, "double", line)))
+        if is_unset(expanded) or re.search(r"[|;&<>`]", command) or self.depth > MAX_DEPTH:
+            return unknown
+        try:
+            words = shlex.split(plain(expanded))
+        except ValueError:
+            return unknown
+        said = computed(words)
+        if said is None:
+            return unknown
+        return [_Atom(Part(said, line), splits=not quoted)]
+
+
+def _length(items: list[Text] | None, *, every: bool) -> int:
+    if items is None:
+        return 0
+    return len(items) if every else len(plain(items[0]) if items else "")
+
+
+def _atoms(text: Text, *, quoted: bool) -> list[_Atom]:
+    return [_Atom(part, splits=not quoted) for part in text] or (
+        [_Atom(Part("", 1))] if quoted else []
+    )
+
+
+def _unknown(raw: str, line: int, *, quoted: bool) -> list[_Atom]:
+    """Something that is not set; between quotes it is an empty word, else no word at all."""
+    atoms = [_Atom(Part(raw, line, unset=True), splits=not quoted)]
+    return [*atoms, _Atom(Part("", line))] if quoted else atoms
+
+
+def _several(items: list[Text], *, quoted: bool) -> list[_Atom]:
+    """The elements of an array, each a word of its own."""
+    atoms: list[_Atom] = []
+    for at, text in enumerate(items):
+        atoms += [_Atom(None)] if at else []
+        atoms += _atoms(text, quoted=quoted)
+    return atoms
+
+
+def _joined(atoms: list[_Atom]) -> Text:
+    return tuple(atom.part or Part(" ", 1) for atom in atoms)
+
+
+def _split(atoms: list[_Atom]) -> list[Text]:
+    """Words out of parts: unquoted ones split at blanks, and vanish when they are empty."""
+    words: list[Text] = []
+    current: list[Part] | None = None
+    for atom in atoms:
+        part = atom.part
+        if part is None:
+            words += [tuple(current)] if current is not None else []
+            current = None
+        elif not atom.splits or part.unset:
+            current = current if current is not None else []
+            current.append(part)
+        else:
+            for text in re.split(r"([ \t\n]+)", part.text):
+                if text and not text.isspace():
+                    current = current if current is not None else []
+                    current.append(Part(text, part.line))
+                elif text and current is not None:
+                    words.append(tuple(current))
+                    current = None
+    return words + ([tuple(current)] if current is not None else [])
+
+
+def _check_depth(text: str, at: int, line: int) -> None:
+    """Refuse expansions inside each other beyond what any script has, before following them."""
+    depth = 0
+    for match in _OPENS.finditer(text, at):
+        depth += 1 if match[0][0] == "$" else -1
+        if depth <= 0:
+            return
+        if depth > MAX_DEPTH:
+            raise UnreadableConfig(f"more than {MAX_DEPTH} expansions inside each other", line)
+
+
+def _closing(text: str, at: int) -> int:
+    """Where what opens at `at` is closed (the lexer saw to it that it is)."""
+    closer = {"{": "}", "(": ")"}[text[at]]
+    depth, quote, start = 0, "", at
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char == "\\":
+            at += 1
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        else:
+            depth += (char == text[start]) - (char == closer)
+        if depth == 0:
+            return at
+    return len(text) + 1

@@ -1,0 +1,29 @@
+"""Which of a script's commands launch the training: those with the framework's flags."""
+
+from collections.abc import Callable
+
+from meshplan.executor.frameworks.shell.script import Script
+from meshplan.planner.case.reading import Fact
+
+
+def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
+    """The different commands with many `known` flags, in order; else all flags in the variables.
+
+    A script that only writes its command into a file never runs it as one.
+    """
+    most = max((_count(words, known) for words in script.commands), default=0)
+    found: dict[tuple[str, ...], list[Fact]] = {}
+    for words in script.commands:
+        if most and _count(words, known) * 2 > most:
+            found.setdefault(tuple(str(word.value) for word in words), words)
+    if found:
+        return list(found.values())
+    rest: list[Fact] = []
+    for values in script.variables.values():
+        said = [Fact(text, fact.line) for fact in values for text in str(fact.value).split()]
+        rest += said if any(known(str(word.value)) for word in said) else []
+    return [rest] if rest else []
+
+
+def _count(words: list[Fact], known: Callable[[str], bool]) -> int:
+    return len({str(word.value) for word in words if known(str(word.value))})

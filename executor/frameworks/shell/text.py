@@ -1,0 +1,67 @@
+"""Pure functions of text in the shell: `${X%.sh}` and its like, and commands that only compute.
+
+Source: GNU Bash manual 5.2, 3.5.3 Shell Parameter Expansion; POSIX.1-2017 `expr`, `basename`.
+"""
+
+import fnmatch
+import re
+from collections.abc import Callable
+
+from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
+
+MAX_NUMBERS = 20_000  # of one `seq`
+
+
+def computed(words: list[str]) -> str | None:
+    """What echo, expr, seq or basename prints; None for every other command."""
+    if not words:
+        return ""
+    name, rest = words[0], words[1:]
+    if name == "echo" and not any(word.startswith("-") for word in rest[:1]):
+        return " ".join(rest)
+    if name == "basename" and len(rest) == 1:
+        return rest[0].rstrip("/").rpartition("/")[2]
+    if name == "seq" and 0 < len(rest) <= 3 and all(re.fullmatch(r"-?\d{1,6}", x) for x in rest):
+        numbers = [int(x) for x in rest]
+        first, step = (numbers[0] if len(rest) > 1 else 1), (numbers[1] if len(rest) > 2 else 1)
+        span = range(first, numbers[-1] + (1 if step > 0 else -1), step) if step else range(0)
+        return " ".join(map(str, span)) if len(span) <= MAX_NUMBERS else None
+    if name == "expr":
+        try:
+            return str(evaluate(" ".join(rest), _no_name, lambda _name, _value: None))
+        except NotArithmetic:
+            return None
+    return None
+
+
+def _no_name(name: str) -> int:
+    raise NotArithmetic(f"{name} is not set")
+
+
+def change_of(rest: str) -> Callable[[str], str] | None:
+    """What `rest` of `${Xrest}` does to a text (`%.sh`, `/a/b`, `:0:2`, `^^`), None if unknown."""
+    if match := re.fullmatch(r"(%%?|##?)(.*)", rest, re.S):
+        sign, end = match[1], match[2]
+        return lambda text: _cut(text, sign, end)
+    if match := re.fullmatch(r"(//?)((?:\\.|[^/])+)(?:/(.*))?", rest, re.S):
+        pattern = re.compile(_regex(re.sub(r"\\(.)", r"\1", match[2])))
+        count, other = 0 if match[1] == "//" else 1, match[3] or ""
+        return lambda text: pattern.sub(lambda _: other, text, count=count)
+    if match := re.fullmatch(r":\s*(\d+)(?::\s*(\d+))?", rest):
+        start, length = int(match[1]), match[2]
+        return lambda text: text[start : start + int(length) if length else None]
+    return {"^^": str.upper, ",,": str.lower}.get(rest)
+
+
+def _regex(pattern: str) -> str:
+    return fnmatch.translate(pattern).removeprefix("(?s:").removesuffix(")\\Z")
+
+
+def _cut(text: str, sign: str, pattern: str) -> str:
+    """`text` without its shortest (`%`, `#`) or longest start or end that matches `pattern`."""
+    ends = range(len(text) + 1)
+    if sign[0] == "%":
+        order = reversed(ends) if sign == "%" else ends
+        return next((text[:at] for at in order if fnmatch.fnmatchcase(text[at:], pattern)), text)
+    order = ends if sign == "#" else reversed(ends)
+    return next((text[at:] for at in order if fnmatch.fnmatchcase(text[:at], pattern)), text)

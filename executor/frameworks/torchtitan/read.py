@@ -1,0 +1,279 @@
+"""Reads torchtitan's configurations: the facts of TOML (0.2) or of a Python function (0.3).
+
+Absent settings are the version's defaults: FSDP over what is left of the world, `local_batch_size`
+8, 1F1B, stages in which the ends count as a layer, selective checkpointing (in 0.2 of every second
+layer, in 0.3 by operation). Sources as in `export`.
+"""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from meshplan.executor.frameworks.documents.parse import read_toml
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.torchtitan.names import (
+    CONVERTERS,
+    COUNTS,
+    NEAREST,
+    SCHEDULE_NAMES,
+    SINGLE_STAGE,
+    V_SHAPED,
+    model_named,
+)
+from meshplan.executor.frameworks.torchtitan.python import read_python
+from meshplan.planner.case.reading import (
+    Fact,
+    IllegalConfig,
+    Mode,
+    Placement,
+    Reading,
+    Recompute,
+    UnreadableConfig,
+)
+
+SPLITS = ("parallelism", "peft", "lora")
+"""Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
+SPLITS_NOTHING = frozenset(
+    f"parallelism.{name}"
+    for name in (
+        *("enable_compiled_autograd", "disable_loss_parallel", "enable_async_tensor_parallel"),
+        *("context_parallel_rotate_method", "context_parallel_load_balancer", "spmd_backend"),
+        "expert_parallel_comm_backend",
+    )
+)
+"""Keys of torchtitan 0.2 and 0.3 (`config/job_config.py`) that leave every degree as it is."""
+OF_STAGES = frozenset(
+    f"parallelism.{name}"
+    for name in (
+        *("module_fqns_per_model_part", "pipeline_parallel_layers_per_stage"),
+        *("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_schedule_csv"),
+        *("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_microbatch_size"),
+        *("pipeline_parallel_schedule", "num_pp_microbatches", "pipeline_parallel_split_points"),
+    )
+)
+"""Keys that are read where there is a pipeline."""
+
+
+def read(text: str, path: str) -> Reading:
+    """A TOML or Python configuration; raises `UnreadableConfig` and `IllegalConfig`."""
+    python = path.endswith(".py")
+    values = Values(_renamed(read_python(text) if python else read_toml(text)))
+    if not (values.has("parallelism") or values.has("training")):
+        raise UnreadableConfig("no [parallelism] or [training] section found")
+    facts: dict[str, Fact] = {}
+    put(facts, **{ours: values.count(name) for ours, name in COUNTS.items()})
+    put(facts, seq_len=facts.get("seq_len") or values.count("training.max_context_length"))
+    put(facts, expert_tensor_parallel=values.count("parallelism.expert_tensor_parallel_degree"))
+    facts.setdefault("expert_tensor_parallel", Fact(1, 1))
+    _read_sharding(values, facts)
+    notes = _read_batch(values, facts)
+    placement, like = _read_stages(values, facts)
+    notes += like
+    sequence = values.flag("parallelism.enable_sequence_parallel") or Fact(True, 1)
+    split = facts.get("tensor_parallel", Fact(1, 1)).value > 1
+    put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
+    put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
+    put(facts, optimizer_states=_states(values))
+    if values.on("training.enable_cpu_offload"):
+        notes.append("training.enable_cpu_offload moves all sharded state to the host: not priced")
+    return Reading(
+        framework="torchtitan",
+        engine="torchtitan",
+        path=path,
+        facts=facts,
+        placement=placement,
+        recompute=_recompute(values, python=python),
+        ignored=values.ignored(),
+        unread=(*_unknown_converters(values), *_unknown_keys(values), *_encoders(values)),
+        notes=(*notes, *values.suspects(COUNTS.values())),
+    )
+
+
+def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Degrees of [training] and [experimental], where torchtitan before 0.1 and flame have them."""
+    old = {
+        f"parallelism.{name.partition('.')[2]}": fact
+        for name, fact in found.items()
+        if name.startswith(("training.", "experimental.")) and name.endswith("_degree")
+    }
+    return {**old, **found}
+
+
+def _read_sharding(values: Values, facts: dict[str, Fact]) -> None:
+    replicate = values.count("parallelism.data_parallel_replicate_degree") or Fact(1, 1)
+    shard = values.count("parallelism.data_parallel_shard_degree", least=-1) or Fact(-1, 1)
+    policies = {"always": 3, "never": 2, "default": 0}
+    policy = values.word(policies, "parallelism.fsdp_reshard_after_forward") or Fact(0, 1)
+    if shard.value == 0:
+        raise IllegalConfig(
+            "data_parallel_shard_degree is 0; -1 means all that is left", shard.line
+        )
+    if shard.value > 0:
+        put(facts, data_parallel=Fact(replicate.value * shard.value, shard.line))
+    pipelined = facts.get("pipeline_parallel", Fact(1, 1)).value > 1
+    stage = policy.value or (2 if pipelined else 3)
+    context = facts.get("context_parallel", Fact(1, 1)).value
+    sharded = shard.value != 1 or context > 1
+    put(facts, zero_stage=Fact(stage if sharded else 0, policy.line if sharded else shard.line))
+    if sharded and replicate.value > 1:
+        put(facts, shard_replicas=replicate)
+
+
+def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
+    """Micro-batch and global batch; returns a note when a step runs the pipeline several times."""
+    pipelined = facts.get("pipeline_parallel", Fact(1, 1)).value > 1
+    total = values.count("training.global_batch_size", least=-1)
+    total = total if total and total.value > 0 else None
+    local = values.count("training.local_batch_size", "training.batch_size")  # flame's, and before
+    tokens = values.count("training.num_tokens_per_microbatch_per_dp_rank")
+    split = values.count("parallelism.pipeline_parallel_microbatch_size") or Fact(1, 1)
+    if tokens and "seq_len" in facts:  # after 0.3.0: batches are counted in tokens
+        micro = Fact(max(1, tokens.value // facts["seq_len"].value), tokens.line)
+        put(facts, micro_batch_size=micro)
+        if pipelined:
+            put(facts, num_micro_batches=values.count("parallelism.num_pp_microbatches"))
+        return []
+    local = local or Fact(8, 1)
+    put(facts, micro_batch_size=split if pipelined else local, global_batch_size=total)
+    if not pipelined:
+        rounds = values.count("training.gradient_accumulation_steps")  # flame's
+        put(facts, num_micro_batches=None if total else rounds or Fact(1, local.line))
+        return []
+    if local.value % split.value:
+        raise IllegalConfig(
+            f"local_batch_size {local.value} is not a multiple of "
+            f"pipeline_parallel_microbatch_size {split.value}",
+            local.line,
+        )
+    if total is None:
+        put(facts, num_micro_batches=Fact(local.value // split.value, local.line))
+        return []
+    replicas = facts.get("data_parallel")
+    if replicas and total.value > local.value * replicas.value:
+        return [
+            "a step runs the pipeline several times; priced as if it ran once, with less bubble"
+        ]
+    return []
+
+
+def _read_stages(values: Values, facts: dict[str, Fact]) -> tuple[Placement, list[str]]:
+    pp = facts.get("pipeline_parallel", Fact(1, 1))
+    name, notes = _schedule(values, pp.line)
+    if pp.value == 1:
+        put(facts, schedule=Fact("1f1b", pp.line), virtual_stages=Fact(1, pp.line))
+        return Placement(rule="weighted"), []
+    put(facts, schedule=Fact(SCHEDULE_NAMES[name.value], name.line))
+    parts = values.get("parallelism.module_fqns_per_model_part")
+    if parts is not None:
+        return _given(parts, pp.value, facts), notes
+    first = values.count("parallelism.pipeline_parallel_first_stage_less_layers", least=0)
+    last = values.count("parallelism.pipeline_parallel_last_stage_less_layers", least=0)
+    per_stage = values.count("parallelism.pipeline_parallel_layers_per_stage")
+    if per_stage is None or name.value in V_SHAPED:
+        chunks = 1 if name.value in SINGLE_STAGE else 2
+        put(facts, virtual_stages=Fact(chunks, name.line))
+    placement = Placement(
+        rule="weighted",
+        embedding=first.value if first else 1,
+        head=last.value if last else 1,
+        layers_per_stage=per_stage.value if per_stage else None,
+        line=(per_stage or name).line,
+    )
+    return placement, notes
+
+
+def _schedule(values: Values, line: int) -> tuple[Fact, list[str]]:
+    """The schedule in torchtitan's spelling (it reads any case), or the one it is priced as."""
+    stated = values.get("parallelism.pipeline_parallel_schedule")
+    if stated is None:
+        return Fact("1F1B", line), []
+    names = {name.lower(): name for name in (*SCHEDULE_NAMES, *NEAREST)}
+    name = names.get(str(stated.value).lower())
+    if name is None:
+        known = ", ".join(names.values())
+        raise UnreadableConfig(
+            f"schedule {shown(stated.value)} is not priced; known are {known}", stated.line
+        )
+    nearest = NEAREST.get(name, name)
+    notes = [] if nearest == name else [f"line {stated.line}: {name} is priced as {nearest}"]
+    own = values.get("parallelism.pipeline_parallel_schedule_csv")
+    if own and own.value:
+        notes.append(f"line {own.line}: the order in {shown(own.value)} is not read")
+    return Fact(nearest, stated.line), notes
+
+
+def _given(parts: Fact, pp: int, facts: dict[str, Fact]) -> Placement:
+    stages = parts.value
+    if not (isinstance(stages, list) and stages and all(isinstance(s, list) for s in stages)):
+        raise UnreadableConfig("module_fqns_per_model_part must be lists of names", parts.line)
+    if len(stages) % pp:
+        raise IllegalConfig(
+            f"module_fqns_per_model_part has {len(stages)} parts, not a multiple of pp {pp}",
+            parts.line,
+        )
+    put(facts, virtual_stages=Fact(len(stages) // pp, parts.line))
+    counts = tuple(sum(str(name).startswith("layers.") for name in stage) for stage in stages)
+    return Placement(rule="given", layers=counts, line=parts.line)
+
+
+def _recompute(values: Values, *, python: bool) -> Recompute:
+    rules = {mode: Recompute(mode) for mode in get_args(Mode)}
+    mode = values.word(rules, "activation_checkpoint.mode")
+    option = values.get("activation_checkpoint.selective_ac_option")
+    rule = mode.value if mode else Recompute("selective")
+    assert isinstance(rule, Recompute)
+    if rule.mode == "selective" and not python:
+        every = str(option.value if option else "2")
+        if every.isdecimal() and len(every) < 10 and int(every):
+            return Recompute("full", every=int(every))
+    return rule
+
+
+def _precision(values: Values) -> Fact | None:
+    converters = values.get("model.converters")
+    listed = converters.value if converters and isinstance(converters.value, list) else []
+    for name in listed:
+        if isinstance(name, str) and name in CONVERTERS:
+            return Fact(CONVERTERS[name], converters.line if converters else 1)
+    stated = values.get("model.precision")
+    kinds = {"bfloat16": "bf16", "float32": "fp32"}
+    return stated or values.word(kinds, "training.mixed_precision_param") or Fact("bf16", 1)
+
+
+def _states(values: Values) -> Fact | None:
+    """Of `training.dtype` bfloat16: no fp32 copy of the weights; float32 is what is usual."""
+    stated = values.word({"bfloat16": "bf16", "float32": ""}, "training.dtype")
+    return stated if stated and stated.value else None
+
+
+def _unknown_converters(values: Values) -> tuple[Fact, ...]:
+    """What changes the model's layers in a way that no price knows."""
+    converters = values.get("model.converters")
+    if converters is None or not isinstance(converters.value, list):
+        return ()
+    unknown = (str(name)[:40] for name in converters.value if str(name) not in CONVERTERS)
+    return tuple(Fact(f"model.converters {name!r}", converters.line) for name in unknown)
+
+
+def _unknown_keys(values: Values) -> tuple[Fact, ...]:
+    """Keys that say how the model is split or adapted and that nothing has read."""
+    keys = (name for name in values.ignored() if name.partition(".")[0] in SPLITS)
+    found = ((name, values.get(name)) for name in keys if name not in SPLITS_NOTHING | OF_STAGES)
+    return tuple(Fact(name, fact.line) for name, fact in found if fact and fact.value)
+
+
+def _encoders(values: Values) -> tuple[Fact, ...]:
+    """A section of encoders: the model is not a language model alone."""
+    line = next((fact.line for name, fact in values.found.items() if name == "encoder"), None)
+    return () if line is None else (Fact("[encoder] (models beside the one that is read)", line),)
+
+
+def _optimizer(values: Values) -> Fact | None:
+    return values.word({"AdamW": "adamw", "Adam": "adamw"}, "optimizer.name")
+
+
+def _model(values: Values) -> Fact | None:
+    module, flavor = values.get("model.name"), values.get("model.flavor")
+    if module is None or flavor is None:
+        return values.get("model.ours")
+    ours = model_named(module.value, flavor.value)
+    return Fact(ours, flavor.line) if ours else None
