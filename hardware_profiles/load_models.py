@@ -9,6 +9,8 @@ import difflib
 import json
 from pathlib import Path
 
+from meshplan.hardware_profiles.bounded_file import read_bounded
+
 MODELS = Path(__file__).parent / "models"
 MAX_CONFIG_BYTES = (
     4 * 2**20
@@ -59,13 +61,10 @@ def _shown(text: str) -> str:
 
 def _read_config(path: Path) -> dict[str, object]:
     try:
-        size_bytes = path.stat().st_size
-        raw = path.read_bytes() if size_bytes <= MAX_CONFIG_BYTES else None
-    except OSError as error:
-        raise UnknownModel(f"cannot read {path}: {error.strerror}") from error
-    if raw is None:
-        limit = f"a config.json has at most {MAX_CONFIG_BYTES}"
-        raise UnknownModel(f"{path} has {size_bytes} bytes; {limit}")
+        raw = read_bounded(path, MAX_CONFIG_BYTES, "a config.json")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnknownModel(f"cannot read {path}: {reason}") from error
     try:
         config = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.whole_file import write_whole
 
 MAX_PROFILE_BYTES = 2**20  # the largest built-in file has 60 KiB
@@ -33,13 +34,10 @@ TUPLES = frozenset({"latency_s", "bandwidth_bytes_per_s"})
 def read_toml(path: Path) -> dict[str, Any]:
     """The document at `path`, its CSV tables (at any depth) as lists of dicts.
 
-    Raises `OSError` when it cannot be read and `ValueError` when it is not TOML or not UTF-8.
+    Raises `OSError` when it cannot be read and `ValueError` when it is no file, not TOML or not
+    UTF-8.
     """
-    with path.open("rb") as file:
-        data = file.read(MAX_PROFILE_BYTES + 1)
-    if len(data) > MAX_PROFILE_BYTES:
-        raise ValueError(f"larger than {MAX_PROFILE_BYTES >> 20} MiB; a profile is far smaller")
-    text = data.decode("utf-8")
+    text = read_bounded(path, MAX_PROFILE_BYTES, "a profile").decode("utf-8")
     if DOTTED.search(text):
         raise ValueError("a key of 20 parts or more; no profile has one")
     try:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.planner.case.limits import MAX_BYTES
 from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
 from meshplan.planner.case.settings import FILE, PROJECT, one_line
@@ -80,17 +81,10 @@ def _why_skip(name: str) -> str | None:
 def text_of(path: Path) -> str:
     """The text of a config; raises `UnreadableConfig` with the reason in one line."""
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            raise NothingToRead("not a file")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_bounded(path, MAX_BYTES, "a config")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        text = str(error) if isinstance(error, UnreadableConfig) else reason or one_line(error)
-        raise UnreadableConfig(f"cannot be read: {text}") from None
-    if len(data) > MAX_BYTES:
-        raise UnreadableConfig(f"larger than {MAX_BYTES >> 20} MiB; not a training config")
+        raise UnreadableConfig(f"cannot be read: {reason or one_line(error)}") from None
     if b"\0" in data:
         raise UnreadableConfig("a binary file; not a training config")
     try:

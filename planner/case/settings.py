@@ -18,6 +18,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError
 
 from meshplan.costmodels.training import Precision
+from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
 
@@ -72,9 +73,7 @@ def _settings_of(folder: Path) -> Settings:
 
 def _table(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PROGRAM_BYTES + 1)
-        text = data.decode("utf-8")
+        text = read_bounded(path, MAX_PROGRAM_BYTES, "TOML").decode("utf-8-sig")
         check_toml(text)
         return tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:

@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 
 from meshplan.costmodels.units import GB, TFLOPS
+from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.schema import (
     BusBandwidth,
@@ -33,6 +34,8 @@ from meshplan.hardware_profiles.schema import (
     MatmulPoint,
 )
 from meshplan.planner.profiles.plot import bus_bandwidth
+
+MAX_LOG_BYTES = 4 * 2**20  # a log of nccl-tests has some 100 lines
 
 # nccl-tests programs by our kinds; longer names first, since "reduce" is part of others.
 PROGRAMS: dict[str, CollectiveKind] = {
@@ -66,9 +69,13 @@ class Imported:
 def read_measurements(path: Path, *, dtype: Dtype = "bf16") -> Imported:
     """Points of an nccl-tests log, or of a matmul table whose lines do not say another `dtype`.
 
-    Raises `UnreadableLog` when the file holds neither, `OSError` when it cannot be read.
+    Raises `UnreadableLog` when it is no file or holds neither, `OSError` when it cannot be read.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        data = read_bounded(path, MAX_LOG_BYTES, "a log or a table")
+    except ValueError as error:
+        raise UnreadableLog(f"{path}: {error}") from None
+    text = data.decode("utf-8-sig", errors="replace")
     if "busbw" in text:
         return Imported(path.name, curves=_collectives(text, path.name))
     matmuls = _matmul_csv(text, dtype) or _matmul_lines(text, dtype)

@@ -6,6 +6,7 @@ says so.
 """
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Lora, Precision, Training
+from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.intervals import Asked, asked_of
 from meshplan.hardware_profiles.load import UnknownProfile
@@ -78,6 +80,8 @@ class Run:
         )  # fmt: skip
 
 
+MAX_RUNS_BYTES = 16 * 2**20  # the published runs are 1.5 MB
+
 SCHEDULE_WORDS: dict[str, Schedule] = {
     "gpipe": "gpipe", "afab": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b",
     "zb": "zb_h1", "zb-h1": "zb_h1", "zb-v": "zb_v", "zbv": "zb_v", "v-half": "zb_v",
@@ -88,18 +92,17 @@ SCHEDULE_WORDS: dict[str, Schedule] = {
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
     """The rows of the file as they are.
 
-    Raises `OSError`, or `ValueError` without an `id` column and where it is no file or no CSV.
+    Raises `OSError`, or `ValueError` without an `id` column and where it is no file, too large, not
+    UTF-8 or no CSV.
     """
-    if path.exists() and not path.is_file():  # a pipe waits for ever, a device never ends
-        raise ValueError("not a file")
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        try:
-            if "id" not in (reader.fieldnames or ()):
-                raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
-            yield from reader
-        except csv.Error as error:
-            raise ValueError(f"{path}: not CSV: {error}") from None
+    text = read_bounded(path, MAX_RUNS_BYTES, "a CSV of runs").decode("utf-8-sig")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        if "id" not in (reader.fieldnames or ()):
+            raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(f"{path}: not CSV: {error}") from None
 
 
 def run_of(cells: Mapping[str, str]) -> Run:

@@ -9,11 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.planner.sweep.cells import Answer, document_of
 from meshplan.planner.text_files import write_text
 
 FORMAT = "meshplan_sweep_cache"
 VERSION = 1
+MAX_CACHE_BYTES = 256 * 2**20
 SAVE_EVERY_S = 1.0
 """A killed sweep loses at most what it proved in this time."""
 
@@ -61,12 +63,13 @@ class Cache:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise _unreadable(path, "it is no regular file")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _unreadable(path, str(error.strerror)) from None
+        text = read_bounded(path, MAX_CACHE_BYTES, "a sweep's cache").decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise _unreadable(path, str(reason)) from None
+    try:
+        document = json.loads(text)
     except (ValueError, RecursionError):
         raise _unreadable(path, "it is not JSON") from None
     if not isinstance(document, dict) or document.get(FORMAT) != VERSION:

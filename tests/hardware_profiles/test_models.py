@@ -83,7 +83,7 @@ def test_unknown_name(name: str, words: str) -> None:
         (b"\xff\xfe\x00\x01\x80", "is not a JSON file"),
         (b"[1, 2]", "not an object"),
         (b"[" * 200_000, "is not a JSON file"),
-        (b" " * (MAX_CONFIG_BYTES + 1), "a config.json has at most"),
+        (b" " * (MAX_CONFIG_BYTES + 1), "larger than 4 MiB"),
     ],
 )
 def test_unreadable_file(tmp_path: Path, content: bytes, words: str) -> None:

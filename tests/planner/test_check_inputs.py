@@ -124,7 +124,7 @@ def test_a_file_without_permission_is_one_line(
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "train.sh").write_text(SCRIPT)
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(os, "open", refused)
     (finding,) = check_paths([tmp_path / "train.sh"], TOOLS, GIVEN)
     assert (finding.verdict, finding.text) == ("unreadable", "cannot be read: Permission denied")
 

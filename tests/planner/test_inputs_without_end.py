@@ -19,6 +19,7 @@ from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import DEFECT, check_paths, exit_code
 from meshplan.planner.cli.check import tools
 from meshplan.planner.cli.main import app
+from meshplan.planner.cli.main import exit_code as named_exit_code
 from meshplan.planner.logs.read import Batch, UnreadableLog, read_log, recognised
 
 GIVEN = Settings(
@@ -92,16 +93,45 @@ def test_of_an_export_the_last_rows_are_read(tmp_path: Path, name: str, text: st
     assert "the last 50,000 rows were read" in log.notes
 
 
+NAMED_FILES = {
+    "a model": ["plan", "FILE", "--gpus", "8", "--cluster", CLUSTER],
+    "a model to show": ["models", "FILE"],
+    "a cluster": ["plan", "llama-3.2-1b", "--gpus", "8", "--cluster", "FILE"],
+    "a profile to show": ["profiles", "show", "FILE"],
+    "measurements": ["profiles", "import", "FILE", "--cluster", CLUSTER, "-o", "new.toml"],
+    "measured runs": ["validate", "FILE"],
+    "a sweep's cache": ["sweep", "llama-3.2-1b", "--gpus", "8", "--cluster", CLUSTER,
+                        "--global-batch", "8", "--cache", "FILE"],
+    "a plan": ["explain", "FILE"],
+    "a config": ["check", "FILE"],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_validate_reads_files_alone(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("command", NAMED_FILES)
+def test_a_pipe_and_a_device_are_no_file(tmp_path: Path, command: str, kind: str) -> None:
     """A pipe would wait for ever and a device never ends: one line, exit 2."""
-    path = tmp_path / "runs.csv"
+    path = tmp_path / "named.toml"
     if kind == "pipe":
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/null")
+    words = [str(path) if word == "FILE" else word for word in NAMED_FILES[command]]
+    done = CliRunner().invoke(app, words)
+    said = done.output + str(done.exception)
+    assert "not a file" in said
+    assert done.exit_code == 2 or (done.exception and named_exit_code(done.exception) == 2)
+
+
+def test_a_file_larger_than_any_of_its_kind_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """A sparse file of 8 GiB costs no more than the limit of its kind, and is one line."""
+    path = tmp_path / "runs.csv"
+    with path.open("wb") as file:
+        file.truncate(8 * 2**30)
+    start = time.process_time()
     done = CliRunner().invoke(app, ["validate", str(path)])
-    assert (done.exit_code, "not a file" in done.output) == (2, True)
+    assert "larger than 16 MiB" in done.output + str(done.exception)
+    assert time.process_time() - start < 2
 
 
 def test_blank_lines_cost_their_number_and_not_its_square(tmp_path: Path) -> None:
