@@ -124,14 +124,6 @@ EXAMPLES = [
         {"virtual_stages": 7, "context_parallel": 7},
     ),
     Example(
-        "deepspeed/zero3_offload.json",
-        "dp8 zero3 mbs2 optimizer-offload",
-        {"gpus": 8, "model": "llama-3.2-1b", "seq_len": 2048, "micro_batch_size": 2},
-        {"optimizer_offload": True},
-        {"global_batch_size": 16, "precision": "fp16"},
-        {"zero_stage": 13},
-    ),
-    Example(
         "deepspeed/gpt2_zero2_gas3.json",
         "dp4 zero2 mbs8",
         {"gpus": 4, "model": "gpt3-1.3b", "seq_len": 1024},

@@ -50,6 +50,11 @@ def test_a_bare_no_is_plain_data_parallelism() -> None:
         ("a.json", DEEPSPEED % (', "zero_hpz_partition_size": 8', ""), "zero_hpz_partition_size"),
         # stanford-crfm/mistral conf/deepspeed/z3-offload-conf.json (Apache-2.0)
         ("a.json", DEEPSPEED % (', "cpu_offload_params": true', ""), "weights on the host"),
+        # huggingface/accelerate examples/deepspeed_config_templates/zero_stage3_offload_config.json
+        ("a.json", DEEPSPEED % (', "offload_param": {"device": "cpu"}', ""), "offload_param"),
+        ("a.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, "
+         "offload_param_device: cpu}\n", "offload_param_device"),
+        ("a.yaml", ACCELERATE + "fsdp_offload_params: true\n", "fsdp_offload_params"),
         ("a.json", DEEPSPEED % ("", ', "data_types": {"grad_accum_dtype": "bf16"}'), "grad_accum"),
         # TurkuNLP/Megatron-DeepSpeed tests/ds_config_cl.json
         ("a.json", DEEPSPEED % ("", ', "curriculum_learning": {"enabled": true}'), "curriculum"),
@@ -110,6 +115,11 @@ def test_a_file_of_inference_trains_nothing() -> None:
     [
         ("_target_: verl.workers.config.RolloutConfig\ntensor_model_parallel_size: 2\n", "verl"),
         ("rlhf_type: grpo\ntensor_model_parallel_size: 2\nmicro_batch_size: 1\n", "ms-swift"),
+        # hiyouga/LLaMA-Factory examples/megatron/qwen2_vl_full.yaml (Apache-2.0)
+        (
+            "finetuning_type: full\ncutoff_len: 4096\ntensor_model_parallel_size: 4\n",
+            "LLaMA-Factory on Megatron",
+        ),
         ("includes:\n  - primus_megatron_model.yaml\ntensor_model_parallel_size: 1\n", "Primus"),
     ],
 )

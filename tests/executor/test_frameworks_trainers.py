@@ -83,6 +83,64 @@ def test_facts_of_yaml(folder: Path, name: str, text: str, facts: dict[str, obje
     assert reading.recompute.mode == "full"
 
 
+BARE = AXOLOTL.replace("deepspeed: configs/zero3.json\n", "").replace(
+    "gradient_checkpointing: true\n", ""
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        # axolotl-ai-cloud/axolotl@067b021c examples/qat_nvfp4/Gemma3-12B_baseline.yml (Apache-2.0)
+        pytest.param("fsdp_config:\n  activation_checkpointing: true\n  state_dict_type: X\n",
+                     ("torchtitan", 3, "full"), id="FSDP's own recompute"),
+        # examples/archived/dbrx/16bit-lora.yaml
+        pytest.param("fsdp: [full_shard, auto_wrap]\nfsdp_config:\n"
+                     "  fsdp_activation_checkpointing: true\n", ("torchtitan", 3, "full"),
+                     id="under FSDP1's name"),
+        # examples/llama-3/qlora-fsdp-70b.yaml: an empty key above says nothing
+        pytest.param("deepspeed:\nfsdp:\n  - full_shard\n  - auto_wrap\n",
+                     ("torchtitan", 3, "none"), id="an empty deepspeed, and FSDP"),
+        # examples/archived/cerebras/btlm-ft.yml
+        pytest.param("deepspeed:\nfsdp:\n#  - full_shard\nfsdp_config:\n",
+                     ("torchtitan", 0, "none"), id="nothing but empty keys"),
+        pytest.param("fsdp_config: {reshard_after_forward: false}\n", ("torchtitan", 2, "none"),
+                     id="FSDP2 that keeps weights"),
+        pytest.param("fsdp: [full_shard]\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n",
+                     ("torchtitan", 2, "none"), id="FSDP1's strategy"),
+        pytest.param("deepspeed:\n  zero_optimization: {stage: 2}\n", ("deepspeed", 2, "none"),
+                     id="DeepSpeed's content in the file"),
+    ],
+)  # fmt: skip
+def test_sharding_of_axolotl(more: str, said: tuple[str, int, str]) -> None:
+    """The engine, the ZeRO stage and the recompute, as axolotl's own schema resolves them."""
+    reading = read_config(BARE + more, "train.yaml")
+    assert (reading.engine, reading.facts["zero_stage"].value, reading.recompute.mode) == said
+    assert not reading.unread
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ("fsdp: [full_shard]\nfsdp_config: {cpu_offload: true}\n", "fsdp offload"),
+        ("fsdp: [hybrid_shard]\n", "hybrid_shard"),
+        ("fsdp: [full_shard]\nfsdp_config: {of_a_later_release: 2}\n", "of_a_later_release"),
+        ("fsdp: [full_shard]\nparallelism_config: {of_a_later_release: 2}\n", "later_release"),
+        ("deepspeed:\n  zero_optimization: {stage: 3, offload_param: {device: cpu}}\n",
+         "offload_param"),
+    ],
+)  # fmt: skip
+def test_a_section_hides_nothing(more: str, named: str) -> None:
+    """What a section states and nobody reads is named, as a key of the file's own level is."""
+    assert any(named in str(fact.value) for fact in read_config(BARE + more, "a.yaml").unread)
+
+
+def test_the_optimizer_of_an_inline_deepspeed_may_be_on_the_host() -> None:
+    """DeepSpeed's content says as much inside another file as in its own."""
+    more = "deepspeed:\n  zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}\n"
+    assert read_config(BARE + more, "a.yaml").facts["optimizer_offload"].value is True
+
+
 def test_facts_of_training_arguments() -> None:
     """FSDP with tensor parallelism, as transformers takes it."""
     reading = read_config(json.dumps(TRAINER), "args.json")

@@ -34,6 +34,7 @@ from meshplan.executor.frameworks.export_notes import (
     training_unsaid,
     unless,
 )
+from meshplan.executor.frameworks.hugging_face.deepspeed import weights_on_the_host
 from meshplan.executor.frameworks.hugging_face.script import script_files, script_words
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
 from meshplan.planner.case.plan_file import Plan
@@ -174,9 +175,8 @@ def read(text: str, path: str) -> Reading:
         precision=values.word(MIXED, "mixed_precision"),
     )
     put(facts, shard_replicas=_copies(values, replicas))
-    notes = []
-    if values.on("fsdp_config.fsdp_offload_params"):
-        notes.append("fsdp_config.fsdp_offload_params moves all sharded state: not priced")
+    moved = values.flag("fsdp_config.fsdp_offload_params")
+    why = "fsdp_config.fsdp_offload_params (moves all sharded state to the host: not modelled)"
     full = values.on("fsdp_config.fsdp_activation_checkpointing")
     unread, noted = _judged(values, kind)
     return Reading(
@@ -186,9 +186,9 @@ def read(text: str, path: str) -> Reading:
         facts=facts,
         recompute=Recompute("full" if full else "none"),
         ignored=values.ignored(),
-        unread=unread,
+        unread=(*([Fact(why, moved.line)] if moved and moved.value else []), *unread),
         notes=(
-            *(*notes, *noted),
+            *noted,
             *values.suspects(f"{PREFIX}{name}_size" for name in ("tp", "cp", "dp_shard")),
         ),
     )
@@ -203,7 +203,7 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         target = shown(where.value) if where else "the JSON that the training code names"
         raise NothingToRead(f"it launches DeepSpeed: check {target} instead", kind.line)
     device = values.get(f"{prefix}offload_optimizer_device")
-    weights = values.get(f"{prefix}offload_param_device")
+    weights = weights_on_the_host(values, f"{prefix}offload_param_device")
     facts = _axes(values) | {"zero_stage": stage}
     put(
         facts,
@@ -212,7 +212,6 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         precision=values.word(MIXED, "mixed_precision"),
         optimizer_offload=device and Fact(device.value != "none", device.line),
     )
-    moved = weights is not None and weights.value != "none"
     unread, noted = _judged(values, kind)
     return Reading(
         framework="accelerate",
@@ -220,11 +219,8 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         path=path,
         facts=facts,
         ignored=values.ignored(),
-        unread=unread,
-        notes=(
-            *(("offload_param_device moves the weights to the host: not priced",) if moved else ()),
-            *noted,
-        ),
+        unread=(*weights, *unread),
+        notes=tuple(noted),
     )
 
 

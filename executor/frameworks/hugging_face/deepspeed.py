@@ -197,6 +197,11 @@ def read(text: str, path: str) -> Reading:
     values = Values(read_json(text))
     if not _MARKS.search(text):
         raise UnreadableConfig("no zero_optimization, train_batch_size or the like found")
+    return reading_of(values, path)
+
+
+def reading_of(values: Values, path: str) -> Reading:
+    """The same of facts that were read already, such as a section of a trainer's file."""
     facts = _degrees(values)
     put(
         facts,
@@ -214,9 +219,7 @@ def read(text: str, path: str) -> Reading:
     if group and group.value > 0:
         put(facts, shard_group=group)
     notes = _read_offload(values, facts)
-    weights = values.get("zero_optimization.offload_param.device")
-    if weights is not None and weights.value != "none":
-        notes.append("zero_optimization.offload_param moves the weights to the host: not priced")
+    weights = weights_on_the_host(values, "zero_optimization.offload_param.device")
     if values.has("activation_checkpointing"):
         notes.append("activation_checkpointing is switched on in code: priced without it")
     not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
@@ -230,7 +233,7 @@ def read(text: str, path: str) -> Reading:
             *(*notes, *noted),
             *values.suspects(("train_batch_size", "train_micro_batch_size_per_gpu")),
         ),
-        unread=(*unread, *not_understood),
+        unread=(*unread, *weights, *not_understood),
     )
 
 
@@ -267,6 +270,16 @@ def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:
         elif ratio.value < 1:
             notes.append(f"line {ratio.line}: ratio counts in stage 3 only: priced without it")
     return notes
+
+
+def weights_on_the_host(values: Values, name: str) -> list[Fact]:
+    """The device that `name` states for the weights, if it is not the GPU."""
+    stated = values.get(name)
+    if stated is None or stated.value == "none":
+        return []
+    return [
+        Fact(f"{name} {shown(stated.value)} (weights on the host are not modelled)", stated.line)
+    ]
 
 
 def _degrees(values: Values) -> dict[str, Fact]:

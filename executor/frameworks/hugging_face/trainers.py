@@ -21,10 +21,13 @@ from pathlib import Path
 from meshplan.executor.frameworks.adapters import of_axolotl, of_factory
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown, top_level
-from meshplan.executor.frameworks.hugging_face import deepspeed
+from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
+    FSDP_ENGINE,
+    axes_of,
+    sharding_of,
+)
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.hardware_profiles.load_models import model_names
-from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.reading import Fact, Reading, Recompute, UnreadableConfig
 
 OPTIMIZERS = {
@@ -33,12 +36,7 @@ OPTIMIZERS = {
     "paged_adamw_8bit": "adamw8bit",
     "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
-FSDP_ENGINE, DEEPSPEED_ENGINE = "torchtitan", "deepspeed"
 _TUNING = re.compile(r"instruct|chat|base|hf|it|pt|v\d+(\.\d+)?|\d{4}")
-_AXES = {
-    "tp_size": "tensor_parallel", "cp_size": "context_parallel",
-    "tensor_parallel_size": "tensor_parallel", "context_parallel_size": "context_parallel",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +105,18 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     )
     model_of_repository(values, trainer.model, facts, notes)
     unread = _optimizer(trainer, values, facts)
-    engine, more = _sharding(trainer, values, facts, Path(path))
-    unread += more + _kind(values)
-    if engine == FSDP_ENGINE:
+    own = trainer.states_sharding
+    sharding = sharding_of(values, Path(path), config_suffices=own, stated=own)
+    facts |= sharding.facts
+    unread += [*sharding.unread, *_kind(values)]
+    if sharding.engine == FSDP_ENGINE:
         put(facts, optimizer_states=_states(values, facts))
-    _axes(values, facts)
-    notes.append(f"priced as the engine {engine} runs a whole model: assumed of {trainer.name}")
+    more, noted_axes = axes_of(values, facts)
+    unread += more
+    notes += [
+        *(*sharding.notes, *noted_axes),
+        f"priced as the engine {sharding.engine} runs a whole model: assumed of {trainer.name}",
+    ]
     lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
     put(facts, lora=lora)
     unread += more
@@ -122,16 +126,17 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
         full = not values.on("disable_gradient_checkpointing")
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
-        framework=trainer.name, engine=engine, path=path, facts=facts,
-        recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
-        notes=(*notes, *noted), unread=(*unread, *not_understood),
+        framework=trainer.name, engine=sharding.engine, path=path, facts=facts,
+        recompute=Recompute("full" if full or sharding.recompute else "none"),
+        ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
     )  # fmt: skip
 
 
 def _precision(values: Values) -> Fact | None:
     for name, word in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
                        ("float16", "fp16"), ("fp8", "fp8")):  # fmt: skip
-        stated = values.get(name)
+        values.get(name)
+        stated = values.found.get(name)  # axolotl's `auto`: bf16 where the GPU has it
         if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):
             return Fact(word, stated.line)
     return None
@@ -206,82 +211,6 @@ def _kind(values: Values) -> list[Fact]:
     return found
 
 
-def _sharding(
-    trainer: Trainer, values: Values, facts: dict[str, Fact], path: Path
-) -> tuple[str, list[Fact]]:
-    """Adds the ZeRO stage, by DeepSpeed's JSON (inline or beside the file) or by FSDP."""
-    if values.has("deepspeed"):
-        stated = values.get("deepspeed")
-        if stated is None:  # an inline configuration
-            return _inline(values, facts)
-        return _beside(stated, facts, path)
-    if values.has("fsdp_config") or values.has("fsdp"):
-        plain = values.found.get("fsdp")
-        if plain is not None and plain.value in ("", False) and not values.has("fsdp_config"):
-            facts["zero_stage"] = Fact(0, plain.line)
-            return FSDP_ENGINE, []
-        words = str((values.get("fsdp") or Fact("", 1)).value)
-        offload = values.on("fsdp_config.fsdp_offload_params", "fsdp_config.offload_params")
-        reshard = values.flag(
-            "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward"
-        )
-        stage = 2 if "shard_grad_op" in words or (reshard and not reshard.value) else 3
-        facts["zero_stage"] = Fact(stage, 1)
-        why = "moves all sharded state to the host: not modelled"
-        line = (values.get("fsdp") or Fact("", 1)).line
-        unread = [Fact(f"fsdp offload ({why})", line)] if offload or "offload" in words else []
-        return FSDP_ENGINE, unread
-    facts["zero_stage"] = Fact(0, 1)
-    if trainer.states_sharding:
-        return FSDP_ENGINE, []
-    why = 'neither is stated, and an Accelerate file may shard; fsdp: "" says that nothing does'
-    return FSDP_ENGINE, [Fact(f"deepspeed or fsdp ({why})", 1)]
-
-
-def _inline(values: Values, facts: dict[str, Fact]) -> tuple[str, list[Fact]]:
-    stage = values.count("deepspeed.zero_optimization.stage", least=0)
-    offload = values.get("deepspeed.zero_optimization.offload_param.device")
-    facts["zero_stage"] = stage or Fact(0, 1)
-    if offload is not None and offload.value != "none":
-        why = "moves the weights to the host: not modelled"
-        return DEEPSPEED_ENGINE, [Fact(f"deepspeed offload_param ({why})", offload.line)]
-    return DEEPSPEED_ENGINE, []
-
-
-def _beside(stated: Fact, facts: dict[str, Fact], path: Path) -> tuple[str, list[Fact]]:
-    """DeepSpeed's JSON where the file names it: beside it, or below one of the folders above."""
-    named = Path(str(stated.value))
-    if named.is_absolute() or ".." in named.parts:
-        return DEEPSPEED_ENGINE, [_unfound(stated)]
-    for folder in path.absolute().parents[:6]:
-        if (folder / named).is_file():
-            inner = deepspeed.read(text_of(folder / named), str(named))
-            facts["zero_stage"] = Fact(inner.facts["zero_stage"].value, stated.line)
-            if "optimizer_offload" in inner.facts:
-                facts["optimizer_offload"] = inner.facts["optimizer_offload"]
-            return DEEPSPEED_ENGINE, list(inner.unread)
-    return DEEPSPEED_ENGINE, [_unfound(stated)]
-
-
-def _unfound(stated: Fact) -> Fact:
-    why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
-    return Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
-
-
-def _axes(values: Values, facts: dict[str, Fact]) -> None:
-    """Adds the degrees of `parallelism_config`, or of axolotl's own keys; the others are 1."""
-    one = Fact(1, 1)
-    for axis in ("pipeline_parallel", "virtual_stages", "expert_parallel"):
-        facts[axis] = one
-    for name, axis in _AXES.items():
-        stated = values.count(f"parallelism_config.{name}", name)
-        if stated is not None:
-            facts[axis] = stated
-    replicas = values.count("parallelism_config.dp_replicate_size", "dp_replicate_size")
-    if replicas is not None and replicas.value > 1:
-        facts["shard_replicas"] = replicas
-
-
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
                "it includes files of other folders; check the Megatron arguments that it prints"),
@@ -296,6 +225,9 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "ms-swift's reinforcement learning": (
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
+    "LLaMA-Factory on Megatron": (
+        (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
+        "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),
     "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
                   "its components are Python objects; check a plan of the same layout"),
 }  # fmt: skip

@@ -1,0 +1,178 @@
+"""How a run of Hugging Face's Trainer is sharded: DeepSpeed's JSON, FSDP, and the degrees.
+
+    theirs                                       ours
+    deepspeed: a file, or its content            as `deepspeed` reads it
+    fsdp: words, or true; fsdp_config            zero_stage 3; shard_grad_op 2, no_shard 0
+    fsdp_config.reshard_after_forward            zero_stage 3 or 2 (FSDP1: one of the words)
+    fsdp_config.activation_checkpointing         recompute full
+    parallelism_config.tp_size, cp_size ...      tensor_parallel, context_parallel ...
+
+A key of `fsdp_config` may begin with `fsdp_`. Empty keys (`deepspeed:`) say nothing.
+
+Source: transformers 5.23 `training_args.py` (_process_fsdp_args, _apply_legacy_fsdp_to_config);
+axolotl 0.19 `src/axolotl/utils/trainer.py` (setup_fsdp_envs: a config without `fsdp` counts),
+`src/axolotl/utils/schemas/fsdp.py`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.hugging_face import deepspeed
+from meshplan.executor.frameworks.keys.lists import judged
+from meshplan.planner.case.config_files import text_of
+from meshplan.planner.case.reading import Fact, Reading
+
+FSDP_ENGINE, DEEPSPEED_ENGINE = "torchtitan", "deepspeed"
+KEYS = ("hf_trainer_keys.toml",)
+_STAGES = {
+    "full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2,
+}  # fmt: skip
+_AXES = {
+    "tp_size": "tensor_parallel", "cp_size": "context_parallel",
+    "tensor_parallel_size": "tensor_parallel", "context_parallel_size": "context_parallel",
+}  # fmt: skip
+_FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood."""
+
+    engine: str
+    facts: dict[str, Fact]
+    recompute: bool = False
+    unread: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def sharding_of(values: Values, path: Path, *, config_suffices: bool, stated: bool) -> Sharding:
+    """What the file at `path` says.
+
+    config_suffices  a section `fsdp_config` shards without the key `fsdp` (axolotl)
+    stated           no word of DeepSpeed or FSDP means that nothing is sharded
+    """
+    inline = [name for name in values.found if name.startswith("deepspeed.")]
+    named = values.get("deepspeed")
+    if inline:
+        return _of_deepspeed(deepspeed.reading_of(_below(values, "deepspeed"), str(path)), None)
+    if named is not None:
+        return _beside(named, path)
+    inside = _fsdp_config(values)
+    word = values.get("fsdp")
+    if word is not None and word.value not in ("", False, []):
+        return _fsdp(word, inside)
+    if inside and config_suffices:
+        return _fsdp(next(iter(inside.values())), inside)
+    if stated or word is not None or named is not None:
+        return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, word.line if word else 1)})
+    why = 'neither is stated, and an Accelerate file may shard; fsdp: "" says that nothing does'
+    none = {"zero_stage": Fact(0, 1)}
+    return Sharding(FSDP_ENGINE, none, unread=(Fact(f"deepspeed or fsdp ({why})", 1),))
+
+
+def _below(values: Values, section: str) -> Values:
+    """The facts below `section`, by their names there; they count as asked for."""
+    names = [name for name in values.found if name.startswith(section + ".")]
+    values.asked |= {section, *names}
+    return Values({name.removeprefix(section + "."): values.found[name] for name in names})
+
+
+def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
+    """DeepSpeed's own facts; `at`: the key that names its file."""
+    facts = {
+        name: Fact(inner.facts[name].value, at.line) if at else inner.facts[name]
+        for name in _FROM_DEEPSPEED
+        if name in inner.facts
+    }
+    unread = tuple(Fact(each.value, at.line) if at else each for each in inner.unread)
+    return Sharding(DEEPSPEED_ENGINE, facts, unread=unread)
+
+
+def _beside(stated: Fact, path: Path) -> Sharding:
+    """DeepSpeed's JSON where the file names it: beside it, or below one of the folders above."""
+    named = Path(str(stated.value))
+    folders = path.absolute().parents[:6]
+    if not (named.is_absolute() or ".." in named.parts):
+        for folder in folders:
+            if (folder / named).is_file():
+                inner = deepspeed.read(text_of(folder / named), str(named))
+                return _of_deepspeed(inner, stated)
+    why = "the ZeRO stage is in that file, which is not below this one or a folder above it"
+    unfound = Fact(f"deepspeed {shown(stated.value)} ({why})", stated.line)
+    return Sharding(DEEPSPEED_ENGINE, {}, unread=(unfound,))
+
+
+def _fsdp_config(values: Values) -> dict[str, Fact]:
+    """What `fsdp_config` states, by the names without `fsdp_`."""
+    section = _below(values, "fsdp_config").found
+    return {
+        name.removeprefix("fsdp_"): fact for name, fact in section.items() if fact.value is not None
+    }
+
+
+def _fsdp(word: Fact, inside: dict[str, Fact]) -> Sharding:
+    values = Values(inside)
+    words = {text.lower() for text in re.findall(r"\w+", str(word.value))}
+    strategy = _strategy(values, words)
+    stage = Fact(_STAGES[strategy.value] if strategy else 3, strategy.line if strategy else 1)
+    reshard = values.get("reshard_after_forward")
+    if strategy is None and reshard is not None:
+        reshard = values.flag("reshard_after_forward")
+        stage = Fact(2 if reshard and not reshard.value else 3, word.line)
+    unread, notes = judged(_listed(values), KEYS, "{}")
+    unread += _unmodelled(values, words, word, strategy)
+    full = values.on("activation_checkpointing")
+    return Sharding(FSDP_ENGINE, {"zero_stage": stage}, full, tuple(unread), tuple(notes))
+
+
+def _strategy(values: Values, words: set[str]) -> Fact | None:
+    """FSDP1's word, in `fsdp_config` or, where that has none, in `fsdp`."""
+    for name in ("reshard_after_forward", "sharding_strategy"):
+        stated = values.get(name)
+        if stated is not None and str(stated.value).lower() in _STAGES:
+            return Fact(str(stated.value).lower(), stated.line)
+    return next((Fact(word, 1) for word in sorted(words & _STAGES.keys())), None)
+
+
+def _unmodelled(values: Values, words: set[str], at: Fact, strategy: Fact | None) -> Iterator[Fact]:
+    """State on the host; copies of the shards, as many as there are machines."""
+    if values.on("offload_params", "cpu_offload") or "offload" in words:
+        yield Fact("fsdp offload (moves all sharded state to the host: not modelled)", at.line)
+    if strategy is not None and strategy.value.startswith("hybrid"):
+        why = "a copy in each machine, whose number is not stated here"
+        yield Fact(f"{strategy.value} ({why})", strategy.line if strategy.line > 1 else at.line)
+
+
+def _listed(values: Values) -> Iterator[tuple[str, Fact]]:
+    asked = (
+        "reshard_after_forward", "sharding_strategy", "activation_checkpointing", "offload_params",
+        "cpu_offload",
+    )  # fmt: skip
+    values.asked |= set(asked)
+    return ((f"fsdp_config.{name}", fact) for name, fact in values.unasked())
+
+
+def axes_of(values: Values, facts: dict[str, Fact]) -> tuple[list[Fact], list[str]]:
+    """Adds the degrees of `parallelism_config`, or of axolotl's own keys; the others are 1.
+
+    Returns what of that section is not understood, and notes.
+    """
+    one = Fact(1, 1)
+    for axis in ("pipeline_parallel", "virtual_stages", "expert_parallel"):
+        facts[axis] = one
+    for name, axis in _AXES.items():
+        stated = values.count(f"parallelism_config.{name}", name)
+        if stated is not None:
+            facts[axis] = stated
+    replicas = values.count("parallelism_config.dp_replicate_size", "dp_replicate_size")
+    if replicas is not None and replicas.value > 1:
+        facts["shard_replicas"] = replicas
+    shards = values.count("parallelism_config.dp_shard_size", "dp_shard_size")
+    if shards is not None:
+        copies = replicas.value if replicas else 1
+        put(facts, data_parallel=Fact(shards.value * copies, shards.line))
+    left = [each for each in values.unasked() if each[0].startswith("parallelism_config.")]
+    return judged(left, KEYS, "{}")
