@@ -1,21 +1,26 @@
 """README's plan, written for the frameworks that run it, read back and checked: it fits, with the
 memory of the plan."""
 
-from dataclasses import replace
+import random
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
-from random_plans import missing_facts
+from nightly import cases
+from random_plans import ANYTHING, missing_facts, random_plan
 
+from meshplan.costmodels.layout import InvalidLayout, Layout
+from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import exporter_named, read_config
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.case.reading import Exported
 from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
 from meshplan.planner.case.settings import Settings
-from meshplan.planner.check.check import check_paths
+from meshplan.planner.check.check import case_of, check_paths
 from meshplan.planner.cli.check import tools
 
 
@@ -98,3 +103,52 @@ def test_what_is_listed_is_all_that_differs(engine: str, to: str, listed: str | 
     check_case(case)
     assert plan.prediction is not None
     assert _peaks(case) == pytest.approx([rank.reserved for rank in plan.prediction.memory])
+
+
+EXPORTED = {
+    "megatron": ("megatron",), "megatron-bridge": ("bridge", "megatron"), "nemo": ("bridge",),
+    "torchtitan": ("torchtitan", "torchtitan-0.2"), "nanotron": ("nanotron",),
+    "deepspeed": ("deepspeed",), "accelerate": ("accelerate",),
+}  # fmt: skip
+"""Engines, and the formats that they run from."""
+
+
+def _put_back(case: Case, plan: Plan, exported: Exported) -> Case:
+    """The case with each field that `exported` lists as unsaid as the plan has it."""
+    unsaid = {each.name.split(".")[1] for each in exported.cannot_say if "." in each.name}
+    unsaid |= {"stages"} if unsaid & {"pipeline_parallel", "virtual_stages"} else set()
+    layout = {f.name: getattr(plan.layout, f.name) for f in fields(Layout) if f.name in unsaid}
+    training = {
+        f.name: getattr(plan.training, f.name) for f in fields(Training) if f.name in unsaid
+    }
+    return replace(
+        case, engine=engine_named(plan.engine),
+        layout=replace(case.layout, **layout), training=replace(case.training, **training),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", EXPORTED)
+def test_memory_differs_by_what_is_listed_alone(engine: str) -> None:
+    """Ten random plans (nightly 60) of each engine, experts, latent attention, context parallel,
+    uneven stages and 8-bit formats among them: what is not listed as unsaid costs no byte."""
+    rng, seen, same = random.Random(16), 0, 0
+    while seen < cases(10, nightly=60):
+        plan = random_plan(rng, ANYTHING)
+        if plan.engine != engine:
+            continue
+        seen += 1
+        for to in EXPORTED[engine]:
+            try:
+                exported = exporter_named(to)(plan, 8)
+            except InvalidLayout:
+                continue  # the framework would train something else: refused
+            name, text = next(iter(exported.files.items()))
+            reading = read_config(text, name)
+            shape_unsaid = any(each.name.startswith("model") for each in exported.cannot_say)
+            if reading.model_config and shape_unsaid:
+                continue
+            case = resolve(reading, missing_facts(plan, exported), Settings())
+            here, there = _peaks(_put_back(case, plan, exported)), _peaks(case_of(plan))
+            assert here == pytest.approx(there), (to, plan.model.name, plan.layout.label)
+            same += 1
+    assert same

@@ -229,6 +229,10 @@ def test_nemo() -> None:
         pytest.param("bias: false", "bert_binary_head: false", "another model", id="BERT"),
         pytest.param("bias: false", "encoder: {hidden_size: 4}", "encoder", id="T5"),
         pytest.param("amp_O2: true", "amp_O2: false", "megatron_amp_O2 false", id="fp32 weights"),
+        # NVIDIA/NeMo-Framework-Launcher@26e42fa9 conf/training/mistral/mistral_7b.yaml (Apache-2.0)
+        pytest.param(
+            "bias: false", "data: {seq_length: 2048}", "data.seq_length 2048", id="two lengths"
+        ),
     ],
 )
 def test_a_key_of_nemo_that_is_not_understood_is_named(old: str, new: str, named: str) -> None:

@@ -167,7 +167,7 @@ CONFIGS = Path(__file__).parent.parent / "data/framework_configs"
     [
         ("torchtitan/llama3_70b.toml", "llama-3.1-70b", "64"),
         ("megatron/mixtral_8x7b.sh", "mixtral-8x7b", "16"),
-        ("deepspeed/zero3_offload.json", "llama-3.1-8b", "8"),
+        ("deepspeed/gpt2_zero2_gas3.json", "llama-3.1-8b", "8"),
         ("nanotron/tiny_llama.yaml", "llama-3.1-8b", "8"),
     ],
 )

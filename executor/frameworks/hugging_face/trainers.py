@@ -133,8 +133,8 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
 
 
 def _precision(values: Values) -> Fact | None:
-    for name, word in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"),
-                       ("float16", "fp16"), ("fp8", "fp8")):  # fmt: skip
+    for name, word in (("bf16", "bf16"), ("bfloat16", "bf16"), ("pure_bf16", "bf16"),
+                       ("fp16", "fp16"), ("float16", "fp16"), ("fp8", "fp8")):  # fmt: skip
         values.get(name)
         stated = values.found.get(name)  # axolotl's `auto`: bf16 where the GPU has it
         if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):

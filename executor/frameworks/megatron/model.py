@@ -66,7 +66,16 @@ def model_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
         settings["mtp_num_layers"] = model.mtp_layers
     numerics, unsaid = numeric_settings(model, rotates=position == "rope")
     said = {name: value for name, value in (settings | numerics).items() if value is not False}
-    return said, [*_unsaid(answer), *unsaid]
+    return said, [*_unsaid(answer), *_longer_table(answer), *unsaid]
+
+
+def _longer_table(answer: Answer) -> list[CannotSay]:
+    """Learned positions for sequences that are longer than the model has: the script adds rows."""
+    rows, seq_len = answer.model.learned_positions, answer.training.seq_len
+    if not 0 < rows < seq_len:
+        return []
+    why = f"sequences of {seq_len} need as many: the table has {seq_len} rows"
+    return [CannotSay("model.learned_positions", rows, why)]
 
 
 def _position(answer: Answer) -> str:

@@ -70,13 +70,22 @@ def megatron_facts(found: Mapping[str, Fact]) -> tuple[dict[str, Fact], list[Fac
             facts[_RENAMED.get(last, last)] = fact
         elif section == "model" and fact.value == -1:
             left.append(Fact(f"{name} -1 (left to the checkpoint)", fact.line))
-    facts.setdefault("seq_length", found.get("model.data.seq_length", Fact(None, 1)))
-    unread = [_activation(facts), _optimizer(found, facts), _master(facts)]
+    unread = [_lengths(found, facts), _activation(facts), _optimizer(found, facts), _master(facts)]
     _switches(facts)
     for name in _OTHER_MODELS:  # whatever their value: their presence says what is trained
         if (mark := found.get(f"model.{name}")) is not None:
             left.append(Fact(f"model.{name} (another model than a GPT is not modelled)", mark.line))
     return facts, [*left, *(fact for fact in unread if fact is not None)]
+
+
+def _lengths(found: Mapping[str, Fact], facts: dict[str, Fact]) -> Fact | None:
+    """Adds the data's length where the model states none; two lengths are not understood."""
+    data = found.get("model.data.seq_length", Fact(None, 1))
+    stated = facts.setdefault("seq_length", data).value
+    if data.value is None or data.value == stated:
+        return None
+    why = f"the model's sequences have {stated}, and which of the two counts is not modelled"
+    return Fact(f"model.data.seq_length {data.value} ({why})", data.line)
 
 
 def _activation(facts: dict[str, Fact]) -> Fact | None:
