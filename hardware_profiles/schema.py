@@ -5,7 +5,7 @@ Every number is SI (bytes, seconds, FLOP/s) and has an entry in `sources`, keyed
 guessed.
 """
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -24,10 +24,14 @@ chosen by hand on 1,688 rows of the Ultra-Scale Playbook, 883 of them out of mem
 other suites that ran (2026-11-22, docs/accuracy.md)."""
 
 
-class Frozen(BaseModel):
-    """Read from a file by people: immutable, and an unknown key is an error."""
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+
+class Frozen(BaseModel):
+    """Read from a file by people: immutable, numbers are finite, an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Gpu(Frozen):
@@ -44,9 +48,9 @@ class Gpu(Frozen):
     vendor: Literal["nvidia", "amd", "cpu"]
     memory_bytes: float = Field(gt=0)
     memory_bandwidth_bytes_per_s: float = Field(gt=0)
-    peak_flops_per_s: dict[Dtype, float]
+    peak_flops_per_s: dict[Dtype, Positive]
     compute_units: int = Field(gt=0)
-    power_w: float | None = None
+    power_w: Positive | None = None
     sources: dict[str, str]
 
 
@@ -64,7 +68,7 @@ class MatmulPoint(Frozen):
     groups: int = 1
     layout: Literal["NN", "NT", "TN", "TT"] = "TN"
     flops_per_s: float = Field(gt=0)
-    spread: float | None = None
+    spread: NotNegative | None = None
 
 
 def pointwise_name(kernel: str, dtype: Dtype) -> str:
@@ -89,7 +93,7 @@ class AttentionPoint(Frozen):
     seq_len: int
     causal: bool
     flops_per_s: float = Field(gt=0)
-    spread: float | None = None
+    spread: NotNegative | None = None
 
 
 class Kernels(Frozen):
@@ -121,22 +125,22 @@ class Kernels(Frozen):
     """
 
     gpu: str
-    matmul_efficiency: dict[Dtype, float]
-    grouped_efficiency: dict[Dtype, float] = {}
-    attention_forward: float
-    attention_backward: float
-    flash2_fraction: float = 1.0
-    attention_half_forward: float = 128.0
-    attention_half_backward: float = 128.0
+    matmul_efficiency: dict[Dtype, Positive]
+    grouped_efficiency: dict[Dtype, Positive] = {}
+    attention_forward: Positive
+    attention_backward: Positive
+    flash2_fraction: Positive = 1.0
+    attention_half_forward: Positive = 128.0
+    attention_half_backward: Positive = 128.0
     alignment: int = 1
-    misaligned_rate: float = 1.0
-    memory_efficiency: float
-    launch_s: float
-    context_bytes: float | None = None
-    burst_flops_per_s: dict[Dtype, float] = {}
-    pointwise_bytes_per_s: dict[str, float] = {}
-    optimizer_efficiency: float | None = None
-    shared_slowdown: dict[str, float] = {}
+    misaligned_rate: Positive = 1.0
+    memory_efficiency: Positive
+    launch_s: NotNegative
+    context_bytes: NotNegative | None = None
+    burst_flops_per_s: dict[Dtype, Positive] = {}
+    pointwise_bytes_per_s: dict[str, Positive] = {}
+    optimizer_efficiency: Positive | None = None
+    shared_slowdown: dict[str, Positive] = {}
     matmul_points: tuple[MatmulPoint, ...] = ()
     attention_points: tuple[AttentionPoint, ...] = ()
     conditions: dict[str, str]
@@ -150,6 +154,8 @@ class Kernels(Frozen):
 
 class BusBandwidth(Frozen):
     """Bus bandwidth in bytes per second, as nccl-tests prints it (busbw), by collective."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # infinite where there is no link (one device)
 
     all_reduce: float = Field(gt=0)
     all_gather: float = Field(gt=0)
@@ -190,9 +196,9 @@ class CurvePoint(Frozen):
     kind: CollectiveKind
     ranks_per_node: int
     nodes: int
-    size_bytes: float
-    seconds: float
-    spread: float | None = None
+    size_bytes: NotNegative
+    seconds: NotNegative
+    spread: NotNegative | None = None
 
 
 class Interference(Frozen):
@@ -218,7 +224,7 @@ class CurveFit(Frozen):
     nodes: int
     latency_s: tuple[float, ...]
     bandwidth_bytes_per_s: tuple[float, ...]
-    residual: float
+    residual: NotNegative
 
 
 class Pod(Frozen):
@@ -255,17 +261,17 @@ class Cluster(Frozen):
     node: Link
     network: Link
     pod: Pod | None = None
-    bandwidth_by_nodes: dict[int, float] = {}
+    bandwidth_by_nodes: dict[int, Positive] = {}
     kernels: Kernels | None = None
     collective_points: tuple[CurvePoint, ...] = ()
     collective_fits: tuple[CurveFit, ...] = ()
-    usable_memory_bytes: float | None = None
-    communicator_bytes: float | None = None
+    usable_memory_bytes: Positive | None = None
+    communicator_bytes: NotNegative | None = None
     interference: Interference | None = None
-    host_memory_bytes: float | None = None
+    host_memory_bytes: Positive | None = None
     host_memory_bytes_per_s: float | None = Field(default=None, gt=0)
-    host_link_bytes_per_s: float | None = None
-    gpu_hour_price: float | None = None
+    host_link_bytes_per_s: Positive | None = None
+    gpu_hour_price: NotNegative | None = None
     conditions: dict[str, str] = {}
     sources: dict[str, str]
 

@@ -1,5 +1,6 @@
 """Profiles by name and by file: exact, round trips, and errors that say what to do."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,3 +181,20 @@ def test_what_gpus_taught_is_not_said_of_cpus() -> None:
     """A CPU is priced by its profile alone, with the band of an engine that nobody fitted."""
     assert load_fit("native", "cpu") == UNFITTED
     assert load_fit("native", "h100-sxm") != UNFITTED
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "-1"])
+@pytest.mark.parametrize(
+    "key", ["attention_forward", "memory_efficiency", "launch_s", "host_memory_bytes", "all_reduce"]
+)
+def test_no_figure_of_a_profile_is_negative_or_no_number(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    """What every price is made of is refused at the edge, by its name."""
+    path = tmp_path / "cluster.toml"
+    save_cluster(load_cluster("dgx-h100"), path)
+    text = re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", path.read_text())
+    assert f"{key} = {value}" in text
+    path.write_text(text)
+    with pytest.raises(UnknownProfile, match=key):
+        load_cluster(path)
