@@ -129,3 +129,60 @@ def test_trainers_that_also_generate_are_refused_by_name(text: str, name: str) -
     assert found is not None
     with pytest.raises(UnreadableConfig, match=name):
         found.read(text, "a.yaml")
+
+
+REGISTRY = """
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from . import model_registry
+
+def _base(flavor) -> Trainer.Config:
+    return Trainer.Config(
+        training=TrainingConfig(local_batch_size=2, seq_len=8192),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+
+def llama3_8b() -> Trainer.Config:
+    return _base("8B")
+
+def llama3_70b() -> Trainer.Config:
+    config = _base("70B")
+    config.parallelism.tensor_parallel_degree = 8
+    config.training.local_batch_size = 1
+    return config
+
+def adapters() -> Trainer.Config:
+    config = llama3_8b()
+    config.model_spec = model_registry("8B", converters=[LoRAConverter.Config(rank=8)])
+    return config
+"""
+
+
+def test_each_function_of_a_registry_is_a_case() -> None:
+    """torchtitan's registries (0.3 models/llama3/config_registry.py, BSD-3-Clause) build one
+    configuration on another; where the file does not say which model, the function's name does.
+    """
+    small, large, adapted = (
+        case
+        for first in [read_config(REGISTRY, "config_registry.py")]
+        for case in (first, *first.others)
+    )
+    assert [case.notes[0] for case in (small, large)] == [
+        "the configuration 'llama3_8b'", "the configuration 'llama3_70b'",
+    ]  # fmt: skip
+    names = ("model", "micro_batch_size", "seq_len", "tensor_parallel")
+    assert [[case.facts[name].value if name in case.facts else None for name in names]
+            for case in (small, large)] == [
+        ["llama-3.1-8b", 2, 8192, None], ["llama-3.1-70b", 1, 8192, 8],
+    ]  # fmt: skip
+    assert small.recompute == large.recompute
+    assert small.recompute.mode == "selective"
+    assert "LoRAConverter" in str(adapted.unread[0].value)
+
+
+def test_functions_that_call_each_other_end() -> None:
+    """A function that starts from itself starts from nothing; 201 functions are too many."""
+    loop = REGISTRY.replace('_base("8B")', "llama3_70b()").replace('_base("70B")', "llama3_8b()")
+    assert read_config(loop, "a.py").others
+    many = REGISTRY + "".join(f"def f{i}():\n    pass\n" for i in range(197))
+    with pytest.raises(UnreadableConfig, match="201 functions"):
+        read_config(many, "a.py")

@@ -43,6 +43,8 @@ CONVERTER_CLASSES: dict[str, Precision] = {
     "MXFP8LinearConverter": "mxfp8",
     "NVFP4LinearConverter": "nvfp4",
 }
+HARMLESS_CONVERTERS = ("BatchInvariantFlexConverter", "ModelConfigConverter")
+"""Converters that change neither the layers' sizes nor their bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Reading looks at the syntax only: the keyword arguments of `ParallelismConfig(...)`,
 `TrainingConfig(...)` and `X.Config()`, assignments such as `config.parallelism.x = 8`, and the base
-configuration that the function starts from. Values that are not literals are left out.
+configuration that the function starts from, of torchtitan or of the same file. Each function of a
+file is a configuration. Values that are not literals are left out.
 
 Source: torchtitan 0.3.0 `torchtitan/config/README.md` (a configuration is a function),
 `torchtitan/models/llama3/config_registry.py`.
@@ -16,6 +17,7 @@ from typing import Any
 from meshplan.executor.frameworks.export_notes import Answer, nearest_recompute
 from meshplan.executor.frameworks.torchtitan.names import (
     CONVERTER_CLASSES,
+    HARMLESS_CONVERTERS,
     MODELS,
     Flavor,
     model_named,
@@ -24,6 +26,10 @@ from meshplan.executor.frameworks.torchtitan.names import (
 from meshplan.planner.case.limits import MAX_COUNT, check_lines, check_size
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
+MAX_FUNCTIONS = 200  # of one file; torchtitan's largest registry has 27
+MAX_CONFIGURATIONS = 64
+MAX_BASES = 8  # functions of the file that one starts from; in torchtitan it is one
+MAX_SETTINGS = 2_000  # of one configuration
 _SECTION = {
     "ParallelismConfig": "parallelism",
     "TrainingConfig": "training",
@@ -93,8 +99,10 @@ def _model_lines(answer: Answer, flavor: Flavor) -> list[str]:
     ]
 
 
-def read_python(text: str) -> dict[str, Fact]:
-    """Facts by TOML's names (`parallelism.tensor_parallel_degree`); raises `UnreadableConfig`."""
+def read_python(text: str) -> dict[str, dict[str, Fact]]:
+    """The facts of each configuration function, by TOML's names
+    (`parallelism.tensor_parallel_degree`); raises `UnreadableConfig`.
+    """
     check_size(text, "a Python file")
     check_lines(text)
     try:
@@ -105,28 +113,63 @@ def read_python(text: str) -> dict[str, Fact]:
         raise UnreadableConfig(f"not Python: {error.msg}", error.lineno or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableConfig(f"not Python that a config needs: {error}") from None
-    functions = _configurations(tree)
-    if len(functions) != 1:
-        names = ", ".join(function.name for function in functions[:5]) or "none"
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if not 0 < len(functions) <= MAX_FUNCTIONS:
         raise UnreadableConfig(
-            f"it must hold one configuration function, not {len(functions)} ({names}); copy the "
-            "one to check into a file of its own"
+            f"{len(functions)} functions; a file of configurations has from 1 to {MAX_FUNCTIONS}"
         )
-    found: dict[str, Fact] = {}
-    module = _module(tree)
-    for node in _in_order(functions[0]):
-        if isinstance(node, ast.Call):
-            _call(node, module, found)
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-            _assignment(node, found)
-    return found
+    registry = _Registry(functions, _module(tree))
+    names = _configurations(functions)
+    return {name: registry.facts(name) for name in names[:MAX_CONFIGURATIONS]}
 
 
-def _configurations(tree: ast.Module) -> list[ast.FunctionDef]:
-    """The functions that say they return a configuration; all, where none says what it returns."""
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    said = [f for f in functions if f.returns and _dotted(f.returns).endswith("Trainer.Config")]
-    return said or functions
+def _configurations(functions: Mapping[str, ast.FunctionDef]) -> list[str]:
+    """The functions that say they return a configuration; all, where none says what it returns.
+
+    One whose name begins with an underscore is a part of others.
+    """
+    said = [
+        name
+        for name, function in functions.items()
+        if function.returns and _dotted(function.returns).endswith("Trainer.Config")
+    ]
+    return [name for name in said or functions if not name.startswith("_")] or said
+
+
+class _Registry:
+    """The functions of a file, each followed once; those that one calls come first in it."""
+
+    def __init__(self, functions: Mapping[str, ast.FunctionDef], module: str) -> None:
+        self._functions, self._module = functions, module
+        self._known: dict[str, dict[str, Fact]] = {}
+
+    def facts(self, name: str) -> dict[str, Fact]:
+        """The facts of a function, and of those of the file that it starts from."""
+        if name not in self._known:
+            self._known[name] = {}  # what a function that calls itself starts from
+            self._known[name] = self._follow(self._functions[name])
+        return self._known[name]
+
+    def _follow(self, function: ast.FunctionDef) -> dict[str, Fact]:
+        found: dict[str, Fact] = {}
+        called: set[str] = set()
+        for node in _in_order(function):
+            if isinstance(node, ast.Call):
+                name = _dotted(node.func)
+                if name in self._functions and name not in called and len(called) < MAX_BASES:
+                    called.add(name)
+                    found |= self.facts(name)
+                else:
+                    _call(node, self._module, found)
+            elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+                _assignment(node, found)
+        stated = found.get("model.ours", Fact(None, 1))
+        named = model_of_function(function.name)  # a registry's own name for its model
+        if stated.value is None and named:
+            found["model.ours"] = Fact(named, function.lineno)
+        if len(found) > MAX_SETTINGS:
+            raise UnreadableConfig(f"{function.name}: more than {MAX_SETTINGS} settings")
+        return found
 
 
 def _in_order(function: ast.FunctionDef) -> Iterator[ast.AST]:
@@ -177,6 +220,8 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         found["activation_checkpoint.mode"] = Fact(_CHECKPOINT[name.split(".")[-2]], node.lineno)
     elif name.endswith(".Config") and name.split(".")[-2] in CONVERTER_CLASSES:
         found["model.precision"] = Fact(CONVERTER_CLASSES[name.split(".")[-2]], node.lineno)
+    elif name.endswith("Converter.Config") and name.split(".")[-2] not in HARMLESS_CONVERTERS:
+        found["model.converters"] = Fact([name.split(".")[-2]], node.lineno)
     elif name == "model_registry" and node.args:
         ours = model_named(module, _literal(node.args[0]))
         found["model.ours"] = Fact(ours, node.lineno)

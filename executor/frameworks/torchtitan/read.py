@@ -6,6 +6,7 @@ layer, in 0.3 by operation). Sources as in `export`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import get_args
 
 from meshplan.executor.frameworks.documents.parse import read_toml
@@ -30,6 +31,7 @@ from meshplan.planner.case.reading import (
     UnreadableConfig,
 )
 
+_MARKS = ("parallelism.", "training.")
 SPLITS = ("parallelism", "peft", "lora")
 """Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
 SPLITS_NOTHING = frozenset(
@@ -54,9 +56,31 @@ OF_STAGES = frozenset(
 
 
 def read(text: str, path: str) -> Reading:
-    """A TOML or Python configuration; raises `UnreadableConfig` and `IllegalConfig`."""
-    python = path.endswith(".py")
-    values = Values(_renamed(read_python(text) if python else read_toml(text)))
+    """A TOML configuration, or Python's, each function a case of its own.
+
+    Raises `UnreadableConfig` and `IllegalConfig`.
+    """
+    if not path.endswith(".py"):
+        return _reading(read_toml(text), path, python=False)
+    found = read_python(text)
+    cases = [
+        (f"the configuration {shown(name)}", facts)
+        for name, facts in found.items()
+        if len(found) == 1 or any(key.startswith(_MARKS) for key in facts)
+    ]
+    if not cases:
+        raise UnreadableConfig("no function with a ParallelismConfig or TrainingConfig found")
+    if len(cases) == 1:
+        return _reading(cases[0][1], path, python=True)
+    first, *others = (
+        replace(reading, notes=(name, *reading.notes))
+        for name, reading in ((name, _reading(facts, path, python=True)) for name, facts in cases)
+    )
+    return replace(first, others=tuple(others))
+
+
+def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
+    values = Values(_renamed(found))
     if not (values.has("parallelism") or values.has("training")):
         raise UnreadableConfig("no [parallelism] or [training] section found")
     facts: dict[str, Fact] = {}
