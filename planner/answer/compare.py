@@ -92,9 +92,10 @@ class Comparison:
 def yours_of(question: Question, cluster_name: str, reading: Reading) -> Yours:
     """The config on the question's cluster, what it leaves out taken from the question.
 
-    Raises `InvalidLayout`, `MissingFacts` and the loaders' errors when it cannot be priced.
+    Raises `InvalidLayout`, `MissingFacts` and the loaders' errors when it cannot be priced, and
+    `UnreadableConfig` for a file of several runs.
     """
-    q, stated = question, set(reading.facts)
+    q, stated = question, set(reading.alone().facts)
     given = {"seq_len", "global_batch_size", "precision", "optimizer"} - stated
     near = Settings(
         cluster=cluster_name,

@@ -141,6 +141,13 @@ class Reading:
         """The line of the first of the facts `names` that the file states, else 1."""
         return next((self.facts[name].line for name in names if name in self.facts), 1)
 
+    def alone(self) -> "Reading":
+        """This case, if its file has no other; raises `UnreadableConfig`."""
+        if self.others:
+            number = 1 + len(self.others)
+            raise UnreadableConfig(f"{number} runs in one file; name a config of this run alone")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class CannotSay:

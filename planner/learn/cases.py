@@ -107,12 +107,7 @@ def case_at(path: Path, source: Source) -> Case:
             reading = source.read(text, str(path), source.framework)
             if reading is None:
                 raise UnreadableConfig("no config format recognised; name it with --framework")
-            if reading.others:
-                number = 1 + len(reading.others)
-                raise UnreadableConfig(
-                    f"{number} runs in one file; name a config of this run alone"
-                )
-            case = resolve(reading, source.given, settings_near(path))
+            case = resolve(reading.alone(), source.given, settings_near(path))
         check_case(case)
     except (
         UnreadableConfig, UnreadablePlan, MissingFacts, InvalidLayout, UnsupportedModel, *UNKNOWN,

@@ -186,3 +186,18 @@ def test_every_framework_in_words(config: str, model: str, gpus: str) -> None:
     rows = {row["name"]: row for row in json.loads(both.stdout)["comparison"]["rows"]}
     if rows["left free of a GPU"]["yours"] >= 0 and " pp" not in rows["layout"]["yours"]:
         assert rows["step"]["ours"] <= rows["step"]["yours"] * 1.0005
+
+
+def test_a_file_of_several_runs_is_not_compared_by_its_first(tmp_path: Path) -> None:
+    """Which run is meant is not ours to say: one line, as `diagnose` says it."""
+    path = tmp_path / "config_registry.py"
+    path.write_text(
+        "import torchtitan\n"
+        "def a() -> Trainer.Config:\n    config.parallelism.tensor_parallel_degree = 2\n"
+        "def b() -> Trainer.Config:\n    config.parallelism.tensor_parallel_degree = 4\n"
+    )
+    done = CliRunner().invoke(
+        app, ["plan", "llama-3.2-1b", "--gpus", "8", "--cluster", "dgx-h100", "--global-batch", "8",
+              "--compare", str(path)],
+    )  # fmt: skip
+    assert "2 runs in one file" in done.output + str(done.exception)
