@@ -3,13 +3,14 @@
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from meshplan.executor.cli.placing import Where, settings_of
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.hugging_face_run import ENGINES as HUGGING_FACE
 from meshplan.executor.launch.hugging_face_run import command_of as hugging_face_command
@@ -28,27 +29,23 @@ from meshplan.executor.launch.plan_engine import (
 )
 from meshplan.executor.launch.preflight import (
     CannotRun,
-    check_data,
-    check_host,
-    check_rendezvous,
-    nodes_of,
-    notices,
-    place,
     profile_of,
     sbatch_options,
 )
-from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
+from meshplan.executor.launch.probe import NoTorch
 from meshplan.executor.launch.report import print_result, print_tournament
 from meshplan.executor.launch.results import RunResult
 from meshplan.executor.launch.run import (
     RANKS,
     TIMEOUT_S,
     RunSettings,
+    collect_plan,
     job_of,
     run_plan,
+    submit_plan,
     tournament,
 )
-from meshplan.executor.launch.slurm import SlurmFailed
+from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
 from meshplan.executor.onerank.command import Wanted, run_one_rank
@@ -64,6 +61,7 @@ EngineName = Literal[
     "native", "torchtitan", "megatron", "nanotron", "accelerate", "deepspeed", "transformers"
 ]
 DeviceName = Literal["cpu", "cuda"]
+JobPart = Literal["run", "submit", "collect", "cancel"]
 
 
 def execute(
@@ -104,6 +102,13 @@ def execute(
     slurm: Annotated[
         str, typer.Option(help="Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
     ] = "",
+    job: Annotated[
+        JobPart,
+        typer.Option(
+            help="With slurm: submit and follow the job, only submit it, follow it to its end and "
+            "collect what it measured, or cancel it."
+        ),
+    ] = "run",
     print_only: Annotated[
         bool, typer.Option("--print", help="Show what would be started, and stop.")
     ] = False,
@@ -157,6 +162,7 @@ def execute(
         raise typer.Exit(_one_rank(plan, wanted, json_output=json_output))
     folder = (out or plan.with_suffix(".run")).resolve()
     try:
+        _check_job(job, launcher, top)
         starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
         asked = _on_engine(read_plan(plan), engine, cluster, starter, started=not print_only)
         if trace and (top > 1 or asked.engine != "native"):
@@ -167,7 +173,7 @@ def execute(
         where = Where(
             nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data, started=not print_only
         )
-        settings = _settings(asked, starter, where)
+        settings = settings_of(asked, starter, where)
         settings = replace(
             settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout,
             spans=trace is not None,
@@ -175,7 +181,15 @@ def execute(
         if print_only:
             typer.echo(_shown(asked, settings, folder))
             return
-        result = _run(asked, settings, folder, top=top, console=Console(stderr=json_output))
+        if job in ("submit", "cancel"):
+            typer.echo(_submitted_or_cancelled(job, asked, settings, folder))
+            return
+        console = Console(stderr=json_output)
+        if job == "collect":
+            result = collect_plan(settings, folder)
+            print_result(result, console)
+        else:
+            result = _run(asked, settings, folder, top=top, console=console)
         if trace:
             _write_trace(trace, asked, profile_of(asked, cluster), folder / RANKS)
     except USAGE as error:
@@ -185,7 +199,8 @@ def execute(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     except Interrupted as error:
-        typer.echo(f"{error}; what was measured is in {folder}", err=True)
+        again = "; --job collect follows it again" if launcher is Launcher.slurm else ""
+        typer.echo(f"{error}; what was measured is in {folder}{again}", err=True)
         raise typer.Exit(130) from None
     if json_output:
         typer.echo(result.model_dump_json(indent=1))
@@ -241,60 +256,24 @@ def _one_rank(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Where the ranks go; `started`: they will be, not only printed."""
-
-    nodes: int | None
-    rendezvous: str | None
-    cluster: str | None
-    data: Path | None
-    started: bool
-
-
-FIRST_HOST = "FIRST_HOST:29500"
-"""Stands in a printed command for what only its reader knows."""
+def _check_job(job: JobPart, launcher: Launcher, top: int) -> None:
+    """Raise `CannotRun` for a part of a job where there is no job that outlives the command."""
+    if job == "run":
+        return
+    if launcher is not Launcher.slurm:
+        raise CannotRun(f"--job {job} is of a job under Slurm; add --launcher slurm")
+    if top > 1:
+        raise CannotRun(f"--job {job} is of one job, and --top {top} of {top}; give --job run")
 
 
-def _settings(plan: Plan, starter: Starter, where: Where) -> RunSettings:
-    """Preflight: where the ranks go, and what the user should know before they start."""
-    by_hand = starter.launcher is Launcher.torchrun
-    if where.nodes and where.nodes > 1 and where.rendezvous is None and by_hand:
-        raise CannotRun(
-            f"--nodes {where.nodes} needs --rendezvous HOST:PORT, and the same command on every "
-            "host; or --launcher slurm"
-        )
-    if where.rendezvous is not None:
-        check_rendezvous(where.rendezvous)
-    found = find_hardware() if by_hand else None
-    priced_by = profile_of(plan, where.cluster)
-    for_cpus = priced_by is not None and priced_by.gpu.vendor == "cpu"
-    if found and for_cpus:
-        found = found.as_cpu()
-    here = by_hand and where.started
-    nodes = where.nodes or (1 if here or for_cpus else nodes_of(plan, priced_by))
-    placement = place(plan, nodes, found if where.started or nodes == 1 else None)
-    if found and where.started:
-        if where.data is not None:
-            check_data(where.data)
-        check_host(plan, placement, found, priced_by)
-        for line in notices(plan, placement, found, priced_by):
-            typer.echo(f"note: {line}", err=True)
-    return RunSettings(
-        placement=placement,
-        starter=starter,
-        rendezvous=where.rendezvous or (FIRST_HOST if by_hand and nodes > 1 else None),
-        device="cpu" if for_cpus else "cuda",
-        versions=_versions(found),
-        gpu=priced_by.gpu.name if priced_by else None,
-    )
-
-
-def _versions(found: Found | None) -> dict[str, str]:
-    if found is None:
-        return {}
-    said = {"torch": found.torch, "device": found.name, "host": found.host}
-    return {**said, "cuda": found.cuda} if found.cuda else said
+def _submitted_or_cancelled(job: JobPart, plan: Plan, settings: RunSettings, out: Path) -> str:
+    """Do the one or the other, and say what was done."""
+    if job == "submit":
+        number = submit_plan(plan, settings, out)
+        return f"submitted Slurm job {number}; the same command with --job collect follows it"
+    number = submitted(out)
+    cancel(number)
+    return f"cancelled Slurm job {number}"
 
 
 def _shown(plan: Plan, settings: RunSettings, out: Path) -> str:

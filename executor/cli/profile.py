@@ -19,7 +19,7 @@ from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.preflight import CannotRun, sbatch_options
 from meshplan.executor.launch.probe import NoTorch, find_hardware
-from meshplan.executor.launch.slurm import SlurmFailed
+from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
 from meshplan.executor.profile.options import Options
@@ -116,8 +116,14 @@ def _start(
         typer.echo(starter.shown(job, out))
         return
     out.mkdir(parents=True, exist_ok=True)
-    with _Watch(progress) as watch:
-        starter.start(job, out, watch)
+    try:
+        with _Watch(progress) as watch:
+            starter.start(job, out, watch)
+    except Interrupted:
+        if starter.launcher is Launcher.torchrun:
+            raise
+        cancel(submitted(out))
+        raise Interrupted(f"cancelled Slurm job {submitted(out)}") from None
     _report(load_cluster(options.out), options.out)
 
 

@@ -41,6 +41,7 @@ class TorchrunJob:
 
     processes_per_node  ranks on each host, one per accelerator
     rendezvous          host:port of the first host, None for a job on one host
+    meeting             further options of torchrun about it, each host's own
     environment         further variables of every rank
     """
 
@@ -49,6 +50,7 @@ class TorchrunJob:
     processes_per_node: int
     nodes: int = 1
     rendezvous: str | None = None
+    meeting: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -68,6 +70,7 @@ def torchrun_command(
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={job.rendezvous}",
             "--rdzv-id=meshplan",
+            *job.meeting,
         ]
     return [
         python,
@@ -95,7 +98,9 @@ def run_job(
     Raises `RankFailed` with the first failing rank's own error, `Interrupted` on Ctrl-C or SIGTERM.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
-    with (log_dir / TORCHRUN_LOG).open("w", encoding="utf-8") as log, _signals_raise():
+    for earlier in log_dir.rglob("error.json"):  # of a run before: no cause of this one's end
+        earlier.unlink(missing_ok=True)
+    with (log_dir / TORCHRUN_LOG).open("w", encoding="utf-8") as log, signals_raise():
         process = subprocess.Popen(
             command,
             stdout=log,
@@ -123,7 +128,7 @@ def run_job(
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
     """SIGTERM becomes `KeyboardInterrupt`, so that the processes are ended on it too."""
 
     def raise_interrupt(number: int, frame: FrameType | None) -> None:

@@ -27,7 +27,7 @@ from tiny_runs import (
 )
 from typer.testing import CliRunner
 
-import meshplan.executor.cli.execute
+import meshplan.executor.cli.placing
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.launch.measured_trace import FIRST_PROCESS
 from meshplan.executor.launch.preflight import RankPlacement
@@ -54,7 +54,7 @@ known_hardware = cache(find_hardware)
 @pytest.fixture(autouse=True)
 def _looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host's hardware is asked for once: torch takes seconds to start, `test_launch` looks."""
-    monkeypatch.setattr(meshplan.executor.cli.execute, "find_hardware", known_hardware)
+    monkeypatch.setattr(meshplan.executor.cli.placing, "find_hardware", known_hardware)
 
 
 def test_print_starts_nothing(tmp_path: Path) -> None:
