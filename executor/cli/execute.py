@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,6 +23,7 @@ from meshplan.executor.launch.other_engines import (
     run_elsewhere,
 )
 from meshplan.executor.launch.plan_engine import (
+    NATIVE,
     check_can_start,
     engine_of,
     for_engine,
@@ -48,6 +50,8 @@ from meshplan.executor.launch.run import (
 from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
+from meshplan.executor.launch.written import FILES as WRITTEN
+from meshplan.executor.launch.written import file_text, given_of, write_file
 from meshplan.executor.onerank.command import Wanted, run_one_rank
 from meshplan.executor.onerank.report import print_run
 from meshplan.hardware_profiles.load import UnknownProfile
@@ -102,6 +106,12 @@ def execute(
     slurm: Annotated[
         str, typer.Option(help="Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
     ] = "",
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="KEY=VALUE of --launcher skypilot or kubeflow, such as image=IMAGE."
+        ),
+    ] = None,
     job: Annotated[
         JobPart,
         typer.Option(
@@ -152,8 +162,16 @@ def execute(
     if (device or all_micro_batches) and not one_rank:
         typer.echo("error: --device and --all-micro-batches belong to --one-rank; add it", err=True)
         raise typer.Exit(2)
+    if (dry_run or one_rank) and engine not in (None, NATIVE):
+        typer.echo(
+            f"error: --dry-run and --one-rank are of the native engine, not of {engine}; leave out "
+            "--engine, and the layout is priced for native", err=True,
+        )  # fmt: skip
+        raise typer.Exit(2)
     if dry_run:
-        raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages, json_output=json_output))
+        raise typer.Exit(
+            _dry_run(plan, cluster, rank, all_stages=all_stages, json_output=json_output)
+        )
     if one_rank:
         wanted = Wanted(
             rank=rank or 0, every_stage=all_stages, device=device, cluster=cluster,
@@ -163,6 +181,7 @@ def execute(
     folder = (out or plan.with_suffix(".run")).resolve()
     try:
         _check_job(job, launcher, top)
+        values = given_of(launcher, given or ())
         starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
         asked = _on_engine(read_plan(plan), engine, cluster, starter, started=not print_only)
         if trace and (top > 1 or asked.engine != "native"):
@@ -178,6 +197,13 @@ def execute(
             settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout,
             spans=trace is not None,
         )  # fmt: skip
+        if launcher in WRITTEN and job == "run":
+            priced_by = profile_of(asked, cluster)
+            text = file_text(asked, settings, values, priced_by.gpu if priced_by else None, folder)
+            if not print_only:
+                text = write_file(text, asked, settings, values, folder)
+            typer.echo(text)
+            return
         if print_only:
             typer.echo(_shown(asked, settings, folder))
             return
@@ -219,8 +245,8 @@ def _on_engine(
 ) -> Plan:
     """The plan for the engine that runs it: its own, or the one asked for, priced anew."""
     name, priced_by = engine_of(plan, engine), profile_of(plan, cluster)
-    if starter.launcher is Launcher.slurm and name != "native":
-        raise CannotRun(f"--launcher slurm starts the native engine only, not {name}")
+    if starter.launcher is not Launcher.torchrun and name != "native":
+        raise CannotRun(f"--launcher {starter.launcher} is for the native engine only, not {name}")
     if started:
         check_can_start(name, Path.cwd(), priced_by)
     ready = for_engine(plan, name, priced_by)
@@ -229,12 +255,27 @@ def _on_engine(
     return ready
 
 
-def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: bool) -> int:
-    """The engine's own program of one rank with fake tensors; its exit code."""
+def _dry_run(
+    path: Path, cluster: str | None, rank: int | None, *, all_stages: bool, json_output: bool
+) -> int:
+    """The native engine's own program of one rank with fake tensors, beside what is predicted for
+    that engine; its exit code.
+    """
     which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
     shown = ["--json"] if json_output else []
-    command = [sys.executable, "-m", "meshplan.executor.dryrun.dry_run", str(plan), *which, *shown]
-    return subprocess.run(command, check=False).returncode
+    try:
+        plan = read_plan(path)
+        native = for_engine(plan, NATIVE, profile_of(plan, cluster))
+    except USAGE as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    if native is not plan:
+        typer.echo(f"note: {repriced_line(plan, native)}", err=True)
+    with tempfile.TemporaryDirectory() as folder:
+        priced = Path(folder) / "plan.yaml"
+        write_plan(native, priced)
+        command = [sys.executable, "-m", "meshplan.executor.dryrun.dry_run", str(priced)]
+        return subprocess.run([*command, *which, *shown], check=False).returncode
 
 
 def _one_rank(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
@@ -260,7 +301,7 @@ def _check_job(job: JobPart, launcher: Launcher, top: int) -> None:
     """Raise `CannotRun` for a part of a job where there is no job that outlives the command."""
     if job == "run":
         return
-    if launcher is not Launcher.slurm:
+    if launcher is Launcher.torchrun or (launcher in WRITTEN and job != "collect"):
         raise CannotRun(f"--job {job} is of a job under Slurm; add --launcher slurm")
     if top > 1:
         raise CannotRun(f"--job {job} is of one job, and --top {top} of {top}; give --job run")

@@ -48,7 +48,9 @@ def profile(
         int | None, typer.Option(help="Ranks per host [default: its GPUs, or cores].", min=1)
     ] = None,
     nodes: Annotated[int, typer.Option(help="Hosts, with --launcher slurm.", min=1)] = 1,
-    launcher: Annotated[Launcher, typer.Option(help="What starts them.")] = Launcher.torchrun,
+    launcher: Annotated[
+        Literal["torchrun", "slurm"], typer.Option(help="What starts them.")
+    ] = "torchrun",
     slurm: Annotated[
         str, typer.Option(help="Further sbatch options: '--partition=gpu --time=30'.")
     ] = "",
@@ -75,7 +77,7 @@ def profile(
         _measure_as_rank(options)
         return
     try:
-        starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
+        starter = Starter(launcher=Launcher(launcher), slurm=sbatch_options(slurm))
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
     except CannotRun as error:
         typer.echo(f"error: {error}", err=True)

@@ -90,8 +90,7 @@ def job_of(settings: RunSettings, out: Path) -> TorchrunJob:
 def rank_environment_of(settings: RunSettings) -> dict[str, str]:
     """CPU ranks share the cores evenly and keep their memory, as when the profile was measured.
 
-    They
-    speak to other hosts over the network by which these are reached, unless the user chose one.
+    They speak to other hosts over the network by which these are reached, unless the user chose.
     """
     if settings.device != "cpu":
         return {}
@@ -120,14 +119,14 @@ def submit_plan(plan: Plan, settings: RunSettings, out: Path) -> str:
 
 
 def collect_plan(settings: RunSettings, out: Path) -> RunResult:
-    """Follow the job that was submitted from `out` to its end, or find that it has ended; raises as
-    `run_watched`.
+    """Compare what the ranks of a job left in `out`: under Slurm, once it has ended. Raises as
+    `run_watched`, and `UnreadablePlan` where there is no plan in `out`.
     """
+    plan = read_plan(out / PLAN_FILE)
+    if settings.starter.launcher is not Launcher.slurm:
+        return _watched(plan, settings, out, lambda watch: watch())
     number = submitted(out)
-    return _watched(
-        read_plan(out / PLAN_FILE), settings, out,
-        lambda watch: follow(number, out, watch=watch, say=say),
-    )  # fmt: skip
+    return _watched(plan, settings, out, lambda watch: follow(number, out, watch=watch, say=say))
 
 
 Start = Callable[[Callable[[], None]], None]
@@ -148,7 +147,7 @@ def run_watched(plan: Plan, settings: RunSettings, out: Path, start: Start) -> R
 def _prepare(plan: Plan, out: Path) -> None:
     """The folder of a run: its plan, and nothing of a run before it."""
     check_free(out)
-    _make_folder(out)
+    make_folder(out)
     write_plan(plan, out / PLAN_FILE)
     for old in (out / RANKS).glob("rank*"):
         old.unlink(missing_ok=True)  # another host of the run may have been here first
@@ -186,7 +185,8 @@ def _check_complete(plan: Plan, out: Path) -> None:
         )
 
 
-def _make_folder(out: Path) -> None:
+def make_folder(out: Path) -> None:
+    """The folder of a run; raises `CannotRun`."""
     try:
         (out / RANKS).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -11,15 +11,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed, first_failure, read_tail
 from meshplan.executor.launch.torchrun import (
     Interrupted,
     TorchrunJob,
+    shell_command,
     signals_raise,
-    torchrun_command,
 )
 from meshplan.hardware_profiles.whole_file import write_whole
 
@@ -71,10 +71,9 @@ def batch_script(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:
     ]  # fmt: skip
     if broken := next((text for text in directives if not text.isprintable()), None):
         raise SlurmFailed(f"{broken!r} is no #SBATCH option: it must be one printable line")
-    told = replace(job, rendezvous="@head@", meeting=("--rdzv-conf=is_host=@first@",))
-    command = shlex.join(torchrun_command(told, "@logs@"))
-    command = command.replace("@head@", '"$HEAD:$PORT"').replace("@logs@", '"$LOGS"')
-    command = command.replace("@first@", "$((SLURM_NODEID == 0))")
+    command = shell_command(
+        job, '"$LOGS"', endpoint='"$HEAD:$PORT"', is_first="$((SLURM_NODEID == 0))"
+    )
     on_node = "; ".join(
         (
             'LOGS="$LOGS/$SLURM_NODEID"',

@@ -15,10 +15,14 @@ from meshplan.executor.launch.torchrun import TorchrunJob, run_job, torchrun_com
 
 
 class Launcher(StrEnum):
-    """Who starts the processes: torchrun on this host (and on each of the others), or Slurm."""
+    """Who starts the processes: torchrun on this host (and on each of the others), Slurm, or a
+    system that a file is written for.
+    """
 
     torchrun = "torchrun"
     slurm = "slurm"
+    skypilot = "skypilot"
+    kubeflow = "kubeflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,14 @@ told to end its ranks (`parent_death`).
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -84,6 +85,19 @@ def torchrun_command(
         job.module,
         *job.arguments,
     ]
+
+
+def shell_command(
+    job: TorchrunJob, logs: str, *, endpoint: str, is_first: str, python: str = sys.executable
+) -> str:
+    """The command of one host as a line of a script: `logs` (a folder), `endpoint` (HOST:PORT) and
+    `is_first` (1 on the host that is met, else 0) are texts that its shell fills in.
+    """
+    told = replace(job, rendezvous="@endpoint@", meeting=("--rdzv-conf=is_host=@first@",))
+    line = shlex.join(torchrun_command(told, "@logs@", python))
+    for name, text in (("@endpoint@", endpoint), ("@first@", is_first), ("@logs@", logs)):
+        line = line.replace(name, text)
+    return line
 
 
 def run_job(
