@@ -1,9 +1,6 @@
 """`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
 
 import shlex
-import subprocess
-import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,13 +8,13 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from meshplan.executor.cli.placing import Where, settings_of
+from meshplan.executor.cli.placing import USAGE, Where, settings_of
+from meshplan.executor.cli.single_rank import run_dry, run_for_real
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.hugging_face_run import ENGINES as HUGGING_FACE
 from meshplan.executor.launch.hugging_face_run import command_of as hugging_face_command
 from meshplan.executor.launch.hugging_face_run import ready_for, run_hugging_face
 from meshplan.executor.launch.other_engines import (
-    NotInstalled,
     command_of,
     export_for,
     run_elsewhere,
@@ -34,7 +31,6 @@ from meshplan.executor.launch.preflight import (
     profile_of,
     sbatch_options,
 )
-from meshplan.executor.launch.probe import NoTorch
 from meshplan.executor.launch.report import print_result, print_tournament
 from meshplan.executor.launch.results import RunResult
 from meshplan.executor.launch.run import (
@@ -45,21 +41,18 @@ from meshplan.executor.launch.run import (
     job_of,
     run_plan,
     submit_plan,
-    tournament,
 )
 from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
+from meshplan.executor.launch.tournament import tournament
 from meshplan.executor.launch.written import FILES as WRITTEN
 from meshplan.executor.launch.written import file_text, given_of, write_file
-from meshplan.executor.onerank.command import Wanted, run_one_rank
-from meshplan.executor.onerank.report import print_run
-from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.executor.onerank.command import Wanted
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan, write_plan
-from meshplan.planner.text_files import CannotWrite, write_text
+from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
+from meshplan.planner.text_files import write_text
 
-USAGE = (UnreadablePlan, UnknownProfile, CannotRun, CannotWrite, NotInstalled, NoTorch)
 FAILED = (RankFailed, SlurmFailed)
 EngineName = Literal[
     "native", "torchtitan", "megatron", "nanotron", "accelerate", "deepspeed", "transformers"
@@ -170,14 +163,14 @@ def execute(
         raise typer.Exit(2)
     if dry_run:
         raise typer.Exit(
-            _dry_run(plan, cluster, rank, all_stages=all_stages, json_output=json_output)
+            run_dry(plan, cluster, rank, all_stages=all_stages, json_output=json_output)
         )
     if one_rank:
         wanted = Wanted(
             rank=rank or 0, every_stage=all_stages, device=device, cluster=cluster,
             warmup=warmup, steps=steps, all_micro_batches=all_micro_batches,
         )  # fmt: skip
-        raise typer.Exit(_one_rank(plan, wanted, json_output=json_output))
+        raise typer.Exit(run_for_real(plan, wanted, json_output=json_output))
     folder = (out or plan.with_suffix(".run")).resolve()
     try:
         _check_job(job, launcher, top)
@@ -253,48 +246,6 @@ def _on_engine(
     if ready is not plan:
         typer.echo(f"note: {repriced_line(plan, ready)}", err=True)
     return ready
-
-
-def _dry_run(
-    path: Path, cluster: str | None, rank: int | None, *, all_stages: bool, json_output: bool
-) -> int:
-    """The native engine's own program of one rank with fake tensors, beside what is predicted for
-    that engine; its exit code.
-    """
-    which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
-    shown = ["--json"] if json_output else []
-    try:
-        plan = read_plan(path)
-        native = for_engine(plan, NATIVE, profile_of(plan, cluster))
-    except USAGE as error:
-        typer.echo(f"error: {error}", err=True)
-        return 2
-    if native is not plan:
-        typer.echo(f"note: {repriced_line(plan, native)}", err=True)
-    with tempfile.TemporaryDirectory() as folder:
-        priced = Path(folder) / "plan.yaml"
-        write_plan(native, priced)
-        command = [sys.executable, "-m", "meshplan.executor.dryrun.dry_run", str(priced)]
-        return subprocess.run([*command, *which, *shown], check=False).returncode
-
-
-def _one_rank(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
-    """One rank of the plan, or one of every stage, for real on this device; its exit code."""
-    try:
-        run, said = run_one_rank(read_plan(plan), wanted)
-    except USAGE as error:
-        typer.echo(f"error: {error}", err=True)
-        return 2
-    except RankFailed as error:
-        typer.echo(f"error: {error}", err=True)
-        return 1
-    for line in said:
-        typer.echo(f"note: {line}", err=True)
-    if json_output:
-        typer.echo(run.model_dump_json(indent=1))
-    else:
-        print_run(run, Console())
-    return 0
 
 
 def _check_job(job: JobPart, launcher: Launcher, top: int) -> None:

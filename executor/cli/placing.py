@@ -5,6 +5,7 @@ from pathlib import Path
 
 import typer
 
+from meshplan.executor.launch.other_engines import NotInstalled
 from meshplan.executor.launch.preflight import (
     CannotRun,
     check_data,
@@ -14,11 +15,16 @@ from meshplan.executor.launch.preflight import (
     place,
     profile_of,
 )
-from meshplan.executor.launch.probe import Found, find_hardware
+from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
 from meshplan.executor.launch.rendezvous import endpoint, meeting_at
 from meshplan.executor.launch.run import RunSettings
 from meshplan.executor.launch.start import Launcher, Starter
-from meshplan.planner.case.plan_file import Plan
+from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.text_files import CannotWrite
+
+USAGE = (UnreadablePlan, UnknownProfile, CannotRun, CannotWrite, NotInstalled, NoTorch)
+"""What a plan or a host cannot do, in one line: exit code 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from meshplan.executor.launch.preflight import (
 from meshplan.executor.launch.rendezvous import endpoint, meeting_at
 from meshplan.executor.launch.report import print_result
 from meshplan.executor.launch.results import RunResult, measured_fields, read_records
-from meshplan.executor.launch.run import contenders, tournament
 from meshplan.executor.launch.run_row import row_of
+from meshplan.executor.launch.tournament import contenders, tournament
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.runs.rows import SkippedRow
