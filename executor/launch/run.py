@@ -114,7 +114,7 @@ def submit_plan(plan: Plan, settings: RunSettings, out: Path) -> str:
 
     Raises `SlurmFailed`, and `CannotRun` if `out` cannot be made.
     """
-    _prepare(plan, out)
+    prepare(plan, out)
     return submit(job_of(settings, out), settings.starter.slurm, out)
 
 
@@ -140,14 +140,16 @@ def run_watched(plan: Plan, settings: RunSettings, out: Path, start: Start) -> R
     Raises what `start` raises, after writing what was measured until then, `RankFailed` if a rank
     hangs or the training diverges, and `CannotRun` if `out` cannot be made.
     """
-    _prepare(plan, out)
+    prepare(plan, out)
     return _watched(plan, settings, out, start)
 
 
-def _prepare(plan: Plan, out: Path) -> None:
-    """The folder of a run: its plan, and nothing of a run before it."""
+def prepare(plan: Plan, out: Path) -> None:
+    """The folder of a run: its plan, and nothing of a run before it. Raises `SlurmFailed` while a
+    job runs there, and `CannotRun` if `out` cannot be made.
+    """
     check_free(out)
-    make_folder(out)
+    _make_folder(out)
     write_plan(plan, out / PLAN_FILE)
     for old in (out / RANKS).glob("rank*"):
         old.unlink(missing_ok=True)  # another host of the run may have been here first
@@ -185,8 +187,7 @@ def _check_complete(plan: Plan, out: Path) -> None:
         )
 
 
-def make_folder(out: Path) -> None:
-    """The folder of a run; raises `CannotRun`."""
+def _make_folder(out: Path) -> None:
     try:
         (out / RANKS).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -19,6 +19,7 @@ from meshplan.executor.launch.torchrun import TorchrunJob, shell_command
 FILE = "skypilot.yaml"
 KEYS = ("setup", "name", "infra", "accelerators", "image_id")
 PORT = 29500
+TOKENS = "tokens.bin"
 ACCELERATORS: Mapping[str, tuple[str, ...]] = {
     "a100-40gb-sxm": ("A100",), "a100-40gb-pcie": ("A100",), "a100-80gb-pcie": ("A100-80GB",),
     "a100-80gb-sxm": ("A100-80GB-SXM", "A100-80GB"), "a10g": ("A10G",), "b200": ("B200",),
@@ -33,7 +34,8 @@ ACCELERATORS: Mapping[str, tuple[str, ...]] = {
 def task(
     job: TorchrunJob, given: Mapping[str, str], *, gpu: str | None, plan: Path, data: Path | None
 ) -> str:
-    """The task file. The job's folder is `@run@`, which is a folder in the home of a node.
+    """The task file. The job's folder is `@run@`, which is a folder in the home of a node; `data`
+    is brought there as `TOKENS`.
 
     given  `setup` (a command that installs meshplan with torch), `name`, `infra`, `accelerators`,
            `image_id`
@@ -49,7 +51,7 @@ def task(
     name = given.get("name", "meshplan")
     files = {f"~/{name}.run/plan.yaml": str(plan)}
     if data is not None:
-        files[f"~/{name}.run/tokens.bin"] = str(data)
+        files[f"~/{name}.run/{TOKENS}"] = str(data.resolve())
     document = {
         "name": name,
         "num_nodes": job.nodes,

@@ -105,8 +105,7 @@ def submit(job: TorchrunJob, extra: Sequence[str], out: Path) -> str:
 
     Raises `SlurmFailed` if Slurm does not take it, or a job of this folder has not ended.
     """
-    if shutil.which("sbatch") is None:
-        raise SlurmFailed("there is no sbatch here: run this on a login node, or use --print")
+    _check_found("sbatch")
     check_free(out)
     out.mkdir(parents=True, exist_ok=True)
     script = out / SCRIPT_FILE
@@ -142,6 +141,7 @@ def submitted(out: Path) -> str:
 
 def cancel(number: str) -> None:
     """Ask Slurm to end the job; one that has ended is left as it is. Raises `SlurmFailed`."""
+    _check_found("scancel")
     _said(["scancel", number])
 
 
@@ -159,6 +159,7 @@ def follow(
     failing rank's error, `Interrupted` on Ctrl-C or SIGTERM, after which the job goes on. Where
     `watch` finds that a rank hangs, the job is cancelled.
     """
+    _check_found("scontrol")
     try:
         with signals_raise():
             state = _wait(number, watch, say, poll_s)
@@ -240,6 +241,11 @@ def state_of(number: str) -> JobState | None:
     if nodes and nodes != "(null)":
         return JobState(name, f"on {nodes}")
     return JobState(name, f"({why})" if why != "None" else "")
+
+
+def _check_found(name: str) -> None:
+    if shutil.which(name) is None:
+        raise SlurmFailed(f"there is no {name} here: run this on a login node, or use --print")
 
 
 def _said(command: list[str]) -> str:

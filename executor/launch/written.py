@@ -6,15 +6,16 @@ measured, and `--job collect` compares it.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from meshplan.executor.launch import kubeflow, skypilot
 from meshplan.executor.launch.preflight import CannotRun
-from meshplan.executor.launch.run import PLAN_FILE, RunSettings, job_of, make_folder
+from meshplan.executor.launch.run import PLAN_FILE, RunSettings, job_of, prepare
 from meshplan.executor.launch.start import Launcher
 from meshplan.hardware_profiles.schema import Gpu
 from meshplan.hardware_profiles.whole_file import write_whole
-from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.plan_file import Plan
 
 KEYS = {Launcher.skypilot: skypilot.KEYS, Launcher.kubeflow: kubeflow.KEYS}
 FILES = {Launcher.skypilot: skypilot.FILE, Launcher.kubeflow: kubeflow.FILE}
@@ -58,7 +59,9 @@ def file_text(
             f"the profile {plan.cluster.name!r} is not at hand, which names the GPU to ask for; "
             "give its file with --cluster"
         )
-    job = job_of(settings, Path("@run@"))
+    there = Path("@run@")
+    tokens = there / skypilot.TOKENS if settings.data else None
+    job = job_of(replace(settings, data=tokens), there)
     if settings.starter.launcher is Launcher.kubeflow:
         if settings.data is not None:
             raise CannotRun(
@@ -75,8 +78,7 @@ def write_file(
     """Write the plan and the file into `out`; what to type next, a command a line."""
     launcher = settings.starter.launcher
     file = out / FILES[launcher]
-    make_folder(out)
-    write_plan(plan, out / PLAN_FILE)
+    prepare(plan, out)
     write_whole(file, text)
     commands = (
         kubeflow.next_commands(given, file)

@@ -16,6 +16,7 @@ from meshplan.executor.launch.slurm import (
     EXIT_FILE,
     SlurmFailed,
     batch_script,
+    cancel,
     check_free,
     follow,
     submit,
@@ -186,11 +187,21 @@ def test_a_controller_that_is_silent_for_a_while_is_asked_again(fake: Path, tmp_
     assert said == ["Slurm job 3: RUNNING on n[1-2]"]
 
 
-def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sbatch: one line that says where to run this."""
+@pytest.mark.parametrize(
+    ("ask", "missing"),
+    [
+        (lambda out: submit(TorchrunJob(module="m", processes_per_node=1), (), out), "sbatch"),
+        (lambda out: follow("3", out), "scontrol"),
+        (lambda out: cancel("3"), "scancel"),
+    ],
+)
+def test_without_slurm_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Path], object], missing: str
+) -> None:
+    """One line that says where to run this."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlurmFailed, match="login node"):
-        submit(TorchrunJob(module="m", processes_per_node=1), (), tmp_path)
+    with pytest.raises(SlurmFailed, match=f"no {missing} here: run this on a login node"):
+        ask(tmp_path)
 
 
 def test_a_refused_submission(fake: Path, tmp_path: Path) -> None:

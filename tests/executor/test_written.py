@@ -44,15 +44,18 @@ def _said(folder: Path, plan: Plan, *options: str) -> tuple[int, str]:
 
 def test_a_skypilot_task_by_hand(tmp_path: Path) -> None:
     """Two machines of eight H100, the plan brought to each, one torchrun on each."""
-    code, said = _said(tmp_path, _gpu_plan(), *SKYPILOT, "--print", "--set", "infra=aws")
+    options = ("--print", "--set", "infra=aws", "--data", str(tmp_path / "my tokens"))
+    code, said = _said(tmp_path, _gpu_plan(), *SKYPILOT, *options)
     assert code == 0, said
     task = yaml.safe_load(said)
     assert task["num_nodes"] == 2
     assert task["resources"] == {"accelerators": {"H100": 8, "H100-SXM": 8}, "infra": "aws"}
     assert task["setup"] == "pip install 'a b[torch]'"
     assert task["file_mounts"] == {
-        "~/meshplan.run/plan.yaml": str(tmp_path / "plan.run" / "plan.yaml")
+        "~/meshplan.run/plan.yaml": str(tmp_path / "plan.run" / "plan.yaml"),
+        "~/meshplan.run/tokens.bin": str(tmp_path / "my tokens"),
     }
+    assert '--data "$RUN"/tokens.bin' in task["run"]
     for words in ("--nnodes=2 ", "--nproc-per-node=8 ", "is_host=$((SKYPILOT_NODE_RANK == 0))"):
         assert words in task["run"]
     assert not (tmp_path / "plan.run").exists()
