@@ -8,8 +8,8 @@ at the same time too, since on a CPU a rank's memory and caches are its neighbou
 
     bytes      that the engine holds: weights, gradients, optimizer states, saved tensors
     step       together the slowest rank's, alone what the event simulation makes of their actions
-    processor  the seconds of processor time of a step of the busiest rank, alone with what was left
-               of messages when it waited: what a neighbour's work on the same cores changes least
+    processor  the seconds of processor time of a step of the busiest rank, messages included: what
+               a neighbour's work on the same cores changes least
 
 each the fastest of all its steps. --write puts the table into docs/execute.md.
 """
@@ -198,12 +198,9 @@ def steps_s(rounds: Sequence[Sequence[RankMeasured]], model: StepModel | None) -
 
 
 def processor_s(rounds: Sequence[Sequence[RankMeasured]]) -> float:
-    """The least that the busiest rank computed, or waited for an answer, in a step."""
+    """The least that the busiest rank computed in a step, and sent."""
     ranks = zip(*rounds, strict=True)
-    return max(
-        min(min(found.processor_s) + sum(found.exposed_s.values()) for found in each)
-        for each in ranks
-    )
+    return max(min(min(found.processor_s) for found in each) for each in ranks)
 
 
 def line(each: Turns, task: Task) -> tuple[str, float, float]:

@@ -1,26 +1,26 @@
 """`meshplan execute`: run a plan for a few steps and compare what it predicted with what it did."""
 
 import shlex
-import subprocess
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from meshplan.executor.cli.placing import USAGE, Where, settings_of
+from meshplan.executor.cli.single_rank import run_dry, run_for_real
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.hugging_face_run import ENGINES as HUGGING_FACE
 from meshplan.executor.launch.hugging_face_run import command_of as hugging_face_command
 from meshplan.executor.launch.hugging_face_run import ready_for, run_hugging_face
 from meshplan.executor.launch.other_engines import (
-    NotInstalled,
     command_of,
     export_for,
     run_elsewhere,
 )
 from meshplan.executor.launch.plan_engine import (
+    NATIVE,
     check_can_start,
     engine_of,
     for_engine,
@@ -28,42 +28,37 @@ from meshplan.executor.launch.plan_engine import (
 )
 from meshplan.executor.launch.preflight import (
     CannotRun,
-    check_data,
-    check_host,
-    check_rendezvous,
-    nodes_of,
-    notices,
-    place,
     profile_of,
     sbatch_options,
 )
-from meshplan.executor.launch.probe import Found, NoTorch, find_hardware
 from meshplan.executor.launch.report import print_result, print_tournament
 from meshplan.executor.launch.results import RunResult
 from meshplan.executor.launch.run import (
     RANKS,
     TIMEOUT_S,
     RunSettings,
+    collect_plan,
     job_of,
     run_plan,
-    tournament,
+    submit_plan,
 )
-from meshplan.executor.launch.slurm import SlurmFailed
+from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
-from meshplan.executor.onerank.command import Wanted, run_one_rank
-from meshplan.executor.onerank.report import print_run
-from meshplan.hardware_profiles.load import UnknownProfile
+from meshplan.executor.launch.tournament import tournament
+from meshplan.executor.launch.written import FILES as WRITTEN
+from meshplan.executor.launch.written import file_text, given_of, write_file
+from meshplan.executor.onerank.command import Wanted
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan, write_plan
-from meshplan.planner.text_files import CannotWrite, write_text
+from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
+from meshplan.planner.text_files import write_text
 
-USAGE = (UnreadablePlan, UnknownProfile, CannotRun, CannotWrite, NotInstalled, NoTorch)
 FAILED = (RankFailed, SlurmFailed)
 EngineName = Literal[
     "native", "torchtitan", "megatron", "nanotron", "accelerate", "deepspeed", "transformers"
 ]
 DeviceName = Literal["cpu", "cuda"]
+JobPart = Literal["run", "submit", "collect", "cancel"]
 
 
 def execute(
@@ -104,6 +99,19 @@ def execute(
     slurm: Annotated[
         str, typer.Option(help="Further sbatch options: '--partition=gpu --gpus-per-node=8'.")
     ] = "",
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="KEY=VALUE of --launcher skypilot or kubeflow, such as image=IMAGE."
+        ),
+    ] = None,
+    job: Annotated[
+        JobPart,
+        typer.Option(
+            help="With slurm: submit and follow the job, only submit it, follow it to its end and "
+            "collect what it measured, or cancel it."
+        ),
+    ] = "run",
     print_only: Annotated[
         bool, typer.Option("--print", help="Show what would be started, and stop.")
     ] = False,
@@ -147,16 +155,26 @@ def execute(
     if (device or all_micro_batches) and not one_rank:
         typer.echo("error: --device and --all-micro-batches belong to --one-rank; add it", err=True)
         raise typer.Exit(2)
+    if (dry_run or one_rank) and engine not in (None, NATIVE):
+        typer.echo(
+            f"error: --dry-run and --one-rank are of the native engine, not of {engine}; leave out "
+            "--engine, and the layout is priced for native", err=True,
+        )  # fmt: skip
+        raise typer.Exit(2)
     if dry_run:
-        raise typer.Exit(_dry_run(plan, rank, all_stages=all_stages, json_output=json_output))
+        raise typer.Exit(
+            run_dry(plan, cluster, rank, all_stages=all_stages, json_output=json_output)
+        )
     if one_rank:
         wanted = Wanted(
             rank=rank or 0, every_stage=all_stages, device=device, cluster=cluster,
             warmup=warmup, steps=steps, all_micro_batches=all_micro_batches,
         )  # fmt: skip
-        raise typer.Exit(_one_rank(plan, wanted, json_output=json_output))
+        raise typer.Exit(run_for_real(plan, wanted, json_output=json_output))
     folder = (out or plan.with_suffix(".run")).resolve()
     try:
+        _check_job(job, launcher, top)
+        values = given_of(launcher, given or ())
         starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
         asked = _on_engine(read_plan(plan), engine, cluster, starter, started=not print_only)
         if trace and (top > 1 or asked.engine != "native"):
@@ -167,15 +185,30 @@ def execute(
         where = Where(
             nodes=nodes, rendezvous=rendezvous, cluster=cluster, data=data, started=not print_only
         )
-        settings = _settings(asked, starter, where)
+        settings = settings_of(asked, starter, where)
         settings = replace(
             settings, steps=steps, warmup=warmup, band=band, data=data, timeout_s=timeout,
             spans=trace is not None,
         )  # fmt: skip
+        if launcher in WRITTEN and job == "run":
+            priced_by = profile_of(asked, cluster)
+            text = file_text(asked, settings, values, priced_by.gpu if priced_by else None, folder)
+            if not print_only:
+                text = write_file(text, asked, settings, values, folder)
+            typer.echo(text)
+            return
         if print_only:
             typer.echo(_shown(asked, settings, folder))
             return
-        result = _run(asked, settings, folder, top=top, console=Console(stderr=json_output))
+        if job in ("submit", "cancel"):
+            typer.echo(_submitted_or_cancelled(job, asked, settings, folder))
+            return
+        console = Console(stderr=json_output)
+        if job == "collect":
+            result = collect_plan(settings, folder)
+            print_result(result, console)
+        else:
+            result = _run(asked, settings, folder, top=top, console=console)
         if trace:
             _write_trace(trace, asked, profile_of(asked, cluster), folder / RANKS)
     except USAGE as error:
@@ -185,7 +218,8 @@ def execute(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     except Interrupted as error:
-        typer.echo(f"{error}; what was measured is in {folder}", err=True)
+        again = "; --job collect follows it again" if launcher is Launcher.slurm else ""
+        typer.echo(f"{error}; what was measured is in {folder}{again}", err=True)
         raise typer.Exit(130) from None
     if json_output:
         typer.echo(result.model_dump_json(indent=1))
@@ -204,8 +238,8 @@ def _on_engine(
 ) -> Plan:
     """The plan for the engine that runs it: its own, or the one asked for, priced anew."""
     name, priced_by = engine_of(plan, engine), profile_of(plan, cluster)
-    if starter.launcher is Launcher.slurm and name != "native":
-        raise CannotRun(f"--launcher slurm starts the native engine only, not {name}")
+    if starter.launcher is not Launcher.torchrun and name != "native":
+        raise CannotRun(f"--launcher {starter.launcher} is for the native engine only, not {name}")
     if started:
         check_can_start(name, Path.cwd(), priced_by)
     ready = for_engine(plan, name, priced_by)
@@ -214,87 +248,24 @@ def _on_engine(
     return ready
 
 
-def _dry_run(plan: Path, rank: int | None, *, all_stages: bool, json_output: bool) -> int:
-    """The engine's own program of one rank with fake tensors; its exit code."""
-    which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
-    shown = ["--json"] if json_output else []
-    command = [sys.executable, "-m", "meshplan.executor.dryrun.dry_run", str(plan), *which, *shown]
-    return subprocess.run(command, check=False).returncode
+def _check_job(job: JobPart, launcher: Launcher, top: int) -> None:
+    """Raise `CannotRun` for a part of a job where there is no job that outlives the command."""
+    if job == "run":
+        return
+    if launcher is Launcher.torchrun or (launcher in WRITTEN and job != "collect"):
+        raise CannotRun(f"--job {job} is of a job under Slurm; add --launcher slurm")
+    if top > 1:
+        raise CannotRun(f"--job {job} is of one job, and --top {top} of {top}; give --job run")
 
 
-def _one_rank(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
-    """One rank of the plan, or one of every stage, for real on this device; its exit code."""
-    try:
-        run, said = run_one_rank(read_plan(plan), wanted)
-    except USAGE as error:
-        typer.echo(f"error: {error}", err=True)
-        return 2
-    except RankFailed as error:
-        typer.echo(f"error: {error}", err=True)
-        return 1
-    for line in said:
-        typer.echo(f"note: {line}", err=True)
-    if json_output:
-        typer.echo(run.model_dump_json(indent=1))
-    else:
-        print_run(run, Console())
-    return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Where the ranks go; `started`: they will be, not only printed."""
-
-    nodes: int | None
-    rendezvous: str | None
-    cluster: str | None
-    data: Path | None
-    started: bool
-
-
-FIRST_HOST = "FIRST_HOST:29500"
-"""Stands in a printed command for what only its reader knows."""
-
-
-def _settings(plan: Plan, starter: Starter, where: Where) -> RunSettings:
-    """Preflight: where the ranks go, and what the user should know before they start."""
-    by_hand = starter.launcher is Launcher.torchrun
-    if where.nodes and where.nodes > 1 and where.rendezvous is None and by_hand:
-        raise CannotRun(
-            f"--nodes {where.nodes} needs --rendezvous HOST:PORT, and the same command on every "
-            "host; or --launcher slurm"
-        )
-    if where.rendezvous is not None:
-        check_rendezvous(where.rendezvous)
-    found = find_hardware() if by_hand else None
-    priced_by = profile_of(plan, where.cluster)
-    for_cpus = priced_by is not None and priced_by.gpu.vendor == "cpu"
-    if found and for_cpus:
-        found = found.as_cpu()
-    here = by_hand and where.started
-    nodes = where.nodes or (1 if here or for_cpus else nodes_of(plan, priced_by))
-    placement = place(plan, nodes, found if where.started or nodes == 1 else None)
-    if found and where.started:
-        if where.data is not None:
-            check_data(where.data)
-        check_host(plan, placement, found, priced_by)
-        for line in notices(plan, placement, found, priced_by):
-            typer.echo(f"note: {line}", err=True)
-    return RunSettings(
-        placement=placement,
-        starter=starter,
-        rendezvous=where.rendezvous or (FIRST_HOST if by_hand and nodes > 1 else None),
-        device="cpu" if for_cpus else "cuda",
-        versions=_versions(found),
-        gpu=priced_by.gpu.name if priced_by else None,
-    )
-
-
-def _versions(found: Found | None) -> dict[str, str]:
-    if found is None:
-        return {}
-    said = {"torch": found.torch, "device": found.name, "host": found.host}
-    return {**said, "cuda": found.cuda} if found.cuda else said
+def _submitted_or_cancelled(job: JobPart, plan: Plan, settings: RunSettings, out: Path) -> str:
+    """Do the one or the other, and say what was done."""
+    if job == "submit":
+        number = submit_plan(plan, settings, out)
+        return f"submitted Slurm job {number}; the same command with --job collect follows it"
+    number = submitted(out)
+    cancel(number)
+    return f"cancelled Slurm job {number}"
 
 
 def _shown(plan: Plan, settings: RunSettings, out: Path) -> str:

@@ -19,7 +19,7 @@ from meshplan.costmodels.units import GB, TFLOPS, format_bytes, format_seconds
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.preflight import CannotRun, sbatch_options
 from meshplan.executor.launch.probe import NoTorch, find_hardware
-from meshplan.executor.launch.slurm import SlurmFailed
+from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter, become_rank, is_rank
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
 from meshplan.executor.profile.options import Options
@@ -48,7 +48,9 @@ def profile(
         int | None, typer.Option(help="Ranks per host [default: its GPUs, or cores].", min=1)
     ] = None,
     nodes: Annotated[int, typer.Option(help="Hosts, with --launcher slurm.", min=1)] = 1,
-    launcher: Annotated[Launcher, typer.Option(help="What starts them.")] = Launcher.torchrun,
+    launcher: Annotated[
+        Literal["torchrun", "slurm"], typer.Option(help="What starts them.")
+    ] = "torchrun",
     slurm: Annotated[
         str, typer.Option(help="Further sbatch options: '--partition=gpu --time=30'.")
     ] = "",
@@ -75,7 +77,7 @@ def profile(
         _measure_as_rank(options)
         return
     try:
-        starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
+        starter = Starter(launcher=Launcher(launcher), slurm=sbatch_options(slurm))
         _start(options, starter, nodes=nodes, processes=processes, print_only=print_only)
     except CannotRun as error:
         typer.echo(f"error: {error}", err=True)
@@ -116,8 +118,14 @@ def _start(
         typer.echo(starter.shown(job, out))
         return
     out.mkdir(parents=True, exist_ok=True)
-    with _Watch(progress) as watch:
-        starter.start(job, out, watch)
+    try:
+        with _Watch(progress) as watch:
+            starter.start(job, out, watch)
+    except Interrupted:
+        if starter.launcher is Launcher.torchrun:
+            raise
+        cancel(submitted(out))
+        raise Interrupted(f"cancelled Slurm job {submitted(out)}") from None
     _report(load_cluster(options.out), options.out)
 
 

@@ -1,9 +1,7 @@
 """What must hold before a plan is started, and what is worth saying although it does."""
 
-import errno
 import re
 import shlex
-import socket
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
@@ -77,22 +75,6 @@ def check_data(path: Path) -> None:
         raise CannotRun(f"--data {path}: {error.strerror}; give a flat file of tokens") from None
     if empty:
         raise CannotRun(f"--data {path}: empty; give a flat file of tokens")
-
-
-def check_rendezvous(text: str) -> None:
-    """Raise `CannotRun` unless `text` is HOST:PORT, and its port free if the host is this one."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise CannotRun(f"--rendezvous {text!r} is no HOST:PORT such as gpu-node-1:29500")
-    with socket.socket() as mine:
-        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            mine.bind((host, int(port)))
-        except socket.gaierror:
-            raise CannotRun(f"--rendezvous {text}: no host of that name is known here") from None
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise CannotRun(f"--rendezvous {text}: the port is taken; choose another") from None
 
 
 def check_host(

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from meshplan.costmodels.units import format_bytes, format_seconds
 from meshplan.executor.launch.results import ComparedPart, RunResult
-from meshplan.executor.launch.run import Contender
+from meshplan.executor.launch.tournament import Contender
 
 MOST_RANKS = 16  # more lines than this are not read
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from meshplan.executor.engine.heartbeat import Beat, read_beat
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.preflight import CannotRun, RankPlacement, label
+from meshplan.executor.launch.rendezvous import Meeting
 from meshplan.executor.launch.results import RunResult, measured_fields, read_records, write_result
 from meshplan.executor.launch.run_row import write_row
-from meshplan.executor.launch.slurm import SlurmFailed
-from meshplan.executor.launch.start import Launcher, Starter
+from meshplan.executor.launch.slurm import SlurmFailed, check_free, follow, submit, submitted
+from meshplan.executor.launch.start import Launcher, Starter, say
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT, Interrupted, TorchrunJob
 from meshplan.executor.profile.progress import Bar
 from meshplan.hardware_profiles.local_cpu import num_cores
-from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
 
+GLOO_NETWORK = "GLOO_SOCKET_IFNAME"
 ENGINE = "meshplan.executor.engine.train"
 TIMEOUT_S = 600.0
 """No rank begins a phase or ends a step for so long: the run hangs."""
@@ -37,6 +39,8 @@ def now() -> str:
 class RunSettings:
     """How to run.
 
+    rendezvous, meeting
+            where several hosts meet; None, and none, for one host, and where Slurm starts them
     band    largest accepted |predicted / measured - 1| of the step time, None for the plan's own
     data    flat token file, None for synthetic tokens
     gpu     name of the profile's GPU, for the row of measured runs; None writes no row
@@ -50,6 +54,7 @@ class RunSettings:
     placement: RankPlacement
     starter: Starter = field(default_factory=Starter)
     rendezvous: str | None = None
+    meeting: Meeting | None = None
     device: str = "cpu"
     date: str = field(default_factory=now)
     versions: dict[str, str] = field(default_factory=dict)
@@ -77,16 +82,23 @@ def job_of(settings: RunSettings, out: Path) -> TorchrunJob:
         processes_per_node=settings.placement.processes_per_node,
         nodes=settings.placement.nodes,
         rendezvous=settings.rendezvous,
+        meeting=settings.meeting.options if settings.meeting else (),
         environment=rank_environment_of(settings),
     )  # fmt: skip
 
 
 def rank_environment_of(settings: RunSettings) -> dict[str, str]:
-    """CPU ranks share the cores evenly and keep their memory, as when the profile was measured."""
+    """CPU ranks share the cores evenly and keep their memory, as when the profile was measured.
+
+    They speak to other hosts over the network by which these are reached, unless the user chose.
+    """
     if settings.device != "cpu":
         return {}
     share = max(1, num_cores() // settings.placement.processes_per_node)
-    return {"OMP_NUM_THREADS": str(share), **CPU_ENVIRONMENT}
+    environment = {"OMP_NUM_THREADS": str(share), **CPU_ENVIRONMENT}
+    if settings.meeting and settings.meeting.interface and GLOO_NETWORK not in os.environ:
+        environment[GLOO_NETWORK] = settings.meeting.interface
+    return environment
 
 
 def run_plan(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
@@ -97,22 +109,57 @@ def run_plan(plan: Plan, settings: RunSettings, out: Path) -> RunResult:
     )
 
 
-def run_watched(
-    plan: Plan, settings: RunSettings, out: Path, start: Callable[[Callable[[], None]], None]
-) -> RunResult:
+def submit_plan(plan: Plan, settings: RunSettings, out: Path) -> str:
+    """Submit the job that runs `plan` under Slurm, and leave it to `collect_plan`; its number.
+
+    Raises `SlurmFailed`, and `CannotRun` if `out` cannot be made.
+    """
+    prepare(plan, out)
+    return submit(job_of(settings, out), settings.starter.slurm, out)
+
+
+def collect_plan(settings: RunSettings, out: Path) -> RunResult:
+    """Compare what the ranks of a job left in `out`: under Slurm, once it has ended. Raises as
+    `run_watched`, and `UnreadablePlan` where there is no plan in `out`.
+    """
+    plan = read_plan(out / PLAN_FILE)
+    if settings.starter.launcher is not Launcher.slurm:
+        return _watched(plan, settings, out, lambda watch: watch())
+    number = submitted(out)
+    return _watched(plan, settings, out, lambda watch: follow(number, out, watch=watch, say=say))
+
+
+Start = Callable[[Callable[[], None]], None]
+"""Runs ranks to their end, and calls what it is given a few times a second."""
+
+
+def run_watched(plan: Plan, settings: RunSettings, out: Path, start: Start) -> RunResult:
     """Run ranks that write their steps to `out`/ranks and leave their result in `out`, whatever
-    happens. `start` runs them to their end, and calls what it is given a few times a second.
+    happens.
 
     Raises what `start` raises, after writing what was measured until then, `RankFailed` if a rank
     hangs or the training diverges, and `CannotRun` if `out` cannot be made.
     """
+    prepare(plan, out)
+    return _watched(plan, settings, out, start)
+
+
+def prepare(plan: Plan, out: Path) -> None:
+    """The folder of a run: its plan, and nothing of a run before it. Raises `SlurmFailed` while a
+    job runs there, and `CannotRun` if `out` cannot be made.
+    """
+    check_free(out)
     _make_folder(out)
     write_plan(plan, out / PLAN_FILE)
     for old in (out / RANKS).glob("rank*"):
-        old.unlink()
+        old.unlink(missing_ok=True)  # another host of the run may have been here first
+
+
+def _watched(plan: Plan, settings: RunSettings, out: Path, start: Start) -> RunResult:
     tracker = Tracker(plan, settings, out)
     try:
         start(tracker.look)
+        _check_complete(plan, out)
     except Interrupted as error:
         tracker.write("interrupted", str(error))
         raise
@@ -128,6 +175,16 @@ def run_watched(
     if settings.gpu:
         write_row(plan, result, settings.gpu, out)
     return result
+
+
+def _check_complete(plan: Plan, out: Path) -> None:
+    """Raise `RankFailed` unless every rank of a run that has ended left its steps here."""
+    records = read_records(out / RANKS, plan.layout.world_size)
+    if missing := [str(rank) for rank, steps in enumerate(records) if not steps]:
+        raise RankFailed(
+            f"the ranks have ended, and {out / 'ranks'} has no steps of rank {missing[0]} "
+            f"({len(missing)} such); give an --out that every host sees"
+        )
 
 
 def _make_folder(out: Path) -> None:
@@ -162,9 +219,11 @@ class Tracker:
         self._seen = steps
         result = self.write("running")
         last = result.losses[-1] if result.losses else None
-        loss = f"loss {last:.4f}" if last is not None else "building the model"
+        begun = any((self._out / RANKS).glob("rank*.phase"))
+        unseen = "building the model" if begun else "no rank has begun"
+        said = unseen if last is None else f"step {steps} loss {last:.4f}"
         seconds = result.step_time_s or 0.0
-        self._bar.show(f"step {steps} {loss}", done=steps, left_s=(self._total - steps) * seconds)
+        self._bar.show(said, done=steps, left_s=(self._total - steps) * seconds)
 
     def _check_progress(self) -> None:
         folder = self._out / RANKS
@@ -227,38 +286,3 @@ class Tracker:
     def close(self) -> None:
         """Remove the progress bar."""
         self._bar.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A layout of a tournament; `predicted_s` is its step time as the plan says it."""
-
-    plan: Plan
-    predicted_s: float | None
-
-
-def contenders(plan: Plan, top: int) -> tuple[Contender, ...]:
-    """The plan and its first `top` - 1 runners-up; their own predictions are not in the plan."""
-    chosen = Contender(plan, plan.prediction.step_time_s if plan.prediction else None)
-    others = (
-        Contender(
-            plan.model_copy(
-                update={
-                    "layout": other.layout, "prediction": None, "search": None, "runners_up": (),
-                    "reasons": (f"runner-up of {label(plan)}",),
-                }
-            ),
-            other.step_time_s,
-        )
-        for other in plan.runners_up[: top - 1]
-    )  # fmt: skip
-    return (chosen, *others)
-
-
-def tournament(
-    plan: Plan, top: int, run: Callable[[Plan, int], RunResult]
-) -> tuple[tuple[Contender, RunResult], ...]:
-    """Run every contender; the measured fastest comes first."""
-    entered = contenders(plan, top)
-    runs = [(each, run(each.plan, number)) for number, each in enumerate(entered, start=1)]
-    return tuple(sorted(runs, key=lambda pair: pair[1].step_time_s or float("inf")))

@@ -4,28 +4,38 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from meshplan.executor.launch.slurm import FIRST_PORT, NUM_PORTS, batch_script, run_slurm
+from meshplan.executor.launch.slurm import FIRST_PORT, NUM_PORTS, batch_script, follow, submit
 from meshplan.executor.launch.torchrun import TorchrunJob, run_job, torchrun_command
 
 
 class Launcher(StrEnum):
-    """Who starts the processes: torchrun on this host (and on each of the others), or Slurm."""
+    """Who starts the processes: torchrun on this host (and on each of the others), Slurm, or a
+    system that a file is written for.
+    """
 
     torchrun = "torchrun"
     slurm = "slurm"
+    skypilot = "skypilot"
+    kubeflow = "kubeflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A launcher; `slurm` are further options for sbatch."""
+    """A launcher.
+
+    slurm  further options for sbatch
+    host   this host's address among several, whose logs are then apart
+    """
 
     launcher: Launcher = Launcher.torchrun
     slurm: tuple[str, ...] = ()
+    host: str | None = None
 
     def shown(self, job: TorchrunJob, out: Path) -> str:
         """What `start` would run, as a shell reads it."""
@@ -35,14 +45,17 @@ class Starter:
         return " ".join([*variables, shlex.join(torchrun_command(job, out / "logs"))])
 
     def start(self, job: TorchrunJob, out: Path, watch: Callable[[], None]) -> None:
-        """Run the job to its end; raises what `run_job` and `run_slurm` raise."""
+        """Run the job to its end; raises what `run_job`, or `submit` and `follow`, raise."""
         if self.launcher is Launcher.slurm:
-            run_slurm(job, self.slurm, out, watch=watch)
+            follow(submit(job, self.slurm, out), out, watch=watch, say=say)
         else:
-            run_job(
-                torchrun_command(job, out / "logs"), out / "logs", watch=watch,
-                environment=job.environment,
-            )  # fmt: skip
+            logs = out / "logs" / self.host if self.host else out / "logs"
+            run_job(torchrun_command(job, logs), logs, watch=watch, environment=job.environment)
+
+
+def say(line: str) -> None:
+    """A line of progress for whoever follows a job, above the bar."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:

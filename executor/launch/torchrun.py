@@ -8,13 +8,14 @@ told to end its ranks (`parent_death`).
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -41,6 +42,7 @@ class TorchrunJob:
 
     processes_per_node  ranks on each host, one per accelerator
     rendezvous          host:port of the first host, None for a job on one host
+    meeting             further options of torchrun about it, each host's own
     environment         further variables of every rank
     """
 
@@ -49,6 +51,7 @@ class TorchrunJob:
     processes_per_node: int
     nodes: int = 1
     rendezvous: str | None = None
+    meeting: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -68,6 +71,7 @@ def torchrun_command(
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={job.rendezvous}",
             "--rdzv-id=meshplan",
+            *job.meeting,
         ]
     return [
         python,
@@ -83,6 +87,19 @@ def torchrun_command(
     ]
 
 
+def shell_command(
+    job: TorchrunJob, logs: str, *, endpoint: str, is_first: str, python: str = sys.executable
+) -> str:
+    """The command of one host as a line of a script: `logs` (a folder), `endpoint` (HOST:PORT) and
+    `is_first` (1 on the host that is met, else 0) are texts that its shell fills in.
+    """
+    told = replace(job, rendezvous="@endpoint@", meeting=("--rdzv-conf=is_host=@first@",))
+    line = shlex.join(torchrun_command(told, "@logs@", python))
+    for name, text in (("@endpoint@", endpoint), ("@first@", is_first), ("@logs@", logs)):
+        line = line.replace(name, text)
+    return line
+
+
 def run_job(
     command: Sequence[str],
     log_dir: Path,
@@ -95,7 +112,9 @@ def run_job(
     Raises `RankFailed` with the first failing rank's own error, `Interrupted` on Ctrl-C or SIGTERM.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
-    with (log_dir / TORCHRUN_LOG).open("w", encoding="utf-8") as log, _signals_raise():
+    for earlier in log_dir.rglob("error.json"):  # of a run before: no cause of this one's end
+        earlier.unlink(missing_ok=True)
+    with (log_dir / TORCHRUN_LOG).open("w", encoding="utf-8") as log, signals_raise():
         process = subprocess.Popen(
             command,
             stdout=log,
@@ -123,7 +142,7 @@ def run_job(
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
     """SIGTERM becomes `KeyboardInterrupt`, so that the processes are ended on it too."""
 
     def raise_interrupt(number: int, frame: FrameType | None) -> None:

@@ -258,7 +258,7 @@ def plan(
     if found and not as_json:
         print_comparison(console(), str(compare), found)
     if dry_run:
-        print(dry_run_line(answer), file=sys.stderr if as_json else sys.stdout)
+        print(dry_run_line(answer, asked.question), file=sys.stderr if as_json else sys.stdout)
     if out:
         print(f"wrote {out}", file=sys.stderr)
 

@@ -8,20 +8,30 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from meshplan.costmodels.units import format_bytes
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.answer.answer import case_at
 from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.predict import predicted
 from meshplan.planner.check.verdicts import fullest
+from meshplan.planner.search.priced_space import Question
+
+NATIVE = "native"
 
 
 class DryRunFailed(RuntimeError):
     """The dry run could not be done; one line with its reason."""
 
 
-def dry_run_line(plan: Plan) -> str:
-    """Peak bytes of the fullest rank as its program has them, and as predicted.
+def dry_run_line(plan: Plan, question: Question) -> str:
+    """Peak bytes of the fullest rank as the native engine's program has them, and as predicted for
+    that engine; what is predicted for the plan's own beside it.
+
+    question  the one that `plan` answers
 
     Raises `DryRunFailed`, without torch for instance.
     """
@@ -30,10 +40,16 @@ def dry_run_line(plan: Plan) -> str:
     rank = stage * (plan.cluster.gpus // plan.layout.pipeline_parallel)
     print(f"dry run of rank {rank}: up to a minute for a large model", file=sys.stderr)
     measured = float(_dry_run(plan, rank)["peak_bytes"])
-    return (
+    native = replace(case_at(question, plan.layout), engine=load_engine(NATIVE))
+    said = predicted(native).memory[stage].allocated
+    line = (
         f"dry run of rank {rank} on the native engine: {format_bytes(measured)} of live tensors at "
-        f"the peak; predicted for {plan.engine} {format_bytes(memory.allocated)} "
-        f"({memory.allocated / measured - 1:+.1%})"
+        f"the peak; predicted for it {format_bytes(said)} ({said / measured - 1:+.1%})"
+    )
+    if plan.engine == NATIVE:
+        return line
+    return (
+        f"{line}, and for {plan.engine}, which keeps other things, {format_bytes(memory.allocated)}"
     )
 
 

@@ -26,14 +26,14 @@ from meshplan.executor.launch.preflight import (
     CannotRun,
     RankPlacement,
     check_host,
-    check_rendezvous,
     notices,
     place,
 )
+from meshplan.executor.launch.rendezvous import endpoint, meeting_at
 from meshplan.executor.launch.report import print_result
 from meshplan.executor.launch.results import RunResult, measured_fields, read_records
-from meshplan.executor.launch.run import contenders, tournament
 from meshplan.executor.launch.run_row import row_of
+from meshplan.executor.launch.tournament import contenders, tournament
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.runs.rows import SkippedRow
@@ -272,18 +272,20 @@ def test_memory_is_compared_before_anything_starts(monkeypatch: pytest.MonkeyPat
 def test_a_rendezvous_is_a_host_and_a_port(text: str) -> None:
     """Anything else is refused with an example."""
     with pytest.raises(CannotRun, match="no HOST:PORT"):
-        check_rendezvous(text)
+        endpoint(text)
 
 
-def test_a_taken_port_is_refused() -> None:
-    """A port of this host that something listens on; a free one is not."""
+def test_a_rendezvous_on_this_host() -> None:
+    """Its own address means that it is here, over its own interface; a taken port is refused."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(CannotRun, match=f"127.0.0.1:{port}: the port is taken"):
-            check_rendezvous(f"127.0.0.1:{port}")
-    check_rendezvous(f"127.0.0.1:{port}")
+            meeting_at(f"127.0.0.1:{port}")
+    met = meeting_at(f"127.0.0.1:{port}")
+    assert (met.is_here, met.local_address, met.interface) == (True, "127.0.0.1", "lo")
+    assert met.options == ("--rdzv-conf=is_host=1", "--local-addr=127.0.0.1")
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:

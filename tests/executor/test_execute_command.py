@@ -27,7 +27,7 @@ from tiny_runs import (
 )
 from typer.testing import CliRunner
 
-import meshplan.executor.cli.execute
+import meshplan.executor.cli.placing
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.launch.measured_trace import FIRST_PROCESS
 from meshplan.executor.launch.preflight import RankPlacement
@@ -54,7 +54,7 @@ known_hardware = cache(find_hardware)
 @pytest.fixture(autouse=True)
 def _looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host's hardware is asked for once: torch takes seconds to start, `test_launch` looks."""
-    monkeypatch.setattr(meshplan.executor.cli.execute, "find_hardware", known_hardware)
+    monkeypatch.setattr(meshplan.executor.cli.placing, "find_hardware", known_hardware)
 
 
 def test_print_starts_nothing(tmp_path: Path) -> None:
@@ -368,3 +368,32 @@ def test_job_names_everything_the_engine_needs(tmp_path: Path) -> None:
         "--steps", "5", "--warmup", "2", "--out", str(tmp_path / "ranks"), "--device", "cpu",
         "--data", "tokens.bin",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("engine", "noted"), [("native", False), ("accelerate", True)])
+def test_a_dry_run_is_beside_the_prediction_for_its_own_engine(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str, noted: bool
+) -> None:
+    """A plan for another engine is priced anew for the native one, whose program it is, and says
+    so: the figure of the other engine (64 GiB, made up) is not shown.
+    """
+    plan = tiny_plan(prediction=tiny_prediction(1.0)).model_copy(update={"engine": engine})
+    assert plan.prediction
+    huge = plan.prediction.memory[0].model_copy(update={"allocated": 2**36})
+    prediction = plan.prediction.model_copy(update={"memory": (huge,)})
+    write_plan(plan.model_copy(update={"prediction": prediction}), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run"])
+    said = capfd.readouterr().out
+    assert answer.exit_code == 0
+    assert ("64 GiB" in said) is not noted
+    assert (f"planned for {engine}, run by native: priced anew" in answer.output) is noted
+
+
+def test_a_dry_run_is_of_no_other_engine(tmp_path: Path) -> None:
+    """--engine with another name than native: exit 2 and a line."""
+    write_plan(tiny_plan(), tmp_path / "plan.yaml")
+    for kind in ("--dry-run", "--one-rank"):
+        options = [str(tmp_path / "plan.yaml"), kind, "--engine", "deepspeed"]
+        answer = CliRunner().invoke(APP, options)
+        assert answer.exit_code == 2
+        assert "are of the native engine, not of deepspeed" in answer.output

@@ -92,6 +92,16 @@ def test_the_failing_ranks_own_error_comes_first(folder: Path, module: str, mess
     assert time.monotonic() - start < 300  # the other rank sleeps 600 s
 
 
+def test_an_error_of_an_earlier_run_is_not_told_again(folder: Path) -> None:
+    """The same folder, another cause: the exception that the run before it left is gone."""
+    for module, message in (("raising_rank", "rank 1: ValueError"), ("refusing_rank", "rank 0: 7")):
+        command = torchrun_command(
+            TorchrunJob(module=module, processes_per_node=2), folder / "logs"
+        )
+        with pytest.raises(RankFailed, match=f"^{message}"):
+            run_job(command, folder / "logs")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_no_process_survives_an_interrupt(folder: Path, number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM on the starting process ends even ranks that ignore SIGTERM."""

@@ -5,7 +5,9 @@ import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -78,11 +80,16 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self._worked_s = count()
 
     def perf_counter(self) -> float:
         """A look takes a moment: who waits awake sees time pass."""
         self.now_s += self.LOOK_S
         return self.now_s
+
+    def thread_time(self) -> float:
+        """A thread that works is done at once."""
+        return next(self._worked_s)
 
     def sleep(self, seconds: float) -> None:
         """As long as asked."""
@@ -97,12 +104,23 @@ def test_what_is_computed_meanwhile_hides_a_message(monkeypatch: pytest.MonkeyPa
     began = clock.now_s
     first, second = (dp.begin(0.040, lambda: None) for _ in range(2))
     clock.sleep(0.050)
+    first.work.result()
     assert first.is_completed()
     assert not second.is_completed()
     second.wait()
     assert clock.now_s - began == pytest.approx(0.080, abs=1e-3)
     assert waited.take() == {"dp": pytest.approx(0.030, abs=1e-3)}
     assert waited.take() == {}
+
+
+def test_a_message_keeps_a_core_busy_for_its_share() -> None:
+    """Two messages of 30 ms, waited for: 0.7 x 60 ms of processor time."""
+    began_s, dp = time.process_time(), CpuLine("dp", Waited())
+    arrivals = [dp.begin(0.030, lambda: None) for _ in range(2)]
+    for arrival in arrivals:
+        arrival.wait()
+    used_s = time.process_time() - began_s
+    assert used_s == pytest.approx(0.7 * 0.060, rel=0.2)
 
 
 # --- what answers hold --------------------------------------------------------------------------

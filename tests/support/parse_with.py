@@ -254,7 +254,47 @@ def nanotron(path: Path, world: int) -> dict[str, object]:
     }
 
 
+def skypilot(path: Path, world: int) -> dict[str, object]:
+    """SkyPilot's task, which checks keys and values against its schema and the files it mounts."""
+    task = importlib.import_module("sky").Task.from_yaml(str(path))
+    wanted = [resources.accelerators for resources in task.resources]
+    return {
+        "name": task.name,
+        "num_nodes": task.num_nodes,
+        "accelerators": sorted(wanted, key=lambda each: list(each)),
+    }
+
+
+def kubeflow(path: Path, world: int) -> dict[str, object]:
+    """Kubeflow's and Kubernetes' own models of the objects; a key that they do not know is lost on
+    the way back, which is an error here.
+    """
+    yaml = importlib.import_module("yaml")
+    client = importlib.import_module("kubernetes.client")
+    jobs = importlib.import_module("kubeflow.training.models")
+    config, job = yaml.safe_load_all(path.read_text())
+    models = {"ConfigMap": client.V1ConfigMap, "PyTorchJob": jobs.KubeflowOrgV1PyTorchJob}
+    for name in dir(jobs):  # the client looks for its types among Kubernetes' models
+        if name.startswith("KubeflowOrgV1"):
+            setattr(client.models, name, getattr(jobs, name))
+    api = client.ApiClient()
+    understood = {}
+    for document in (config, job):
+        answer = types.SimpleNamespace(data=json.dumps(document))
+        understood[document["kind"]] = api.deserialize(answer, models[document["kind"]])
+        back = api.sanitize_for_serialization(understood[document["kind"]])
+        if back != document:
+            raise ValueError(f"not as it was written: {back}")
+    spec = understood["PyTorchJob"].spec
+    replicas = {kind: each.replicas for kind, each in spec.pytorch_replica_specs.items()}
+    return {
+        "kind": understood["PyTorchJob"].kind, "nproc_per_node": spec.nproc_per_node, **replicas,
+    }  # fmt: skip
+
+
 PARSERS = {
+    "skypilot": skypilot,
+    "kubeflow": kubeflow,
     "megatron-lm": megatron_lm,
     "nanotron": nanotron,
     "deepspeed": deepspeed,

@@ -1,0 +1,59 @@
+"""One rank of a plan, or one of every stage, without the others: dry, or for real."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from meshplan.executor.cli.placing import USAGE
+from meshplan.executor.launch.failures import RankFailed
+from meshplan.executor.launch.plan_engine import NATIVE, for_engine, repriced_line
+from meshplan.executor.launch.preflight import profile_of
+from meshplan.executor.onerank.command import Wanted, run_one_rank
+from meshplan.executor.onerank.report import print_run
+from meshplan.planner.case.plan_file import read_plan, write_plan
+
+
+def run_dry(
+    path: Path, cluster: str | None, rank: int | None, *, all_stages: bool, json_output: bool
+) -> int:
+    """The native engine's own program of one rank with fake tensors, beside what is predicted for
+    that engine; its exit code.
+    """
+    which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
+    shown = ["--json"] if json_output else []
+    try:
+        plan = read_plan(path)
+        native = for_engine(plan, NATIVE, profile_of(plan, cluster))
+    except USAGE as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    if native is not plan:
+        typer.echo(f"note: {repriced_line(plan, native)}", err=True)
+    with tempfile.TemporaryDirectory() as folder:
+        priced = Path(folder) / "plan.yaml"
+        write_plan(native, priced)
+        command = [sys.executable, "-m", "meshplan.executor.dryrun.dry_run", str(priced)]
+        return subprocess.run([*command, *which, *shown], check=False).returncode
+
+
+def run_for_real(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
+    """One rank of the plan, or one of every stage, for real on this device; its exit code."""
+    try:
+        run, said = run_one_rank(read_plan(plan), wanted)
+    except USAGE as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    except RankFailed as error:
+        typer.echo(f"error: {error}", err=True)
+        return 1
+    for line in said:
+        typer.echo(f"note: {line}", err=True)
+    if json_output:
+        typer.echo(run.model_dump_json(indent=1))
+    else:
+        print_run(run, Console())
+    return 0
