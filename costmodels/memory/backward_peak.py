@@ -24,9 +24,12 @@ from dataclasses import dataclass
 from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Recurrent
+from meshplan.costmodels.operations.attention_core import kv_heads
 from meshplan.costmodels.operations.embedding_head import chunk_rows
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.layers import kv_heads
+from meshplan.costmodels.operations.kinds import Matmul
+from meshplan.costmodels.operations.traced import traced_operations
+from meshplan.hardware_profiles.traced_model import TracedLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,8 @@ def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
 def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
     """The backward pass of one layer: its feed-forward, then what mixes its tokens."""
     steps = [Step(made=_stream(site))]  # the gradient of the output
+    if kind.traced:
+        return (*steps, *_traced(site, kind.traced))
     if kind.has_feed_forward:
         whole = not kind.experts or bool(kind.experts.shared_ffn)
         steps += (
@@ -109,6 +114,17 @@ def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
     if kind.has_mixer:
         steps += _norm(site, multiplied=True)
     return tuple(steps)
+
+
+def _traced(site: Site, layer: TracedLayer) -> Iterator[Step]:
+    """Products in reverse: the gradient of each one's input is made, that of its output given back.
+
+    Leaves out what attention and chains between products make beside these.
+    """
+    for op in reversed([op for op in traced_operations(site, layer) if isinstance(op, Matmul)]):
+        rows = site.itemsize * op.m * op.groups
+        yield Step(made=rows * op.k, product=site.itemsize * op.k * op.n * op.groups,
+                   late=rows * op.n)  # fmt: skip
 
 
 def _recurrent(site: Site, mixer: Recurrent) -> Iterator[Step]:
