@@ -110,11 +110,12 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     router = model.numerics.router
     if router and router.weighs_inputs:
         yield "a router that weighs the inputs of experts is not built"
-    if model.numerics.rotary.share != 1.0:
-        yield f"rotary positions on {model.numerics.rotary.share:g} of a head are not built"
     for part in model.rare_parts:
         yield f"{part}: not built"
     for kind in model.kinds:
+        rotated = int(kind.attention.head_dim * model.numerics.rotary.share)
+        if rotated % 2 and not kind.attention.is_mla:
+            yield f"rotary positions on {rotated} numbers of a head, which are no pairs"
         if kind.attention.sinks:
             yield "attention sinks are not built"
         if kind.experts and not model.gated:
