@@ -21,13 +21,14 @@ Leaves out: statistics of norms, biases' gradients, the routing's own small tens
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Recurrent
 from meshplan.costmodels.operations.attention_core import kv_heads
 from meshplan.costmodels.operations.embedding_head import chunk_rows
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Matmul
+from meshplan.costmodels.operations.recurrent import scan
 from meshplan.costmodels.operations.traced import traced_operations
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
@@ -128,13 +129,18 @@ def _traced(site: Site, layer: TracedLayer) -> Iterator[Step]:
 
 
 def _recurrent(site: Site, mixer: Recurrent) -> Iterator[Step]:
-    """The output projection, norm and scan, and the projections of the input."""
-    t, tp = site.shard.tokens, site.shard.tp
-    inner, wide = site.itemsize * t * mixer.inner / tp, site.itemsize * t * mixer.projections / tp
-    yield _row(site, mixer.inner / tp, inner)
-    yield Step(made=inner, gone=inner)
-    yield Step(made=wide, gone=inner)
-    columns = mixer.projections / tp
+    """The output projection, gated norm, scan and convolutions, then the input's projections."""
+    tokens = site.itemsize * site.shard.tokens / site.shard.tp
+    inner, wide = tokens * mixer.inner, tokens * mixer.projections
+    convolved, steps = tokens * mixer.convolved, wide - inner - tokens * mixer.convolved
+    yield _row(site, mixer.inner / site.shard.tp, inner)
+    yield Step(made=2 * inner, gone=3 * inner)  # the scan's output and the gate go, and dy
+    states = scan(site, mixer).saved_bytes if mixer.key_dim else 0.0
+    yield Step(made=convolved + steps, gone=inner + states + convolved)
+    values = minimum(inner, convolved)
+    for part in (values, (convolved - values) / 2, (convolved - values) / 2):
+        yield Step(made=part, gone=2 * part)
+    columns = mixer.inner / site.shard.tp
     yield _column(site, columns, site.model.hidden, grads=wide, saved=_stream(site))
 
 
@@ -235,7 +241,12 @@ def _attention(site: Site, attention: Attention) -> Iterator[Step]:
     k = site.itemsize * t * kv_heads(shard, at) * at.head_dim
     v = site.itemsize * t * kv_heads(shard, at) * at.v_head_dim
     out = site.itemsize * t * a * at.v_head_dim
-    yield _row(site, a * at.v_head_dim, 0.0)
+    gate = {"none": 0.0, "head": out / at.v_head_dim if at.v_head_dim else 0.0, "full": out}[
+        at.gate
+    ]
+    yield _row(site, a * at.v_head_dim, out if at.gate != "none" else 0.0)
+    if at.gate != "none":
+        yield Step(made=out + gate, gone=out + gate)  # dy and the saved gate go
     yield from _core(site, q, k + v, out, lse=4.0 * t * a)
     if at.is_mla:
         yield from _latents(site, at)
@@ -243,7 +254,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Step]:
     yield Step(made=q, gone=q)
     if at.qk_norm != "none":
         yield Step(made=q, gone=2 * q + k)
-    yield _column(site, a * at.head_dim, h, grads=q + k + v, saved=_stream(site))
+    yield _column(site, a * at.head_dim, h, grads=q + k + v + gate, saved=_stream(site))
 
 
 def _core(site: Site, q: Number, kv: Number, out: Number, *, lse: Number) -> Iterator[Step]:

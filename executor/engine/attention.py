@@ -26,6 +26,7 @@ from meshplan.executor.engine.functions import (
 )
 from meshplan.executor.engine.groups import all_gather, reduce_scatter
 from meshplan.executor.engine.rank_context import Local, Norm
+from meshplan.executor.engine.recurrent_kernels import gated_output, gated_output_backward
 from meshplan.executor.engine.weights import Weight
 
 LATENT_EPS = 1e-6
@@ -143,6 +144,23 @@ class HeadNorm:
         return y
 
 
+class GatedOutput(Differentiable):
+    """The attention's output times a gate's sigmoid. Saves both."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate: Tensor) -> Tensor:
+        """One gate for each head, or for each number."""
+        ctx.save_for_backward(x, gate)
+        y: Tensor = gated_output(x, gate)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        """Both at once."""
+        dx, dgate = gated_output_backward(dy.contiguous(), *ctx.saved_tensors)
+        return dx, dgate
+
+
 class GroupedQuery:
     """Attention with as many or fewer key/value heads."""
 
@@ -153,6 +171,8 @@ class GroupedQuery:
         self.k = local.column(f"{name}.k", shape.kv_heads * width, hidden, bias)
         self.v = local.column(f"{name}.v", shape.kv_heads * shape.v_head_dim, hidden, bias)
         self.o = local.row(f"{name}.o", hidden, shape.heads * shape.v_head_dim, shape.out_bias)
+        gates = {"none": 0, "head": shape.heads, "full": shape.heads * shape.v_head_dim}[shape.gate]
+        self.gate = local.column(f"{name}.gate", gates, hidden) if gates else None
         self.norms = (
             [HeadNorm(local, f"{name}.{part}_norm", width) for part in "qk"]
             if shape.qk_norm == "head"
@@ -166,15 +186,17 @@ class GroupedQuery:
     @property
     def weights(self) -> list[Weight]:
         """All weights of the layer."""
-        found = [w for p in (self.q, self.k, self.v, self.o) for w in (p.weight, p.bias) if w]
+        projections = [self.q, self.k, self.v, self.o, *([self.gate] if self.gate else [])]
+        found = [w for p in projections for w in (p.weight, p.bias) if w]
         return found + [norm.weight for norm in self.norms]
 
     def __call__(self, x: Tensor) -> Tensor:
         """(local sequence, batch, hidden) to the same."""
         tp = self.local.tp
-        parts = ColumnLinear.apply(x, tp, (self.q, self.k, self.v))
+        gates = (self.gate,) if self.gate else ()
+        parts = ColumnLinear.apply(x, tp, (self.q, self.k, self.v, *gates))
         widths = (self.shape.head_dim, self.shape.head_dim, self.shape.v_head_dim)
-        q, k, v = (y.unflatten(-1, (-1, w)) for y, w in zip(parts, widths, strict=True))
+        q, k, v = (y.unflatten(-1, (-1, w)) for y, w in zip(parts[:3], widths, strict=True))
         if self.norms:
             q, k = self.norms[0](q), self.norms[1](k)
         q, k = self._placed(q), self._placed(k)
@@ -182,6 +204,9 @@ class GroupedQuery:
         out = self.core(
             lambda q, k, v: CoreAttention.apply(q, k, v, context, self.shape.window), q, k, v
         )
+        if gates:
+            width = self.shape.v_head_dim if self.shape.gate == "full" else 1
+            out = GatedOutput.apply(out, parts[3].unflatten(-1, (-1, width)))
         y: Tensor = RowLinear.apply(out.flatten(-2), tp, self.o)
         return y
 

@@ -23,7 +23,7 @@ from torch import Tensor  # noqa: E402
 
 from meshplan.costmodels.layout import Layout, Stage  # noqa: E402
 from meshplan.costmodels.model.hf_config import model_from_config  # noqa: E402
-from meshplan.costmodels.model.transformer import Model  # noqa: E402
+from meshplan.costmodels.model.transformer import Attention, Model, Recurrent  # noqa: E402
 from meshplan.costmodels.training import Training  # noqa: E402
 from meshplan.executor.engine.data import Sequences  # noqa: E402
 from meshplan.executor.engine.engine import Engine, Job  # noqa: E402
@@ -53,6 +53,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3_moe, weights as they are": {
         "model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 8, "norm_topk_prob": False},
     "deepseek_v3": {"model_type": "deepseek_v3", **SMALL, **LATENT, **DEEPSEEK_EXPERTS},
+    "qwen3_next": {
+        "model_type": "qwen3_next", **SMALL, **EXPERTS, "head_dim": 16, "norm_topk_prob": True,
+        "shared_expert_intermediate_size": 16, "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "partial_rotary_factor": 0.5, "layer_types": ["linear_attention", "full_attention"]},
+    "nemotron_h, Mamba-2 alone": {
+        "model_type": "nemotron_h", **SMALL, "head_dim": 8, "mamba_num_heads": 8,
+        "mamba_head_dim": 8, "ssm_state_size": 16, "n_groups": 2, "chunk_size": 8,
+        "layer_norm_epsilon": 1e-2, "layers_block_type": ["mamba", "mamba"]},
     "stablelm, half of each head rotated": {
         "model_type": "stablelm", **SMALL, "num_key_value_heads": 4, "layer_norm_eps": 1e-2,
         "partial_rotary_factor": 0.5},
@@ -67,6 +76,8 @@ PARALLEL = {
     "qwen3_moe": Layout(stages=(Stage(1), Stage(1)), pipeline_parallel=2),
     "qwen3_moe, weights as they are": Layout(stages=STAGE, context_parallel=2),
     "deepseek_v3": TENSOR,
+    "qwen3_next": TENSOR,
+    "nemotron_h, Mamba-2 alone": TENSOR,
     "stablelm, half of each head rotated": TENSOR,
 }
 """One layout on two processes for each."""
@@ -83,22 +94,81 @@ def module_of(name: str) -> Any:
     with torch.no_grad():
         for each in module.parameters():
             wide = each.dim() > 1
-            each.copy_(0.1 * torch.randn_like(each) + (0.0 if wide else 1.0))
+            each.copy_(0.1 * torch.randn_like(each) + (0.0 if wide else 0.7))
     return module.train()
 
 
 def engine_weights(module: Any, model: Model) -> dict[str, Tensor]:
     """Their tensors by the engine's names."""
-    theirs = dict(module.named_parameters())
+    theirs = {name: tensor.detach() for name, tensor in module.named_parameters()}
+    if "model.embeddings.weight" in theirs:
+        return _mamba_weights(theirs, model)
+    if module.config.model_type == "qwen3_next":  # its norms but one multiply by 1 + weight
+        theirs |= {name: 1 + tensor for name, tensor in theirs.items()
+                   if "norm" in name and "linear_attn" not in name}  # fmt: skip
     found = {"embedding": theirs["model.embed_tokens.weight"], "head": theirs["lm_head.weight"]}
     found |= _norm(theirs, "model.norm", "final_norm")
     for number in range(model.num_layers):
         inside, ours = f"model.layers.{number}", f"layers.{number}"
         found |= _norm(theirs, f"{inside}.input_layernorm", f"{ours}.norm0")
         found |= _norm(theirs, f"{inside}.post_attention_layernorm", f"{ours}.norm1")
-        found |= _attention(theirs, f"{inside}.self_attn", f"{ours}.attention", model)
         found |= _feed_forward(theirs, f"{inside}.mlp", f"{ours}.ffn")
-    return {name: tensor.detach() for name, tensor in found.items()}
+        kind = model.kinds[model.pattern[number]]
+        if kind.recurrent:
+            found |= _delta(theirs, f"{inside}.linear_attn", f"{ours}.recurrent", kind.recurrent)
+        else:
+            found |= _attention(theirs, f"{inside}.self_attn", f"{ours}.attention", kind.attention)
+    return found
+
+
+def _mamba_weights(theirs: dict[str, Tensor], model: Model) -> dict[str, Tensor]:
+    found = {"embedding": theirs["model.embeddings.weight"], "head": theirs["lm_head.weight"]}
+    found |= _norm(theirs, "model.norm_f", "final_norm")
+    for number in range(model.num_layers):
+        inside, ours = f"model.layers.{number}", f"layers.{number}"
+        found |= _norm(theirs, f"{inside}.norm", f"{ours}.norm0")
+        mixer = model.kinds[model.pattern[number]].recurrent
+        assert mixer is not None
+        found |= _mamba(theirs, f"{inside}.mixer", f"{ours}.recurrent", mixer)
+    return found
+
+
+def _mamba(theirs: dict[str, Tensor], name: str, ours: str, mixer: Recurrent) -> dict[str, Tensor]:
+    """Their input is gate, x, B, C and step; the engine's z, v, k, q and a."""
+    state = (mixer.convolved - mixer.inner) // 2
+    widths = [mixer.inner, mixer.inner, state, state, mixer.heads]
+    parts = theirs[f"{name}.in_proj.weight"].split(widths)
+    found = {f"{ours}.{part}": each for part, each in zip("zvkqa", parts, strict=True)}
+    for kind, end in (("weight", ""), ("bias", ".bias")):
+        filters = theirs[f"{name}.conv1d.{kind}"].split(widths[1:4])
+        found |= {f"{ours}.conv_{part}{end}": each.squeeze(1) if kind == "weight" else each
+                  for part, each in zip("vkq", filters, strict=True)}  # fmt: skip
+    return found | {
+        f"{ours}.decay": theirs[f"{name}.A_log"], f"{ours}.step": theirs[f"{name}.dt_bias"],
+        f"{ours}.skip": theirs[f"{name}.D"], f"{ours}.norm": theirs[f"{name}.norm.weight"],
+        f"{ours}.o": theirs[f"{name}.out_proj.weight"],
+    }  # fmt: skip
+
+
+def _delta(theirs: dict[str, Tensor], name: str, ours: str, mixer: Recurrent) -> dict[str, Tensor]:
+    """Their projections are grouped by heads of keys: q, k, v and z of each, then b and a."""
+    keys = (mixer.convolved - mixer.inner) // 2
+    heads = keys // mixer.key_dim
+    values = mixer.inner // heads
+    grouped = theirs[f"{name}.in_proj_qkvz.weight"].unflatten(0, (heads, -1))
+    parts = grouped.split([mixer.key_dim, mixer.key_dim, values, values], dim=1)
+    found = {f"{ours}.{part}": each.flatten(0, 1)
+             for part, each in zip("qkvz", parts, strict=True)}  # fmt: skip
+    numbers = theirs[f"{name}.in_proj_ba.weight"].unflatten(0, (heads, -1)).chunk(2, dim=1)
+    found |= {f"{ours}.{part}": each.flatten(0, 1)
+              for part, each in zip("ba", numbers, strict=True)}  # fmt: skip
+    filters = theirs[f"{name}.conv1d.weight"].squeeze(1).split([keys, keys, mixer.inner])
+    found |= {f"{ours}.conv_{part}": each for part, each in zip("qkv", filters, strict=True)}
+    return found | {
+        f"{ours}.decay": theirs[f"{name}.A_log"], f"{ours}.step": theirs[f"{name}.dt_bias"],
+        f"{ours}.norm": theirs[f"{name}.norm.weight"],
+        f"{ours}.o": theirs[f"{name}.out_proj.weight"],
+    }  # fmt: skip
 
 
 def _norm(theirs: dict[str, Tensor], name: str, ours: str) -> dict[str, Tensor]:
@@ -106,12 +176,16 @@ def _norm(theirs: dict[str, Tensor], name: str, ours: str) -> dict[str, Tensor]:
             for part in ("weight", "bias") if f"{name}.{part}" in theirs}  # fmt: skip
 
 
-def _attention(theirs: dict[str, Tensor], name: str, ours: str, model: Model) -> dict[str, Tensor]:
+def _attention(theirs: dict[str, Tensor], name: str, ours: str, at: Attention) -> dict[str, Tensor]:
     found = {f"{ours}.o": theirs[f"{name}.o_proj.weight"]}
-    at = model.kinds[0].attention
     if not at.is_mla:
         for part in "qkv":
             found[f"{ours}.{part}"] = theirs[f"{name}.{part}_proj.weight"]
+        if at.gate == "full":  # behind each head's query is its gate
+            both = found[f"{ours}.q"].unflatten(0, (at.heads, 2, at.head_dim))
+            found[f"{ours}.q"], found[f"{ours}.gate"] = (
+                each.flatten(0, 1) for each in both.unbind(1)
+            )
         for part in "qk":
             found |= _norm(theirs, f"{name}.{part}_norm", f"{ours}.{part}_norm")
         return found
@@ -142,8 +216,11 @@ def _feed_forward(theirs: dict[str, Tensor], name: str, ours: str) -> dict[str, 
         gate, up = both[expert].chunk(2)
         found |= {f"{ours}.gate.{expert}": gate, f"{ours}.up.{expert}": up,
                   f"{ours}.down.{expert}": down[expert]}  # fmt: skip
-    if f"{name}.shared_experts.gate_proj.weight" in theirs:
-        found |= _feed_forward(theirs, f"{name}.shared_experts", f"{ours}.shared")
+    for shared in ("shared_experts", "shared_expert"):
+        if f"{name}.{shared}.gate_proj.weight" in theirs:
+            found |= _feed_forward(theirs, f"{name}.{shared}", f"{ours}.shared")
+    if f"{name}.shared_expert_gate.weight" in theirs:
+        found[f"{ours}.shared_gate"] = theirs[f"{name}.shared_expert_gate.weight"]
     return found
 
 
