@@ -7,6 +7,7 @@ A pass is a list of steps; each makes tensors, then gives some back:
     gone      given back after the step
     late      given back too, but where weight products are put off (zero bubble) only by W: the
               inputs and output gradients of matrix products
+    kept      of `late` the inputs, which the forward pass saved
 
 Bytes count from the moment when all that a layer saves is alive and the gradient of its output
 arrives. The steps are those of `executor/engine` (functions.py, attention.py, feed_forward.py),
@@ -19,7 +20,7 @@ Leaves out: statistics of norms, biases' gradients, the routing's own small tens
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
@@ -41,6 +42,7 @@ class Step:
     product: Number = 0.0
     gone: Number = 0.0
     late: Number = 0.0
+    kept: Number = 0.0
 
 
 def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
@@ -57,6 +59,11 @@ def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
 def left_bytes(steps: Sequence[Step]) -> Number:
     """Bytes that remain after a pass whose weight gradients come later, beyond those before it."""
     return sum(step.made - step.gone for step in steps)
+
+
+def waiting_gradient_bytes(steps: Sequence[Step]) -> Number:
+    """Of what remains then, output gradients: made by the pass, not saved by the forward."""
+    return sum(step.late - step.kept for step in steps)
 
 
 def largest_product_bytes(steps: Sequence[Step]) -> Number:
@@ -172,6 +179,7 @@ def _row(site: Site, width: Number, saved: Number) -> Step:
         made=whole + site.itemsize * site.shard.tokens * width,
         product=site.itemsize * h * width,
         late=whole + saved,
+        kept=saved,
     )
 
 
@@ -188,6 +196,7 @@ def _column(site: Site, widest: Number, width: Number, *, grads: Number, saved: 
         product=whole + site.itemsize * width * widest,
         gone=where(site.shard.tp > 1, site.itemsize * site.shard.tokens * width, 0.0),
         late=grads + saved,
+        kept=saved,
     )
 
 
@@ -216,10 +225,14 @@ def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     yield Step(made=copies)
     yield Step(made=exchanged, gone=where(shard.ep > 1, copies, 0.0))
     yield Step(made=sorts, gone=sorts)
-    yield Step(made=wide, product=matrix, late=rows + wide)  # down: its dy, its saved input
+    yield Step(
+        made=wide, product=matrix, late=rows + wide, kept=wide
+    )  # down: its dy, its saved input
     yield Step(made=2 * wide, gone=3 * wide)
     yield Step(made=rows, product=matrix, late=wide)  # up
-    yield Step(made=rows, product=matrix, late=wide + rows)  # gate, and the saved rows of both
+    yield Step(
+        made=rows, product=matrix, late=wide + rows, kept=rows
+    )  # gate, and the saved rows of both
     yield Step(made=rows, gone=2 * rows)
     yield Step(made=sorts, gone=sorts)
     yield Step(made=where(shard.ep > 1, copies, 0.0), gone=exchanged)
@@ -231,7 +244,8 @@ def _dense_beside(site: Site, f: Number) -> Iterator[Step]:
     """A shared expert: its input stays saved for the routed ones."""
     *first, last = _dense(site, f)
     yield from first
-    yield Step(made=last.made, product=last.product, gone=last.gone, late=last.late - _stream(site))
+    own = _stream(site)
+    yield replace(last, late=last.late - own, kept=last.kept - own)
 
 
 def _attention(site: Site, attention: Attention) -> Iterator[Step]:
@@ -271,6 +285,7 @@ def _core(site: Site, q: Number, kv: Number, out: Number, *, lse: Number) -> Ite
         made=where(cp > 1, kv, 0.0),
         gone=out + q + kv + 3 * whole + where(cp > 1, q, 0.0) + lse,
         late=out,
+        kept=out,
     )
 
 
@@ -290,7 +305,8 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
     if not q_rank:
         wide = a * at.head_dim
         yield _column(site, wide, h, grads=q, saved=0.0)
-        yield Step(made=_stream(site), gone=_stream(site), late=narrow + narrow + _stream(site))
+        yield Step(made=_stream(site), gone=_stream(site), late=narrow + narrow + _stream(site),
+                   kept=narrow + _stream(site))  # fmt: skip
         return
     wide = a * at.head_dim
     yield _column(site, wide, q_rank, grads=q, saved=site.itemsize * r * q_rank)
@@ -298,5 +314,5 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
     latents = narrow + site.itemsize * r * q_rank
     yield Step(
         made=_stream(site), product=site.itemsize * h * maximum(q_rank, rank + at.rope_head_dim),
-        gone=narrow, late=latents + _stream(site),
+        gone=narrow, late=latents + _stream(site), kept=_stream(site),
     )  # fmt: skip
