@@ -65,7 +65,7 @@ class Record:
     """One run of one layer.
 
     kernels     in order; `values` by storage, `saved` those that autograd keeps
-    inputs      storages of what the layer was given that its output is added to
+    stream      the storage of the hidden states that the layer was given, `output` of its own
     parameters  names by storage; what is computed of parameters alone is one too
     """
 
