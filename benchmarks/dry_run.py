@@ -16,7 +16,7 @@ from typing import Any
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.model.hf_config import model_from_config
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model, Recurrent
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,
@@ -44,6 +44,16 @@ LATENT = Attention(
 )  # fmt: skip
 ROUTED = Experts(experts=8, top_k=2, ffn=1408)
 SHARED = Experts(experts=16, top_k=4, ffn=704, shared_ffn=704)
+DELTA = Recurrent(
+    kind="gated DeltaNet", heads=16, key_dim=64, value_dim=64, groups=16, chunk=64, inner=1024,
+    projections=2 * 512 + 2 * 1024 + 32, delta_rule=True, convolution=4, convolved=2 * 512 + 1024,
+    numbers=32 + 64,
+)  # fmt: skip
+STATE_SPACE = Recurrent(
+    kind="Mamba-2", heads=32, key_dim=64, value_dim=64, groups=8, chunk=128, inner=2048,
+    projections=2 * 2048 + 2 * 512 + 32, convolution=4, convolved=2048 + 2 * 512,
+    convolution_bias=True, numbers=3 * 32 + 2048,
+)  # fmt: skip
 MODELS = {
     "llama": Model(
         name="llama", hidden=1024, vocab=32000, pattern=(0,) * 6,
@@ -64,6 +74,17 @@ MODELS = {
     "latent": Model(
         name="latent", hidden=1024, vocab=32000, pattern=(0, 1, 1, 1, 1, 1),
         kinds=(Layer(attention=LATENT, ffn=2816), Layer(attention=LATENT, experts=SHARED)),
+    ),
+    "delta": Model(
+        name="delta", hidden=1024, vocab=32000, pattern=(0, 0, 1, 0, 0, 1),
+        kinds=(
+            Layer(recurrent=DELTA, experts=SHARED),
+            Layer(attention=replace(NORMED, gate="full"), experts=SHARED),
+        ),
+    ),
+    "mamba": Model(
+        name="mamba", hidden=1024, vocab=32000, pattern=(0, 1, 0, 2, 0, 1), gated=False,
+        kinds=(Layer(recurrent=STATE_SPACE), Layer(ffn=4096), Layer(attention=GROUPED)),
     ),
 }  # fmt: skip
 
@@ -202,6 +223,7 @@ def quick_cases() -> Iterator[Case]:
         yield from _alone(name)
     yield from _composed()
     yield from _of_experts()
+    yield from _of_states()
 
 
 def _alone(name: str) -> Iterator[Case]:
@@ -251,6 +273,18 @@ def _of_experts() -> Iterator[Case]:
     yield _case("latent", 2, data_parallel=8, expert_parallel=4, zero_stage=3, shard_group=4)
 
 
+def _of_states() -> Iterator[Case]:
+    for name in ("delta", "mamba"):
+        yield _case(name, 2)
+        yield _case(name, 2, **TP2, data_parallel=2, zero_stage=2)
+        yield _case(name, 2, data_parallel=4, zero_stage=3)
+        yield _case(name, 2, stages=even_stages(6, 1, "full"))
+        yield _case(name, 2, stages=even_stages(6, 1, "selective"), selective_modules=ALL)
+        yield _case(name, 4, **PP2, schedule="zb_h1", last=True)
+    yield _case("delta", 2, **TP2, data_parallel=2, expert_parallel=2, zero_stage=1)
+    yield _case("delta", 5, **V, schedule="zb_v")
+
+
 def large_cases() -> Iterator[Case]:
     """Models of the catalogue, as one would run them."""
     for name, seq_len, batch, traits in LARGE:
@@ -274,6 +308,10 @@ LARGE: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
         "data_parallel": 128, **TP8, "pipeline_parallel": 16, "zero_stage": 1,
         "stages": (Stage(7), *(Stage(8),) * 14, Stage(7)),
     }),
+    ("qwen3-next-80b-a3b", 4096, 256, {
+        "data_parallel": 16, **PP2, "expert_parallel": 16, "zero_stage": 1,
+    }),
+    ("nemotron-h-8b", 4096, 64, {"data_parallel": 4, **TP2, "zero_stage": 1}),
     ("mixtral-8x22b", 4096, 256, {
         "data_parallel": 8, **TP4, "pipeline_parallel": 4, "expert_parallel": 8, "zero_stage": 1,
     }),

@@ -225,6 +225,11 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
             f"sequence length {training.seq_len} does not divide by 2 x context_parallel "
             f"{la.context_parallel}"
         )
+    if la.context_parallel > 1 and model.mixed_by:
+        raise InvalidLayout(
+            f"context_parallel {la.context_parallel}: {model.name} is known by a trace, which does "
+            f"not say how {model.mixed_by[0]} is split by tokens; it must be 1"
+        )
     _check_experts(layout, model)
 
 

@@ -7,6 +7,7 @@ A pass is a list of steps; each makes tensors, then gives some back:
     gone      given back after the step
     late      given back too, but where weight products are put off (zero bubble) only by W: the
               inputs and output gradients of matrix products
+    kept      of `late` the inputs, which the forward pass saved
 
 Bytes count from the moment when all that a layer saves is alive and the gradient of its output
 arrives. The steps are those of `executor/engine` (functions.py, attention.py, feed_forward.py),
@@ -19,14 +20,18 @@ Leaves out: statistics of norms, biases' gradients, the routing's own small tens
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Recurrent
+from meshplan.costmodels.operations.attention_core import kv_heads
 from meshplan.costmodels.operations.embedding_head import chunk_rows
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.layers import kv_heads
+from meshplan.costmodels.operations.kinds import Matmul
+from meshplan.costmodels.operations.recurrent import scan
+from meshplan.costmodels.operations.traced import traced_operations
+from meshplan.hardware_profiles.traced_model import TracedLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Step:
     product: Number = 0.0
     gone: Number = 0.0
     late: Number = 0.0
+    kept: Number = 0.0
 
 
 def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
@@ -53,6 +59,11 @@ def peak_bytes(steps: Sequence[Step], *, put_off: bool = False) -> Number:
 def left_bytes(steps: Sequence[Step]) -> Number:
     """Bytes that remain after a pass whose weight gradients come later, beyond those before it."""
     return sum(step.made - step.gone for step in steps)
+
+
+def waiting_gradient_bytes(steps: Sequence[Step]) -> Number:
+    """Of what remains then, output gradients: made by the pass, not saved by the forward."""
+    return sum(step.late - step.kept for step in steps)
 
 
 def largest_product_bytes(steps: Sequence[Step]) -> Number:
@@ -96,6 +107,8 @@ def loss_bytes(site: Site, gradient_bytes: Number = 0.0) -> Number:
 def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
     """The backward pass of one layer: its feed-forward, then what mixes its tokens."""
     steps = [Step(made=_stream(site))]  # the gradient of the output
+    if kind.traced:
+        return (*steps, *_traced(site, kind.traced))
     if kind.has_feed_forward:
         whole = not kind.experts or bool(kind.experts.shared_ffn)
         steps += (
@@ -111,14 +124,30 @@ def backward_steps(site: Site, kind: Layer) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def _traced(site: Site, layer: TracedLayer) -> Iterator[Step]:
+    """Products in reverse: the gradient of each one's input is made, that of its output given back.
+
+    Leaves out what attention and chains between products make beside these.
+    """
+    for op in reversed([op for op in traced_operations(site, layer) if isinstance(op, Matmul)]):
+        rows = site.itemsize * op.m * op.groups
+        yield Step(made=rows * op.k, product=site.itemsize * op.k * op.n * op.groups,
+                   late=rows * op.n)  # fmt: skip
+
+
 def _recurrent(site: Site, mixer: Recurrent) -> Iterator[Step]:
-    """The output projection, norm and scan, and the projections of the input."""
-    t, tp = site.shard.tokens, site.shard.tp
-    inner, wide = site.itemsize * t * mixer.inner / tp, site.itemsize * t * mixer.projections / tp
-    yield _row(site, mixer.inner / tp, inner)
-    yield Step(made=inner, gone=inner)
-    yield Step(made=wide, gone=inner)
-    columns = mixer.projections / tp
+    """The output projection, gated norm, scan and convolutions, then the input's projections."""
+    tokens = site.itemsize * site.shard.tokens / site.shard.tp
+    inner, wide = tokens * mixer.inner, tokens * mixer.projections
+    convolved, steps = tokens * mixer.convolved, wide - inner - tokens * mixer.convolved
+    yield _row(site, mixer.inner / site.shard.tp, inner)
+    yield Step(made=2 * inner, gone=3 * inner)  # the scan's output and the gate go, and dy
+    states = scan(site, mixer).saved_bytes if mixer.key_dim else 0.0
+    yield Step(made=convolved + steps, gone=inner + states + convolved)
+    values = minimum(inner, convolved)
+    for part in (values, (convolved - values) / 2, (convolved - values) / 2):
+        yield Step(made=part, gone=2 * part)
+    columns = mixer.inner / site.shard.tp
     yield _column(site, columns, site.model.hidden, grads=wide, saved=_stream(site))
 
 
@@ -150,6 +179,7 @@ def _row(site: Site, width: Number, saved: Number) -> Step:
         made=whole + site.itemsize * site.shard.tokens * width,
         product=site.itemsize * h * width,
         late=whole + saved,
+        kept=saved,
     )
 
 
@@ -166,6 +196,7 @@ def _column(site: Site, widest: Number, width: Number, *, grads: Number, saved: 
         product=whole + site.itemsize * width * widest,
         gone=where(site.shard.tp > 1, site.itemsize * site.shard.tokens * width, 0.0),
         late=grads + saved,
+        kept=saved,
     )
 
 
@@ -194,10 +225,14 @@ def _experts(site: Site, experts: Experts) -> Iterator[Step]:
     yield Step(made=copies)
     yield Step(made=exchanged, gone=where(shard.ep > 1, copies, 0.0))
     yield Step(made=sorts, gone=sorts)
-    yield Step(made=wide, product=matrix, late=rows + wide)  # down: its dy, its saved input
+    yield Step(
+        made=wide, product=matrix, late=rows + wide, kept=wide
+    )  # down: its dy, its saved input
     yield Step(made=2 * wide, gone=3 * wide)
     yield Step(made=rows, product=matrix, late=wide)  # up
-    yield Step(made=rows, product=matrix, late=wide + rows)  # gate, and the saved rows of both
+    yield Step(
+        made=rows, product=matrix, late=wide + rows, kept=rows
+    )  # gate, and the saved rows of both
     yield Step(made=rows, gone=2 * rows)
     yield Step(made=sorts, gone=sorts)
     yield Step(made=where(shard.ep > 1, copies, 0.0), gone=exchanged)
@@ -209,7 +244,8 @@ def _dense_beside(site: Site, f: Number) -> Iterator[Step]:
     """A shared expert: its input stays saved for the routed ones."""
     *first, last = _dense(site, f)
     yield from first
-    yield Step(made=last.made, product=last.product, gone=last.gone, late=last.late - _stream(site))
+    own = _stream(site)
+    yield replace(last, late=last.late - own, kept=last.kept - own)
 
 
 def _attention(site: Site, attention: Attention) -> Iterator[Step]:
@@ -219,7 +255,12 @@ def _attention(site: Site, attention: Attention) -> Iterator[Step]:
     k = site.itemsize * t * kv_heads(shard, at) * at.head_dim
     v = site.itemsize * t * kv_heads(shard, at) * at.v_head_dim
     out = site.itemsize * t * a * at.v_head_dim
-    yield _row(site, a * at.v_head_dim, 0.0)
+    gate = {"none": 0.0, "head": out / at.v_head_dim if at.v_head_dim else 0.0, "full": out}[
+        at.gate
+    ]
+    yield _row(site, a * at.v_head_dim, out if at.gate != "none" else 0.0)
+    if at.gate != "none":
+        yield Step(made=out + gate, gone=out + gate)  # dy and the saved gate go
     yield from _core(site, q, k + v, out, lse=4.0 * t * a)
     if at.is_mla:
         yield from _latents(site, at)
@@ -227,7 +268,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Step]:
     yield Step(made=q, gone=q)
     if at.qk_norm != "none":
         yield Step(made=q, gone=2 * q + k)
-    yield _column(site, a * at.head_dim, h, grads=q + k + v, saved=_stream(site))
+    yield _column(site, a * at.head_dim, h, grads=q + k + v + gate, saved=_stream(site))
 
 
 def _core(site: Site, q: Number, kv: Number, out: Number, *, lse: Number) -> Iterator[Step]:
@@ -244,6 +285,7 @@ def _core(site: Site, q: Number, kv: Number, out: Number, *, lse: Number) -> Ite
         made=where(cp > 1, kv, 0.0),
         gone=out + q + kv + 3 * whole + where(cp > 1, q, 0.0) + lse,
         late=out,
+        kept=out,
     )
 
 
@@ -263,7 +305,8 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
     if not q_rank:
         wide = a * at.head_dim
         yield _column(site, wide, h, grads=q, saved=0.0)
-        yield Step(made=_stream(site), gone=_stream(site), late=narrow + narrow + _stream(site))
+        yield Step(made=_stream(site), gone=_stream(site), late=narrow + narrow + _stream(site),
+                   kept=narrow + _stream(site))  # fmt: skip
         return
     wide = a * at.head_dim
     yield _column(site, wide, q_rank, grads=q, saved=site.itemsize * r * q_rank)
@@ -271,5 +314,5 @@ def _latents(site: Site, at: Attention) -> Iterator[Step]:
     latents = narrow + site.itemsize * r * q_rank
     yield Step(
         made=_stream(site), product=site.itemsize * h * maximum(q_rank, rank + at.rope_head_dim),
-        gone=narrow, late=latents + _stream(site),
+        gone=narrow, late=latents + _stream(site), kept=_stream(site),
     )  # fmt: skip

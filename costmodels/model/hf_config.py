@@ -1,5 +1,7 @@
 """A Hugging Face `config.json` as a `Model` (`families`), and a refusal for what is not read.
 
+A model file (`traced`) is read in its place wherever a configuration is.
+
 The fields, their names and what an absent one means are those of the families' configuration
 classes in huggingface/transformers 5 (`models/<model_type>/configuration_<model_type>.py`); where
 the shapes of the weights do not follow from the configuration, those of the `modeling_` file.
@@ -17,6 +19,7 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
+from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.model.unread_fields import refuse_unread, unknown_fields
 
@@ -45,6 +48,8 @@ def model_from_config(config: object, name: str) -> Model:
     """
     if not isinstance(config, dict):
         raise UnsupportedModel(f"{name}: a config.json holds an object, not {_kind_of(config)}")
+    if TRACE_KEY in config:
+        return model_from_trace(config, name)
     outer = Fields(config, name)
     if outer.flag("is_encoder_decoder", False):
         raise outer.refuse("an encoder-decoder is not priced; decoder-only models are")
@@ -68,6 +73,8 @@ def _typed(outer: Fields) -> tuple[Fields, str]:
 
 def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     """What the configuration holds that the `Model` does not, in words for a warning."""
+    if TRACE_KEY in config:
+        return left_out_of_trace(config)
     towers = (
         f"{key.removesuffix('_config')} tower"
         for key in TOWERS

@@ -11,6 +11,7 @@
     routed        experts x feed-forward;   router: h experts (+ 2 h l to a latent width l and back)
     norms         h each (RMSNorm), 2 h (LayerNorm)
     mtp           one layer + 2 h h + 3 norms per module        [2] section 2.2
+    traced        as the trace says, routed experts apart
 
     h hidden, a heads, g kv_heads, d head_dim, e v_head_dim, f ffn, r_q/r_kv the latent ranks,
     a_i, d_i heads and head_dim of the indexer
@@ -30,6 +31,7 @@ from dataclasses import dataclass, fields, replace
 
 from meshplan.costmodels.elementwise import Number, ceil, minimum
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.hardware_profiles.traced_model import TracedLayer
 
 Degree = Number
 
@@ -47,6 +49,7 @@ class ParameterCount:
     shared_experts: int = 0
     router: int = 0
     norms: int = 0
+    traced: int = 0
     mtp: int = 0
 
     def __add__(self, other: "ParameterCount") -> "ParameterCount":
@@ -123,6 +126,9 @@ class _Weights:
 
 def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
     """Parameters of one layer of this kind."""
+    if kind.traced:
+        routed = kind.traced.routed_parameters
+        return ParameterCount(routed_experts=routed, traced=kind.traced.parameters - routed)
     experts = kind.experts
     return ParameterCount(
         attention=_attention(model, kind.attention).total,
@@ -161,6 +167,8 @@ def layer_parameters_per_rank(
     model: Model, kind: Layer, tp: Degree, ep: Degree = 1, etp: Degree = 1
 ) -> RankParameters:
     """Parameters of one layer of this kind on one rank; a degree may be an array over layouts."""
+    if kind.traced:
+        return _traced_per_rank(kind.traced, tp, ep * etp)
     experts = kind.experts
     dense = [_attention(model, kind.attention), _recurrent(model, kind)]
     dense += [_dense_ffn(model, kind), _norms(model, kind)]
@@ -175,10 +183,18 @@ def layer_parameters_per_rank(
     )
 
 
+def _traced_per_rank(layer: TracedLayer, tp: Degree, expert_ranks: Degree) -> RankParameters:
+    whole = layer.parameters - layer.cut_parameters - layer.routed_parameters
+    return RankParameters(
+        dense=whole + layer.cut_parameters / tp, expert=layer.routed_parameters / expert_ranks
+    )
+
+
 def embedding_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) -> Number:
     """Parameters of the embedding (positions and its norm too) on a rank of the first stage."""
     vocab = padded_vocab(model.vocab, tp, vocab_multiple)
     rest = model.learned_positions * model.hidden + model.embedding_norm * _norm(model)
+    rest += model.other_parameters
     return (vocab * model.hidden + _layer_input_table(model)) / tp + rest
 
 
@@ -229,6 +245,7 @@ def _model_total(model: Model, layers: list[ParameterCount]) -> ParameterCount:
         embedding=vocab + model.learned_positions * model.hidden + _layer_input_table(model),
         head=(0 if model.tied else vocab) + model.head_bias * model.vocab,
         norms=(model.embedding_norm + model.final_norm) * _norm(model),
+        traced=model.other_parameters,
         mtp=model.mtp_layers * (last + _mtp_projection(model) + 3 * _norm(model)),
     )
     return sum((layers[kind] * length for kind, length in model.runs), start=ends)

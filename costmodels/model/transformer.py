@@ -8,9 +8,11 @@ only: what they cost is said by `operations`, how many parameters they have by `
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from math import gcd
 from typing import Literal
 
 from meshplan.costmodels.model.numerics import Numerics
+from meshplan.hardware_profiles.traced_model import TracedLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,8 @@ class Layer:
     further_norms  norms or learnt scales of the residual stream beyond the model's
     numbers        learnt numbers that no kernel of its own reads (scales inside an activation)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
+    traced         what a trace found of it: then that is all that it costs, and the other fields
+                   say only what tensor and expert parallelism must divide
     """
 
     attention: Attention = NO_ATTENTION
@@ -158,6 +162,7 @@ class Layer:
     further_norms: int = 0
     numbers: int = 0
     in_16_bit: bool = False
+    traced: TracedLayer | None = None
 
     @property
     def has_mixer(self) -> bool:
@@ -173,7 +178,16 @@ class Layer:
     def divided_by_tp(self) -> dict[str, int]:
         """What tensor parallelism cuts and must divide, by its name; 0: not there."""
         recurrent = self.recurrent.heads if self.recurrent else 0
-        return {"heads": self.attention.heads, "recurrent heads": recurrent, "ffn": self.ffn}
+        whole = {"heads": self.attention.heads, "recurrent heads": recurrent, "ffn": self.ffn}
+        return whole | (_traced_widths(self.traced) if self.traced else {})
+
+
+def _traced_widths(layer: TracedLayer) -> dict[str, int]:
+    """What tp cuts of a traced layer: heads of keys too, columns and rows of products."""
+    cut = [each.n if each.split == "column" else each.k
+           for each in layer.products if each.split in ("column", "row", "narrow")]  # fmt: skip
+    heads = [each.kv_heads for each in layer.attention]
+    return {"key/value heads": gcd(*heads), "traced columns": gcd(*cut)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +209,7 @@ class Model:
     head_bias           one bias for each token of the vocabulary
     layer_inputs        width of a second embedding that each layer gates and adds (Gemma 4's
                         per-layer embeddings), 0: none, and `layer_input_vocab` its rows
+    other_parameters    beside all that the other fields count, whole on the first stage (a trace's)
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     numerics            what changes neither sizes nor time, and so no comparison of models
     expert_groups       of it the router's groups and those that a token's experts are chosen from,
@@ -218,6 +233,7 @@ class Model:
     head_bias: bool = False
     layer_inputs: int = 0
     layer_input_vocab: int = 0
+    other_parameters: int = 0
     mtp_layers: int = 0
     numerics: Numerics = field(default=Numerics(), compare=False)
     expert_groups: tuple[int, int] = field(init=False)
@@ -256,7 +272,17 @@ class Model:
         """
         if any(kind.recurrent or kind.attention.indexer for kind in self.kinds):
             return "state"
+        if any(kind.traced and kind.traced.mixed_by for kind in self.kinds):
+            return "state"
         return "experts" if self.is_moe else "dense"
+
+    @property
+    def mixed_by(self) -> tuple[str, ...]:
+        """What else than attention mixes tokens of a traced layer, in words: how context-parallel
+        ranks would exchange it is not known.
+        """
+        found = (words for kind in self.kinds if kind.traced for words in kind.traced.mixed_by)
+        return tuple(dict.fromkeys(found))
 
     @property
     def rare_parts(self) -> tuple[str, ...]:
@@ -264,6 +290,8 @@ class Model:
         or written, that is said with these.
         """
         found = [f"{kind.recurrent.kind} layers" for kind in self.kinds if kind.recurrent]
+        if any(kind.traced for kind in self.kinds):
+            return (*found, "layers known by a trace alone")
         for kind in self.kinds:
             at = kind.attention
             latent = kind.experts is not None and kind.experts.latent > 0

@@ -52,27 +52,20 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         saved_bytes=_routing_bytes(site, experts, copies, rows),
         modules=("moe",),
     )
-    yield Pointwise(
-        name="top_k",
-        forward_bytes=12.0 * t * experts.experts,
-        kernels=10,
-        backward_bytes=8.0 * t * experts.experts,
-        modules=("moe",),
-    )
+    yield choose(t, experts.experts)
     if experts.latent:
         yield _latent(site, "latent_in", h, site.model.hidden)
-    # a dispatch of single copies reads tokens where they are, and adds them up where they were
-    sent = where(shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
-    yield _permute("permute", sent * site.itemsize * copies * h)
-    yield _exchange("dispatch", site.itemsize * copies * h, routing)
-    yield _gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
-    yield _permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
+    sent = share_permuted(site)
+    yield permute("permute", sent * site.itemsize * copies * h)
+    yield exchange_tokens("dispatch", site.itemsize * copies * h, routing)
+    yield gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
+    yield permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
     yield from _products(site, experts, rows)
-    yield _permute("unsort", site.itemsize * rows * h)
-    yield _gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
-    yield _exchange("combine", site.itemsize * copies * h, routing)
+    yield permute("unsort", site.itemsize * rows * h)
+    yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
+    yield exchange_tokens("combine", site.itemsize * copies * h, routing)
     weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
-    yield _permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
+    yield permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
     if experts.shared_ffn:
@@ -126,7 +119,24 @@ def _latent(site: Site, name: str, n: int, k: int) -> Matmul:
     return Matmul(name=name, m=t, n=n, k=k, saved_bytes=site.itemsize * t * n, modules=("moe",))
 
 
-def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
+def choose(tokens: Number, experts: int) -> Pointwise:
+    """The choice of each token's experts, of the scores of all."""
+    scores = tokens * experts
+    return Pointwise(
+        name="top_k", forward_bytes=12.0 * scores, backward_bytes=8.0 * scores, kernels=10,
+        modules=("moe",),
+    )  # fmt: skip
+
+
+def share_permuted(site: Site) -> Number:
+    """1 where tokens are copied before they are sent: a dispatch of single copies reads them where
+    they are, and adds them up where they were.
+    """
+    return where(site.shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
+
+
+def permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
+    """Rows copied into another order."""
     return Pointwise(
         name=name,
         forward_bytes=2 * size_bytes,
@@ -138,14 +148,15 @@ def _permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:
     )
 
 
-def _exchange(name: str, size_bytes: Number, routing: Routing) -> Communication:
+def exchange_tokens(name: str, size_bytes: Number, routing: Routing) -> Communication:
+    """Tokens to the ranks of their experts, or back."""
     return Communication(
         name=name, axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=1,
         backward_count=1, routing=routing, hidden_by="expert", modules=("moe",),
     )  # fmt: skip
 
 
-def _gather_experts(
+def gather_experts(
     site: Site, name: str, size_bytes: Number, kind: Literal["all_gather", "reduce_scatter"]
 ) -> Communication:
     """Ranks that split one expert hold all of its tokens."""

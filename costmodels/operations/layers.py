@@ -21,8 +21,15 @@ context-parallel ranks; that a layer kept in 16 bits gathers 16 where others gat
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention, Layer
+from meshplan.costmodels.operations.attention_core import (
+    context_exchange,
+    core,
+    core_output,
+    kv_heads,
+    output_bytes,
+)
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
     Site,
@@ -31,16 +38,15 @@ from meshplan.costmodels.operations.feed_forward import (
     scatter_tokens,
 )
 from meshplan.costmodels.operations.kinds import (
-    AttentionCore,
     Communication,
     Matmul,
     Module,
     Operation,
     Pointwise,
 )
-from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.costmodels.operations.recurrent import recurrent_operations
 from meshplan.costmodels.operations.sparse import index_operations
+from meshplan.costmodels.operations.traced import traced_operations
 
 MEASURED_NORMS = {
     "rmsnorm": ("rms_norm", "rms_norm_backward"),
@@ -52,6 +58,8 @@ MEASURED_NORMS = {
 
 def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     """The operations of one layer of `kind`, in forward order."""
+    if kind.traced:
+        return tuple(traced_operations(site, kind.traced))
     mixer = _mixer_half(site, kind) if kind.has_mixer else ()
     feed_forward = _feed_forward_half(site, kind) if kind.has_feed_forward else ()
     operations = (*mixer, *feed_forward, *_further(site, kind))
@@ -88,11 +96,11 @@ def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
         yield from _grouped_projections(site, attention)
     if attention.indexer:
         yield from index_operations(site, attention, attention.indexer)
-    yield from _context_exchange(site, attention)
-    yield _core(site, attention)
+    yield from context_exchange(site, attention)
+    yield core(site, attention)
     if attention.gate != "none":
         yield from _output_gate(site, attention)
-    yield _core_output(site, attention)
+    yield core_output(site, attention)
     yield Matmul(
         name="attention_out",
         m=site.shard.tokens,
@@ -110,7 +118,7 @@ def _output_gate(site: Site, attention: Attention) -> Iterator[Operation]:
         name="attention_gate", m=t, n=columns, k=site.model.hidden,
         saved_bytes=site.itemsize * t * columns, cast_shares=site.entering_casts,
     )  # fmt: skip
-    size = _output_bytes(site, attention)
+    size = output_bytes(site, attention)
     yield Pointwise(
         name="gated_output", forward_bytes=3 * size, backward_bytes=5 * size, saved_bytes=size
     )
@@ -208,65 +216,6 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
     )
 
 
-def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
-    """Keys and values reach every rank of the context-parallel group, and their gradients return;
-    or queries, keys, values and outputs of some heads do, of all tokens.
-    """
-    widths = attention.head_dim + attention.v_head_dim
-    kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
-    if site.kernels.context == "all_to_all":
-        own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
-        yield Communication(
-            name="heads", axis="cp", kind="all_to_all", size_bytes=own + kv, forward_count=1,
-            backward_count=1, hidden_by="nothing", modules=("core_attention",),
-        )  # fmt: skip
-        return
-    yield Communication(
-        name="key_value", axis="cp", kind="all_gather", size_bytes=site.shard.cp * kv,
-        forward_count=1, backward_count=2, hidden_by="attention", modules=("core_attention",),
-    )  # fmt: skip
-
-
-def _core(site: Site, attention: Attention) -> AttentionCore:
-    shard, a = site.shard, attention.heads / site.shard.tp
-    seq_len, t = shard.seq_len, shard.tokens
-    document = shard.document_len
-    chosen = attention.indexer.top_k if attention.indexer else document
-    window = min(attention.window or document, chosen, document)
-    keys = window - window * window / (2 * document)
-    logsumexp = 4.0 * t * a
-    scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
-    exchanged = where(shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")
-    own_output = exchanged * _output_bytes(site, attention)  # of other tokens
-    return AttentionCore(
-        name="core_attention",
-        queries=t,
-        keys=keys,
-        all_keys=float(window),
-        heads=a,
-        head_dim=attention.head_dim,
-        v_head_dim=attention.v_head_dim,
-        fused=site.kernels.flash_attention,
-        sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
-        saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
-    )
-
-
-def _output_bytes(site: Site, attention: Attention) -> Number:
-    """Bytes of the core attention's output on this rank."""
-    heads = attention.heads / site.shard.tp
-    return site.itemsize * site.shard.tokens * heads * attention.v_head_dim
-
-
-def _core_output(site: Site, attention: Attention) -> Pointwise:
-    """The output of the core attention: the projection keeps it even where the core is replayed."""
-    return Pointwise(
-        name="core_output", forward_bytes=0.0, backward_bytes=0.0, kernels=0,
-        saved_bytes=_output_bytes(site, attention),
-        modules=("linear",),
-    )  # fmt: skip
-
-
 def _further(site: Site, kind: Layer) -> Iterator[Operation]:
     """Norms beyond the model's, and the gated second embedding of each layer."""
     width = site.itemsize * site.shard.tokens_outside * site.model.hidden
@@ -342,10 +291,3 @@ def _residual(site: Site, name: str) -> Pointwise:
         saved_bytes=width + mask,
         modules=("input",),
     )
-
-
-def kv_heads(shard: Shard, attention: Attention) -> Number:
-    """Key/value heads on one rank; with fewer than `tp` of them they are replicated."""
-    if attention.is_mla:
-        return attention.heads / shard.tp
-    return maximum(attention.kv_heads / shard.tp, 1.0)

@@ -25,6 +25,7 @@ from meshplan.costmodels.memory.backward_peak import (
     left_bytes,
     loss_bytes,
     peak_bytes,
+    waiting_gradient_bytes,
 )
 from meshplan.costmodels.memory.states import Sharding
 from meshplan.costmodels.model.parameters import RankParameters, padded_vocab
@@ -71,8 +72,12 @@ def _at(chunks: list["_Chunk"], moment: Moment) -> Peak:
         for at, (late, chunk) in enumerate(zip(moment.deferred, chunks, strict=True))
         if late and (moment.kind == "F" or at != moment.chunk)
     )
+    gradients = sum(
+        late * chunk.output_gradient_bytes
+        for late, chunk in zip(moment.deferred, chunks, strict=True)
+    )
     own = chunks[moment.chunk].peak(moment)
-    return Peak(held + own.activations, own.transient + whole)
+    return Peak(held - gradients + own.activations, own.transient + whole + gradients)
 
 
 class _Chunk:
@@ -106,6 +111,11 @@ class _Chunk:
             self._saved(kind, "none") + float(left_bytes(self._pass(kind)))
             for kind, _ in self.layers
         )
+
+    @cached_property
+    def output_gradient_bytes(self) -> float:
+        """Of these, output gradients: the backward pass made them, nothing saved them."""
+        return sum(float(waiting_gradient_bytes(self._pass(kind))) for kind, _ in self.layers)
 
     @cached_property
     def waiting_gradient_bytes(self) -> float:
@@ -187,7 +197,7 @@ class _Chunk:
 
     def _backward(self, whole: bool, lingers: float, *, put_off: bool) -> Peak:
         """From the last layer to the first, then the embedding."""
-        left, best = self.saved_bytes, NONE
+        left, waiting, best = self.saved_bytes, 0.0, NONE
         if self.last:
             best = Peak(
                 left,
@@ -202,12 +212,16 @@ class _Chunk:
             around = self._gathered(at) + self._gradients(at, whole, put_off)
             if at + 1 == len(self.layers) and not self.last:
                 around += lingers
-            best = max(best, Peak(left + replay, inside + around), key=lambda peak: peak.total)
+            now = Peak(left + replay, waiting + inside + around)
+            best = max(best, now, key=lambda peak: peak.total)
             left -= self._saved(kind, mode)
             if put_off:
-                left += self._saved(kind, "none") + float(left_bytes(self._pass(kind)))
+                gradients = float(waiting_gradient_bytes(self._pass(kind)))
+                waiting += gradients
+                left += self._saved(kind, "none") + float(left_bytes(self._pass(kind))) - gradients
         if self.first:
-            best = max(best, Peak(left, self._embedding(whole)), key=lambda peak: peak.total)
+            now = Peak(left, waiting + self._embedding(whole))
+            best = max(best, now, key=lambda peak: peak.total)
         return best
 
     def _embedding(self, whole: bool) -> float:
@@ -228,7 +242,8 @@ class _Chunk:
         kinds = {kind for kind, _ in self.layers}
         product = max((float(largest_product_bytes(self._pass(k))) for k in kinds), default=0.0)
         whole = sum(self._count(kind) for kind, _ in self.layers) if self.zero >= 2 else 0.0
-        return Peak(self.deferred_bytes, product + WIDE * whole + lingers)
+        gradients = self.output_gradient_bytes
+        return Peak(self.deferred_bytes - gradients, gradients + product + WIDE * whole + lingers)
 
     def _gathered(self, at: int) -> float:
         """ZeRO-3's weights of a layer and of a neighbour."""

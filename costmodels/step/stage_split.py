@@ -62,6 +62,8 @@ def stages_with(counts: tuple[int, ...], recompute: str) -> tuple[Stage, ...]:
 
 def _layer_cost(model: Model, kind: int) -> float:
     layer, h = model.kinds[kind], model.hidden
+    if layer.traced:
+        return float(sum(each.n * each.k * each.rows for each in layer.traced.products))
     attention = 4 * layer.attention.heads * layer.attention.head_dim * h
     if layer.recurrent:
         attention += (layer.recurrent.projections + layer.recurrent.inner) * h

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshplan.executor.engine import kernels
+from meshplan.executor.engine import kernels, recurrent_kernels
 
 aten, c10d = torch.ops.aten, torch.ops.c10d
 
@@ -47,6 +47,24 @@ def _attention_backward(args: Any, out: Any) -> float:
     return _pairs(q, k, causal, window) * float(2 * (3 * q.shape[-1] + 2 * v.shape[-1]))
 
 
+def _scan(args: Any, out: Any) -> float:
+    """Into each state and out of it, and the products of a chunk's tokens with each other; the
+    delta rule solves for what each token adds, and reads what its key returns.
+    """
+    _, k, v, _, b, *_, chunk = args
+    rows, batch, heads, width = v.shape
+    tokens, n = rows * batch, k.shape[-1]
+    groups = heads if b is not None else k.shape[2]
+    flops = float(4 * tokens * n * width * heads + tokens * chunk * (n * groups + width * heads))
+    if b is not None:
+        flops += tokens * chunk * (n + width) * heads + 2.0 * tokens * n * width * heads
+    return flops
+
+
+def _scan_backward(args: Any, out: Any) -> float:
+    return 2 * _scan(args[2:], out)
+
+
 def _pairs(q: Tensor, k: Tensor, causal: bool, window: int | None) -> float:
     """Query-key pairs of all heads and sequences."""
     rows, batch, heads, _ = q.shape
@@ -65,6 +83,8 @@ FLOPS = {
     kernels.grouped_outer: ("grouped", _grouped_outer),
     kernels.attention: ("attention", _attention),
     kernels.attention_backward: ("attention", _attention_backward),
+    recurrent_kernels.scan: ("scan", _scan),
+    recurrent_kernels.scan_backward: ("scan", _scan_backward),
 }
 # operation -> (kind, which argument is the whole array)
 COLLECTIVES = {

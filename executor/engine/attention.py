@@ -26,7 +26,13 @@ from meshplan.executor.engine.functions import (
 )
 from meshplan.executor.engine.groups import all_gather, reduce_scatter
 from meshplan.executor.engine.rank_context import Local, Norm
+from meshplan.executor.engine.recurrent_kernels import gated_output, gated_output_backward
 from meshplan.executor.engine.weights import Weight
+
+LATENT_EPS = 1e-6
+"""Of the norms of latents, whatever the file says of the others: DeepSeek-V3's own `model.py` and
+transformers' families with latent attention (`modeling_deepseek_v3.py`) give them no epsilon.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,23 @@ class HeadNorm:
         return y
 
 
+class GatedOutput(Differentiable):
+    """The attention's output times a gate's sigmoid. Saves both."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate: Tensor) -> Tensor:
+        """One gate for each head, or for each number."""
+        ctx.save_for_backward(x, gate)
+        y: Tensor = gated_output(x, gate)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        """Both at once."""
+        dx, dgate = gated_output_backward(dy.contiguous(), *ctx.saved_tensors)
+        return dx, dgate
+
+
 class GroupedQuery:
     """Attention with as many or fewer key/value heads."""
 
@@ -148,37 +171,54 @@ class GroupedQuery:
         self.k = local.column(f"{name}.k", shape.kv_heads * width, hidden, bias)
         self.v = local.column(f"{name}.v", shape.kv_heads * shape.v_head_dim, hidden, bias)
         self.o = local.row(f"{name}.o", hidden, shape.heads * shape.v_head_dim, shape.out_bias)
+        gates = {"none": 0, "head": shape.heads, "full": shape.heads * shape.v_head_dim}[shape.gate]
+        self.gate = local.column(f"{name}.gate", gates, hidden) if gates else None
         self.norms = (
             [HeadNorm(local, f"{name}.{part}_norm", width) for part in "qk"]
             if shape.qk_norm == "head"
             else []
         )
         rotary = not local.model.learned_positions
-        self.tables = local.rope_tables(width) if rotary else None
+        self.rotated = int(width * local.model.numerics.rotary.share)
+        self.tables = local.rope_tables(self.rotated) if rotary else None
         self.core = local.maybe_recompute("core_attention", selective)
 
     @property
     def weights(self) -> list[Weight]:
         """All weights of the layer."""
-        found = [w for p in (self.q, self.k, self.v, self.o) for w in (p.weight, p.bias) if w]
+        projections = [self.q, self.k, self.v, self.o, *([self.gate] if self.gate else [])]
+        found = [w for p in projections for w in (p.weight, p.bias) if w]
         return found + [norm.weight for norm in self.norms]
 
     def __call__(self, x: Tensor) -> Tensor:
         """(local sequence, batch, hidden) to the same."""
         tp = self.local.tp
-        parts = ColumnLinear.apply(x, tp, (self.q, self.k, self.v))
+        gates = (self.gate,) if self.gate else ()
+        parts = ColumnLinear.apply(x, tp, (self.q, self.k, self.v, *gates))
         widths = (self.shape.head_dim, self.shape.head_dim, self.shape.v_head_dim)
-        q, k, v = (y.unflatten(-1, (-1, w)) for y, w in zip(parts, widths, strict=True))
+        q, k, v = (y.unflatten(-1, (-1, w)) for y, w in zip(parts[:3], widths, strict=True))
         if self.norms:
             q, k = self.norms[0](q), self.norms[1](k)
-        if self.tables is not None:
-            q, k = Rope.apply(q, *self.tables), Rope.apply(k, *self.tables)
+        q, k = self._placed(q), self._placed(k)
         context = context_of(self.local)
         out = self.core(
             lambda q, k, v: CoreAttention.apply(q, k, v, context, self.shape.window), q, k, v
         )
+        if gates:
+            width = self.shape.v_head_dim if self.shape.gate == "full" else 1
+            out = GatedOutput.apply(out, parts[3].unflatten(-1, (-1, width)))
         y: Tensor = RowLinear.apply(out.flatten(-2), tp, self.o)
         return y
+
+    def _placed(self, x: Tensor) -> Tensor:
+        """Heads with the positions of their tokens, in all or the first numbers of each."""
+        if self.tables is None:
+            return x
+        if self.rotated == self.shape.head_dim:
+            y: Tensor = Rope.apply(x, *self.tables)
+            return y
+        rotated = Rope.apply(x[..., : self.rotated], *self.tables)
+        return torch.cat((rotated, x[..., self.rotated :]), dim=-1)
 
 
 class Latent:
@@ -195,10 +235,10 @@ class Latent:
         self.nope = shape.head_dim - shape.rope_head_dim
         q_in = shape.q_lora_rank or hidden
         self.q_down = local.whole(f"{name}.q_down", q_in, hidden) if shape.q_lora_rank else None
-        self.q_norm = Norm(local, f"{name}.q_norm", q_in) if shape.q_lora_rank else None
+        self.q_norm = Norm(local, f"{name}.q_norm", q_in, LATENT_EPS) if shape.q_lora_rank else None
         self.q_up = local.column(f"{name}.q_up", heads * shape.head_dim, q_in)
         self.kv_down = local.whole(f"{name}.kv_down", latent + shape.rope_head_dim, hidden)
-        self.kv_norm = Norm(local, f"{name}.kv_norm", latent)
+        self.kv_norm = Norm(local, f"{name}.kv_norm", latent, LATENT_EPS)
         self.kv_up = local.column(f"{name}.kv_up", heads * (self.nope + shape.v_head_dim), latent)
         self.o = local.row(f"{name}.o", hidden, heads * shape.v_head_dim, shape.out_bias)
         self.tables = local.rope_tables(shape.rope_head_dim)

@@ -3,7 +3,7 @@
 import hashlib
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -117,14 +117,16 @@ class Engine:
             self.tables[name] = self.local.unit(name, [weight])
         return self.tables[name]
 
-    def init_weights(self) -> None:
-        """Normal matrices, constant vectors: each from its own name, whatever the layout."""
+    def init_weights(self, given: Mapping[str, Tensor] | None = None) -> None:
+        """Normal matrices, constant vectors: each from its own name, whatever the layout; or the
+        whole ones of the model that are `given` by name.
+        """
         for unit in self.units:
             for weight in unit.weights:
-                self._init(unit, weight)
+                self._init(unit, weight, given)
             unit.refresh()
 
-    def _init(self, unit: Unit, weight: Weight) -> None:
+    def _init(self, unit: Unit, weight: Weight, given: Mapping[str, Tensor] | None) -> None:
         """Fill what this rank's master shard holds of `weight`."""
         size = len(unit.master)
         for number, source in enumerate(weight.sources):
@@ -133,18 +135,18 @@ class Engine:
             first, stop = max(0, start), min(size, start + length)
             if first >= stop:
                 continue
-            if weight.fill is not None:
+            if given is None and weight.fill is not None:
                 unit.master[first:stop] = weight.fill
             else:
-                piece = self._normal(source).flatten()
+                whole = self._normal(source) if given is None else given[source.name]
+                piece = whole.narrow(source.dim, source.start, source.shape[source.dim]).flatten()
                 unit.master[first:stop] = piece[first - start : stop - start]
 
     def _normal(self, source: Source) -> Tensor:
         digest = hashlib.sha256(f"{self.job.seed}:{source.name}".encode()).digest()
         generator = torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "big"))
         whole = torch.empty(source.full_shape, dtype=torch.float32, device=self.device)
-        whole.normal_(0, INIT_STD, generator=generator)
-        return whole.narrow(source.dim, source.start, source.shape[source.dim])
+        return whole.normal_(0, INIT_STD, generator=generator)
 
     def step(self, step: int, sequences: Sequences, warmup: bool = False) -> StepRecord:
         """One optimizer step on the global batch of `step`."""

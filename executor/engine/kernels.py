@@ -31,7 +31,7 @@ LIBRARY = library.Library("meshplan", "DEF")  # type: ignore[no-untyped-call]
 Kernel = Callable[..., Any]
 
 
-def _define(schema: str, cpu: Kernel, cuda: Kernel, meta: Kernel) -> Kernel:
+def define(schema: str, cpu: Kernel, cuda: Kernel, meta: Kernel) -> Kernel:
     """Register one operator with its three bodies and return it."""
     name = schema.partition("(")[0]
     LIBRARY.define(schema)  # type: ignore[no-untyped-call]
@@ -295,53 +295,53 @@ def _offsets(rows: Sequence[int], like: Tensor) -> Tensor:
     return torch.tensor(rows, device=like.device).cumsum(0).to(torch.int32)
 
 
-rms_norm = _define(
+rms_norm = define(
     f"rms_norm(Tensor x, Tensor weight, float eps={EPS}) -> (Tensor, Tensor)",
     _rms_norm,
     _rms_norm_cuda,
     _rms_norm_meta,
 )
-rms_norm_backward = _define(
+rms_norm_backward = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor rstd) -> (Tensor, Tensor)",
     _rms_norm_backward,
     _compiled(_rms_norm_backward),
     _rms_norm_backward_meta,
 )
-swiglu = _define(
+swiglu = define(
     "swiglu(Tensor gate, Tensor up, Tensor? scale) -> Tensor",
     _swiglu,
     _compiled(_swiglu),
     _swiglu_meta,
 )
-swiglu_backward = _define(
+swiglu_backward = define(
     "swiglu_backward(Tensor dy, Tensor gate, Tensor up, Tensor? scale) -> (Tensor, Tensor, Tensor)",
     _swiglu_backward,
     _compiled(_swiglu_backward),
     _swiglu_backward_meta,
 )
-rope = _define(
+rope = define(
     "rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rope, _compiled(_rope), _rope_meta
 )
-attention = _define(
+attention = define(
     "attention(Tensor q, Tensor k, Tensor v, bool causal, int? window) -> (Tensor, Tensor)",
     _attention,
     _attention_cuda,
     _attention_meta,
 )
-attention_backward = _define(
+attention_backward = define(
     "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
     "bool causal, int? window) -> (Tensor, Tensor, Tensor)",
     _attention_backward,
     _attention_backward_cuda,
     _attention_backward_meta,
 )
-grouped_linear = _define(
+grouped_linear = define(
     "grouped_linear(Tensor x, Tensor weight, int[] rows) -> Tensor",
     _grouped_linear,
     _grouped_linear_cuda,
     _grouped_linear_meta,
 )
-grouped_outer = _define(
+grouped_outer = define(
     "grouped_outer(Tensor dy, Tensor x, int[] rows) -> Tensor",
     _grouped_outer,
     _grouped_outer_cuda,

@@ -11,6 +11,8 @@ Beyond `costmodels.layout.check_layout`:
     recompute           core_attention, mlp and moe; full layers first, then selective ones
     not built           offloading, number formats other than bf16 and fp32, optimizers other than
                         AdamW, attention sinks, experts without a gate
+    recurrent layers    Mamba-2 and gated DeltaNet, with context_parallel 1; tensor_parallel divides
+                        the heads of their keys
 """
 
 from collections.abc import Iterator
@@ -110,12 +112,46 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     router = model.numerics.router
     if router and router.weighs_inputs:
         yield "a router that weighs the inputs of experts is not built"
-    if model.numerics.rotary.share != 1.0:
-        yield f"rotary positions on {model.numerics.rotary.share:g} of a head are not built"
     for part in model.rare_parts:
-        yield f"{part}: not built"
+        if part not in BUILT_PARTS:
+            yield f"{part}: not built"
+    yield from _unbuilt_mixers(layout, model)
     for kind in model.kinds:
+        rotated = int(kind.attention.head_dim * model.numerics.rotary.share)
+        if rotated % 2 and not kind.attention.is_mla:
+            yield f"rotary positions on {rotated} numbers of a head, which are no pairs"
         if kind.attention.sinks:
             yield "attention sinks are not built"
         if kind.experts and not model.gated:
             yield "experts without a gate are not built"
+
+
+BUILT_PARTS = (
+    "Mamba-2 layers", "gated DeltaNet layers",
+    "a gate on the attention's output", "layers of one part alone",
+)  # fmt: skip
+"""Of `Model.rare_parts`, those that the engine has."""
+
+
+def _unbuilt_mixers(layout: Layout, model: Model) -> Iterator[str]:
+    for kind in model.kinds:
+        mixer, at = kind.recurrent, kind.attention
+        if not (kind.has_mixer and kind.has_feed_forward) and model.norms_per_layer != 2:
+            yield f"{model.norms_per_layer} norms in layers of one part alone: not built"
+        if at.is_mla and at.gate != "none":
+            yield "a gate on the output of latent attention is not built"
+        if mixer is None:
+            continue
+        if at.heads:
+            yield "attention and a recurrent state side by side are not built"
+        if layout.context_parallel > 1:
+            yield f"{mixer.kind} layers need context_parallel 1, not {layout.context_parallel}"
+        if mixer.bias or not mixer.convolution:
+            yield f"{mixer.kind} layers with biases, or without a convolution, are not built"
+        tp, keys = layout.tensor_parallel, (mixer.convolved - mixer.inner) // 2 // mixer.key_dim
+        if keys % tp:
+            named = f"{keys} heads of keys of {mixer.kind} layers"
+            yield f"{named} do not divide by tensor_parallel {tp}"
+        norm = mixer.value_dim if mixer.delta_rule else mixer.inner
+        if mixer.numbers != (2 if mixer.delta_rule else 3) * mixer.heads + norm:
+            yield f"{mixer.kind} layers without a norm on their output are not built"

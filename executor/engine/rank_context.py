@@ -139,10 +139,10 @@ class Local:
 
 
 class Norm:
-    """The model's norm over the last dimension, `width` wide."""
+    """The model's norm over the last dimension, `width` wide; `eps` where it is not the model's."""
 
-    def __init__(self, local: Local, name: str, width: int) -> None:
-        self.kind, self.eps = local.model.norm, local.norm_epsilon
+    def __init__(self, local: Local, name: str, width: int, eps: float | None = None) -> None:
+        self.kind, self.eps = local.model.norm, local.norm_epsilon if eps is None else eps
         fill = {"rmsnorm": (1.0,), "layernorm": (1.0, 0.0), "none": ()}[self.kind]
         self.weights = [
             local.vector(f"{name}.{part}", width, value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
 
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.launch.probe import Found
 from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash, load_cluster
@@ -156,6 +157,12 @@ def notices(
     pinned = pinned_torch()
     if found and pinned and found.torch.split("+")[0] != pinned:
         said.append(f"torch {found.torch} is installed; the engine is tested with {pinned}")
+    model = model_from_config(plan.model.config, plan.model.name)
+    if plan.engine == "native" and any(kind.recurrent for kind in model.kinds):
+        said.append(
+            "the native engine scans recurrent layers in plain torch, without a fused kernel: "
+            "steps take longer than predicted, on a GPU in more memory"
+        )
     if cluster is None:
         said.append(f"profile {plan.cluster.name!r} is not at hand: give it with --cluster")
     elif cluster_hash(cluster) != plan.cluster.sha256:

@@ -74,6 +74,7 @@ COMMANDS = {
 EXIT_CODES = {
     "meshplan.costmodels.model.config_fields.UnsupportedModel": 2,
     "meshplan.costmodels.layout.InvalidLayout": 2,
+    "meshplan.executor.trace.missing.CannotTrace": 2,
     "meshplan.hardware_profiles.engines.UnknownEngine": 2,
     "meshplan.hardware_profiles.load.UnknownProfile": 2,
     "meshplan.hardware_profiles.load_models.UnknownModel": 2,

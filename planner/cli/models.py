@@ -1,5 +1,6 @@
 """`meshplan models`: the catalogue, and what is known about one model."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,14 +19,31 @@ PLAN_HINT = "meshplan plan {} --gpus 64 --cluster dgx-h100 --global-batch-tokens
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(help="A name of the catalogue, or a config.json.")
+        str | None, typer.Argument(help="A name of the catalogue, a config.json or a model file.")
+    ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Write a model file from transformers' own module of it."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where --trace writes; NAME.yaml by default.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """List the known models, or show one with its parameters.
 
+    With --trace, build the module of any decoder that transformers knows without its numbers, run
+    one layer of each kind, and write a model file that `plan` reads.
+
     Example: meshplan models llama-3.1-70b
     """
+    if trace:
+        from meshplan.executor.trace.command import trace_to_file
+
+        trace_to_file(name, out, as_json=as_json)
+        return
+    if out:
+        raise typer.BadParameter("--out is where --trace writes; give both")
     if name is None:
         rows = [facts(*read_model(each)) for each in model_names()]
         if as_json:
@@ -80,7 +98,7 @@ def model_table(row: dict[str, Any], model: Model) -> Table:
         shown = f"{value:,}" if isinstance(value, int) else str(value)
         table.add_row(key.replace("_", " "), shown)
     count = model_parameters(model)
-    for part in ("embedding", "head", "attention", "dense_ffn", "routed_experts", "mtp"):
+    for part in ("embedding", "head", "attention", "dense_ffn", "routed_experts", "traced", "mtp"):
         if getattr(count, part):
             table.add_row(f"  in {part.replace('_', ' ')}", f"{getattr(count, part):,}")
     table.add_row("plan it", PLAN_HINT.format(row["name"]))

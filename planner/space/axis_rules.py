@@ -56,7 +56,8 @@ def open_ranks(
     funnel.multiply("context_parallel", options)
     _keep_dividing(funnel, sizes)
     cp = funnel["context_parallel"]
-    legal = (cp == 1) | ((training.seq_len % (2 * cp) == 0) & legality.context_parallel)
+    splits = legality.context_parallel and not model.mixed_by
+    legal = (cp == 1) | ((training.seq_len % (2 * cp) == 0) & splits)
     funnel.keep(legal, "context_parallel does not split the sequence, or the engine has none")
     funnel.keep_pinned("context_parallel")
     funnel.multiply("pipeline_parallel", options)

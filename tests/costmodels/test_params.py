@@ -295,7 +295,10 @@ def test_padded_vocab_is_the_next_multiple(vocab: int, tp: int, multiple: int) -
     assert vocab <= padded < vocab + multiple * tp
 
 
-@given(st.lists(st.integers(0, 10**12), min_size=10, max_size=10), st.integers(0, 200))
+PARTS = len(ParameterCount.__dataclass_fields__)
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=PARTS, max_size=PARTS), st.integers(0, 200))
 def test_counts_add_and_scale(parts: list[int], layers: int) -> None:
     """`total` is linear: of a sum it is the sum, of so many layers so many times the total."""
     names = [f for f in ParameterCount.__dataclass_fields__]

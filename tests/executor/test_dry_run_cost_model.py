@@ -11,7 +11,15 @@ from statistics import median
 import pytest
 from first_shown import AXES, facts_of, first_shown
 
-from benchmarks.dry_run import Case, Compared, compared, executed_flops, quick_cases, sent_bytes
+from benchmarks.dry_run import (
+    MODELS,
+    Case,
+    Compared,
+    compared,
+    executed_flops,
+    quick_cases,
+    sent_bytes,
+)
 from meshplan.costmodels.memory.states import shards_gradients
 
 CASES = tuple(quick_cases())
@@ -49,7 +57,7 @@ def test_enough_layouts_over_all_axes():
         assert {la.schedule for la in layouts} == {
             "gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v",
         }  # fmt: skip
-        assert {case.model.name for case in cases} == {"llama", "qwen", "gpt", "moe", "latent"}
+        assert {case.model.name for case in cases} == set(MODELS)
 
 
 @pytest.mark.parametrize("case", EACH)
@@ -68,6 +76,19 @@ def test_peak_memory(case: Case):
     working = float(result.memory.activations + result.memory.transient)
     measured = counted["activations"] + counted["transient"]
     assert working == pytest.approx(measured, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "case", [each for each in EACH if each.values[0].layout.schedule == "zb_h1"]
+)
+def test_what_waits_for_weight_products_is_told_apart(case: Case):
+    """From I to W inputs are saved tensors and output gradients are not: activations within 6 %,
+    transients within 10 %, where one chunk per rank leaves no equally full moments.
+    """
+    result = result_of(case)
+    counted = result.measured.peak_by_category
+    assert float(result.memory.activations) == pytest.approx(counted["activations"], rel=0.06)
+    assert float(result.memory.transient) == pytest.approx(counted["transient"], rel=0.10)
 
 
 @pytest.mark.parametrize(

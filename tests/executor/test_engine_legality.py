@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model, Recurrent
 from meshplan.costmodels.training import Training
 from meshplan.executor.engine.coordinates import Coordinates
 from meshplan.executor.engine.legality import check_engine_layout
@@ -21,6 +21,11 @@ MOE = replace(
     name="moe",
     kinds=(Layer(attention=ATTENTION, experts=Experts(experts=8, top_k=2, ffn=32)),),
 )
+STATE = Recurrent(
+    kind="Mamba-2", heads=8, key_dim=8, value_dim=8, groups=2, chunk=16, inner=64,
+    projections=2 * 64 + 32 + 8, convolution=4, convolved=64 + 32, numbers=3 * 8 + 64,
+)  # fmt: skip
+HYBRID = replace(DENSE, kinds=(Layer(recurrent=STATE, ffn=64),))
 TRAINING = Training(seq_len=64, global_batch_size=8)
 ONE = Layout(stages=even_stages(4, 1))
 
@@ -46,6 +51,19 @@ def window(model):
         pytest.param(
             replace(ONE, context_parallel=2), window(DENSE), TRAINING,
             "a sliding window needs context_parallel 1, not 2", id="window across ranks",
+        ),
+        pytest.param(
+            replace(ONE, context_parallel=2), HYBRID, TRAINING,
+            "Mamba-2 layers need context_parallel 1, not 2", id="a state across ranks",
+        ),
+        pytest.param(
+            replace(ONE, tensor_parallel=4, sequence_parallel=True), HYBRID, TRAINING,
+            "2 heads of keys of Mamba-2 layers do not divide by tensor_parallel 4",
+            id="2 groups on 4 ranks",
+        ),
+        pytest.param(
+            ONE, replace(HYBRID, kinds=(Layer(recurrent=replace(STATE, kind="RWKV"), ffn=64),)),
+            TRAINING, "RWKV layers: not built", id="another state",
         ),
         pytest.param(
             replace(ONE, data_parallel=4, zero_stage=1, shard_group=3), DENSE, TRAINING,

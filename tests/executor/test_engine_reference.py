@@ -78,7 +78,7 @@ class Reference:
         self.eps = model.numerics.norm_epsilon or EPS
         self.base = model.numerics.rotary.base or ROPE_BASE
 
-    def norm(self, x, name):
+    def norm(self, x, name, eps=None):
         if self.model.norm == "layernorm":
             return F.layer_norm(
                 x,
@@ -87,7 +87,7 @@ class Reference:
                 self.weights[f"{name}.bias"],
                 self.eps,
             )
-        return F.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], self.eps)
+        return F.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], eps or self.eps)
 
     def linear(self, x, name):
         return F.linear(x, self.weights[name], self.weights.get(f"{name}.bias"))
@@ -126,13 +126,13 @@ class Reference:
     def latent(self, x, name, shape):
         nope = shape.head_dim - shape.rope_head_dim
         q = self.linear(
-            self.norm(self.linear(x, f"{name}.q_down"), f"{name}.q_norm"), f"{name}.q_up"
+            self.norm(self.linear(x, f"{name}.q_down"), f"{name}.q_norm", 1e-6), f"{name}.q_up"
         )
         q = q.unflatten(-1, (shape.heads, -1)).transpose(1, 2)
         latent, key = self.linear(x, f"{name}.kv_down").split(
             [shape.kv_lora_rank, shape.rope_head_dim], -1
         )
-        kv = self.linear(self.norm(latent, f"{name}.kv_norm"), f"{name}.kv_up")
+        kv = self.linear(self.norm(latent, f"{name}.kv_norm", 1e-6), f"{name}.kv_up")
         k, v = (
             kv.unflatten(-1, (shape.heads, -1)).transpose(1, 2).split([nope, shape.v_head_dim], -1)
         )

@@ -1,0 +1,1 @@
+"""Models that no family describes, read off their own modules on the meta device."""
