@@ -43,7 +43,7 @@ def page() -> str:
         HEAD,
         f"## {len(FAMILIES)} families\n",
         f"{len(names)} of them are held, with {len(counted)} configurations, against the modules",
-        "that transformers 5.23 builds on the meta device (`python -m benchmarks.families`):",
+        "that transformers 5.24 builds on the meta device (`python -m benchmarks.families`):",
         f"parameters exact in {len(exact)} (the others have towers, which are left out), FLOPs of",
         f"the products with weights within 0.1 % of torch's counter in {followed}.\n",
         ", ".join(f"`{name}`" for name in sorted(FAMILIES)) + "\n",
