@@ -23,12 +23,13 @@ def tower_cost(site: Site, pricer: Pricer, setting: Setting) -> Cost:
     images = training.images
     if tower is None or images is None:
         return NOTHING
-    work = tower_work(site, tower, images, cut=setting.engine.legality.vision_tower == "cut")
-    plain = replace(pricer, lora=None, packed_bytes=0.0)
+    cut = setting.engine.legality.vision_tower == "cut"
+    work, plain = tower_work(site, tower, images, cut=cut), replace(pricer, lora=None)
     own, joiner = plain.cost(work.own), plain.cost(work.joiner)
     if images.frozen or training.lora:
         own = _forward_only(own)
-    return own + (_forward_only(joiner) if training.lora else joiner)
+    whole = own + (_forward_only(joiner) if training.lora else joiner)
+    return _counted_once(whole, site.shard.cp * (1.0 if cut else site.shard.tp))
 
 
 def tower_parameters_per_rank(setting: Setting, tp: Number) -> RankParameters:
@@ -45,6 +46,16 @@ def tower_parameters_per_rank(setting: Setting, tp: Number) -> RankParameters:
     if images.frozen:
         return RankParameters(dense=joiner, frozen=own)
     return RankParameters(dense=own + joiner)
+
+
+def _counted_once(cost: Cost, ranks: Number) -> Cost:
+    """Of `ranks` that all compute it, the model's FLOPs are those of one; the others' are executed
+    on top.
+    """
+    return replace(
+        cost, model_flops=cost.model_flops / ranks, full_model_flops=cost.full_model_flops / ranks,
+        replay_flops=cost.model_flops * (1 - 1 / ranks),
+    )  # fmt: skip
 
 
 def _forward_only(cost: Cost) -> Cost:
