@@ -1,6 +1,6 @@
 """Changes each number and flag of each family's configuration, one at a time, and counts again.
 
-`python -m benchmarks.family_fuzz [MODEL_TYPE ...]` needs torch and transformers 5.23 or 5.24. For
+`python -m benchmarks.family_fuzz [MODEL_TYPE ...]` needs torch and transformers 5.24. For
 each value that the configuration class accepts, the module is built on the meta device and its
 parameters are compared with ours: they are equal, or the field is refused; a difference that
 nothing says is an error, and the command ends with 1. Layers are cut to `LAYERS`, for speed.
@@ -22,6 +22,7 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.towers import tower_parameters
 
 LAYERS = 6
 OF_NO_MODULE = ("num_labels", "chunk_size_feed_forward")
@@ -53,7 +54,7 @@ def base_of(model_type: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
         for varied in ({}, VARIANTS.get(model_type, {})):
             try:
                 config = auto.for_model(model_type, **varied, **layers)
-                if ours(fields_of(config)) == theirs(config):
+                if theirs(config) in ours(fields_of(config)):
                     everything = json.loads(config.to_json_string(use_diff=False))
                     return {**varied, **layers}, everything
             except Exception:  # its own default may not build: try the next
@@ -86,8 +87,8 @@ def _outcome(model_type: str, changes: dict[str, Any], field: str, value: object
         return Outcome(field=field, value=value, word="refused", detail=str(error))
     except Exception as error:  # a crash of ours is what is looked for
         return Outcome(field=field, value=value, word="crashed", detail=repr(error))
-    word = "equal" if mine == counted else "different"
-    return Outcome(field=field, value=value, word=word, detail=f"{mine:,} and {counted:,}")
+    word = "equal" if counted in mine else "different"
+    return Outcome(field=field, value=value, word=word, detail=f"{mine[0]:,} and {counted:,}")
 
 
 def others_than(value: object) -> list[object]:
@@ -115,9 +116,11 @@ def theirs(config: Any) -> int:
     return sum(each.numel() for each in module.parameters())
 
 
-def ours(fields: dict[str, Any]) -> int:
-    """Parameters of what we read."""
-    return model_parameters(model_from_config(fields, "changed")).without_mtp
+def ours(fields: dict[str, Any]) -> tuple[int, ...]:
+    """Parameters of what we read: of the language model, and of its vision tower with it."""
+    model = model_from_config(fields, "changed")
+    language = model_parameters(model).without_mtp
+    return (language, language + tower_parameters(model.tower)) if model.tower else (language,)
 
 
 def causal_families() -> list[str]:

@@ -5,6 +5,7 @@ each family in huggingface/transformers 5.24, whose modules on the meta device t
 the parameters with. The whole configuration's `model_type` says which tower it is.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -26,10 +27,9 @@ def _stack(
 ) -> Model:  # fmt: skip
     """`layers` equal ones, whose tokens attend to all of their image."""
     heads = v.count("num_attention_heads", "num_heads")
-    kv_heads = v.count("num_key_value_heads", default=heads)
-    width = v.count("head_dim", default=v.divide(hidden, heads, "vision hidden size over heads"))
+    width = v.divide(hidden, heads, "vision hidden size over heads")
     attention = Attention(
-        heads=heads, kv_heads=kv_heads, head_dim=width, v_head_dim=width, qkv_bias=qkv_bias,
+        heads=heads, kv_heads=heads, head_dim=width, v_head_dim=width, qkv_bias=qkv_bias,
         out_bias=out_bias, causal=False,
     )  # fmt: skip
     kind = replace(more or Layer(), attention=attention, ffn=ffn)
@@ -58,6 +58,8 @@ def _with_windows(stack: Model, tokens: int, full: Sequence[int], numbers: Seque
 def _patches(v: Fields) -> int:
     """Patches of an image of the size that the configuration states."""
     size, patch = _side(v, "image_size"), _side(v, "patch_size")
+    if size < patch:
+        raise v.refuse(f"the vision tower's image_size {size} is less than its patch_size {patch}")
     return (size // patch) ** 2
 
 
@@ -134,6 +136,8 @@ def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
     wide, patches = v.count("hidden_size"), _patches(v)
     ffn, ratio = v.count("intermediate_size"), v.number("pixel_shuffle_ratio") or 0.5
     middle, out = v.count("projector_input_dim"), v.count("projector_output_dim")
+    if middle != out:
+        raise v.refuse(f"projector_input_dim {middle} and projector_output_dim {out} differ")
     tokens = _with_class_token(patches)
     shuffled = tokens / ratio**2
     adapter = (
@@ -159,6 +163,9 @@ def mistral3(o: Fields, v: Fields, hidden: int) -> Tower:
     layers = _stack(
         v, wide, v.num_layers, v.count("intermediate_size"), qkv_bias=False, out_bias=False
     )
+    head_dim = layers.kinds[0].attention.head_dim
+    if v.count("head_dim", default=head_dim) != head_dim:
+        raise v.refuse("head_dim of the vision tower is not its hidden_size over its heads")
     merging = Product(name="merging", k=wide * merged, n=wide, merged=merged, joins=True)
     join = _joined("joiner", (wide, hidden, hidden), merged, bias=bias)
     return Tower(
@@ -265,20 +272,18 @@ def internvl(o: Fields, v: Fields, hidden: int) -> Tower:
 
 def kimi(o: Fields, v: Fields, hidden: int) -> Tower:
     """MoonViT (2504.07491): learnt and rotary positions, two by two merged."""
-    wide = v.count("hidden_size")
-    sides = v.counts("merge_kernel_size") or (2, 2)
-    merged, into = sides[0] * sides[1], o.count("projection_hidden_size", default=wide)
-    sides_of_table = (
-        v.count("pos_emb_height", "init_pos_emb_height", default=64),
-        v.count("pos_emb_width", "init_pos_emb_width", default=64),
+    wide, sides = v.count("hidden_size"), v.counts("merge_kernel_size") or (2, 2)
+    if o.count("projection_hidden_size", default=wide) != wide:
+        raise o.refuse("projection_hidden_size is not the hidden_size of vision_config")
+    merged = math.prod(sides)
+    rows = math.prod(
+        v.count(f"pos_emb_{way}", f"init_pos_emb_{way}", default=64) for way in ("height", "width")
     )
-    rows = sides_of_table[0] * sides_of_table[1]
-    join = _joined("joiner", (into * merged, into * merged, hidden), merged, bias=True)
-    v.present("pos_emb_time")  # a fixed table
+    join = _joined("joiner", (wide * merged, wide * merged, hidden), merged, bias=True)
     return Tower(
         layers=_stack(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
         products=(_stem(v, wide, bias=True), *join), merged=merged,
-        numbers=rows * wide + 2 * wide, joiner_numbers=2 * into,
+        numbers=rows * wide + 2 * wide, joiner_numbers=2 * wide,
     )  # fmt: skip
 
 
@@ -298,8 +303,8 @@ def got_ocr2(o: Fields, v: Fields, hidden: int) -> Tower:
     neck = (
         Product(name="neck_0", k=wide, n=out), Product(name="neck_1", k=9 * out, n=out),
         Product(name="halved_0", k=9 * out, n=2 * out, merged=4, joins=True),
-        Product(name="halved_1", k=18 * out, n=4 * out, merged=16, joins=True),
-        Product(name="joiner", k=4 * out, n=hidden, merged=16, joins=True, bias=True),
+        Product(name="halved_1", k=18 * out, n=hidden, merged=16, joins=True),
+        Product(name="joiner", k=hidden, n=hidden, merged=16, joins=True, bias=True),
     )  # fmt: skip
     return Tower(
         layers=_with_windows(stack, window**2, full, relative),
@@ -315,16 +320,17 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
     if v.flag("use_clipped_linears", False):
         raise v.refuse("use_clipped_linears of the vision tower is not priced")
     wide, merged = v.count("hidden_size"), v.count("pooling_kernel_size", default=3) ** 2
-    bias, rows = v.flag("attention_bias", False), v.count("position_embedding_size", default=10240)
+    rows = v.count("position_embedding_size", default=10240)
     stack = _stack(
-        v, wide, v.num_layers, v.count("intermediate_size"), qkv_bias=bias, out_bias=bias,
+        v, wide, v.num_layers, v.count("intermediate_size"), qkv_bias=False, out_bias=False,
         norms_per_layer=4,
     )  # fmt: skip
-    normed = [
-        replace(kind, attention=replace(kind.attention, qk_norm="head")) for kind in stack.kinds
-    ]
+    plain = stack.kinds[0].attention
+    width = v.count("head_dim", default=plain.head_dim)
+    kv_heads = v.count("num_key_value_heads", default=plain.heads)
+    own = replace(plain, qk_norm="head", kv_heads=kv_heads, head_dim=width, v_head_dim=width)
     return Tower(
-        layers=replace(stack, kinds=tuple(normed)),
+        layers=replace(stack, kinds=(replace(stack.kinds[0], attention=own),)),
         products=(
             _stem(v, wide, bias=False),
             *_joined("joiner", (wide, hidden), merged, bias=False),

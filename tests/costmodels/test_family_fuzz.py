@@ -1,13 +1,15 @@
 """Each field of each family changed, against the modules that transformers builds then.
 
-An optional group (docs/frameworks.md): it needs transformers 5.23 or 5.24 and torch.
+An optional group (docs/frameworks.md): it needs transformers 5.24 and torch.
 """
 
 import warnings
 
 import pytest
 
+from benchmarks import tower_fuzz
 from benchmarks.family_fuzz import READ_AS_TRAINED, causal_families, others_than, outcomes
+from benchmarks.tower_fuzz import seen_families
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.nightly]
 
@@ -26,6 +28,17 @@ def test_no_field_changes_the_parameters_in_silence(part: int) -> None:
         f"{model_type}.{each.field} = {each.value}: {each.detail}"
         for model_type in causal_families()[part::16]
         for each in outcomes(model_type)
+        if each.word in ("different", "crashed")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("model_type", seen_families())
+def test_no_field_of_a_tower_changes_it_in_silence(model_type: str) -> None:
+    """The same of vision parts: the tower's parameters, or no tower and the reason."""
+    silent = [
+        f"{each.field} = {each.value}: {each.detail}"
+        for each in tower_fuzz.outcomes(model_type)
         if each.word in ("different", "crashed")
     ]
     assert silent == []
