@@ -67,6 +67,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "falcon_h1": {"mamba_rms_norm": True, "mamba_d_ssm": 2048, "mamba_d_head": 16},
     "minimax_m3_vl_text": {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57},
     "longcat_flash": {"zero_expert_num": 0},
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 5e5}},
     "laguna": {"gating": False, "num_attention_heads_per_layer": [48] * 20 + [64] * 20},
 }  # fmt: skip
 

@@ -26,7 +26,10 @@ from meshplan.costmodels.model.towers import tower_parameters
 
 LAYERS = 6
 OF_NO_MODULE = ("num_labels", "chunk_size_feed_forward")
+WITH_BUFFERS = ("deepseek_v3",)
+"""Whose correction biases are tensors of the checkpoint, and buffers of the module."""
 READ_AS_TRAINED = {
+    ("longcat_flash", "zero_expert_num"): "transformers allocates rows that it never reads",
     ("mpt", "expansion_ratio"): "llm-foundry builds what it says, transformers always 4",
     ("mpt", "no_bias"): "llm-foundry has biases without it, transformers never",
 }
@@ -109,11 +112,14 @@ def fields_of(config: Any) -> dict[str, Any]:
 
 
 def theirs(config: Any) -> int:
-    """Parameters of the module on the meta device."""
+    """Parameters of the module on the meta device, and the buffers that we count among them."""
     torch, transformers = import_module("torch"), import_module("transformers")
     with torch.device("meta"):
         module = transformers.AutoModelForCausalLM.from_config(config)
-    return sum(each.numel() for each in module.parameters())
+    counted = sum(each.numel() for each in module.parameters())
+    if config.model_type not in WITH_BUFFERS:
+        return counted
+    return counted + sum(b.numel() for name, b in module.named_buffers() if "correction" in name)
 
 
 def ours(fields: dict[str, Any]) -> tuple[int, ...]:

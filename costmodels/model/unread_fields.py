@@ -24,7 +24,7 @@ CHANGES_COST = _names("""
     block_ffn_dim_multiplier block_multiple_of block_types conv1d_width conv_L_cache conv_bias
     decoder_sparse_step dense_intermediate_size dff do_layer_norm_before enable_bias
     enable_moe_block expansion_ratio expert_ffn_hidden_size expert_layer_offset expert_layer_period
-    ffn_dim ffn_hidden_size
+    ffn_config ffn_dim ffn_hidden_size
     ffn_proj_factor first_k_dense_replace full_attention_interval full_attn_idxs gating
     global_attn_every_n_layers global_head_dim head_dim hidden_size_per_layer_input
     hybrid_override_pattern index_head_dim index_n_heads index_topk indexer_types
