@@ -298,9 +298,11 @@ def _latent(f: Fields) -> Attention:
     if f.flag("attention_bias", False):
         raise f.refuse("attention_bias with latent attention is not priced")
     rope, heads = f.count("qk_rope_head_dim"), f.heads
-    f.present("qk_head_dim")  # the module adds it up itself
+    width = f.count("qk_nope_head_dim") + rope
+    if f.count("qk_head_dim", default=width) != width:
+        raise f.refuse(f"qk_head_dim is not qk_nope_head_dim + qk_rope_head_dim = {width}")
     return Attention(
-        heads=heads, kv_heads=heads, head_dim=f.count("qk_nope_head_dim") + rope,
+        heads=heads, kv_heads=heads, head_dim=width,
         v_head_dim=f.count("v_head_dim"), q_lora_rank=f.count("q_lora_rank", default=0, least=0),
         kv_lora_rank=f.count("kv_lora_rank"), rope_head_dim=rope,
     )  # fmt: skip

@@ -173,6 +173,9 @@ def test_a_tower_makes_the_first_stage_heavier_and_no_other() -> None:
     of_frozen = frozen.rank_parameters[0]
     assert of_frozen.frozen == own
     assert float(of_frozen.dense - before[0].dense) == pytest.approx(whole - own)
+    kept = [model.state_memory(model.rank_parameters[0]) for model in (frozen, trained)]
+    assert float(kept[0].weights) == pytest.approx(float(kept[1].weights))
+    assert float(kept[0].gradients) < float(kept[1].gradients)
     costs = [model.rank_costs for model in (text, frozen, trained)]
     assert len({each[1] for each in costs}) == 1
     for what in ("total_s", "saved_bytes", "model_flops"):
