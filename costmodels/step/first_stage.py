@@ -2,6 +2,9 @@
 
 A frozen tower runs forward alone, and keeps nothing; beside adapters (LoRA) its joiner is frozen
 too. A trained one costs what its operations cost, as layers do.
+
+Leaves out: that under ZeRO-3 a trained tower is gathered for its backward once more, as the
+embedding's table beside it is not.
 """
 
 from dataclasses import replace
