@@ -36,7 +36,7 @@ NOT_PRICED = {
     "layers that attend to an image": ("mllama_text_model",),
     "it drafts for another model": ("gemma4_assistant", "gemma4_unified_assistant"),
 }
-TOWERS = ("vision_config", "audio_config")
+TOWER_SECTIONS = ("vision_config", "audio_config")
 NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compression_config")
 VISION_TOWER = "vision tower"
 
@@ -111,7 +111,7 @@ def _is_tower(key: object, *, beside_text: bool) -> bool:
     part.
     """
     named = isinstance(key, str) and key.endswith("_config")
-    return key in TOWERS or (named and beside_text and key not in NO_TOWERS)
+    return key in TOWER_SECTIONS or (named and beside_text and key not in NO_TOWERS)
 
 
 def _quantization(config: Mapping[str, object]) -> Iterator[str]:

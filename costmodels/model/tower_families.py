@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from meshplan.costmodels.model.config_fields import Fields, shown
+from meshplan.costmodels.model.config_fields import MAX_LAYERS, Fields, shown
 from meshplan.costmodels.model.family_rules import of_layers
 from meshplan.costmodels.model.transformer import Attention, Layer, Model, Product, Tower
 from meshplan.costmodels.model.unread_fields import refuse_unread_of_tower
@@ -26,6 +26,8 @@ def _stack(
     more: Layer | None = None, **shape: Any,
 ) -> Model:  # fmt: skip
     """`layers` equal ones, whose tokens attend to all of their image."""
+    if layers > MAX_LAYERS:
+        raise v.refuse(f"{layers} layers of the vision tower; at most {MAX_LAYERS} are priced")
     heads = v.count("num_attention_heads", "num_heads")
     width = v.divide(hidden, heads, "vision hidden size over heads")
     attention = Attention(
@@ -57,21 +59,24 @@ def _with_windows(stack: Model, tokens: int, full: Sequence[int], numbers: Seque
 
 def _patches(v: Fields) -> int:
     """Patches of an image of the size that the configuration states."""
-    size, patch = _side(v, "image_size"), _side(v, "patch_size")
+    size, patch = v.count("image_size"), v.count("patch_size")
     if size < patch:
         raise v.refuse(f"the vision tower's image_size {size} is less than its patch_size {patch}")
     return (size // patch) ** 2
 
 
-def _side(v: Fields, key: str) -> int:
-    """A side, given once or for both directions."""
-    return v.count(key)
-
-
 def _stem(v: Fields, hidden: int, *, bias: bool, frames: int = 1, merged: float = 1.0) -> Product:
     channels = v.count("num_channels", "in_channels", "in_chans", default=3)
-    pixels = channels * frames * _side(v, "patch_size") ** 2
+    pixels = channels * frames * v.count("patch_size") ** 2
     return Product(name="patch_embedding", k=pixels, n=hidden, bias=bias, merged=merged)
+
+
+def _merged(f: Fields, key: str) -> float:
+    """Tokens that become one, of the share of each side that is left."""
+    share = f.number(key) or 0.5
+    if not 1e-3 <= share <= 1:
+        raise f.refuse(f"{key} is {share}, not between 0.001 and 1")
+    return 1 / share**2
 
 
 def _with_class_token(patches: int) -> float:
@@ -134,12 +139,12 @@ def llava(o: Fields, v: Fields, hidden: int) -> Tower:
 def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
     """A class token, four tokens shuffled into one, an adapter, and one projection."""
     wide, patches = v.count("hidden_size"), _patches(v)
-    ffn, ratio = v.count("intermediate_size"), v.number("pixel_shuffle_ratio") or 0.5
+    ffn, merged = v.count("intermediate_size"), _merged(v, "pixel_shuffle_ratio")
     middle, out = v.count("projector_input_dim"), v.count("projector_output_dim")
     if middle != out:
         raise v.refuse(f"projector_input_dim {middle} and projector_output_dim {out} differ")
     tokens = _with_class_token(patches)
-    shuffled = tokens / ratio**2
+    shuffled = tokens * merged
     adapter = (
         Product(name="adapter_0", k=ffn, n=middle, merged=shuffled, activated=True, cut="columns"),
         Product(name="adapter_1", k=middle, n=out, merged=shuffled, activated=True, cut="rows"),
@@ -148,7 +153,7 @@ def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
     return Tower(
         layers=_stack(v, wide, v.num_layers, ffn, **BIASED),
         products=(_stem(v, wide, bias=False, merged=tokens), *adapter, *join),
-        merged=shuffled, image_tokens=round(patches * ratio**2),
+        merged=shuffled, image_tokens=round(patches / merged),
         numbers=(patches + 2) * wide + 4 * wide,
     )  # fmt: skip
 
@@ -251,10 +256,7 @@ def internvl(o: Fields, v: Fields, hidden: int) -> Tower:
     if not v.flag("use_mean_pooling", True) or not v.flag("use_absolute_position_embeddings", True):
         raise v.refuse("the vision tower's use_mean_pooling or position embeddings are not priced")
     wide, patches = v.count("hidden_size"), _patches(v)
-    shuffled, tokens = (
-        round(1 / (o.number("downsample_ratio") or 0.5) ** 2),
-        _with_class_token(patches),
-    )
+    shuffled, tokens = round(_merged(o, "downsample_ratio")), _with_class_token(patches)
     merged = shuffled * tokens
     rms = v.word("norm_type") == "rms_norm"
     stack = _stack(

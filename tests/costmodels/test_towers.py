@@ -245,6 +245,9 @@ def test_the_tower_must_divide_over_the_tensor_parallel_ranks() -> None:
         ("internvl", {"use_qk_norm": True}, "use_qk_norm"),
         ("gemma4", {"use_clipped_linears": True}, "use_clipped_linears"),
         ("qwen3_vl", {"num_heads": 7}, "does not divide by 7"),
+        ("qwen3_vl", {"depth": 10**9}, "at most 10000"),
+        ("llama4", {"pixel_shuffle_ratio": 1e-200}, "not between 0.001 and 1"),
+        ("gemma3", {"image_size": 8}, "image_size 8 is less than its patch_size"),
     ],
 )
 def test_a_tower_that_is_not_wholly_read_is_left_out_and_said(
