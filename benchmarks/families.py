@@ -1,6 +1,6 @@
 """Counts parameters and FLOPs of each family by transformers, on the meta device.
 
-`python -m benchmarks.families` needs torch and transformers 5.23. It writes the configurations and
+`python -m benchmarks.families` needs torch and transformers 5.24. It writes the configurations and
 the counts that the tests compare with, and prints the families that differ and those that are
 refused. FLOPs are those of one forward pass of `TOKENS` tokens by torch's FLOP counter: of matrix
 products with weights, and of all others (attention without a causal mask, recurrences). Each family
@@ -66,6 +66,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mamba2": {"use_bias": True, "n_groups": 1},
     "falcon_h1": {"mamba_rms_norm": True, "mamba_d_ssm": 2048, "mamba_d_head": 16},
     "minimax_m3_vl_text": {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57},
+    "longcat_flash": {"zero_expert_num": 0},
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 5e5}},
     "laguna": {"gating": False, "num_attention_heads_per_layer": [48] * 20 + [64] * 20},
 }  # fmt: skip
 
@@ -93,9 +95,9 @@ def flops_of(config: Any) -> dict[str, int]:
         )
         mask = torch.zeros(1, 1, TOKENS, TOKENS, dtype=torch.bfloat16)
         positions = torch.arange(TOKENS)[None]
-    if any("experts" in name for name, _ in module.named_modules()):
-        module.set_experts_implementation("grouped_mm")
     try:
+        if any("experts" in name for name, _ in module.named_modules()):
+            module.set_experts_implementation("grouped_mm")
         with (
             torch.no_grad(),
             counter(display=False, custom_mapping={torch.ops.aten._grouped_mm: grouped}) as found,

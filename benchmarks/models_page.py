@@ -11,6 +11,8 @@ from benchmarks.families import GATES_IN_BLOCKS, WITH_TOWERS
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.costmodels.model.tower_families import TOWERS
+from meshplan.costmodels.model.towers import tower_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.hardware_profiles.load_models import load_model_config, model_names
 
@@ -26,8 +28,16 @@ configuration's `model_type` says which family it is; what a family's fields mea
 that the family does not read is refused by its name; one that no family knows and whose name speaks
 of sizes is named in a warning.
 
-Not modelled: the towers of multimodal models (said in a warning), encoder-decoders, and what stands
-at the end of this page. A recurrent layer's scan runs at an assumed share of the GPU's peak
+`plan --image-tokens 1024` trains on images too: so many tokens of each sequence come from the
+model's vision tower, which is trained with the rest (`--frozen vision`: its joiner alone is) on the
+first pipeline stage. Towers that are read: {towers}. Where an engine places a tower is in
+its file (`vision_tower`): cut by tensor parallelism as in Megatron, or whole on each of its ranks;
+an engine of which it is not known is refused by name. Without the option a tower is left out, and a
+warning says so.
+
+Not modelled: video, audio towers, towers on ranks of their own, their recomputation, images that
+fall unevenly on data-parallel ranks, encoder-decoders, and what stands at the end of this page.
+A recurrent layer's scan runs at an assumed share of the GPU's peak
 (`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
 """
 
@@ -39,13 +49,15 @@ def page() -> str:
              for entry in counted.values()}  # fmt: skip
     exact = sorted(set(counted) - set(WITH_TOWERS))
     followed = sum("weight_flops" in counted[name] for name in set(exact) - set(GATES_IN_BLOCKS))
+    towers = ", ".join(f"`{name}`" for name in sorted((*TOWERS, "fuyu")))
     lines = [
-        HEAD,
+        HEAD.format(towers=towers),
         f"## {len(FAMILIES)} families\n",
         f"{len(names)} of them are held, with {len(counted)} configurations, against the modules",
-        "that transformers 5.23 builds on the meta device (`python -m benchmarks.families`):",
-        f"parameters exact in {len(exact)} (the others have towers, which are left out), FLOPs of",
-        f"the products with weights within 0.1 % of torch's counter in {followed}.\n",
+        "that transformers 5.24 builds on the meta device (`python -m benchmarks.families`):",
+        f"parameters exact in {len(exact)} (the others have towers, which are held on their own,",
+        "`python -m benchmarks.towers`), FLOPs of products with weights within 0.1 % of torch's",
+        f"counter in {followed}.\n",
         ", ".join(f"`{name}`" for name in sorted(FAMILIES)) + "\n",
         f"## {len(model_names())} models in the catalogue\n",
         "| name | parameters | active | layers | |",
@@ -63,13 +75,17 @@ def page() -> str:
 def _row(name: str) -> str:
     model = model_from_config(load_model_config(name), name)
     total, active = model_parameters(model).without_mtp, active_parameters(model).without_mtp
+    if model.tower:
+        total, active = (each + tower_parameters(model.tower) for each in (total, active))
     shown = f"{active / 1e9:.1f}B" if active != total else ""
     return f"| {name} | {total / 1e9:.1f}B | {shown} | {model.num_layers} | {_parts(model)} |"
 
 
 def _parts(model: Model) -> str:
-    """What mixes its tokens, in the order of how many layers have it."""
+    """What mixes its tokens, in the order of how many layers have it; a tower has its own."""
     words: dict[str, int] = {}
+    if model.tower and model.tower.layers:
+        words["vision tower"] = model.tower.layers.num_layers
     for kind in model.pattern:
         layer = model.kinds[kind]
         at = layer.attention

@@ -37,6 +37,27 @@ class Lora:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """What of a sequence comes from images, through the model's vision tower.
+
+    tokens   of each sequence, as the language model counts them
+    number   images that they come from, equally large ones; None: what one image gives where the
+             tower says it, else one image
+    frozen   the tower is not trained; its joiner is
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    tokens: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)]
+    number: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)] | None = None
+    frozen: bool = False
+
+    def number_of(self, image_tokens: int) -> int:
+        """Images of a sequence, where each gives `image_tokens` (0: it depends on its size)."""
+        return self.number or (max(self.tokens // image_tokens, 1) if image_tokens else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """One training job.
 
@@ -54,6 +75,8 @@ class Training:
                        tokens of the documents that a sequence is packed of, each attending to
                        itself alone; None: a sequence is one document
     lora               what is trained beside frozen weights, None: all weights are trained
+    images             what of a sequence comes from images, None: nothing, and a tower of the model
+                       has no part in the training
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # as `Layout`, it is read from plan files
@@ -66,6 +89,7 @@ class Training:
     optimizer_states: OptimizerStates | None = None
     packed_mean_length: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)] | None = None
     lora: Lora | None = None
+    images: Images | None = None
 
     @property
     def document_len(self) -> int:

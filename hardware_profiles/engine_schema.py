@@ -37,6 +37,9 @@ class Legality(Frozen):
     lora_targets       what LoRA can train beside (`costmodels.training.Lora`), first what its own
                        recipes do; nothing: the engine has no LoRA
     quantised_bases    in how few bits it can keep the frozen weights
+    vision_tower       where the first pipeline stage trains a multimodal model's tower: "cut" by
+                       tensor parallelism as layers are, "whole" on each of its ranks; "none": the
+                       engine has no such models
     rank_order         inner to outer
     """
 
@@ -63,6 +66,7 @@ class Legality(Frozen):
     optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
     lora_targets: tuple[Literal["qkv", "attention", "all_linear"], ...] = ()
     quantised_bases: tuple[Literal["int8", "nf4"], ...] = ()
+    vision_tower: Literal["none", "cut", "whole"] = "none"
 
 
 class State(Frozen):

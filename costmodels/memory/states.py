@@ -207,8 +207,9 @@ def kept_state(state: State, training: Training) -> State:
 
 def frozen_weights(state: State, training: Training) -> Frozen:
     """What the engine keeps of weights that this training does not train."""
-    if training.lora is None:
+    tower = training.images is not None and training.images.frozen
+    if training.lora is None and not tower:
         return NONE_FROZEN
     eight_bit = state.frozen_8bit and training.precision in ("fp8", "mxfp8")
     plain = 4.0 if training.precision == "fp32" else 1.0 if eight_bit else state.weight_bytes
-    return Frozen(plain, QUANTISED_BYTES[training.lora.base_precision])
+    return Frozen(plain, QUANTISED_BYTES[training.lora.base_precision] if training.lora else plain)

@@ -58,6 +58,14 @@ class Fields:
             raise self.refuse(f"{key} is {shown(value)}, not between {least} and {MAX_COUNT}")
         return value
 
+    def agreed(self, *keys: str) -> int:
+        """A count that a description may give under several names, but only one value."""
+        value = self.count(*keys)
+        for key in keys:
+            if self.config.get(key) is not None and self.count(key) != value:
+                raise self.refuse(f"{key} is {self.count(key)}, but by its other name {value}")
+        return value
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false; `default` when absent."""
         found = self.present(key)
@@ -134,19 +142,19 @@ class Fields:
     @property
     def hidden(self) -> int:
         """The width of the residual stream (`n_embd` GPT-2, `d_model` MPT, `n_embed` BLOOM)."""
-        return self.count("hidden_size", "n_embd", "d_model", "n_embed", "embedding_dim")
+        return self.agreed("hidden_size", "n_embd", "d_model", "n_embed", "embedding_dim")
 
     @property
     def heads(self) -> int:
         """Query heads."""
-        return self.count(
+        return self.agreed(
             "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"
         )
 
     @property
     def num_layers(self) -> int:
         """Layers of the stack, at most `MAX_LAYERS`."""
-        layers = self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
+        layers = self.agreed("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
         if layers > MAX_LAYERS:
             raise self.refuse(f"{layers} layers; at most {MAX_LAYERS} are priced")
         return layers

@@ -42,7 +42,8 @@ class Routed:
     dense_ffn     the fields of the width of this model's layers without experts
     layers        which layers have them, where no `mlp_layer_types` lists it
     shared        number of shared experts, each as wide as a routed one
-    shared_width  or their whole width; `shared_is_ffn`: as wide as a routed one
+    shared_width  or their whole width, each one's where there is a number too; `shared_is_ffn`: as
+                  wide as a routed one
     shared_gate   a sigmoid gate (hidden x 1) on the shared experts' output
     latent        the field of the latent width that experts work in
     router_bias   one learnt bias per expert that is a parameter of the module
@@ -95,7 +96,7 @@ class Family:
     overrides      per attention word, fields that other ones replace (Gemma 4's wider heads)
     further_norms, numbers   see `Layer`
     head_bias      a bias for each token of the vocabulary
-    tied           what an absent `tie_word_embeddings` means
+    tied           what an absent `tie_word_embeddings` means; None: never, and true is refused
     experts_when   the field without which, or at 0, no layer has experts
     modules        fields of the number of multi-token-prediction modules
     defaults       what absent fields mean that published files of the family leave out
@@ -145,7 +146,7 @@ class Family:
     further_norms: int = 0
     numbers: Callable[[Fields], int] | None = None
     head_bias: Flag = False
-    tied: bool = False
+    tied: bool | None = False
     modules: Names = ()
     defaults: tuple[tuple[str, int], ...] = ()
     flattened: Names = ()
@@ -181,7 +182,7 @@ def read_family(family: Family, f: Fields) -> Model:
         learned_positions=f.count(*positions[0]) + positions[1] if positions else 0,
         embedding_norm=family.embedding_norm,
         final_norm=family.final_norm and family.norm != "none",
-        tied=f.either("tie_word_embeddings", "tie_embedding", default=family.tied),
+        tied=_tied(family, f),
         head_bias=_flag(f, family.head_bias),
         mtp_layers=f.count(*family.modules, default=0, least=0) if family.modules else 0,
     )
@@ -297,9 +298,11 @@ def _latent(f: Fields) -> Attention:
     if f.flag("attention_bias", False):
         raise f.refuse("attention_bias with latent attention is not priced")
     rope, heads = f.count("qk_rope_head_dim"), f.heads
-    f.present("qk_head_dim")  # the module adds it up itself
+    width = f.count("qk_nope_head_dim") + rope
+    if f.count("qk_head_dim", default=width) != width:
+        raise f.refuse(f"qk_head_dim is not qk_nope_head_dim + qk_rope_head_dim = {width}")
     return Attention(
-        heads=heads, kv_heads=heads, head_dim=f.count("qk_nope_head_dim") + rope,
+        heads=heads, kv_heads=heads, head_dim=width,
         v_head_dim=f.count("v_head_dim"), q_lora_rank=f.count("q_lora_rank", default=0, least=0),
         kv_lora_rank=f.count("kv_lora_rank"), rope_head_dim=rope,
     )  # fmt: skip
@@ -317,9 +320,11 @@ def _experts(family: Family, f: Fields) -> Experts:
     routed = family.experts
     assert routed is not None
     ffn = f.count(*routed.ffn)
-    shared = ffn * f.count(*routed.shared, default=0, least=0) if routed.shared else 0
+    number = f.count(*routed.shared, default=0, least=0) if routed.shared else 0
+    shared = ffn * number
     if routed.shared_width:
-        shared = f.count(*routed.shared_width, default=shared, least=0)
+        width = f.count(*routed.shared_width, default=shared, least=0)
+        shared = width * number if routed.shared else width
     experts, top_k = f.count(*routed.experts), f.count(*routed.top_k)
     if top_k > experts:
         raise f.refuse(f"{top_k} experts per token, but only {experts} experts")
@@ -330,6 +335,13 @@ def _experts(family: Family, f: Fields) -> Experts:
         router_bias=routed.router_bias, bias=routed.bias,
         latent=f.count(*routed.latent, default=0, least=0) if routed.latent else 0,
     )  # fmt: skip
+
+
+def _tied(family: Family, f: Fields) -> bool:
+    told = f.either("tie_word_embeddings", "tie_embedding", default=bool(family.tied))
+    if told and family.tied is None:
+        raise f.refuse("tie_word_embeddings is true, but the head of this family is not tied")
+    return told
 
 
 def _flag(f: Fields, flag: Flag) -> bool:

@@ -1,7 +1,7 @@
 """What single families do beyond the vocabulary of `family.Family`: widths that are worked out, and
 the last word on a model.
 
-Source: the families' `configuration_` and `modeling_` files in huggingface/transformers 5.23.
+Source: the families' `configuration_` and `modeling_` files in huggingface/transformers 5.24.
 """
 
 from dataclasses import replace
@@ -71,6 +71,10 @@ def opt(f: Fields, model: Model) -> Model:
         raise f.refuse("word_embed_proj_dim, an embedding of another width, is not priced")
     if not f.flag("do_layer_norm_before", True):
         raise f.refuse("do_layer_norm_before false, norms after the blocks, is not priced")
+    if f.flag("_remove_final_layer_norm", False):
+        raise f.refuse("_remove_final_layer_norm, no norm before the head, is not priced")
+    if not f.flag("layer_norm_elementwise_affine", True):
+        raise f.refuse("layer_norm_elementwise_affine false is not priced")
     return model
 
 
@@ -216,12 +220,35 @@ def doge(f: Fields, model: Model) -> Model:
     """Two learnt scales of the residual stream; a step per key head chooses what is attended to."""
     if f.flag("is_moe", False):
         raise f.refuse("is_moe, Doge's experts by product keys, is not priced")
+    if f.count("num_key_value_heads", default=f.heads) != f.heads:
+        raise f.refuse("num_key_value_heads other than the query heads is not priced for Doge")
     return model
 
 
-def rotary_key_norm(f: Fields) -> int:
-    """A norm over the shared rotary key."""
-    return f.count("qk_rope_head_dim")
+def doge_numbers(f: Fields) -> int:
+    """A decay for each head, and the bias of what it is worked out by."""
+    return f.heads * (1 + f.flag("attention_bias", False))
+
+
+def rotary_key_norms(f: Fields, model: Model) -> Model:
+    """A norm over the shared rotary key of each layer."""
+    return of_layers(model, [
+        replace(layer, numbers=layer.attention.rope_head_dim) for layer in layers_of(model)
+    ])  # fmt: skip
+
+
+def hy_v3(f: Fields, model: Model) -> Model:
+    if f.count("num_shared_experts", default=1, least=0) == 0:
+        raise f.refuse("num_shared_experts 0, for which it builds a dense one, is not priced")
+    return model
+
+
+def helium(f: Fields, model: Model) -> Model:
+    """Its output projection has the hidden size on both sides."""
+    width = model.kinds[0].attention.heads * model.kinds[0].attention.head_dim
+    if width != model.hidden:
+        raise f.refuse(f"heads x head_dim is {width}, but Helium's hidden_size is {model.hidden}")
+    return model
 
 
 def zero_experts(f: Fields, model: Model) -> Model:

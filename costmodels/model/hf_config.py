@@ -8,7 +8,7 @@ the shapes of the weights do not follow from the configuration, those of the `mo
 
 What changes neither the sizes nor the time of training noticeably (rotary frequencies, logit
 soft-capping, activation kinds) is in `numerics`. Leaves out: the towers of multimodal models, see
-`left_out`.
+`left_out`, but for a vision tower that is read (`tower_families`).
 """
 
 import difflib
@@ -19,8 +19,9 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
+from meshplan.costmodels.model.tower_families import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
-from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.model.transformer import Model, Tower
 from meshplan.costmodels.model.unread_fields import refuse_unread, unknown_fields
 
 NOT_PRICED = {
@@ -32,12 +33,16 @@ NOT_PRICED = {
         *("bert", "roberta", "deberta", "deberta-v2", "modernbert", "distilbert", "electra"),
         *("camembert", "xlm-roberta", "big_bird", "megatron-bert", "rembert", "roformer", "xlnet"),
     ),
-    "one block of weights is used by several layers": ("zamba", "zamba2", "hrm_text"),
+    "one block of weights is used by several layers": ("zamba", "zamba2", "hrm_text", "dory"),
     "its layers read several streams of hidden states": ("gemma3n_text", "deepseek_v4", "hy_v4"),
     "differential attention, two softmaxes for each head,": ("diffllama",),
     "layers that attend to an image": ("mllama_text_model",),
+    "its attention has routed experts": ("jetmoe",),
+    "it drafts for another model": ("gemma4_assistant", "gemma4_unified_assistant"),
 }
-TOWERS = ("vision_config", "audio_config")
+TOWER_SECTIONS = ("vision_config", "audio_config")
+NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compression_config")
+VISION_TOWER = "vision tower"
 
 
 def model_from_config(config: object, name: str) -> Model:
@@ -57,11 +62,28 @@ def model_from_config(config: object, name: str) -> Model:
     model = read_family(FAMILIES[model_type], fields)
     numerics = numerics_of(fields)
     refuse_unread(fields, model_type)
-    return replace(model, numerics=numerics)
+    return replace(model, numerics=numerics, tower=_tower(outer, model.hidden)[0])
+
+
+def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
+    """The vision tower; where it is not read, None and why: the text may be trained without it."""
+    try:
+        return tower_of(outer, hidden), ""
+    except UnsupportedModel as error:
+        return None, str(error).removeprefix(f"{outer.name}: ")
+
+
+def why_no_tower(config: Mapping[str, object], model: Model) -> str:
+    """Why images cannot be priced with this configuration: "" where it has a tower that is read."""
+    tower, why = _tower(Fields(config, ""), model.hidden)
+    return "" if tower else why or "it has no vision tower"
 
 
 def _typed(outer: Fields) -> tuple[Fields, str]:
     """The language model's part of a configuration, and its family."""
+    whole = outer.config.get("model_type")
+    if isinstance(whole, str) and any(whole in types for types in NOT_PRICED.values()):
+        raise outer.refuse(_why_not(whole))
     fields = _text_part(outer)
     model_type = fields.config.get("model_type")
     if not isinstance(model_type, str):
@@ -75,18 +97,29 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     """What the configuration holds that the `Model` does not, in words for a warning."""
     if TRACE_KEY in config:
         return left_out_of_trace(config)
-    towers = (
-        f"{key.removesuffix('_config')} tower"
-        for key in TOWERS
-        if isinstance(config.get(key), dict)
-    )
-    fields, model_type = _typed(Fields(config, ""))
-    read_family(FAMILIES[model_type], fields)
+    towers = [
+        f"{key.removesuffix('_config')[:40]} tower"
+        for key, part in config.items()
+        if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in config)
+    ]
+    outer = Fields(config, "")
+    fields, model_type = _typed(outer)
+    model = read_family(FAMILIES[model_type], fields)
+    if VISION_TOWER not in towers and _tower(outer, model.hidden)[0]:
+        towers.append(VISION_TOWER)  # of fields beside the text part's (Fuyu)
     numerics_of(fields)
     unread = (
         f"field {key}, which is not understood," for key in unknown_fields(fields, model_type)
     )
     return (*towers, *_quantization(config), *unread)
+
+
+def _is_tower(key: object, *, beside_text: bool) -> bool:
+    """Whether a section describes another module: one of the known ones, or any beside a text
+    part.
+    """
+    named = isinstance(key, str) and key.endswith("_config")
+    return key in TOWER_SECTIONS or (named and beside_text and key not in NO_TOWERS)
 
 
 def _quantization(config: Mapping[str, object]) -> Iterator[str]:
@@ -97,13 +130,18 @@ def _quantization(config: Mapping[str, object]) -> Iterator[str]:
 
 
 def _text_part(outer: Fields) -> Fields:
-    """The language model of a multimodal configuration; a flat one is returned as it is."""
+    """The language model of a multimodal configuration; a flat one is returned as it is.
+
+    Whether the head is tied the outer part says, where it says anything, as transformers' modules
+    read it.
+    """
     text = outer.section("text_config")
     if text is None:
         return outer
-    inherited = {key: outer.config.get(key) for key in ("tie_word_embeddings", "model_type")}
     given = {key: value for key, value in text.config.items() if value is not None}
-    return Fields({**inherited, **given}, outer.name)
+    tied = outer.config.get("tie_word_embeddings")
+    told = {} if tied is None else {"tie_word_embeddings": tied}
+    return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
 
 
 def _why_not(model_type: str) -> str:

@@ -6,7 +6,7 @@
 
     dense, sparse   a feed-forward of one width, or of routed experts; none: there is none
 
-Field names: huggingface/transformers 5.23, the families' configuration classes, which fill the
+Field names: huggingface/transformers 5.24, the families' configuration classes, which fill the
 lists where a file states only the rule.
 """
 
@@ -257,6 +257,13 @@ def lfm3_mixers(f: Fields) -> Words:
     """Full attention once in four layers, a window two layers on, short convolutions between."""
     words = {2: "full", 0: "sliding"}
     return tuple(words.get(i % 4, "recurrent") if i else "recurrent" for i in range(f.num_layers))
+
+
+def lara_attention(f: Fields) -> Words:
+    """Of five layers the second and the last slide, the fourth sees all, the others have a state
+    (Lara Mini)."""
+    words = ("recurrent", "sliding", "recurrent", "full", "sliding")
+    return tuple(words[i % 5] for i in range(f.num_layers))
 
 
 def mixers_only(f: Fields) -> tuple[Words, Words]:

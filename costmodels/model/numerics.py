@@ -213,6 +213,11 @@ def _llama4_router(_f: Fields) -> Router:
     return Router(score="sigmoid", normalised=False, weighs_inputs=True)
 
 
+def _longcat_router(f: Fields) -> Router:
+    scale = f.number("routed_scaling_factor")
+    return Router(score="softmax", normalised=False, bias=True, scale=scale)
+
+
 OWN_ACTIVATIONS = {"gpt_oss": "clamped_swiglu", "xlstm": "silu"}
 """Of families whose code has one whatever the field says (`modeling_gpt_oss.py`: alpha, limit)."""
 
@@ -228,12 +233,15 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     "llama4_text": _llama4_router,
     **dict.fromkeys(
         ("deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
-         "axk1", "mimo_v2_flash", "kimi_linear", "nemotron_h"),
+         "axk1", "mimo_v2_flash", "kimi_linear", "nemotron_h", "glm4v_moe_text", "sarvam_moe",
+         "sarvam_mla", "beam"),
         lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     ),
     **dict.fromkeys(
-        ("qwen3_next", "qwen3_5_moe_text", "olmoe", "flex_olmo", "mellum", "flint"), _qwen_router
+        ("qwen3_next", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe", "flex_olmo", "mellum",
+         "flint", "lara_mini"), _qwen_router
     ),
+    "longcat_flash": _longcat_router,
     "minimax_m2": lambda _f: _corrected("sigmoid"),
     "ernie4_5_moe": lambda _f: _corrected("softmax"),
     "jamba": lambda _f: Router(score="softmax", normalised=False),

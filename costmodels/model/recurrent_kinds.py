@@ -1,6 +1,6 @@
 """Recurrent mixers as the families' configurations state them: each function reads one kind.
 
-Field names and what an absent one means: huggingface/transformers 5.23
+Field names and what an absent one means: huggingface/transformers 5.24
 `models/<family>/configuration_<family>.py`; the sizes that follow: `modeling_<family>.py`.
 """
 
@@ -36,7 +36,7 @@ def mamba2(f: Fields) -> Recurrent:
 def mamba(f: Fields) -> Recurrent:
     """Selective state spaces (2312.00752): each inner number has a step and a state of its own."""
     expand = f.count("mamba_expand", "expand", default=2)
-    inner = expand * f.hidden
+    inner = f.count("intermediate_size", default=expand * f.hidden)
     state = f.count("mamba_d_state", "state_size", default=16)
     rank = f.count("mamba_dt_rank", "time_step_rank", default=-(-f.hidden // 16))
     return Recurrent(
@@ -50,8 +50,8 @@ def mamba(f: Fields) -> Recurrent:
 
 
 def normed_mamba(f: Fields) -> Recurrent:
-    """Jamba's: norms over the step, B and C."""
-    plain = mamba(f)
+    """Jamba's: norms over the step, B and C; its `intermediate_size` is the feed-forward's."""
+    plain = mamba(f.changed({"intermediate_size": None}))
     return replace(plain, numbers=plain.numbers + plain.selection)
 
 
@@ -129,6 +129,8 @@ def matrix_lstm(f: Fields) -> Recurrent:
     heads, h = f.count("num_heads"), f.hidden
     keys = round(h * (f.number("qk_dim_factor") or 0.5))
     values = round(h * (f.number("v_dim_factor") or 1.0))
+    f.divide(keys, heads, "width of all keys over num_heads")
+    f.divide(values, heads, "width of all values over num_heads")
     return Recurrent(
         kind="mLSTM", heads=heads, key_dim=keys // heads, value_dim=values // heads, groups=heads,
         chunk=f.count("chunk_size", default=64), inner=values,
@@ -149,5 +151,14 @@ def time_mix(f: Fields) -> Recurrent:
 
 
 def plain_mamba2(f: Fields) -> Recurrent:
-    """Falcon-H1's: no norm over its output unless told."""
+    """Falcon-H1's: no norm over its output unless told, and a bias in one projection alone."""
+    if f.flag("mamba_proj_bias", False) != f.flag("projectors_bias", False):
+        raise f.refuse("mamba_proj_bias and projectors_bias differ, which is not priced")
     return mamba2(f if f.present("mamba_rms_norm") else f.changed({"mamba_rms_norm": False}))
+
+
+def unbiased_mamba2(f: Fields) -> Recurrent:
+    """Nemotron-H's: `use_bias` alone says whether its projections have one."""
+    if f.flag("mamba_proj_bias", False):
+        raise f.refuse("mamba_proj_bias is true, which Nemotron-H leaves unread; use_bias is read")
+    return mamba2(f.changed({"mamba_proj_bias": None}))

@@ -50,6 +50,7 @@ class Attention:
     indexer            what chooses the keys, None: all of them
     own_keys           False: keys and values are those of an earlier layer (Gemma 4's last layers)
     own_values         False: the values are the keys, unprojected (Gemma 4)
+    causal             False: tokens attend to later ones too (vision towers)
     """
 
     heads: int
@@ -69,6 +70,7 @@ class Attention:
     indexer: Indexer | None = None
     own_keys: bool = True
     own_values: bool = True
+    causal: bool = True
 
     @property
     def is_mla(self) -> bool:
@@ -190,6 +192,57 @@ def _traced_widths(layer: TracedLayer) -> dict[str, int]:
     return {"key/value heads": gcd(*heads), "traced columns": gcd(*cut)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A linear layer of a tower outside its stack, or a convolution as the product that it is.
+
+    k, n        numbers that one row reads and makes
+    merged      encoder tokens for each of its rows
+    bias        one for each of the n
+    activated   a function of each number follows, whose input is kept
+    joins       part of the joiner, which is trained where the tower is frozen
+    cut         what tensor parallelism cuts: the n "columns", the k "rows", or nothing
+    """
+
+    name: str
+    k: int
+    n: int
+    merged: float = 1.0
+    bias: bool = False
+    activated: bool = False
+    joins: bool = False
+    cut: Literal["columns", "rows", "nothing"] = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """What turns patches of images into tokens of the language model.
+
+    layers          the stack, without vocabulary, head or final norm; None: there is none (Fuyu)
+    products        before and after it, in order
+    merged          encoder tokens for each token that the language model is given
+    image_tokens    of the language model for each image, 0: it depends on the image's size
+    numbers         learnt numbers of no product: positions, class tokens, norms outside the stack,
+                    and parts that are there and not used
+    joiner_numbers  the same of the joiner
+    """
+
+    layers: "Model | None"
+    products: tuple[Product, ...]
+    merged: float
+    image_tokens: int = 0
+    numbers: int = 0
+    joiner_numbers: int = 0
+
+    @property
+    def divided_by_tp(self) -> dict[str, int]:
+        """What tensor parallelism cuts and must divide, by its name."""
+        found: dict[str, int] = {}
+        for kind in self.layers.kinds if self.layers else ():
+            found |= {f"tower's {name}": size for name, size in kind.divided_by_tp.items() if size}
+        return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """A decoder-only transformer.
@@ -211,6 +264,8 @@ class Model:
                         per-layer embeddings), 0: none, and `layer_input_vocab` its rows
     other_parameters    beside all that the other fields count, whole on the first stage (a trace's)
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
+    tower               what turns images into its tokens, None: it reads text alone, or its tower
+                        is not read
     numerics            what changes neither sizes nor time, and so no comparison of models
     expert_groups       of it the router's groups and those that a token's experts are chosen from,
                         which decide on how many ranks they are; (0, 0): any
@@ -235,6 +290,7 @@ class Model:
     layer_input_vocab: int = 0
     other_parameters: int = 0
     mtp_layers: int = 0
+    tower: Tower | None = None
     numerics: Numerics = field(default=Numerics(), compare=False)
     expert_groups: tuple[int, int] = field(init=False)
 

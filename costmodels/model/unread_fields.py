@@ -23,7 +23,8 @@ CHANGES_COST = _names("""
     attn_layer_offset attn_layer_period attn_type_list bias block_auto_adjust_ff_dim block_ff_dim
     block_ffn_dim_multiplier block_multiple_of block_types conv1d_width conv_L_cache conv_bias
     decoder_sparse_step dense_intermediate_size dff do_layer_norm_before enable_bias
-    enable_moe_block expansion_ratio expert_layer_offset expert_layer_period ffn_dim ffn_hidden_size
+    enable_moe_block expansion_ratio expert_ffn_hidden_size expert_layer_offset expert_layer_period
+    ffn_config ffn_dim ffn_hidden_size
     ffn_proj_factor first_k_dense_replace full_attention_interval full_attn_idxs gating
     global_attn_every_n_layers global_head_dim head_dim hidden_size_per_layer_input
     hybrid_override_pattern index_head_dim index_n_heads index_topk indexer_types
@@ -36,7 +37,8 @@ CHANGES_COST = _names("""
     mamba_rms_norm max_window_layers mlp_bias mlp_layer_types mlp_only_layers moe_intermediate_size
     moe_k moe_latent_size moe_layer_end_index moe_layer_freq moe_layer_interval
     moe_layer_start_index moe_layers moe_num_experts moe_num_shared_experts
-    moe_shared_expert_intermediate_size moe_topk multi_query n_groups n_inner n_mamba_heads
+    moe_shared_expert_intermediate_size moe_topk mtp_num_hidden_layers multi_query n_groups n_inner
+    n_mamba_heads
     n_routed_experts n_shared_experts new_decoder_architecture no_rope_layers
     num_attention_heads_per_layer num_dense_layers num_experts num_experts_per_tok
     num_experts_per_token num_global_key_value_heads num_key_value_heads num_kv_heads
@@ -49,7 +51,8 @@ CHANGES_COST = _names("""
     use_attention_gate use_bias use_bidirectional_attention use_conv_bias use_double_wide_mlp
     use_parallel_residual use_post_norm use_qk_norm use_qkv_bias use_sandwich_norm
     use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input window_size
-    word_embed_proj_dim zero_expert_num
+    word_embed_proj_dim zero_expert_num _remove_final_layer_norm layer_norm_elementwise_affine
+    projectors_bias
 """)
 
 SAID_ELSEWHERE = _names("""
@@ -71,12 +74,14 @@ COHERE2 = _names("""
     layer_switch order_of_interleaved_layers prefix_dense_sliding_window_pattern
 """)
 IN_THE_CODE: dict[str, frozenset[str]] = {
-    "llama4_text": _names("use_qk_norm"),  # without weights, beside the rotation
+    "llama4_text": _names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
     "doge": _names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
     "gemma3_text": _names("_sliding_window_pattern"),
     "gemma4_unified_text": _names("use_bidirectional_attention"),  # between tokens of an image
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _names("attn_output_gate")),
-    "opt": _names("layer_norm_elementwise_affine"),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+        _names("attn_output_gate mtp_use_dedicated_embeddings"),
+    ),
     "xlstm": _names("add_out_norm weight_mode"),
     "falcon": _names("alibi"),
     "bloom": _names("apply_residual_connection_post_layernorm"),
@@ -112,7 +117,7 @@ CHANGES_NOTHING = _names("""
     model_type moe_apply_router_weight_on_input moe_norm_min moe_renormalize
     moe_routed_scaling_factor moe_router_activation_func moe_router_logit_softcapping
     moe_shared_expert_overlap mup_enabled n_ctx n_group n_positions norm_reduction_force_float32
-    norm_topk_prob num_labels num_logits_to_keep original_max_position_embeddings
+    norm_topk_prob num_image_tokens num_labels num_logits_to_keep original_max_position_embeddings
     output_attentions output_hidden_states output_logit_soft_cap output_router_logits
     partial_rotary_factor position_embedding_type prefix pretraining_tp problem_type pruned_heads
     quantization_config query_pre_attn_scalar reorder_and_upcast_attn rescale_prenorm_residual
@@ -142,6 +147,24 @@ SPEAKS_OF_PARTS = re.compile(
     r"ngram|engram|hyper|streams?|topk|pattern|interval|every|linear|delta|chunk\w*|mla|global|"
     r"local|bidirectional|causal|compress\w*|connections?|ratio|factor|expand|expansion)(_|$)"
 )
+
+
+OF_NO_TOWER = _names("""
+    attention_dropout dropout hidden_dropout_prob initializer_factor layer_norm_eps layerdrop
+    norm_eps pos_emb_time projection_dropout rms_norm_eps spatial_patch_size tokens_per_second
+    vision_feature_select_strategy vocab_size projection_dim multi_modal_projector_bias
+    norm_type image_size num_channels use_mean_pooling vision_feature_layer
+""")
+"""Fields of a `vision_config` that change no size of what is read of it, or that say again what
+the reader knows (a projector without biases, channels of a module that has no stem)."""
+
+
+def refuse_unread_of_tower(vision: Fields) -> None:
+    """Raise `UnsupportedModel` for a field of a tower that turns something on and is not read."""
+    known = vision.asked | CHANGES_NOTHING | OF_NO_TOWER | set(ALWAYS_READ)
+    for key, value in sorted(vision.config.items()):
+        if value and key not in known and not OF_NOTHING.search(key[:80]):
+            raise vision.refuse(f"the field {shown(key)} of vision_config is not read")
 
 
 def refuse_unread(f: Fields, model_type: str) -> None:

@@ -35,7 +35,7 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     document = shard.document_len
     chosen = attention.indexer.top_k if attention.indexer else document
     window = min(attention.window or document, chosen, document)
-    keys = window - window * window / (2 * document)
+    keys = window - attention.causal * window * window / (2 * document)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
     exchanged = where(shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")

@@ -60,6 +60,7 @@ from meshplan.costmodels.seconds.process_groups import (
     shard_group,
 )
 from meshplan.costmodels.step.beside import ZERO_2, Sent
+from meshplan.costmodels.step.first_stage import tower_cost, tower_parameters_per_rank
 from meshplan.costmodels.step.setting import Setting, gradient_bytes, kernels_of
 from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
@@ -170,14 +171,15 @@ class Rank:
 
     @cached_property
     def ends(self) -> tuple[Cost, ...]:
-        """The costs of the embedding, of the head and, if there are any, of the multi-token
-        prediction modules before it, without the traffic of their weights.
+        """The costs of the embedding (and of the tower), of the head, and of multi-token
+        prediction, if there are any, without the traffic of their weights.
         """
-        return tuple(map(self.pricer.cost, self.end_operations))
+        embedding, *head = map(self.pricer.cost, self.end_operations)
+        return embedding + tower_cost(self.site, self.pricer, self.setting), *head
 
     @cached_property
     def end_operations(self) -> tuple[tuple[Operation, ...], ...]:
-        """What each of `ends` computes and sends."""
+        """What each of `ends` computes and sends, the tower apart."""
         plain = embedding_operations(self.site), head_operations(self.site)
         return (*plain, module_operations(self.site)) if self.has_modules else plain
 
@@ -224,8 +226,8 @@ class Rank:
 
     def layer_parameters(self, kind: int) -> RankParameters:
         """Parameters of one layer of `kind`, its adapters among them."""
-        model = self.setting.model
-        whole = layer_parameters_per_rank(model, model.kinds[kind], *self._degrees)
+        layer = self.setting.model.kinds[kind]
+        whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
         return self._beside_adapters(whole, lambda: self.operations(kind))
 
     def _beside_adapters(
@@ -243,13 +245,13 @@ class Rank:
     def end_parameters(self) -> tuple[RankParameters, RankParameters, RankParameters]:
         """Parameters of the embedding, of the head and of multi-token prediction."""
         model, (tp, ep, etp) = self.setting.model, self._degrees
-        head = head_parameters_per_rank(model, tp)
-        if model.tied:
-            head = where(self.shares_table, final_norm_parameters(model) * 1.0, head)
+        head, norm = head_parameters_per_rank(model, tp), final_norm_parameters(model)
+        head = where(self.shares_table, norm * 1.0, head) if model.tied else head
         embedding = RankParameters(dense=embedding_parameters_per_rank(model, tp))
+        embedding = self._beside_adapters(embedding, lambda: embedding_operations(self.site))
         listed = module_operations if self.has_modules else lambda site: ()
         return (
-            self._beside_adapters(embedding, lambda: embedding_operations(self.site)),
+            embedding + tower_parameters_per_rank(self.setting, tp),
             self._beside_adapters(RankParameters(dense=head), lambda: head_operations(self.site)),
             self._beside_adapters(
                 mtp_parameters_per_rank(model, tp, ep, etp), lambda: listed(self.site)

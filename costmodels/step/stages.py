@@ -13,6 +13,7 @@ from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
 from meshplan.costmodels.step.beside import beside
+from meshplan.costmodels.step.first_stage import tower_cost
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
@@ -66,6 +67,7 @@ class StageModel(Rank):
         ]
         for operations, stage in zip(self.end_operations, self.stage_of_end, strict=True):
             saved[stage] += float(self.pricer.saved_bytes(operations))
+        saved[0] += float(tower_cost(self.site, self.pricer, self.setting).saved_bytes)
         return tuple(saved)
 
     @cached_property

@@ -116,6 +116,9 @@ def training_unsaid(training: Training) -> list[CannotSay]:
     if training.packed_mean_length:
         name = "training.packed_mean_length"
         unsaid.append(CannotSay(name, training.packed_mean_length, "belongs to the data"))
+    if training.images:
+        why = "images are the data's, and the training code builds the tower"
+        unsaid.append(CannotSay("training.images", training.images.tokens, why))
     if training.optimizer_states:
         why = "the training code says it"
         unsaid.append(CannotSay("training.optimizer_states", training.optimizer_states, why))
@@ -128,7 +131,9 @@ def training_unsaid(training: Training) -> list[CannotSay]:
 LORA = "training.lora"
 
 
-OTHER_TRAINING = (LORA, "training.optimizer_states", "training.packed_mean_length")
+OTHER_TRAINING = (
+    *(LORA, "training.optimizer_states", "training.packed_mean_length", "training.images"),
+)
 """What would be measured is another kind of training than the plan's where these are not said."""
 
 

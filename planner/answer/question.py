@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from meshplan.costmodels.model.hf_config import left_out
+from meshplan.costmodels.model.hf_config import VISION_TOWER, left_out, why_no_tower
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import (
     BasePrecision,
+    Images,
     Lora,
     LoraTargets,
     Optimizer,
@@ -43,6 +44,7 @@ from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.engine_rules import (
     check_adapted,
     check_adapters,
+    check_images,
     check_packed,
     check_states,
 )
@@ -78,6 +80,9 @@ class Arguments:
     lora_rank: int | None = None
     lora_targets: str | None = None
     base_precision: str | None = None
+    image_tokens: str | None = None
+    images: int | None = None
+    frozen: str | None = None
     engine: str | None = None
     headroom: str | None = None
     learned: Path | None = None
@@ -113,7 +118,7 @@ def ask(
         checked_name(model.name)
     except ValueError as error:
         raise BadQuestion(f"the model {error}") from None
-    notes = [f"{a.model}: the {tower} is not priced" for tower in left_out(config)]
+    images, notes = _images(a, config, model)
     cluster_name, cluster = _cluster(a)
     if a.network:
         notes.append(_network_said(a.network, cluster))
@@ -135,7 +140,8 @@ def ask(
         training = replace(training, lora=lora)
         check_adapters(training, model, engine)
         check_adapted(lora, engine)
-    training = _with_states(a, training, engine)
+    training = replace(_with_states(a, training, engine), images=images)
+    check_images(training, model, engine)
     if a.packed_mean_length is not None:
         mean = parse_length(a.packed_mean_length, "--packed-mean-length")
         training = replace(training, packed_mean_length=mean)
@@ -280,6 +286,28 @@ def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
             "--base-precision", a.base_precision or "bf16", get_args(BasePrecision)
         ),
     )
+
+
+def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images | None, list[str]]:
+    """What of a sequence is images, and what of the model is not priced, in words."""
+    parts = left_out(config)
+    if a.image_tokens is None:
+        for option in ("images", "frozen"):
+            if getattr(a, option) is not None:
+                raise BadQuestion(f"--{option} is of a vision tower; add --image-tokens 1024")
+        hint = "; --image-tokens 1024 prices it" if model.tower else ""
+        more = {VISION_TOWER: hint}
+        return None, [f"{a.model}: the {part} is not priced{more.get(part, '')}" for part in parts]
+    if why := why_no_tower(config, model):
+        raise BadQuestion(f"--image-tokens: {a.model}: {why}")
+    tokens = parse_length(a.image_tokens, "--image-tokens")
+    for name, value in (("image_tokens", tokens), ("images", a.images)):
+        if value is not None and (refusal := too_large(name, value)):
+            raise BadQuestion(refusal)
+    if a.frozen is not None:
+        _one_of("--frozen", a.frozen, ("vision",))
+    notes = [f"{a.model}: the {part} is not priced" for part in parts if part != VISION_TOWER]
+    return Images(tokens=tokens, number=a.images, frozen=a.frozen is not None), notes
 
 
 def parse_length(text: str, option: str = "--seq-len") -> int:

@@ -34,6 +34,8 @@ MOST: Mapping[str, float] = {
     "vocab_size": 2**27,
     "expert_imbalance": MOST_IMBALANCE,
     "lora_rank": MOST_RANK,
+    "image_tokens": MOST_SEQ_LEN,
+    "images": MOST_SEQ_LEN,
     "top": 1000,
     "time_limit": 10**7,
 }

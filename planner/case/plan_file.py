@@ -26,7 +26,7 @@ from meshplan.planner.text_files import write_text
 
 VERSION = 1
 UNSAID = ("modules_apart",)  # known of other engines' configurations only
-RARE = ("lora", "optimizer_states", "packed_mean_length")
+RARE = ("lora", "optimizer_states", "packed_mean_length", "images")
 """Left out where there are none, as in files from before they were known."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""

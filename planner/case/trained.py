@@ -5,6 +5,7 @@ from typing import Protocol
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.first_stage import tower_parameters_per_rank
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Lora, LoraTargets, Training
 from meshplan.costmodels.units import format_count
@@ -37,6 +38,16 @@ def packed_words(training: Training) -> str:
     return f", packed of documents of {mean:,}, each attending to itself" if mean else ""
 
 
+def image_words(training: Training) -> str:
+    """What of a sequence comes from images, "" where nothing does."""
+    images = training.images
+    if images is None:
+        return ""
+    number = f", for {images.number} images" if images.number else ""
+    tower = "a frozen" if images.frozen else "the"
+    return f", {images.tokens:,} of each sequence's tokens from {tower} vision tower{number}"
+
+
 class Job(Protocol):
     """A question, a case or a setting: what is trained, where, and by what."""
 
@@ -53,10 +64,20 @@ class Job(Protocol):
 def trained_parameters(job: Job) -> int:
     """Parameters of the whole model that a step updates."""
     if job.training.lora is None:
-        return model_parameters(job.model).total
+        tower = tower_parameters_per_rank(_setting(job), 1.0)
+        return model_parameters(job.model).total + round(float(tower.dense))
     alone = Layout(stages=even_stages(job.model.num_layers, 1))
-    setting = Setting(job.model, job.training, job.cluster, job.engine, Tuning())
-    return round(float(StepModel(setting, alone).rank_parameters[0].dense))
+    return round(float(StepModel(_setting(job), alone).rank_parameters[0].dense))
+
+
+def whole_parameters(job: Job) -> int:
+    """Parameters of the model, its tower among them where images are trained on."""
+    tower = tower_parameters_per_rank(_setting(job), 1.0)
+    return model_parameters(job.model).without_mtp + round(float(tower.dense + tower.frozen))
+
+
+def _setting(job: Job) -> Setting:
+    return Setting(job.model, job.training, job.cluster, job.engine, Tuning())
 
 
 def trained_line(job: Job) -> str:
@@ -64,7 +85,7 @@ def trained_line(job: Job) -> str:
     lora = job.training.lora
     if lora is None:
         return ""
-    trained, whole = trained_parameters(job), model_parameters(job.model).without_mtp
+    trained, whole = trained_parameters(job), whole_parameters(job)
     share = f"{format_count(trained)} of {format_count(whole)} parameters, {trained / whole:.2%}"
     return f"trained: {_words(lora)} ({share}); {BASE_WORDS[lora.base_precision]}"
 

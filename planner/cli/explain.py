@@ -26,7 +26,7 @@ from meshplan.planner.answer.explain import (
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported, UnreadableConfig
-from meshplan.planner.case.trained import packed_words, trained_line
+from meshplan.planner.case.trained import image_words, packed_words, trained_line
 from meshplan.planner.check.check import case_of
 from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.output import console, print_json
@@ -165,7 +165,8 @@ def print_explanation(plan: Plan, now: Priced) -> None:
     assert prediction is not None
     out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")
               + Text(layout.label, style="bold"))  # fmt: skip
-    for line in (trained_line(now.case), packed_words(plan.training).removeprefix(", ")):
+    said = (image_words(plan.training), packed_words(plan.training))
+    for line in (trained_line(now.case), *(words.removeprefix(", ") for words in said)):
         if line:
             out.print(indented(line))
     out.print(indented(layout_legend(layout)))

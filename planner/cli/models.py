@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.costmodels.model.towers import tower_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.units import format_count
 from meshplan.hardware_profiles.load_models import model_names
@@ -61,11 +62,12 @@ def models(
 def facts(config: dict[str, Any], model: Model) -> dict[str, Any]:
     """What the catalogue says of a model, with the units in the keys."""
     count, attention = model_parameters(model), model.kinds[-1].attention
+    tower = tower_parameters(model.tower) if model.tower else 0
     return {
         "name": model.name,
         "model_type": config["model_type"],
-        "parameters": count.without_mtp,
-        "active_parameters": active_parameters(model).without_mtp,
+        "parameters": count.without_mtp + tower,
+        "active_parameters": active_parameters(model).without_mtp + tower,
         "layers": model.num_layers,
         "hidden": model.hidden,
         "heads": attention.heads,
@@ -101,5 +103,7 @@ def model_table(row: dict[str, Any], model: Model) -> Table:
     for part in ("embedding", "head", "attention", "dense_ffn", "routed_experts", "traced", "mtp"):
         if getattr(count, part):
             table.add_row(f"  in {part.replace('_', ' ')}", f"{getattr(count, part):,}")
+    if model.tower:
+        table.add_row("  in vision tower", f"{tower_parameters(model.tower):,}")
     table.add_row("plan it", PLAN_HINT.format(row["name"]))
     return table

@@ -131,6 +131,20 @@ def plan(
         str | None,
         typer.Option(help="Of the frozen weights: bf16, int8, nf4 (QLoRA).", rich_help_panel=JOB),
     ] = None,
+    image_tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of each sequence that its vision tower makes of images.",
+            rich_help_panel=JOB,
+        ),
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Images of a sequence.", min=1, rich_help_panel=JOB)
+    ] = None,
+    frozen: Annotated[
+        str | None,
+        typer.Option(help="vision: the tower is not trained.", rich_help_panel=JOB),
+    ] = None,
     expert_imbalance: Annotated[
         float,
         typer.Option(help="Busiest experts over the mean.", min=1.0, rich_help_panel=JOB),

@@ -18,7 +18,13 @@ from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import Plan, Sizes
 from meshplan.planner.case.reading import Reading, UnreadableConfig
-from meshplan.planner.case.trained import optimizer_words, packed_words, trained_line
+from meshplan.planner.case.trained import (
+    image_words,
+    optimizer_words,
+    packed_words,
+    trained_line,
+    whole_parameters,
+)
 from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.output import console, listing
@@ -58,8 +64,9 @@ def print_answer(asked: Asked, result: SearchResult, plan: Plan) -> None:
 
 def print_question(out: Console, asked: Asked) -> None:
     """What was asked, and what was assumed."""
-    q, count = asked.question, model_parameters(asked.question.model).without_mtp
-    active = active_parameters(q.model).without_mtp
+    q, count = asked.question, whole_parameters(asked.question)
+    text = model_parameters(q.model).without_mtp
+    active = active_parameters(q.model).without_mtp + count - text
     size = f"{format_count(count)} parameters"
     if active != count:
         size += f", {format_count(active)} active"
@@ -71,6 +78,7 @@ def print_question(out: Console, asked: Asked) -> None:
     )
     out.print(
         f"{batch:,} sequences of {q.training.seq_len:,} = {format_count(tokens)} tokens a step"
+        + image_words(q.training)
         + packed_words(q.training)
     )
     if line := trained_line(q):

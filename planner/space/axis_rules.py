@@ -12,7 +12,12 @@ from meshplan.costmodels.layouts import Ints, thousandths
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Legality
-from meshplan.planner.space.engine_rules import ON_CPU, recomputes_under, shards_under
+from meshplan.planner.space.engine_rules import (
+    ON_CPU,
+    recomputes_under,
+    shards_under,
+    tower_widths,
+)
 from meshplan.planner.space.funnel import Funnel
 from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules, mode_classes
 from meshplan.planner.space.pins import FRACTION_AXES
@@ -45,6 +50,9 @@ def open_ranks(
     tp = funnel["tensor_parallel"]
     widths = [size for kind in model.kinds for size in kind.divided_by_tp.values()]
     funnel.keep(math.gcd(*widths) % tp == 0, "tensor_parallel does not divide heads or ffn")
+    if tower := tower_widths(model, training, legality):
+        legal = math.gcd(*tower.values()) % funnel["tensor_parallel"] == 0
+        funnel.keep(legal, "tensor_parallel does not divide the vision tower's heads or ffn")
     if legality.kv_heads_divide:
         kv_heads = [k.attention.kv_heads for k in model.kinds if not k.attention.is_mla]
         legal = math.gcd(*kv_heads) % funnel["tensor_parallel"] == 0

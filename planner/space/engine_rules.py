@@ -48,6 +48,42 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
     check_adapters(training, model, engine)
     check_states(training, engine)
     check_packed(training, engine)
+    check_images(training, model, engine)
+    for what, size in tower_widths(model, training, rules).items():
+        if size % la.tensor_parallel:
+            raise InvalidLayout(f"the {what} {size} does not divide by {la.tensor_parallel} ranks")
+
+
+def tower_widths(model: Model, training: Training, rules: Legality) -> dict[str, int]:
+    """What of the vision tower tensor parallelism cuts and must divide, by its name."""
+    trained = training.images is not None and rules.vision_tower == "cut"
+    return model.tower.divided_by_tp if model.tower and trained else {}
+
+
+def check_images(training: Training, model: Model, engine: Engine) -> None:
+    """Raise `InvalidLayout` where `engine` cannot train on these images with this model's tower."""
+    images = training.images
+    if images is None:
+        return
+    if model.tower is None:
+        raise InvalidLayout(f"images: {model.name} has no vision tower that is priced")
+    if engine.legality.vision_tower == "none":
+        able = _engines(lambda rules: rules.vision_tower != "none")
+        raise InvalidLayout(
+            f"images: where {engine.title} places a vision tower is not known; engines of which it "
+            f"is: {able}"
+        )
+    if images.tokens > training.seq_len:
+        raise InvalidLayout(
+            f"image tokens {images.tokens}: more than the {training.seq_len} tokens of a sequence"
+        )
+    each, number = model.tower.image_tokens, images.number_of(model.tower.image_tokens)
+    if images.tokens % number or (each and images.tokens != each * number):
+        fix = f"use {each * number}" if each else f"use a multiple of {number}"
+        what = f"{each} tokens" if each else "equally many tokens"
+        raise InvalidLayout(
+            f"image tokens {images.tokens}: {number} images of {model.name} give {what} each; {fix}"
+        )
 
 
 def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:

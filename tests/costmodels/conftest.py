@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedule, Stage
 from meshplan.costmodels.layouts import Layouts
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.model.transformer import (
+    Attention,
+    Experts,
+    Layer,
+    Model,
+    Product,
+    Tower,
+)
 from meshplan.costmodels.step.step import Setting, StepModel
-from meshplan.costmodels.training import Lora, Training
+from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.load import load_cluster
@@ -26,6 +33,22 @@ LATENT = Attention(
 EXPERTS = Experts(experts=16, top_k=2, ffn=512, shared_ffn=512)
 NEAR = replace(HEADS, window=1000, sinks=True)
 DENSE, MOE = Layer(attention=HEADS, ffn=2816), Layer(attention=HEADS, experts=EXPERTS)
+SEEN = Attention(
+    heads=8, kv_heads=8, head_dim=32, v_head_dim=32, qkv_bias=True, out_bias=True, causal=False
+)
+TOWER = Tower(
+    layers=Model(
+        name="tower", hidden=256, vocab=0, kinds=(Layer(attention=SEEN, ffn=1024),),
+        pattern=(0,) * 4, gated=False, norm="layernorm", bias=True, final_norm=False,
+    ),
+    products=(
+        Product(name="patch_embedding", k=588, n=256, bias=True),
+        Product(name="joiner_0", k=1024, n=1024, merged=4, bias=True, activated=True, joins=True,
+                cut="columns"),
+        Product(name="joiner_1", k=1024, n=1024, merged=4, bias=True, joins=True, cut="rows"),
+    ),
+    merged=4, numbers=1000,
+)  # fmt: skip
 MODELS = {
     "dense": Model(name="dense", hidden=1024, vocab=32000, kinds=(DENSE,), pattern=(0,) * 8),
     "tied": Model(
@@ -38,6 +61,9 @@ MODELS = {
     "windowed": Model(
         name="windowed", hidden=1024, vocab=32000, pattern=(0, 1) * 4,
         kinds=(DENSE, Layer(attention=NEAR, experts=replace(EXPERTS, shared_ffn=0))),
+    ),
+    "seeing": Model(
+        name="seeing", hidden=1024, vocab=32000, kinds=(DENSE,), pattern=(0,) * 8, tower=TOWER
     ),
     "latent": Model(
         name="latent", hidden=1024, vocab=32000, mtp_layers=1, pattern=(0, 1) * 4,
@@ -132,6 +158,12 @@ def adapters(draw: st.DrawFn, rules: Legality) -> Lora:
 
 
 @st.composite
+def seen(draw: st.DrawFn) -> Images:
+    """A few images in each sequence, whose tower is trained or frozen."""
+    return Images(tokens=256, number=draw(st.sampled_from((1, 4))), frozen=draw(st.booleans()))
+
+
+@st.composite
 def random_case(
     draw: st.DrawFn,
     *,
@@ -192,6 +224,7 @@ def random_case(
         precision=draw(st.sampled_from(("bf16", "fp8"))),
         expert_imbalance=draw(st.sampled_from((1.0, 1.3))) if model.is_moe else 1.0,
         lora=draw(adapters(rules)) if rules.lora_targets and draw(st.integers(0, 2)) == 2 else None,
+        images=draw(seen()) if model.tower else None,
     )
     setting = Setting(model, training, cluster, named, TUNING)
     return Case(setting, layout, layouts_of(layout, training))

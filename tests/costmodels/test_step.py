@@ -104,8 +104,8 @@ def test_more_bandwidth_is_never_slower(cases, data: st.DataObject, factor: floa
 def test_layouts_compute_the_same_flops(cases, data: st.DataObject):
     """Model FLOPs of the whole step do not depend on the layout; recompute adds hardware FLOPs.
 
-    Left out: latent attention's down-projections and adapters' A, which every tensor-parallel rank
-    repeats, and the rows that pad a vocabulary.
+    Left out: latent attention's down-projections, adapters' A and a tower's patches, which every
+    tensor-parallel rank repeats, and the rows that pad a vocabulary.
     """
     case = data.draw(cases())
     if case.setting.model.name == "latent" or case.setting.training.lora:
@@ -116,7 +116,8 @@ def test_layouts_compute_the_same_flops(cases, data: st.DataObject):
     assert alone.m == batch
     spread = case.step.total_cost
     one = alone.total_cost
-    assert float(spread.model_flops) == pytest.approx(float(one.model_flops), rel=1e-3)
+    near = 5e-3 if case.setting.training.images else 1e-3
+    assert float(spread.model_flops) == pytest.approx(float(one.model_flops), rel=near)
     assert float(spread.replay_flops) >= 0
 
 

@@ -1,7 +1,7 @@
 """The families that are read, each a few lines over the vocabulary of `family.Family`.
 
 Each line is read from the family's `configuration_<model_type>.py` and `modeling_<model_type>.py`
-in huggingface/transformers 5.23 (`models/<model_type>/`); `python -m benchmarks.families` counts
+in huggingface/transformers 5.24 (`models/<model_type>/`); `python -m benchmarks.families` counts
 the parameters of its default configuration there and here.
 """
 
@@ -13,5 +13,10 @@ from meshplan.costmodels.model.families.recurrent import RECURRENT
 from meshplan.costmodels.model.family import Family
 
 FAMILIES: dict[str, Family] = {**DENSE, **GPT_LIKE, **LATENT, **EXPERTS, **RECURRENT}
-FAMILIES["llama4"] = FAMILIES["llama4_text"]
-FAMILIES["gemma3"] = FAMILIES["gemma3_text"]
+for _whole in (
+    "llama4",
+    "gemma3",
+    "qwen2_vl",
+    "qwen2_5_vl",
+):  # older files state the text part flat
+    FAMILIES[_whole] = FAMILIES[f"{_whole}_text"]

@@ -14,6 +14,11 @@ from meshplan.costmodels.model.families.parts import (
 from meshplan.costmodels.model.family import Family
 
 QWEN3 = Family(head_dim=128, qk_norm="head", mixers=layers.upper_windowed)
+QWEN2 = Family(qkv_bias=True, out_bias=False, mixers=layers.upper_windowed)
+GLM4 = Family(
+    head_dim=128, qkv_bias=("attention_bias", True), out_bias=False, kv_default=2, norms=4
+)
+APERTUS = Family(gated=False, qk_norm="head", numbers=rules.activation_numbers)
 GEMMA = Family(head_dim=256, tied=True)
 GEMMA4 = Family(
     head_dim=256,
@@ -35,7 +40,8 @@ DENSE: dict[str, Family] = {
     "internlm3": LLAMA,
     "iquestcoder": LLAMA,
     "emu3_text_model": LLAMA,
-    "helium": replace(LLAMA, head_dim=128),
+    "exaone": LLAMA,
+    "helium": replace(LLAMA, head_dim=128, out_bias=False, adjust=rules.helium),
     "arcee": replace(LLAMA, gated=False),
     "granite": LLAMA,
     "granite_swa": replace(
@@ -55,7 +61,8 @@ DENSE: dict[str, Family] = {
         head_dim=128,
         mixers=layers.slides_but_each(4, first=True),
     ),
-    "apertus": Family(gated=False, qk_norm="head", numbers=rules.activation_numbers),
+    "apertus": APERTUS,
+    "apertus1p5_text": APERTUS,
     "exaone4": replace(
         PLAIN, qk_norm="head", mixers=layers.slides_but_each(4, "sliding_window_pattern")
     ),
@@ -64,13 +71,15 @@ DENSE: dict[str, Family] = {
     "ministral": replace(MISTRAL, qkv_bias=False, out_bias=False),
     "ministral3": replace(MISTRAL, qkv_bias=False, out_bias=False),
     "phi3": MISTRAL,
-    "qwen2": Family(qkv_bias=True, out_bias=False, mixers=layers.upper_windowed),
+    "qwen2": QWEN2,
+    "qwen2_vl_text": QWEN2,
+    "qwen2_5_vl_text": QWEN2,
     "qwen3": QWEN3,
+    "qwen3_vl_text": replace(QWEN3, mixers=layers.all_full),
     "hunyuan_v1_dense": Family(qk_norm="head"),
-    "glm": Family(head_dim=128, qkv_bias=("attention_bias", True), out_bias=False, kv_default=2),
-    "glm4": Family(
-        head_dim=128, qkv_bias=("attention_bias", True), out_bias=False, kv_default=2, norms=4
-    ),
+    "glm": replace(GLM4, norms=2),
+    "glm4": GLM4,
+    "glm4v_text": replace(GLM4, head_dim=None),
     "ernie4_5": replace(USING_BIAS, head_dim=128, kv_default=2, tied=True),
     "cohere": replace(COHERE, qk_norm="full", qk_normed=("use_qk_norm", False)),
     "cohere_compass_text": replace(COHERE, mixers=layers.slides_but_each(4)),
@@ -123,7 +132,7 @@ DENSE: dict[str, Family] = {
         qk_norm="head",
         gate="head",
         further_norms=2,
-        numbers=rules.one_per_head,
+        numbers=rules.doge_numbers,
         adjust=rules.doge,
     ),
 }

@@ -14,11 +14,20 @@ from meshplan.costmodels.model.families.parts import (
     MODULES,
     PLAIN,
     SHARED_GATED,
-    USING_BIAS,
 )
 from meshplan.costmodels.model.family import Family, Routed
 
 QWEN_EXPERTS = Routed(layers=layers.qwen_sparse)
+QWEN3_MOE = Family(qk_norm="head", mixers=layers.upper_windowed, experts=QWEN_EXPERTS)
+GLM4_MOE = Family(
+    floors_head_dim=True,
+    qkv_bias=("attention_bias", False),
+    out_bias=False,
+    qk_norm="head",
+    qk_normed=("use_qk_norm", False),
+    modules=MODULES,
+    experts=DEEPSEEK_EXPERTS,
+)
 
 EXPERTS: dict[str, Family] = {
     "mixtral": replace(MISTRAL, experts=MIXTRAL_EXPERTS, qkv_bias=False, out_bias=False),
@@ -33,7 +42,8 @@ EXPERTS: dict[str, Family] = {
         mixers=layers.upper_windowed,
         experts=SHARED_GATED,
     ),
-    "qwen3_moe": Family(qk_norm="head", mixers=layers.upper_windowed, experts=QWEN_EXPERTS),
+    "qwen3_moe": QWEN3_MOE,
+    "qwen3_vl_moe_text": replace(QWEN3_MOE, mixers=layers.all_full),
     "mellum": Family(
         head_dim=128, qk_norm="head", experts=replace(QWEN_EXPERTS, layers=layers.all_sparse)
     ),
@@ -73,6 +83,7 @@ EXPERTS: dict[str, Family] = {
     ),
     "llama4_text": Family(
         head_dim=128,
+        tied=None,
         mixers=layers.llama4_chunks,
         experts=Routed(
             ffn=("intermediate_size",),
@@ -83,6 +94,7 @@ EXPERTS: dict[str, Family] = {
     ),
     "aria_text": replace(
         LLAMA,
+        mlp_bias=False,
         experts=Routed(
             experts=("moe_num_experts",),
             top_k=("moe_topk",),
@@ -92,7 +104,7 @@ EXPERTS: dict[str, Family] = {
         ),
     ),
     "ernie4_5_moe": replace(
-        USING_BIAS,
+        PLAIN,
         tied=True,
         experts=Routed(
             experts=("moe_num_experts",),
@@ -114,20 +126,15 @@ EXPERTS: dict[str, Family] = {
     "hy_v3": Family(
         head_dim=128,
         qk_norm="head",
+        adjust=rules.hy_v3,
         experts=Routed(
             shared=("num_shared_experts",),
             layers=layers.after_leading("first_k_dense_replace", default=1),
         ),
     ),
-    "glm4_moe": Family(
-        floors_head_dim=True,
-        qkv_bias=("attention_bias", False),
-        out_bias=False,
-        qk_norm="head",
-        qk_normed=("use_qk_norm", False),
-        modules=MODULES,
-        experts=DEEPSEEK_EXPERTS,
-    ),
+    "glm4_moe": GLM4_MOE,
+    "glm4v_moe_text": replace(GLM4_MOE, qk_norm="none"),
+    "sarvam_moe": replace(GLM4_MOE, head_dim=64, qk_normed=("use_qk_norm", True)),
     "solar_open": Family(
         qkv_bias=("attention_bias", False),
         out_bias=False,

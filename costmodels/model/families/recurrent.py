@@ -19,6 +19,8 @@ GATED_DELTA = Family(
     head_dim=256,
     qk_norm="head",
     gate="full",
+    qkv_bias=False,
+    out_bias=False,
     recurrent=recurrent.gated_deltanet,
     mixers=layers.recurrent_but_each(4, "full_attention_interval"),
 )
@@ -39,19 +41,33 @@ RECURRENT: dict[str, Family] = {
         adjust=rules.rwkv,
     ),
     "xlstm": Family(
-        recurrent=recurrent.matrix_lstm, mixers=layers.all_recurrent, ffn_of=rules.xlstm_width
+        recurrent=recurrent.matrix_lstm,
+        mixers=layers.all_recurrent,
+        ffn_of=rules.xlstm_width,
+        tied=None,
     ),
     # both
     "qwen3_next": replace(GATED_DELTA, experts=SHARED_GATED),
-    "qwen3_5_text": GATED_DELTA,
+    "qwen3_5_text": replace(GATED_DELTA, modules=("mtp_num_hidden_layers",)),
     "qwen3_5_moe_text": replace(
-        GATED_DELTA, experts=replace(SHARED_GATED, layers=layers.all_sparse)
+        GATED_DELTA,
+        modules=("mtp_num_hidden_layers",),
+        experts=replace(SHARED_GATED, layers=layers.all_sparse),
+    ),
+    "lara_mini": Family(
+        head_dim=128,
+        tied=True,
+        qk_norm="head",
+        recurrent=recurrent.gated_deltanet,
+        mixers=layers.lara_attention,
+        experts=Routed(shared_width=("shared_expert_intermediate_size",), layers=layers.all_sparse),
     ),
     "olmo_hybrid": Family(
         qk_norm="full", recurrent=recurrent.gated_deltanet, mixers=layers.recurrent_but_each(4)
     ),
     "kimi_linear": replace(
         DEEPSEEK,
+        tied=None,
         mixers=layers.kimi_attention,
         recurrent=recurrent.kimi_delta,
         experts_when=(),
@@ -62,6 +78,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "bailing_hybrid": replace(
         DEEPSEEK,
+        tied=None,
         gate="head",
         mixers=layers.recurrent_but_each(6, "layer_group_size"),
         recurrent=recurrent.wide_kimi_delta,
@@ -101,9 +118,11 @@ RECURRENT: dict[str, Family] = {
     "nemotron_h": Family(
         head_dim=128,
         gated=False,
-        recurrent=recurrent.mamba2,
+        qkv_bias=False,
+        out_bias=False,
+        tied=None,
+        recurrent=recurrent.unbiased_mamba2,
         parts=layers.hybrid_pattern,
-        mlp_bias=("mlp_bias", False),
         modules=MODULES,
         experts=Routed(
             shared_width=("moe_shared_expert_intermediate_size",), latent=("moe_latent_size",)

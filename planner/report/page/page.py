@@ -15,7 +15,12 @@ from meshplan.planner.answer.explain import Priced
 from meshplan.planner.case.plan_file import Plan, Prediction
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported
-from meshplan.planner.case.trained import optimizer_words, packed_words, trained_line
+from meshplan.planner.case.trained import (
+    image_words,
+    optimizer_words,
+    packed_words,
+    trained_line,
+)
 from meshplan.planner.report.layout_words import meanings
 from meshplan.planner.report.page import facts
 from meshplan.planner.report.page.markup import element, legend, listed, note, number, section
@@ -76,6 +81,7 @@ def page(explained: Explained) -> str:
             f"{optimizer_words(training)}; "
             f"{training.global_batch_size:,} sequences of {training.seq_len:,} = {tokens} tokens "
             "a step"
+            + image_words(training)
             + packed_words(training)
             + (f"; {line}" if (line := trained_line(case)) else "")
         ),
