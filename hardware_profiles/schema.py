@@ -15,7 +15,7 @@ Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4",
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
 ]
-AttentionKernel = Literal["flash2", "cudnn"]
+AttentionKernel = Literal["flash1", "flash2", "cudnn"]
 
 
 MEMORY_MARGIN = 0.04
@@ -104,6 +104,9 @@ class Kernels(Frozen):
     attention_half_forward, attention_half_backward
                            keys that a query meets (half of them, if causal) at which attention
                            reaches half of that rate
+    scan_forward, scan_backward
+                           fraction of the 16-bit peak at which chunked recurrences (state spaces,
+                           linear attention) run, FLOPs as `costmodels.operations.recurrent` counts
     alignment, misaligned_rate
                            elements that the columns and the inner side of a 16-bit matmul must be
                            multiples of, and the fraction of the rate that is left when one is not
@@ -128,6 +131,8 @@ class Kernels(Frozen):
     flash2_fraction: float = 1.0
     attention_half_forward: float = 128.0
     attention_half_backward: float = 128.0
+    scan_forward: float = Field(default=0.07, gt=0)
+    scan_backward: float = Field(default=0.052, gt=0)
     alignment: int = 1
     misaligned_rate: float = 1.0
     memory_efficiency: float

@@ -292,8 +292,10 @@ class Pricer:
         if isinstance(op, Matmul):
             beside = adapter_launches(op, self.lora, backward=direction != "forward")
             return beside + (2 if direction == "weight_grad" and self.gradient_bytes else 1)
-        if isinstance(op, AttentionCore | Scan):
+        if isinstance(op, AttentionCore):
             return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
+        if isinstance(op, Scan):
+            return {"forward": op.kernels, "input_grad": 2 * op.kernels, "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else 1
 
     def _scale(self, op: Operation) -> float:
