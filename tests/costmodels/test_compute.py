@@ -127,6 +127,7 @@ def test_attention_reaches_half_of_its_rate_by_hand(device: Device):
         pytest.param("cudnn", 0.5, 2**-0.4, id="cuDNN: 2^-0.4"),
         pytest.param("flash2", 0.5, 0.5 * 2**-0.2, id="FlashAttention-2, half as fast: 2^-0.2 / 2"),
         pytest.param("cudnn", 1.0, 2**-0.2, id="nothing better than it: 2^-0.2"),
+        pytest.param("flash1", 0.5, 0.25 * 2**-0.2, id="the first, half of that: 2^-0.2 / 4"),
     ],
 )
 def test_narrow_heads_by_hand(device: Device, kernel: str, fraction: float, share: float):
