@@ -47,12 +47,6 @@ NOT_HIDDEN: dict[str, dict[str, float]] = {
 }
 """What a value of the fact `comm_overlap` leaves unhidden, beside tensor parallel's collectives."""
 
-ALWAYS_HIDDEN = 0.4
-"""Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
-product: backward it gathers the input beside one and scatters its gradient beside the other
-(NVIDIA/TransformerEngine transformer_engine/pytorch/module/linear.py).
-"""
-
 
 def engine_of(row: Row) -> Engine:
     """The engine that prices the row, with the habits that its facts name."""
@@ -88,7 +82,7 @@ def _name_of(row: Row) -> str:
 def _attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
     """The attention kernel, and what else was not there before there was a fused one."""
     if facts.flash_attention is False:
-        return BEFORE_FLASH if engine.name == "megatron" else UNFUSED
+        return BEFORE_FLASH if engine.name in ("megatron", "nemo") else UNFUSED
     kernel = FLASH_KERNELS.get(facts.attention_kernel)
     if kernel is None and facts.flash_attention and not engine.kernels.flash_attention:
         kernel = "flash2"
@@ -118,8 +112,9 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
 def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, float]:
     said = dict(ASYNC_OVERLAP) if titan and facts.async_tensor else {}
     if facts.comm_overlap in NOT_HIDDEN:
+        always_hidden = load_engine("megatron").overlap.tensor
         hidden = NOT_HIDDEN[facts.comm_overlap]
-        said |= hidden | {"tensor": min(engine.overlap.tensor, ALWAYS_HIDDEN)}
+        said |= hidden | {"tensor": min(engine.overlap.tensor, always_hidden)}
     if facts.hidden_exchanges:
         said |= {"expert": engine.overlap.expert_interleaved}
     if facts.hidden_exchanges is False:
