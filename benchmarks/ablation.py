@@ -98,6 +98,19 @@ def _flash(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     return _engine("kernels", attention="flash2", flash_attention=True)(run, tuning)
 
 
+def _amd_as_h100(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    kernels, h100 = run.cluster.kernels, load_kernels("h100-sxm")
+    if run.cluster.gpu.vendor != "amd" or kernels is None:
+        return run, tuning
+    share = kernels.matmul_efficiency["bf16"] / h100.matmul_efficiency["bf16"]
+    return _kernels(
+        attention_forward=share * h100.attention_forward,
+        attention_backward=share * h100.attention_backward,
+        attention_half_forward=h100.attention_half_forward,
+        attention_half_backward=h100.attention_half_backward,
+    )(run, tuning)
+
+
 def _usual(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     usual = load_engine(run.engine.name)
     own = {key: getattr(usual.kernels, key) for key in ("attention", "flash_attention", "dropout")}
@@ -166,6 +179,7 @@ EFFECTS: dict[str, Change] = {
     "without one copy per node in dispatch": _engine("kernels", dispatch="all_to_all"),
     "with even stages": _even,
     "with scans at a twentieth of the peak": _kernels(scan_forward=0.05, scan_backward=0.05),
+    "with AMD's attention in proportion to an H100's": _amd_as_h100,
     "with every engine's usual attention and overlap": _usual,
     "with userbuffers in every run of Megatron-LM": _userbuffers,
     "with GPT-NeoX on Megatron-DeepSpeed's constants": _as_its_base,

@@ -27,8 +27,9 @@ that the family does not read is refused by its name; one that no family knows a
 of sizes is named in a warning.
 
 Not modelled: the towers of multimodal models (said in a warning), encoder-decoders, and what stands
-at the end of this page. A recurrent layer's scan runs at an assumed share of the GPU's peak
-(`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
+at the end of this page. A recurrent layer's scan runs at the share of the GPU's peak that published
+benchmarks reach (`costmodels/operations/recurrent.py`), and which framework can train such a layer
+is not checked.
 """
 
 
