@@ -180,3 +180,16 @@ def test_what_gpus_taught_is_not_said_of_cpus() -> None:
     """A CPU is priced by its profile alone, with the band of an engine that nobody fitted."""
     assert load_fit("native", "cpu") == UNFITTED
     assert load_fit("native", "h100-sxm") != UNFITTED
+
+
+def test_what_a_profile_leaves_out_does_not_change_it() -> None:
+    """A plan names its profile by content: one that says nothing of scans is what it was before
+    profiles could, one that does is another.
+    """
+    root = Path(__file__).parent.parent.parent
+    plan = (root / "examples/runs/dp2/plan.yaml").read_text(encoding="utf-8")
+    cluster = load_cluster(str(root / "examples/runs/cpu.toml"))
+    assert f"sha256: {cluster_hash(cluster)}\n" in plan
+    assert cluster.kernels is not None
+    kernels = cluster.kernels.model_copy(update={"scan_backward": 0.1})
+    assert cluster_hash(cluster.model_copy(update={"kernels": kernels})) != cluster_hash(cluster)
