@@ -1,13 +1,13 @@
 """How far predictions are off on runs that the constants have not seen: the intervals of plans.
 
-    python -m benchmarks.intervals             writes hardware_profiles/fits/intervals.csv
-    python -m benchmarks.intervals --states    its rows of models with a state alone, in seconds
+    python -m benchmarks.intervals                   writes hardware_profiles/fits/intervals.csv
+    python -m benchmarks.intervals --never-fitted    its rows that need no learning, in seconds
 
 Runs of an engine are left out in turn and predicted by constants learnt from the rest: a third of
 the layouts at a time, then, where they come from several sources, one whole source at a time. An
 engine without constants of its own is predicted by those of all engines, learnt without it; to
-these come the runs that no constant was ever fitted to (elsewhere.csv, internlm.csv,
-lora.csv).
+these come the runs that no constant was ever fitted to: elsewhere.csv, internlm.csv, lora.csv,
+and models with a state. A change that moves no price of the others needs these alone made again.
 `hardware_profiles.intervals` makes intervals of these ratios.
 """
 
@@ -47,12 +47,14 @@ ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm
 
 def main() -> None:
     """Write every ratio, and print how many there are of each pool."""
-    if "--states" in sys.argv[1:]:
-        _write([*(each for each in all_ratios() if each.model != STATE), *_of_states()])
-        return
     runs = list(_runs(BUILT_IN))
     engines = {pool.engine for pool in pools(runs)}
     shipped = {engine: found for engine in engines if (found := fits_of(engine))}
+    never_fitted = [*_never_fitted(shipped), *_of_states()]
+    if "--never-fitted" in sys.argv[1:]:
+        again = {ratio.run for ratio in never_fitted}
+        _write([*(each for each in all_ratios() if each.run not in again), *never_fitted])
+        return
     ratios: list[Ratio] = []
     kept = [pool for pool in pools(runs) if pool.family in shipped.get(pool.engine, {})]
     for pool in sorted(kept, key=lambda pool: (pool.engine, pool.family)):
@@ -61,11 +63,13 @@ def main() -> None:
         ]
         print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
         ratios += found
+    _write([*ratios, *never_fitted])
+
+
+def _never_fitted(shipped: Mapping[str, object]) -> Iterator[Ratio]:
     for path in ELSEWHERE:
-        ratios += [
-            _ratio(_kind(run, shipped), run, _loaded(run)) for run in _runs(path) if _timed(run)
-        ]
-    _write([*ratios, *_of_states()])
+        for run in filter(_timed, _runs(path)):
+            yield _ratio(_kind(run, shipped), run, _loaded(run))
 
 
 def _of_states() -> Iterator[Ratio]:

@@ -37,7 +37,7 @@ warning says so.
 
 Not modelled: video, audio towers, towers on ranks of their own, their recomputation, images that
 fall unevenly on data-parallel ranks, encoder-decoders, and what stands at the end of this page.
-A recurrent layer's scan runs at an assumed share of the GPU's peak
+A recurrent layer's scan runs at the share of the GPU's peak that published benchmarks reach
 (`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
 """
 

@@ -265,10 +265,12 @@ def compose_cluster(
 def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
-    Without pods it is what it was before profiles could have any.
+    Without pods, and with the usual rates of scans, it is what it was before profiles had either.
     """
-    unsaid = None if cluster.pod else {"pod"}
-    document = cluster.model_dump(mode="json", exclude=unsaid)
+    document = cluster.model_dump(mode="json", exclude=None if cluster.pod else {"pod"})
+    for name in ("scan_forward", "scan_backward") if cluster.kernels else ():
+        if document["kernels"][name] == Kernels.model_fields[name].default:
+            del document["kernels"][name]
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

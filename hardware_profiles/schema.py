@@ -15,7 +15,7 @@ Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4",
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"
 ]
-AttentionKernel = Literal["flash2", "cudnn"]
+AttentionKernel = Literal["flash1", "flash2", "cudnn"]
 
 
 MEMORY_MARGIN = 0.04
@@ -108,6 +108,9 @@ class Kernels(Frozen):
     attention_half_forward, attention_half_backward
                            keys that a query meets (half of them, if causal) at which attention
                            reaches half of that rate
+    scan_forward, scan_backward
+                           fraction of the 16-bit peak at which chunked recurrences (state spaces,
+                           linear attention) run, FLOPs as `costmodels.operations.recurrent` counts
     alignment, misaligned_rate
                            elements that the columns and the inner side of a 16-bit matmul must be
                            multiples of, and the fraction of the rate that is left when one is not
@@ -132,6 +135,8 @@ class Kernels(Frozen):
     flash2_fraction: Positive = 1.0
     attention_half_forward: Positive = 128.0
     attention_half_backward: Positive = 128.0
+    scan_forward: Positive = 0.07
+    scan_backward: Positive = 0.052
     alignment: int = 1
     misaligned_rate: Positive = 1.0
     memory_efficiency: Positive

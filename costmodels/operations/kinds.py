@@ -100,13 +100,15 @@ class AttentionCore:
 class Scan:
     """A recurrence over chunks of tokens, on one rank; its backward does twice as much.
 
-    share_of_peak  of the 16-bit peak at which its products run
+    kernels  that the host issues forward: cumulated decays, scores, states, handing states on,
+             outputs (pytorch.org/blog, Accelerating Mamba2 with Kernel Fusion); twice as many
+             backward [assumed]
     """
 
     name: str
     forward_flops: Number
     forward_bytes: Number
-    share_of_peak: float
+    kernels: int = 5
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("core_attention",)
 

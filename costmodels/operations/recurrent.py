@@ -14,10 +14,9 @@ The state is carried from chunk to chunk; within one, tokens meet by matrix prod
 A chunk of one token is a sequential scan: no products between tokens, and of its states one in
 `KEPT_EVERY` is kept, as in Mamba's kernel [4].
 
-A scan reads its inputs and writes its output once each, and a chunk's state twice. Its products run
-at `SCAN_SHARE` of the 16-bit peak. That share is an assumption, not a fit: with it the published
-steps of Nemotron-H, Nemotron 3 and Qwen3-Next are longer than predicted (docs/accuracy.md), and
-what of that is the scan's their tables do not tell.
+A scan reads its inputs and writes its output once each, and a chunk's state twice. At what share of
+the 16-bit peak its products run is the GPU's (`Kernels.scan_forward`), from published benchmarks of
+such kernels.
 
 Under tensor parallelism heads are cut; under context parallelism a rank sends its last state on,
 and the ranks' states are combined [3].
@@ -36,7 +35,6 @@ from meshplan.costmodels.model.transformer import Recurrent
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise, Scan
 
-SCAN_SHARE = 0.05
 STATE_ITEMSIZE = 4.0
 KEPT_EVERY = 2048
 
@@ -80,7 +78,6 @@ def scan(site: Site, mixer: Recurrent) -> Scan:
         name="scan",
         forward_flops=flops,
         forward_bytes=tokens_bytes + 2 * state_bytes,
-        share_of_peak=SCAN_SHARE,
         saved_bytes=state_bytes,
     )
 

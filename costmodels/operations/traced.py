@@ -36,7 +36,6 @@ from meshplan.costmodels.operations.kinds import (
     Routing,
     Scan,
 )
-from meshplan.costmodels.operations.recurrent import SCAN_SHARE
 from meshplan.hardware_profiles.traced_model import (
     TracedAttention,
     TracedBytes,
@@ -118,7 +117,6 @@ def _state(site: Site, layer: TracedLayer) -> Iterator[Scan]:
     if each:
         yield Scan(
             name="state", forward_flops=each * shard.tokens / shard.tp, forward_bytes=0.0,
-            share_of_peak=SCAN_SHARE,
         )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
     matmul     t = launch + max(2 m n k g / (peak E q k / (k + k0)), 2 g (m k + k n + m n) / (B e))
     attention  t = launch + FLOPs / (peak16 E_a w s / (s + s0)) + sinks
-    scan       t = launch + max(FLOPs / (peak16 share), bytes / (B e)), twice that backward
+    scan       t = launch + w max(FLOPs / (peak16 share), bytes / (B e)), w 1 forward, 2 backward
     pointwise  t = launches + bytes / (B e)
 
     g        groups (experts) in one kernel
@@ -17,6 +17,7 @@
              at 64 on an H100: 0.73 to 0.80, and 0.87 to 0.90 (A100, Perlmutter: about 0.9)
     s, s0    keys that a query meets, and those at which attention reaches half of its rate
              (Kernels.attention_half_*): on an H100 215 forward and 550 backward
+    share    Kernels.scan_forward, scan_backward
     sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
     B, e     memory bandwidth and the fraction of it that pointwise kernels reach
 
@@ -43,6 +44,9 @@ from meshplan.hardware_profiles.tunings import Tuning
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.96), (128.0, 64.0, 0.87))
 HALF_RATE_K = 170.0
 NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
+FLASH1 = 0.5
+"""Rate of the first FlashAttention over the second's: "around 2x" on an A100 (2307.08691)."""
+
 # A thousand points take half a second, and every layout asks for the same.
 matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
 
@@ -150,12 +154,13 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     if surface is not None and op.fused:
         # its third side is tokens of one sequence: what a query of a causal mask meets, twice
         rates = surface(op.heads * op.queries / (2 * op.keys), 2 * op.keys, op.head_dim)
-        flops = op.forward_flops * (2.5 if backward else 1.0)
+        flops = op.forward_flops * (2.5 if backward else 1.0) / _of_flash2(device)
         return beside + flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
-    if device.attention == "flash2":
-        efficiency *= kernels.flash2_fraction
-    flash2 = device.attention == "flash2" or kernels.flash2_fraction == 1.0  # nothing is better
+    flash = device.attention in ("flash1", "flash2")
+    if flash:
+        efficiency *= kernels.flash2_fraction * _of_flash2(device)
+    flash2 = flash or kernels.flash2_fraction == 1.0  # nothing is better
     narrowness = NARROWNESS_FLASH2 if flash2 else NARROWNESS
     width = min(1.0, op.narrowest / 128.0) ** narrowness
     rate: Number = device.gpu.peak_flops_per_s[dtype] * efficiency * width
@@ -174,11 +179,16 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
 
 
+def _of_flash2(device: Device) -> float:
+    return FLASH1 if device.attention == "flash1" else 1.0
+
+
 def scan_s(device: Device, op: Scan, *, backward: bool) -> Number:
     """Seconds of a chunked recurrence: as long as its products or its bytes take."""
     work = 2.0 if backward else 1.0
     peak = device.gpu.peak_flops_per_s[device.recipe.other_dtype(device.gpu)]
-    math_s = op.forward_flops / (peak * op.share_of_peak)
+    share = device.kernels.scan_backward if backward else device.kernels.scan_forward
+    math_s = op.forward_flops / (peak * share)
     memory_s = op.forward_bytes / device.bandwidth_bytes_per_s
     return work * (device.kernels.launch_s + maximum(math_s, memory_s))
 

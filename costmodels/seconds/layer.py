@@ -293,7 +293,8 @@ class Pricer:
             beside = adapter_launches(op, self.lora, backward=direction != "forward")
             return beside + (2 if direction == "weight_grad" and self.gradient_bytes else 1)
         if isinstance(op, AttentionCore | Scan):
-            return {"forward": 1, "input_grad": 3, "weight_grad": 0}[direction]
+            kernels, backward = (op.kernels, 2 * op.kernels) if isinstance(op, Scan) else (1, 3)
+            return {"forward": kernels, "input_grad": backward, "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else 1
 
     def _scale(self, op: Operation) -> float:
@@ -356,11 +357,9 @@ def _is_replayed(op: Operation, replayed: Iterable[RecomputeModule]) -> bool:
 
 
 def _forward_flops(op: Operation, *, full: bool = False) -> Number:
-    if isinstance(op, Matmul):
-        return op.forward_flops
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
-    return op.forward_flops if isinstance(op, Scan) else 0.0
+    return op.forward_flops if isinstance(op, Matmul | Scan) else 0.0
 
 
 def _matmul_s(device: Device, op: Operation, direction: Direction) -> Number:

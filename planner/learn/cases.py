@@ -74,7 +74,8 @@ def measured_run(log: Path, config: Path | None, source: Source) -> MeasuredRun:
 def _another(format_: str, case: Case) -> tuple[str, ...]:
     """A note if the log is one framework's and its config is priced as another's."""
     engine = case.engine
-    if format_ not in CONSOLE or any(format_ in name for name in (engine.name, engine.fitted_as)):
+    names = (engine.name, engine.fitted_as, *engine.aliases)
+    if format_ not in CONSOLE or any(format_ in name for name in names):
         return ()
     return (f"the log is {format_}'s, but the config is priced as {engine.name} runs it",)
 

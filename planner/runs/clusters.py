@@ -71,7 +71,7 @@ def _named_cluster(name: str) -> Cluster:
 NVL72_RANKS = 64
 """Of the 72 GPUs of a rack, those that a job with power-of-two degrees fills."""
 
-INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100"}
+INTERCONNECTS = {"efa": "aws-p5", "omni-path": "jean-zay-a100", "alps": "alps-gh200"}
 """Words of a row's interconnect, and the cluster that they name, for the same GPU."""
 
 

@@ -4,7 +4,7 @@ ENGINES = (
     ("native", "native"), ("hai-llm", "hai-llm"), ("hai_llm", "hai-llm"),
     ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
     "bigscience"), ("megatron-deepspeed", "megatron-deepspeed"),
-    ("neox", "megatron-deepspeed"), ("fsdp1", "llm-foundry"),
+    ("neox", "gpt-neox"), ("fsdp1", "llm-foundry"),
     ("llm-foundry", "llm-foundry"), ("torchtitan", "torchtitan"), ("automodel", "automodel"),
     ("interne", "internevo"), ("internlm", "internevo"), ("mlperf", "mlperf"), ("megatron-bridge",
     "megatron-bridge"),

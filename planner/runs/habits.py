@@ -25,13 +25,14 @@ NOT_COMPILED = {"fused_norm": False, "fused_gated": False, "fused_rope": False}
 CASTS_BY_ROW = {"cast_bytes": 14.0, "gathers_cast": False}
 """Measured on one H100, see hardware_profiles/engines/torchtitan.toml."""
 
-BEFORE_FLASH = {
-    "attention": "unfused", "flash_attention": False, "dropout": True, "keeps_buffers": False,
-}  # fmt: skip
+UNFUSED = {"attention": "unfused", "flash_attention": False}
+BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False}
 """NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
 Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
 them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
 """
+
+FLASH_KERNELS = {"flash1": "flash1", "flash2": "flash2", "flash3": "cudnn"}
 
 GRAPHED_CASTS = 1
 """Of an expert's tokens, where one graph holds a whole step of Megatron-Bridge (26.06 on): with
@@ -42,21 +43,16 @@ ASYNC_OVERLAP = {"tensor": 0.7}
 NOT_HIDDEN: dict[str, dict[str, float]] = {
     "0": {"data_reduce": 0.0, "weight_gather": 0.0, "pipeline": 0.0},
     "reduce": {"weight_gather": 0.0},
+    "data": {},
 }
 """What a value of the fact `comm_overlap` leaves unhidden, beside tensor parallel's collectives."""
-
-ALWAYS_HIDDEN = 0.4
-"""Of the five exchanges of a tensor-parallel half layer Transformer Engine always runs two beside a
-product: backward it gathers the input beside one and scatters its gradient beside the other
-(NVIDIA/TransformerEngine transformer_engine/pytorch/module/linear.py).
-"""
 
 
 def engine_of(row: Row) -> Engine:
     """The engine that prices the row, with the habits that its facts name."""
     engine = load_engine(_name_of(row))
     titan = "torchtitan" in (engine.name, engine.fitted_as)
-    kernels = _kernels_said(row.facts, titan=titan)
+    kernels = _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
@@ -74,6 +70,8 @@ def _name_of(row: Row) -> str:
     old = row.year is not None and row.year <= LAST_WITHOUT_FLASH
     if old and name == "megatron" and "nemo" not in row.framework.lower():
         return "megatron-deepspeed"
+    if old and name == "gpt-neox":
+        return "gpt-neox-unfused"
     if name == "nanotron" and row.facts.stalling_p2p:
         return "nanotron-2024"
     if name == "megatron-bridge" and _slow_sinks(row.framework):
@@ -81,10 +79,18 @@ def _name_of(row: Row) -> str:
     return name
 
 
+def _attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:
+    """The attention kernel, and what else was not there before there was a fused one."""
+    if facts.flash_attention is False:
+        return BEFORE_FLASH if engine.name in ("megatron", "nemo") else UNFUSED
+    kernel = FLASH_KERNELS.get(facts.attention_kernel)
+    if kernel is None and facts.flash_attention and not engine.kernels.flash_attention:
+        kernel = "flash2"
+    return {"attention": kernel, "flash_attention": True} if kernel else {}
+
+
 def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    if facts.flash_attention is False:
-        said |= BEFORE_FLASH
     if titan and facts.compiled is False:
         said |= NOT_COMPILED
     if titan and facts.fp8_scaling == "rowwise":
@@ -95,8 +101,6 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= TE_LOSS
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}
-    if facts.attention_kernel == "flash3":
-        said |= {"attention": "cudnn"}
     if facts.cuda_graph in ("attention", "mlp"):
         said |= {"graphed": (facts.cuda_graph,)}
     if facts.dispatcher:
@@ -107,8 +111,10 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
 
 def _overlap_said(facts: Facts, engine: Engine, *, titan: bool) -> dict[str, float]:
     said = dict(ASYNC_OVERLAP) if titan and facts.async_tensor else {}
-    if hidden := NOT_HIDDEN.get(facts.comm_overlap):
-        said |= hidden | {"tensor": min(engine.overlap.tensor, ALWAYS_HIDDEN)}
+    if facts.comm_overlap in NOT_HIDDEN:
+        always_hidden = load_engine("megatron").overlap.tensor
+        hidden = NOT_HIDDEN[facts.comm_overlap]
+        said |= hidden | {"tensor": min(engine.overlap.tensor, always_hidden)}
     if facts.hidden_exchanges:
         said |= {"expert": engine.overlap.expert_interleaved}
     if facts.hidden_exchanges is False:

@@ -22,8 +22,8 @@ Cells = Mapping[str, str]
 
 FACTS = {
     "priced_gpu": "the GPU's profile where `gpu` is too wide a word for it",
-    "flash_attention": "0: before FlashAttention, or without it",
-    "attention_kernel": "flash3: FlashAttention-3",
+    "flash_attention": "0: before FlashAttention, or without it; 1: with it",
+    "attention_kernel": "flash1, flash2, flash3: the first, second or third FlashAttention",
     "qk_norm": "head: norms of queries and keys",
     "sinks": "1: attention sinks",
     "compiled": "0: torch.compile was off",
@@ -35,7 +35,7 @@ FACTS = {
     "stalling_p2p": "1: nanotron before its point-to-point fix",
     "async_tensor": "1: tensor parallel's collectives run beside products",
     "comm_overlap": "0: no overlap of communication, as far as a switch does it; reduce: only that"
-    " of gradients",
+    " of gradients; data: only that of gradients and weights",
     "cp_kind": "all_to_all: heads exchanged for tokens around the attention kernel",
     "dispatcher": "alltoall, deepep or hybridep: how tokens reach experts",
     "widest_ep": "1: experts over as many data-parallel ranks as divide them",
@@ -56,6 +56,15 @@ FACTS = {
 UNCOMPILED = r"\b(?<!aot_)eager\b|no torch\.compile|torch\.compile (?:off|disabled)|aot_eager"
 """aot_eager traces a model and fuses nothing (pytorch torch/_dynamo/backends/debugging.py)."""
 
+NOT_OVERLAPPED = (
+    r"\bwithout (?:communication )?overlap\b|\bno overlap of gradient or parameter exchange\b"
+    r"|\boverlap_comm off\b"
+)
+NO_FLASH = (
+    r"\bno flash[ -]?attention\b|\bflash[ -]?attention off\b|\beager attention\b"
+    r"|\bflash[ -]?attention not yet default\b"
+)
+
 NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
     (column, value, re.compile(words, flags))
     for column, value, words, flags in (
@@ -67,10 +76,16 @@ NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("hidden_exchanges", "1", r"\bEP all-to-all overlapped\b", 0),
         ("comm_overlap", "reduce", r"\bonly gradient reduction overlapped\b", 0),
         ("comm_overlap", "0", r"\bcomm overlap all disabled\b", 0),
+        ("comm_overlap", "data", r"\bgradient and parameter exchange overlapped\b", 0),
+        ("comm_overlap", "0", NOT_OVERLAPPED, re.IGNORECASE),
         ("fused_kernels", "liger", r"(?<!no )\bliger kernels\b", re.IGNORECASE),
         ("fused_loss", "te", r"\bTE fused cross entropy\b", 0),
         ("cp_kind", "all_to_all", r"\bCP by all-to-all\b", 0),
+        ("attention_kernel", "flash2", r"\bflash[ -]?attention[ -]?(?:v?2)\b", re.IGNORECASE),
         ("attention_kernel", "flash3", r"\bFA3\b", 0),
+        ("attention_kernel", "flash1", r"\bflash[ -]?attention v1\b", re.IGNORECASE),
+        ("flash_attention", "1", r"\bflash[ -]?attention on\b", re.IGNORECASE),
+        ("flash_attention", "0", NO_FLASH, re.IGNORECASE),
         ("cuda_graph", "attention", r"cuda graphs: [^;]*\battn\b", re.IGNORECASE),
         ("cuda_graph", "mlp", r"cuda graphs: [^;]*\bmlp\b", re.IGNORECASE),
         ("cuda_graph", "full_iteration", r"cuda graphs: [^;]*full_iteration", re.IGNORECASE),

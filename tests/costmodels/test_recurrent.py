@@ -15,8 +15,12 @@ from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul, Scan
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.kernels import Device, scan_s
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_gpu, load_kernels
+from meshplan.hardware_profiles.tunings import Tuning
 
 T, H = 1024, 256
 STATE = Recurrent(
@@ -95,6 +99,31 @@ def test_flops_of_a_scan(mixer: Recurrent, flops: float) -> None:
     assert scan_of(layer).forward_flops == flops
     assert scan_of(layer, tp=4.0).forward_flops == flops / 4
     assert scan_of(layer, cp=2.0).forward_flops == flops / 2
+
+
+@pytest.mark.parametrize(
+    ("gpu", "delta_rule", "tokens", "heads", "forward_ms", "backward_ms"),
+    [
+        pytest.param("h100-sxm", False, 8192, 96, 0.961, 2.465, id="retention, H100"),
+        pytest.param("b200", True, 8192, 96, 1.204, 4.184, id="gated delta rule, B200"),
+        pytest.param("b200", True, 16384, 64, 1.517, 5.428, id="the same, four sequences"),
+        pytest.param("b200", False, 8192, 96, 0.599, 2.985, id="simple gated attention, B200"),
+    ],
+)
+def test_published_scans(
+    gpu: str, delta_rule: bool, tokens: int, heads: int, forward_ms: float, backward_ms: float
+) -> None:
+    """Heads of 128 x 128 in chunks of 64, as pytorch/helion (examples/fla, examples/linear) timed
+    flash-linear-attention's kernels: within a fifth.
+    """
+    mixer = replace(
+        STATE, heads=heads, groups=heads, key_dim=128, value_dim=128, chunk=64,
+        inner=128 * heads, delta_rule=delta_rule,
+    )  # fmt: skip
+    device = Device(load_gpu(gpu), load_kernels(gpu), Tuning(), RECIPES["bf16"])
+    op = scan_of(Layer(recurrent=mixer, ffn=512), cp=T / tokens)
+    assert scan_s(device, op, backward=False) == pytest.approx(forward_ms / 1e3, rel=0.2)
+    assert scan_s(device, op, backward=True) == pytest.approx(backward_ms / 1e3, rel=0.2)
 
 
 def test_ranks_of_a_sequence_exchange_states() -> None:

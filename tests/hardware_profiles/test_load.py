@@ -56,7 +56,7 @@ def test_aliases_are_the_profile_they_name() -> None:
     ("name", "said"),
     [
         pytest.param("dgx-h10", "did you mean dgx-h100", id="a slip: the close ones"),
-        pytest.param("zzz", "known: aws-g5, aws-g6, aws-p4d", id="nothing close: all of them"),
+        pytest.param("zzz", "known: alps-gh200, aws-g5, aws-g6", id="nothing close: all of them"),
         pytest.param("local-cpu:none", "must be a positive number", id="processes not a number"),
         pytest.param("local-cpu:0", "must be a positive number", id="no process"),
         pytest.param("no/such.toml", "No such file", id="no file"),
@@ -198,3 +198,16 @@ def test_no_figure_of_a_profile_is_negative_or_no_number(
     path.write_text(text)
     with pytest.raises(UnknownProfile, match=key):
         load_cluster(path)
+
+
+def test_what_a_profile_leaves_out_does_not_change_it() -> None:
+    """A plan names its profile by content: one that says nothing of scans is what it was before
+    profiles could, one that does is another.
+    """
+    root = Path(__file__).parent.parent.parent
+    plan = (root / "examples/runs/dp2/plan.yaml").read_text(encoding="utf-8")
+    cluster = load_cluster(str(root / "examples/runs/cpu.toml"))
+    assert f"sha256: {cluster_hash(cluster)}\n" in plan
+    assert cluster.kernels is not None
+    kernels = cluster.kernels.model_copy(update={"scan_backward": 0.1})
+    assert cluster_hash(cluster.model_copy(update={"kernels": kernels})) != cluster_hash(cluster)

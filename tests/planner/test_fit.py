@@ -1,16 +1,18 @@
 """What measured runs teach: fits of pools, what they may have seen, and a user's own runs."""
 
+import numpy as np
 import pytest
 from rows import ROW
 from typer.testing import CliRunner
 
+from benchmarks.fit_evidence import doubt_left
 from meshplan.hardware_profiles import tunings
 from meshplan.hardware_profiles.tunings import Fit, Tuning
 from meshplan.planner.cli.main import app
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import spread, step_errors
 from meshplan.planner.runs.fit import Pool, Rivals, fit_pool, rivals_of, wider
-from meshplan.planner.runs.learning import Indices, Problem
+from meshplan.planner.runs.learning import TIME, Indices, Problem
 from meshplan.planner.runs.runs import Run, read_runs, run_of
 from meshplan.planner.runs.validate import predict_rows, predict_run, step_model
 
@@ -50,6 +52,18 @@ def test_what_is_left_out_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert taught == [4, 4, 4, 6]
     assert frozenset().union(*left_out) == set(factors)
     assert [len(ids) for ids in left_out] == [2, 2, 2, 0]
+
+
+def test_doubt_that_runs_leave() -> None:
+    """One run, predicted 0.3 off, that takes 1 % longer where the first constant is 1 % larger."""
+    problem = object.__new__(Problem)
+    problem.free = [TIME[0], TIME[1]]
+    problem.deviation, problem.weights = np.array([0.2, 0.2]), np.array([1.0])
+    problem.start, problem.jacobian = np.array([-0.3]), np.array([[1.0, 0.0]])
+    left = doubt_left(problem)
+    told = 1 / (0.3 * 0.3)  # the weight of an absolute error of 0.3 where 0.3 is usual
+    assert left["matmul_scale"] == pytest.approx((told + 0.2**-2) ** -0.5 / 0.2)
+    assert left["attention_scale"] == 1
 
 
 def test_the_wider_pool_forgets_what_a_family_leaves_out() -> None:

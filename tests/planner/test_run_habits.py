@@ -57,7 +57,8 @@ def test_releases_have_engines_of_their_own(framework: str, note: str, engine: s
         ("Megatron-LM", "", "megatron"),
         ("nemo-megatron", "2022", "megatron"),
         ("NeMo Megatron", "2022", "megatron"),
-        ("GPT-NeoX (Megatron + DeepSpeed)", "2023", "megatron-deepspeed"),
+        ("GPT-NeoX (Megatron + DeepSpeed)", "2023", "gpt-neox"),
+        ("GPT-NeoX / DeeperSpeed", "2022", "gpt-neox-unfused"),
         ("PyTorch FSDP1 (fms-fsdp)", "2024", "llm-foundry"),
         ("fsdp2", "2024", "torchtitan"),
     ],
@@ -166,6 +167,55 @@ def test_a_note_says_that_exchanges_are_hidden() -> None:
     hidden = engine_of(row | {"note": "EP all-to-all overlapped (1F1B); dispatcher hybridep"})
     assert hidden.overlap.expert == load_engine("megatron-bridge").overlap.expert_interleaved > 0
     assert engine_of(row).overlap.expert == 0
+
+
+@pytest.mark.parametrize(
+    ("framework", "note", "attention"),
+    [
+        ("megatron-core 0.6.0", "flash attention 2, TE", "flash2"),
+        ("GPT-NeoX", "flash attention v1, parallel attention and MLP", "flash1"),
+        ("Megatron-DeepSpeed", "flash attention on", "flash2"),
+        ("MaxText (JAX)", "cudnn flash attention via TE", "flash2"),
+        ("DeepSpeed + HF transformers", "eager attention, AdamW", "unfused"),
+        ("JAX / Pax", "flash attention not yet default at this version", "unfused"),
+    ],
+)
+def test_a_note_names_the_attention_kernel(framework: str, note: str, attention: str) -> None:
+    """What a note says wins over the framework's usual kernel; without dropout, if it says none."""
+    kernels = engine_of({"framework": framework, "note": note}).kernels
+    assert (kernels.attention, kernels.flash_attention) == (attention, attention != "unfused")
+    assert not (kernels.dropout and "Pax" in framework)
+
+
+@pytest.mark.parametrize(
+    ("note", "hidden"),
+    [
+        pytest.param("", (0.9, 0.9, 0.5), id="not said: as it usually runs"),
+        pytest.param("distributed optimizer without overlap", (0.0, 0.0, 0.0), id="none"),
+        pytest.param(
+            "gradient and parameter exchange overlapped", (0.9, 0.9, 0.5), id="both exchanges"
+        ),
+    ],
+)
+def test_a_note_says_what_is_overlapped(note: str, hidden: tuple[float, float, float]) -> None:
+    """Megatron-LM hides 0.4 of tensor parallel's collectives by itself, whatever a switch does."""
+    overlap = engine_of({"framework": "Megatron-LM", "year": "2024", "note": note}).overlap
+    assert (overlap.data_reduce, overlap.weight_gather, overlap.pipeline) == hidden
+    assert overlap.tensor == 0.4
+
+
+def test_recipes_of_nvidia_hide_more_of_tensor_parallel() -> None:
+    """By userbuffers, which Megatron-LM runs without unless told."""
+    hidden = [load_engine(name).overlap.tensor for name in ("nemo", "megatron-bridge", "mlperf")]
+    assert hidden == [0.7, 0.7, 0.7]
+
+
+def test_the_network_of_alps_is_named() -> None:
+    """Four GH200 on one NVLink: a node of its own, not Vista's of one."""
+    cells = ROW | {"gpu": "gh200", "gpus": "32", "gpus_per_node": "4"}
+    alps = cluster_of(cells | {"interconnect": "NVLink; Slingshot (Alps Clariden)"})
+    assert (alps.name, alps.gpus_per_node) == ("alps-gh200", 4)
+    assert cluster_of(cells | {"interconnect": "InfiniBand"}).name == "gh200-vista"
 
 
 def test_notes_of_a_run_without_overlap() -> None:
