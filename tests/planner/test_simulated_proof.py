@@ -101,7 +101,7 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
     if not plans:
         return False
     layout = layout_of_row(proof.space.layouts, row, variant, StagePlan(plans[0], 0, ()))
-    times = CutTimes(proof.setting, layout)
+    times = CutTimes(proof.setting, layout, proof.passes, row)
     passes = Passes.of(proof.passes, np.array([row]), problem.alone)
     least = simulated_bounds(problem.alone, passes, 1e9)[0]
     rough = bounds_of_any_split if problem.vpp > 1 else mean_rank_bounds
