@@ -23,6 +23,12 @@ from meshplan.costmodels.step.step import StepModel
 NONE, SELECTIVE, FULL = (MODES.index(mode) for mode in ("none", "selective", "full"))
 
 
+StageKey = tuple[tuple[int, ...], int, int, bool, bool]
+"""The kinds of a stage's layers, how many of them recompute selectively and in full, and whether it
+is the first and the last.
+"""
+
+
 class _Load(NamedTuple):
     """What a part of a rank takes of each micro-batch, what hides traffic of weights, its weights.
 
@@ -51,7 +57,7 @@ class CutTimes:
     def __init__(self, setting: Setting, layout: Layout, passes: PassSeconds, row: int) -> None:
         self.model, self.layout = StepModel(setting, layout), layout
         self.passes, self.row = passes, row
-        self._stages: dict[object, tuple[float, ...]] = {}
+        self._stages: dict[StageKey, tuple[float, ...]] = {}
         self._reduced: dict[tuple[float, ...], float] = {}
         self._updated: dict[tuple[float, ...], float] = {}
 
@@ -83,7 +89,7 @@ class CutTimes:
             work_s = sum(sums[:3]) + 2 * len(chunks) * self.extra_s
             most_s = max(0.0, (limit_s - after.rest_s) / self.model.m - work_s)
             sums[4] += most_s
-            reduce[rank] = self._reduce_s(sums)
+            reduce[rank] = self.reduce_s_of(sums)
         return After(tuple(reduce), after.rest_s)
 
     def work(self, stages: Sequence[Stage]) -> Work:
@@ -104,9 +110,13 @@ class CutTimes:
         loads, reduce, update = self._loads(stages), [], 0.0
         for chunks in self._stages_of_rank:
             rank = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
-            reduce.append(self._reduce_s(rank))
-            update = max(update, self._update_s(rank))
+            reduce.append(self.reduce_s_of(rank))
+            update = max(update, self.update_s_of(rank))
         return After(tuple(reduce), update + self.model.setting.tuning.step_s)
+
+    def update_s(self, stages: Sequence[Stage]) -> list[float]:
+        """The update of each rank, of one chunk per rank."""
+        return [self.update_s_of(load) for load in self._loads(stages)]
 
     @cached_property
     def extra_s(self) -> float:
@@ -133,13 +143,17 @@ class CutTimes:
         for index, stage in enumerate(stages):
             kinds = pattern[position : position + stage.layers]
             key = (kinds, stage.selective_layers, stage.full_layers, index == 0, index == last)
-            if key not in self._stages:
-                self._stages[key] = self._load(key)
-            loads.append(self._stages[key])
+            loads.append(self.load(key))
             position += stage.layers
         return loads
 
-    def _load(self, key: tuple[tuple[int, ...], int, int, bool, bool]) -> tuple[float, ...]:
+    def load(self, key: StageKey) -> tuple[float, ...]:
+        """What a stage takes of each micro-batch and hides, and its parameters."""
+        if key not in self._stages:
+            self._stages[key] = self._sum(key)
+        return self._stages[key]
+
+    def _sum(self, key: StageKey) -> tuple[float, ...]:
         kinds, selective, full, first, last = key
         modes = [FULL] * full + [SELECTIVE] * selective
         modes += [NONE] * (len(kinds) - len(modes))
@@ -157,10 +171,10 @@ class CutTimes:
         """Of a layer of each kind under each recompute mode."""
         p, row = self.passes, self.row
         return {
-            (kind, mode): _Load(
+            (kind, mode): _Load._make([
                 *p.layer_s[row, kind, mode].tolist(), *p.layer_room_s[row, kind, mode].tolist(),
                 float(p.dense[row, kind]), float(p.expert[row, kind]),
-            )
+            ])
             for kind in range(p.layer_s.shape[1]) for mode in range(p.layer_s.shape[2])
         }  # fmt: skip
 
@@ -169,14 +183,14 @@ class CutTimes:
         """Of the embedding and of the head."""
         p, row = self.passes, self.row
         return [
-            _Load(
+            _Load._make([
                 *passes[row].tolist(), *p.ends_room_s[row, end].tolist(),
                 float(p.dense[row, end - 2]), float(p.expert[row, end - 2]),
-            )
+            ])
             for end, passes in enumerate((p.embedding_s, p.head_s))
         ]  # fmt: skip
 
-    def _reduce_s(self, rank: Sequence[float]) -> float:
+    def reduce_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.reduce_s` of a rank."""
         key = (rank[4], rank[5], rank[6])
         if key not in self._reduced:
@@ -187,7 +201,7 @@ class CutTimes:
             ))  # fmt: skip
         return self._reduced[key]
 
-    def _update_s(self, rank: Sequence[float]) -> float:
+    def update_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.update_s` of a rank."""
         key = (rank[3], rank[5], rank[6])
         if key not in self._updated:
