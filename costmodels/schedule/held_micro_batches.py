@@ -8,8 +8,11 @@ backward.
     deferred  those whose input gradient is done and whose weight gradient is not
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Action, Kind, Work
@@ -45,6 +48,26 @@ def moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Mo
     """The distinct moments of each pipeline rank. Schedules repeat, so long steps are cut short."""
     enough = m if schedule == "gpipe" or m <= 4 * pp else 4 * pp + m % pp
     return _moments(schedule, pp, vpp, enough)
+
+
+@cache
+def fullest_moments(
+    schedule: Schedule, pp: int, vpp: int, m: int
+) -> tuple[tuple[Moment, ...], ...]:
+    """Of each rank those `moments` beside which no other of the same action holds as much or more
+    in every chunk: nothing else can be the fullest, whatever a micro-batch takes.
+    """
+    return tuple(tuple(_fullest(rank)) for rank in moments(schedule, pp, vpp, m))
+
+
+def _fullest(found: frozenset[Moment]) -> Iterator[Moment]:
+    alike: dict[tuple[Kind, int, bool, bool], list[Moment]] = {}
+    for moment in sorted(found):
+        alike.setdefault(moment[:4], []).append(moment)
+    for same in alike.values():
+        held = np.array([(*moment.held, *moment.deferred) for moment in same])
+        reached = (held[None] >= held[:, None]).all(axis=2).sum(axis=1)
+        yield from (moment for moment, by in zip(same, reached, strict=True) if by == 1)
 
 
 @cache

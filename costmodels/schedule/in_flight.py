@@ -23,15 +23,13 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
 Leaves out: schedules that trade memory for bubble inside the family (ZB-H2, V-Half, V-Min).
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.schedule.actions import Action
-from meshplan.costmodels.schedule.orders import order
+from meshplan.costmodels.schedule.orders import KINDS, numbered_order
 
 Vector = tuple[int, ...]
 Ints = NDArray[np.int64]
@@ -68,16 +66,21 @@ def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tupl
         return _v_shaped_vectors(pp, m, s, extra=int(schedule == "dualpipe_v"))
     if schedule == "interleaved_1f1b" and vpp > 1:
         return _maximal(_interleaved_states(pp, vpp, m, s))
-    return _maximal(_counted(order(schedule, pp, vpp, m, s), pp, vpp))
+    return _maximal(_counted(numbered_order(schedule, pp, vpp, m, s) // m, pp, vpp))
 
 
-def _counted(actions: Sequence[Action], pp: int, vpp: int) -> Ints:
-    """What a rank holds after each action: a forward adds one, the last pass of a backward (B, or
-    W where the weight gradient is apart) takes it away."""
-    changes = np.zeros((len(actions), vpp), np.int64)
-    for at, action in enumerate(actions):
-        changes[at, action.stage // pp] = {"F": 1, "B": -1, "I": 0, "W": -1}[action.kind]
-    held: Ints = np.cumsum(changes, axis=0)
+CHANGES = {"F": 1, "B": -1, "I": 0, "W": -1}
+"""A forward adds one micro-batch to what its chunk holds; the last pass of a backward (B, or W
+where the weight gradient is apart) takes it away.
+"""
+
+
+def _counted(what: Ints, pp: int, vpp: int) -> Ints:
+    """What a rank holds after each action, of which the place in `Work.table` is given."""
+    kind, stage = np.divmod(what, pp * vpp)
+    changes = np.array([CHANGES[name] for name in KINDS])[kind]
+    of_chunk = (stage // pp)[:, None] == np.arange(vpp)
+    held: Ints = np.cumsum(changes[:, None] * of_chunk, axis=0)
     return held
 
 
@@ -111,6 +114,8 @@ def _interleaved_chunks(pp: int, vpp: int, m: int) -> Ints:
 
 def _maximal(states: Ints) -> tuple[Vector, ...]:
     """The vectors that no other one reaches or exceeds in every entry, in a fixed order."""
+    if states.shape[1] == 1:
+        return ((int(states.max()),),)
     distinct = np.array(sorted(set(map(tuple, states.tolist())), reverse=True))
     reached = (distinct[None, :, :] >= distinct[:, None, :]).all(axis=2)
     kept = reached.sum(axis=1) == 1  # only by itself

@@ -1,9 +1,20 @@
-"""What each rank does, in order, in the schedules whose order is fixed."""
+"""What each rank does, in order, in the schedules whose order is fixed.
 
-from collections.abc import Iterator
+An order is an array of numbers, for a long step has a hundred thousand actions:
+
+    number = (place of the kind in `KINDS` x stages + virtual stage) x m + micro-batch
+
+so that number // m is the action's place in `Work.table`.
+"""
+
+import numpy as np
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.schedule.actions import Action
+from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.schedule.actions import Action, Kind
+
+KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
+F, B, I, W = range(4)  # noqa: E741 the letter that papers give the input gradient
 
 
 def source_of(action: Action, stages: int) -> tuple[int, str, int] | None:
@@ -18,44 +29,46 @@ def source_of(action: Action, stages: int) -> tuple[int, str, int] | None:
 
 def order(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Action, ...]:
     """What rank `s` does, in order, in the schedules whose order is fixed."""
+    what, micro_batch = np.divmod(numbered_order(schedule, pp, vpp, m, s), m)
+    kind, stage = np.divmod(what, pp * vpp)
+    columns = zip(kind.tolist(), stage.tolist(), micro_batch.tolist(), strict=True)
+    return tuple(Action(stage, KINDS[kind], i) for kind, stage, i in columns)
+
+
+def numbered_order(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> Ints:
+    """The same as numbers."""
     if schedule == "zb_h1":
-        return tuple(_zb_h1(pp, m, s))
-    forwards, backwards = _forwards(pp, vpp, m, s), _backwards(pp, vpp, m, s)
+        return _zb_h1(pp, m, s)
+    forwards, backwards = _passes(pp, vpp, m, s)
     if schedule == "gpipe":
-        return (*forwards, *backwards)
+        return np.concatenate([forwards, backwards])
     ahead = pp - s - 1 if vpp == 1 else 2 * (pp - s - 1) + (vpp - 1) * pp
     ahead = min(ahead, len(forwards))
-    actions = forwards[:ahead]
-    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
-        actions += [forward, backward]
-    return (*actions, *backwards[len(forwards) - ahead :])
+    pairs = np.stack([forwards[ahead:], backwards[: len(forwards) - ahead]], axis=1)
+    return np.concatenate([forwards[:ahead], pairs.ravel(), backwards[len(forwards) - ahead :]])
 
 
-def _zb_h1(pp: int, m: int, s: int) -> Iterator[Action]:
+def _zb_h1(pp: int, m: int, s: int) -> Ints:
     """S - s forwards ahead; then I, the W of s micro-batches ago, and the next forward."""
-    ahead = min(pp - s, m)
-    yield from (Action(s, "F", i) for i in range(ahead))
-    for i in range(m + s):
-        if i < m:
-            yield Action(s, "I", i)
-        if i >= s:
-            yield Action(s, "W", i - s)
-        if i < m - ahead:
-            yield Action(s, "F", i + ahead)
+    ahead, i = min(pp - s, m), np.arange(m + s)
+    begins = [(kind * pp + s) * m for kind in (I, W, F)]
+    turns = np.stack([begins[0] + i, begins[1] + i - s, begins[2] + i + ahead], axis=1)
+    legal = np.stack([i < m, i >= s, i < m - ahead], axis=1)
+    return np.concatenate([begins[2] + np.arange(ahead), turns[legal]])
 
 
-def _forwards(pp: int, vpp: int, m: int, s: int) -> list[Action]:
-    """Groups of S micro-batches through this rank's chunk 0, then 1, ..."""
-    return [
-        Action(chunk * pp + s, "F", i)
-        for first in range(0, m, pp if vpp > 1 else m)
-        for chunk in range(vpp)
-        for i in range(first, min(first + pp, m) if vpp > 1 else m)
+def _passes(pp: int, vpp: int, m: int, s: int) -> tuple[Ints, Ints]:
+    """The forwards and the backwards of a rank: groups of S micro-batches through its first chunk,
+    then the next; backwards begin with the last.
+    """
+    size = pp if vpp > 1 else m
+    whole, rest = np.arange(m - m % size), np.arange(m - m % size, m)
+    batch = [np.repeat(whole.reshape(-1, 1, size), vpp, axis=1).ravel(), np.tile(rest, vpp)]
+    chunk = [
+        np.tile(np.repeat(np.arange(vpp), size), len(whole) // size),
+        np.repeat(np.arange(vpp), len(rest)),
     ]
-
-
-def _backwards(pp: int, vpp: int, m: int, s: int) -> list[Action]:
-    return [
-        Action((vpp - 1 - forward.stage // pp) * pp + s, "B", forward.micro_batch)
-        for forward in _forwards(pp, vpp, m, s)
-    ]
+    i, v = np.concatenate(batch), np.concatenate(chunk)
+    forward = v * pp + s
+    backward = (B * vpp + vpp - 1 - v) * pp + s
+    return forward * m + i, backward * m + i

@@ -13,14 +13,13 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.schedule.actions import Action, Kind, Timeline, Work
+from meshplan.costmodels.schedule.actions import Action, Timeline, Work
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
-from meshplan.costmodels.schedule.orders import order
+from meshplan.costmodels.schedule.orders import KINDS, numbered_order
 from meshplan.costmodels.schedule.v_shaped import greedy_orders
 
 MOST_PROGRAMS = 64  # kept at a time: a few thousand actions each
 NOTHING, BEGIN, FIRST = 0, 1, 2  # places: before all times, the step's begin, the first action
-KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 
 Step = tuple[int, int, int]
 
@@ -117,45 +116,47 @@ def run(ends: list[float], steps: Sequence[Step], seconds: list[float], send_s: 
 @lru_cache(maxsize=MOST_PROGRAMS)
 def program(schedule: Schedule, pp: int, vpp: int, m: int) -> Program:
     """The order of `schedule` for `m` micro-batches on `pp` ranks with `vpp` stages each."""
+    stages = pp * vpp
     if schedule in V_SHAPED:
-        return written_out(greedy_orders(schedule, pp, vpp, m), pp * vpp)
-    return written_out([order(schedule, pp, vpp, m, s) for s in range(pp)], pp * vpp)
+        orders = greedy_orders(schedule, pp, vpp, m)
+        numbered = [[(KINDS.index(k) * stages + j) * m + i for j, k, i in rank] for rank in orders]
+    else:
+        numbered = [numbered_order(schedule, pp, vpp, m, s).tolist() for s in range(pp)]
+    return written_out(numbered, stages, m)
 
 
-def written_out(orders: Sequence[Sequence[Action]], stages: int) -> Program:
-    """The program in which each rank keeps to its order."""
-    m = 1 + max(action.micro_batch for rank in orders for action in rank)
+def written_out(orders: Sequence[Sequence[int]], stages: int, m: int) -> Program:
+    """The program in which each rank keeps to its order, of `orders.KINDS`' numbers."""
     rank_of_stage = [0] * stages
-    for rank, actions in enumerate(orders):
-        for stage in {action.stage for action in actions}:
-            rank_of_stage[stage] = rank
-    # An action is the number (place in `Work.table`) x m + micro-batch.
-    coded = [[(KINDS.index(k) * stages + stage) * m + i for stage, k, i in o] for o in orders]
+    for rank, order in enumerate(orders):
+        for what in {number // m for number in order}:
+            rank_of_stage[what % stages] = rank
     sources = _sources(rank_of_stage)
     places: list[int] = [NOTHING] * (len(KINDS) * stages * m)
     steps: list[Step] = []
-    micro_batch: list[int] = []
+    numbers: list[int] = []
     last, position, idle = [BEGIN] * len(orders), [0] * len(orders), 0
     waiting = deque(range(len(orders)))
     while waiting:
         rank = waiting.popleft()
-        at, before = position[rank], last[rank]
-        for number in coded[rank][at:]:
-            what, i = divmod(number, m)
-            source, near = sources[what]
-            needed = places[source * m + i] if source >= 0 else NOTHING
+        order, at, before = orders[rank], position[rank], last[rank]
+        while at < len(order):
+            number = order[at]
+            source, near = sources[number // m]
+            needed = places[source * m + number % m] if source >= 0 else NOTHING
             if source >= 0 and needed == NOTHING:
                 break
-            steps.append((before, NOTHING if near else needed, what))
-            micro_batch.append(i)
+            steps.append((before, NOTHING if near else needed, number // m))
+            numbers.append(number)
             before = places[number] = FIRST - 1 + len(steps)
             at += 1
         idle = 0 if at > position[rank] else idle + 1
         assert idle <= len(orders), "the schedule's order waits for itself"
         last[rank], position[rank] = before, at
-        if at < len(coded[rank]):
+        if at < len(order):
             waiting.append(rank)
-    return Program(tuple(steps), tuple(micro_batch), tuple(last), tuple(rank_of_stage))
+    micro_batch = tuple(number % m for number in numbers)
+    return Program(tuple(steps), micro_batch, tuple(last), tuple(rank_of_stage))
 
 
 def _sources(rank_of_stage: list[int]) -> list[tuple[int, bool]]:

@@ -146,9 +146,15 @@ def repeating(schedule: Schedule, pp: int, vpp: int, m: int) -> Repeating | None
         short = factor * pp + (m - factor * pp) % period
         if m < short + WORTH * period:
             return None
-        if found := _cut(program(schedule, pp, vpp, short), period):
+        if found := _short(schedule, pp, vpp, short, period):
             return replace(found, repeats=found.repeats + (m - short) // period)
     return None
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _short(schedule: Schedule, pp: int, vpp: int, m: int, period: int) -> Repeating | None:
+    """The short step of `m` micro-batches, which many long ones share, with one body."""
+    return _cut(program(schedule, pp, vpp, m), period)
 
 
 @cache

@@ -11,6 +11,7 @@ micro-batches in flight as `in_flight` allows.
 
 import math
 from collections import deque
+from heapq import heapify, heappop, heappush
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Action, Kind
@@ -94,11 +95,15 @@ def greedy_orders(schedule: Schedule, pp: int, vpp: int, m: int) -> list[list[Ac
     backward: Arrivals = [deque() for _ in range(stages)]
     played: list[list[Action]] = [[] for _ in ranks]
     choices = [rank.choice(forward, backward) for rank in ranks]
-    while True:
-        s = min(range(pp), key=[start for start, _, _ in choices].__getitem__)
-        start, stage, kind = choices[s]
+    soonest = [(choice[0], s) for s, choice in enumerate(choices)]  # with choices since replaced
+    heapify(soonest)
+    while soonest:
+        start, s = heappop(soonest)
         if start == math.inf:
             break
+        if start != choices[s][0]:
+            continue
+        _, stage, kind = choices[s]
         played[s].append(Action(stage, kind, ranks[s].take(stage, kind)))
         end = ranks[s].free = int(start) + 1
         near = s
@@ -112,5 +117,6 @@ def greedy_orders(schedule: Schedule, pp: int, vpp: int, m: int) -> list[list[Ac
                 near = holder[to]
         for each in {s, near}:
             choices[each] = ranks[each].choice(forward, backward)
+            heappush(soonest, (choices[each][0], each))
     assert all(len(done) == 3 * vpp * m for done in played), "the ranks wait for each other"
     return played

@@ -2,22 +2,31 @@
 
     step_s     what `StepModel.time` says of the same stages, but for an allocator under pressure
 
-A cut costs sums of a few numbers for each stage and one pass of the event simulation; a `StepModel`
-of its own would price its operations again.
+A cut costs sums of a few numbers for each stage and one pass of the event simulation: the times of
+passes are looked up in what was priced for all layouts at once.
 """
 
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.layout import MODES, Layout, Stage
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
-from meshplan.costmodels.seconds.layer import Cost, exposed_s
+from meshplan.costmodels.seconds.layer import exposed_s
+from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
+
+NONE, SELECTIVE, FULL = (MODES.index(mode) for mode in ("none", "selective", "full"))
+
+
+StageKey = tuple[tuple[int, ...], int, int, bool, bool]
+"""The kinds of a stage's layers, how many of them recompute selectively and in full, and whether it
+is the first and the last.
+"""
 
 
 class _Load(NamedTuple):
@@ -34,17 +43,6 @@ class _Load(NamedTuple):
     dense: float
     expert: float
 
-    @classmethod
-    def of(cls, cost: Cost, parameters: RankParameters) -> Self:
-        """Of a layer or an end."""
-        return cls(
-            float(cost.forward.total_s),
-            float(cost.replay.total_s + cost.input_grad.total_s),
-            float(cost.weight_grad.total_s),
-            float(cost.forward.room_s), float(cost.backward_room_s),
-            float(parameters.dense), float(parameters.expert),
-        )  # fmt: skip
-
 
 class After(NamedTuple):
     """What each rank reduces after its last backward, and what all wait for after that."""
@@ -54,12 +52,12 @@ class After(NamedTuple):
 
 
 class CutTimes:
-    """The cuts of `layout`, whose own stages do not count."""
+    """The cuts of `layout`, whose own stages do not count; it is row `row` of `passes`."""
 
-    def __init__(self, setting: Setting, layout: Layout) -> None:
+    def __init__(self, setting: Setting, layout: Layout, passes: PassSeconds, row: int) -> None:
         self.model, self.layout = StepModel(setting, layout), layout
-        self._layers: dict[tuple[int, str], _Load] = {}
-        self._stages: dict[object, tuple[float, ...]] = {}
+        self.passes, self.row = passes, row
+        self._stages: dict[StageKey, tuple[float, ...]] = {}
         self._reduced: dict[tuple[float, ...], float] = {}
         self._updated: dict[tuple[float, ...], float] = {}
 
@@ -91,7 +89,7 @@ class CutTimes:
             work_s = sum(sums[:3]) + 2 * len(chunks) * self.extra_s
             most_s = max(0.0, (limit_s - after.rest_s) / self.model.m - work_s)
             sums[4] += most_s
-            reduce[rank] = self._reduce_s(sums)
+            reduce[rank] = self.reduce_s_of(sums)
         return After(tuple(reduce), after.rest_s)
 
     def work(self, stages: Sequence[Stage]) -> Work:
@@ -112,20 +110,24 @@ class CutTimes:
         loads, reduce, update = self._loads(stages), [], 0.0
         for chunks in self._stages_of_rank:
             rank = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
-            reduce.append(self._reduce_s(rank))
-            update = max(update, self._update_s(rank))
+            reduce.append(self.reduce_s_of(rank))
+            update = max(update, self.update_s_of(rank))
         return After(tuple(reduce), update + self.model.setting.tuning.step_s)
+
+    def update_s(self, stages: Sequence[Stage]) -> list[float]:
+        """The update of each rank, of one chunk per rank."""
+        return [self.update_s_of(load) for load in self._loads(stages)]
 
     @cached_property
     def extra_s(self) -> float:
         """Of each pass of a stage: what it waits for, and its share of the host's time."""
         each = self.model.setting.tuning.micro_batch_s / 2 / self.layout.virtual_stages
-        return float(self.model.blocking_s) + each
+        return float(self.passes.blocking_s[self.row]) + each
 
     @cached_property
     def hop_s(self) -> float:
         """An activation's way to the next rank that no rank waits for."""
-        return float(self.model.setting.engine.overlap.pipeline * self.model.hop_s)
+        return float(self.passes.hop_s[self.row])
 
     @cached_property
     def _stages_of_rank(self) -> list[list[int]]:
@@ -141,44 +143,54 @@ class CutTimes:
         for index, stage in enumerate(stages):
             kinds = pattern[position : position + stage.layers]
             key = (kinds, stage.selective_layers, stage.full_layers, index == 0, index == last)
-            if key not in self._stages:
-                self._stages[key] = self._load(key)
-            loads.append(self._stages[key])
+            loads.append(self.load(key))
             position += stage.layers
         return loads
 
-    def _load(self, key: tuple[tuple[int, ...], int, int, bool, bool]) -> tuple[float, ...]:
+    def load(self, key: StageKey) -> tuple[float, ...]:
+        """What a stage takes of each micro-batch and hides, and its parameters."""
+        if key not in self._stages:
+            self._stages[key] = self._sum(key)
+        return self._stages[key]
+
+    def _sum(self, key: StageKey) -> tuple[float, ...]:
         kinds, selective, full, first, last = key
-        modes = ["full"] * full + ["selective"] * selective
-        modes += ["none"] * (len(kinds) - len(modes))
+        modes = [FULL] * full + [SELECTIVE] * selective
+        modes += [NONE] * (len(kinds) - len(modes))
         total = [0.0] * len(_Load._fields)
         parts = [
-            (self._layer(*each), n) for each, n in Counter(zip(kinds, modes, strict=True)).items()
+            (self._layers[each], n) for each, n in Counter(zip(kinds, modes, strict=True)).items()
         ]
-        parts += [(end, 1) for end in (*[self._embedding] * first, *[self._head] * last)]
+        parts += [(end, 1) for end in (*self._ends[:1] * first, *self._ends[1:] * last)]
         for load, count in parts:
             total = [a + count * b for a, b in zip(total, load, strict=True)]
         return tuple(total)
 
-    def _layer(self, kind: int, mode: str) -> _Load:
-        if (kind, mode) not in self._layers:
-            cost = self.model.layer_cost(kind, mode)
-            self._layers[kind, mode] = _Load.of(cost, self.model.layer_parameters(kind))
-        return self._layers[kind, mode]
+    @cached_property
+    def _layers(self) -> dict[tuple[int, int], _Load]:
+        """Of a layer of each kind under each recompute mode."""
+        p, row = self.passes, self.row
+        return {
+            (kind, mode): _Load._make([
+                *p.layer_s[row, kind, mode].tolist(), *p.layer_room_s[row, kind, mode].tolist(),
+                float(p.dense[row, kind]), float(p.expert[row, kind]),
+            ])
+            for kind in range(p.layer_s.shape[1]) for mode in range(p.layer_s.shape[2])
+        }  # fmt: skip
 
     @cached_property
-    def _embedding(self) -> _Load:
-        return _Load.of(self.model.ends_cost([0]), self.model.end_parameters[0])
+    def _ends(self) -> list[_Load]:
+        """Of the embedding and of the head."""
+        p, row = self.passes, self.row
+        return [
+            _Load._make([
+                *passes[row].tolist(), *p.ends_room_s[row, end].tolist(),
+                float(p.dense[row, end - 2]), float(p.expert[row, end - 2]),
+            ])
+            for end, passes in enumerate((p.embedding_s, p.head_s))
+        ]  # fmt: skip
 
-    @cached_property
-    def _head(self) -> _Load:
-        ends = list(range(1, len(self.model.ends)))
-        parameters = RankParameters(dense=0.0)
-        for end in ends:
-            parameters += self.model.end_parameters[end]
-        return _Load.of(self.model.ends_cost(ends), parameters)
-
-    def _reduce_s(self, rank: Sequence[float]) -> float:
+    def reduce_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.reduce_s` of a rank."""
         key = (rank[4], rank[5], rank[6])
         if key not in self._reduced:
@@ -189,7 +201,7 @@ class CutTimes:
             ))  # fmt: skip
         return self._reduced[key]
 
-    def _update_s(self, rank: Sequence[float]) -> float:
+    def update_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.update_s` of a rank."""
         key = (rank[3], rank[5], rank[6])
         if key not in self._updated:

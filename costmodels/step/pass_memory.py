@@ -29,7 +29,7 @@ from meshplan.costmodels.memory.backward_peak import (
 )
 from meshplan.costmodels.memory.states import Sharding
 from meshplan.costmodels.model.parameters import RankParameters, padded_vocab
-from meshplan.costmodels.schedule.held_micro_batches import Moment, moments
+from meshplan.costmodels.schedule.held_micro_batches import Moment, fullest_moments
 from meshplan.costmodels.step.stages import StageModel
 
 WIDE = 4.0  # bytes of an fp32 number
@@ -56,8 +56,8 @@ def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
     la = model.layout
     indices = model.stages_of_rank[rank]
     chunks = [_Chunk(model, i, sharding) for i in indices]
-    found = moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
-    # Of equally full moments the one with most saved: a set has no order of its own.
+    found = fullest_moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
+    # Of equally full moments the one with most saved.
     peaks = (_at(chunks, moment) for moment in found)
     return max(peaks, key=lambda peak: (peak.total, peak.activations))
 

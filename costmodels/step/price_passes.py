@@ -34,6 +34,7 @@ class PassSeconds:
     layer_room_s, ends_room_s
                    (N, K, R, 2), (N, 2, 2) of a forward and of a backward, what late traffic hides
                    under
+    dense, expert  (N, K + 2) parameters of a layer of each kind, of the embedding and of the head
     reduce, refresh
                    gradients after the last backward; weights after the update
     micro_batch_s  of each rank and micro-batch, shared by its stages' passes
@@ -49,6 +50,8 @@ class PassSeconds:
     ends_update_s: Floats
     layer_room_s: Floats
     ends_room_s: Floats
+    dense: Floats
+    expert: Floats
     reduce: LateTraffic
     refresh: LateTraffic
     micro_batch_s: float
@@ -91,6 +94,8 @@ class _Passes:
             hop_s=work.rows(overlap.pipeline * rank.hop_s), blocking_s=work.rows(rank.blocking_s),
             layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:],
             layer_room_s=layers[..., 3:], ends_room_s=ends[..., 3:],
+            dense=self.weights.stacked(part.dense for part in self.parts),
+            expert=self.weights.stacked(part.expert for part in self.parts),
             reduce=late_traffic(self.weights, "once_s", reduces),
             refresh=late_traffic(self.weights, "refresh_s", gathers),
             micro_batch_s=setting.tuning.micro_batch_s, step_s=setting.tuning.step_s,

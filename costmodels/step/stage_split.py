@@ -14,16 +14,25 @@ models/llama.py `get_block_compute_costs`; the playbook's stages (11 of 16, 18 o
 layers first) are the tests.
 """
 
+from functools import cache
+
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.model.transformer import Model
 
 
 def split_by_cost(model: Model, num_stages: int) -> tuple[int, ...]:
     """Layers of each stage under nanotron's rule."""
-    costs = [0.0, *(_layer_cost(model, kind) for kind in model.pattern)]
-    total = sum(costs) + model.vocab * model.hidden
+    costs = [_layer_cost(model, kind) for kind in range(len(model.kinds))]
+    head = float(model.vocab * model.hidden)
+    return _share_cost(tuple(costs[kind] for kind in model.pattern), head, num_stages)
+
+
+@cache
+def _share_cost(layers: tuple[float, ...], head: float, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage where each has a cost, the embedding none."""
+    total = sum(layers) + head
     counts, rank, passed = [0] * num_stages, 0, 0.0
-    for position, cost in enumerate(costs):
+    for position, cost in enumerate((0.0, *layers)):
         counts[rank] += position > 0
         passed += cost
         if passed > total * (rank + 1) / num_stages:

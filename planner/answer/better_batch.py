@@ -4,16 +4,15 @@
     faster   = (step / B) / (step' / B') - 1
 
 A neighbour is within a tenth of B and has more ways; at most one below and one above are looked at,
-those with most ways. Bounds come first: a neighbour none of whose rows has a closed-form bound that
-promises `LEAST_GAIN` is not searched. What is searched is not proved: the best of a few simulated
-layouts, so a neighbour is at least so much faster.
+those with most ways. Bounds come first: a neighbour none of whose layouts has a closed-form bound
+that promises `LEAST_GAIN` is not searched further. What is searched is not proved: the best of a
+few simulated layouts, so a neighbour is at least so much faster.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from meshplan.planner.answer.answer import case_at, simulated_s
-from meshplan.planner.bounds.inner import row_bounds
 from meshplan.planner.case.plan_file import BetterBatch, Plan
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.branch_and_bound import BranchAndBound
@@ -65,11 +64,13 @@ def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
         return None
     coefficients = price_space(q, space, closed_form)
     most_s = own_s * batch / (1 + LEAST_GAIN)
-    if row_bounds(space, coefficients).min() / NS_PER_S > most_s:
-        return None
     run = BranchAndBound(space, coefficients, None)
+    if run.bound is None or run.bound / NS_PER_S > most_s:
+        return None
     run.seed()
-    run.prove(None, NEAR, MOST_STEPS)
+    run.prove(None, NEAR, MOST_STEPS, useless_ns=most_s * NS_PER_S)
+    if run.bound is not None and run.bound / NS_PER_S > most_s:
+        return None
     layouts = [
         layout_of_row(space.layouts, found.row, found.variant, found.plan)
         for found in run.ranked()[:MOST_SIMULATED]

@@ -1,15 +1,15 @@
-"""Lower bounds of what a rank shows of its late traffic, as lines in what it holds.
+"""Lower bounds of a rank's exposed gradient reduction, linear in the layers that it holds.
 
-A rank that sends T under R of computing shows max(shown T, T - R) (`costmodels.step.late_traffic`),
-so both lines bound it
+A rank that reduces gradients for T seconds while it computes for R exposes max(shown T, T - R)
+(`costmodels.step.late_traffic`). Each of the two is a lower bound, and linear in the rank's layers:
 
-    shown     shown T
-    beyond    T - R*(k)
+    shown     shown T              the fraction that nothing hides
+    beyond    T - R*(k)            what does not fit under the last backward
 
-and so do their means over the ranks. A layer that recomputes hides more, but works longer. R*(k) is
-what it hides at most beyond that: of a layer the largest R(x) - k (t(x) - t) of its modes x, with t
-the least time, where k of its backwards stand in the chain that is followed by the line, and what
-must be recomputed is not added to that.
+So their means over the ranks are bounds of the mean rank. A layer that recomputes has a longer
+backward, which hides more, but the step pays for it. R*(k) is what a layer hides at most beyond
+that: the largest R(x) - k (t(x) - t) over its recompute modes x, where t is the time of its fastest
+mode, and k the number of its backwards in the chain of actions to which the bound is added.
 """
 
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ from meshplan.costmodels.step.price_passes import PassSeconds
 
 FORWARD, BACKWARD = 0, 1
 SHOWN, BEYOND_ALL, BEYOND_ONE, BEYOND_ANY = range(4)
-"""Lines: nothing hidden; after a chain of all backwards of the rank, or of one of each of its
-layers; after any chain.
+"""Bounds: the fraction that nothing hides; beyond the last backward, after a chain that holds all
+backwards of the rank (k = m), one of each layer (k = 1), or any (k = 0).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of each row: seconds of a layer of each kind [row, line, kind], of the embedding
-    and of the head [row, line, end], and of any rank [row, line].
+    """Coefficients of the four bounds: seconds of a layer of each kind [row, bound, kind], of the
+    embedding and of the head [row, bound, end], and of any rank [row, bound].
     """
 
     layer: Floats

@@ -1,15 +1,16 @@
-"""The packing bound: how short the slowest rank can be, for many layouts of one shape at once.
+"""The packing bound: a lower bound of the slowest rank, for many layouts of one shape at once.
 
-    W(s, n)   the least time of rank s with n layers, recomputation in any proportion
-    Y         some rank lasts at least the L-th smallest entry of W: a plan in which every rank
-              lasts less holds fewer than L layers
-    bound     weight Y + share T + constant + e, since some rank lasts Y and the slowest of all rows
-              together no less (T = sum of all c_j without recomputation, e = mean of the
-              once-per-step costs)
+    W(s, n)   the least time of rank s with n layers, of which any fraction may be recomputed
+    Y         the L-th smallest entry of W over all ranks and n >= 1. In a plan whose ranks are all
+              faster than Y the ranks hold fewer than L layers together, so some rank takes Y
+    bound     weight Y + share T + constant + e: the slowest rank takes Y, and all rows together no
+              less. T is the sum of all c_j without recomputation, e the mean over the ranks of the
+              costs that come once per step
 
-Layers of several kinds are bounded by two stacks of equal layers, and the larger bound counts:
-every layer as cheap as the cheapest kind, and only the layers of the most frequent kind. Letters as
-in `planner.problem.closed_form`; arrays are [layout, rank, layers] unless said.
+A model with several kinds of layers is bounded by two relaxations, and the larger bound counts: all
+its layers as cheap as the cheapest kind; and only the layers of its most frequent kind, the others
+taking time but no memory. Letters as in `planner.problem.closed_form`; arrays are [layout, rank,
+layers] unless said.
 """
 
 from typing import NamedTuple, TypeVar

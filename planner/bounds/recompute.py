@@ -1,16 +1,19 @@
-"""V > 1: what the ranks of one split must recompute, in whole layers.
+"""Several chunks per rank: what each rank of one split must recompute, in whole layers.
 
-    C_s   the least of  weight x (what the rows of rank s last longer) + share x (its added work)
-    A_s   the least of                                                   share x (its added work)
+For each rank s two knapsacks over its chunks, each of which chooses how many of its layers run in
+which recompute mode, so that the rank fits by one of its `PipelineShape.covers`:
 
-with which rank s fits by a cover (`PipelineShape.covers`): a knapsack over its chunks, each of
-which chooses how many layers run in which mode. Every rank does its own work and a row is paid for
-once, so that
+    C_s   the least of  weight x (what the rows of rank s get slower) + share x (its added work)
+    A_s   the least of                                                  share x (its added work)
+
+A row is as slow as its slowest chunk, so what rows get slower is paid for once, by the rank that
+slows them most; work adds up over the ranks:
 
     objective >= objective with nothing recomputed + max over s of (C_s - A_s) + sum over s of A_s
 
-Savings are rounded up to a `GRAINS`-th of what a rank lacks: the bound is a little low, never high.
-Letters as in `planner.problem.closed_form`.
+The knapsacks are dynamic programmes over `GRAINS` equal parts of the memory that the rank lacks;
+savings are rounded up to such a part, so that the bound is a little low and never high. Letters as
+in `planner.problem.closed_form`.
 """
 
 import math

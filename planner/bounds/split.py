@@ -1,16 +1,17 @@
-"""The least objective of a plan of each split: many layouts at once, without a solver.
+"""A lower bound of the closed form for each split of a list: many layouts at once, no solver.
 
-A split says how many layers each chunk holds, so with nothing recomputed a row lasts what its
-slowest chunk does. A rank that does not fit must recompute: up to its row's slowest chunk that is
-free, beyond it the row lasts longer. How much it must is a knapsack, relaxed to any proportion:
+A split says how many layers each chunk holds, so that with nothing recomputed a row of chunks takes
+what its slowest chunk takes. A rank that exceeds its memory must recompute. A chunk that is faster
+than its row's slowest may recompute for free until it is as slow; beyond that the row gets slower:
 
-    all rows >= all rows with nothing recomputed + max over ranks of the least time beyond that
-                saves what the rank lacks
+    all rows >= all rows with nothing recomputed + max over ranks of the least time beyond what is
+                free that saves the memory which the rank lacks
 
-A layer saves KiB for ns along the concave hull of its modes, q_v times in chunk v; what is free is
-free to each kind of layers. q is an in-flight vector or a mean of
-some (`PipelineShape.covers`): the largest bound counts. `planner.bounds.recompute` takes whole
-layers, where the hull does not say enough.
+The least time is a knapsack, relaxed to fractions of layers: a layer saves KiB for ns along the
+lower convex hull of its recompute modes, in chunk v as many times as the chunk holds micro-batches,
+q_v. What is free is free to each kind of layers. q is an in-flight vector of the rank or a mean of
+several (`PipelineShape.covers`), and the largest bound counts. `planner.bounds.recompute` solves
+the knapsack in whole layers, where the relaxed one is too low.
 """
 
 import math

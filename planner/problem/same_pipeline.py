@@ -47,6 +47,11 @@ class Pipelines:
         """Layers of each kind."""
         return tuple(self.pattern.count(kind) for kind in range(self.prices.layer_ns.shape[1]))
 
+    def fewest_layers(self, chunk: int) -> int:
+        """The fewest layers that virtual stage `chunk` may hold."""
+        end = chunk in (0, self.chunks - 1) and self.chunks > 1
+        return 0 if end and self.empty_ends else 1
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SamePipeline(Pipelines):

@@ -199,11 +199,6 @@ class StageProblem(Pipelines):
         layer = min(min(times[mode] for mode in self.modes) for times in self.layer_ns)
         return self.send_ns + (0 if self.schedule in V_SHAPED else layer)
 
-    def fewest_layers(self, chunk: int) -> int:
-        """The fewest layers that virtual stage `chunk` may hold."""
-        end = chunk in (0, self.chunks - 1) and self.chunks > 1
-        return 0 if end and self.empty_ends else 1
-
 
 def stage_problem(
     space: Space, coefficients: Coefficients, row: int, variant: Variant

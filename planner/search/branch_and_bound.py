@@ -33,6 +33,7 @@ from meshplan.planner.bounds.split import split_bounds
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.search.refuted import Refuted
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.solve import Solver
 
@@ -47,7 +48,6 @@ PROGRESS_S = 0.2
 NOTHING = 2**62  # a bound: no plan fits
 
 Kind = tuple[int, int, int, int]
-Family = tuple[str, int, int, int, tuple[int, ...]]
 
 
 class Progress(NamedTuple):
@@ -106,7 +106,7 @@ class BranchAndBound:
         self.unsolved_bound: int | None = None
         self._numbers = count()
         self._split_bounds: dict[int, int] = {}
-        self._refuted: dict[Family, list[tuple[tuple[int, ...], int]]] = {}
+        self._refuted = Refuted()
 
     def _variants_in(self, rows: Ints) -> int:
         return sum(
@@ -148,10 +148,15 @@ class BranchAndBound:
                 return
 
     def prove(
-        self, deadline: float | None, within: float = 0.0, most_steps: float = math.inf
+        self,
+        deadline: float | None,
+        within: float = 0.0,
+        most_steps: float = math.inf,
+        useless_ns: float = math.inf,
     ) -> bool:
         """Work until the best plan is proved to be `within` so much of the least objective, or for
-        that many steps after the first plan; False if time or the user ended it.
+        that many steps after the first plan, or until nothing is below what is `useless_ns`; False
+        if time or the user ended it.
         """
         steps = 0
         try:
@@ -159,6 +164,8 @@ class BranchAndBound:
                 cutoff = self.cutoff
                 steps += cutoff is not None
                 if cutoff is not None and (bound >= cutoff * (1 - within) or steps > most_steps):
+                    return True
+                if bound >= useless_ns:
                     return True
                 if deadline is not None and time.perf_counter() >= deadline:
                     return False
@@ -351,7 +358,7 @@ class BranchAndBound:
             return None
         bound = max(entry.bound, outcome.bound)
         if outcome.status == "INFEASIBLE":
-            self._refuted.setdefault(_family(problem), []).append((problem.costs, bound))
+            self._refuted.add(problem, bound)
             return entry._replace(bound=bound, asked=asked)
         if entry.asked >= len(WINDOWS):
             self.unsolved_bound = least(self.unsolved_bound, bound)
@@ -360,17 +367,10 @@ class BranchAndBound:
 
     def _surely_not_below(self, problem: StageProblem, window: int) -> bool:
         """Whether there is no plan below `window`, by what costs less than CP-SAT."""
-        if self._known_refuted(problem, window):
+        if self._refuted.holds(problem, window):
             return True
         packed = packing_bound(problem, window)
         return packed is not None and packed >= window
-
-    def _known_refuted(self, problem: StageProblem, window: int) -> bool:
-        """Whether a layout that is nowhere dearer was proved to have no plan below `window`."""
-        return any(
-            bound >= window and all(a <= b for a, b in zip(costs, problem.costs, strict=True))
-            for costs, bound in self._refuted.get(_family(problem), ())
-        )
 
     def _problem(self, row: int, variant: Variant) -> StageProblem:
         return stage_problem(self.space, self.coefficients, row, variant)
@@ -389,11 +389,6 @@ class BranchAndBound:
         known = self.best.get(kind)
         if plan is not None and (known is None or plan.objective < known.objective):
             self.best[kind] = Found(plan.objective, row, variant, plan)
-
-
-def _family(problem: StageProblem) -> Family:
-    """Problems that differ only in their prices."""
-    return (problem.schedule, problem.pp, problem.vpp, problem.m, problem.modes)
 
 
 def least(*values: int | None) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.layouts import Floats
-from meshplan.costmodels.schedule.program import program
+from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.simulated import Passes, late_of_ranks, split_passes
@@ -48,6 +48,15 @@ class KnownChains:
         """How many chains of a shape are known."""
         return len(self._known.get(shape, ()))
 
+    def of(self, shape: Shape) -> list[Chain]:
+        """The chains of a shape."""
+        _, pp, vpp, _ = shape
+        size = 4 * pp * vpp
+        return [
+            Chain(tuple(map(int, row[:size])), int(row[size]), int(row[size + 1 :].argmax()))
+            for row in self._known.get(shape, ())
+        ]
+
     def bounds_s(self, same: SamePipeline, passes: Passes) -> Floats:
         """[row, split] a lower bound of the step of each split of layouts that have equally many
         micro-batches, with what the rank reduces where a chain ends.
@@ -72,6 +81,12 @@ class KnownChains:
         if ratio < CLOSER or len(known) >= MOST_CHAINS or 2 * pp * vpp * m > MOST_ACTIONS:
             return
         reduce_s = times.after_s(stages).reduce_s
-        chain = program(schedule, pp, vpp, m).chain(times.work(stages), reduce_s)
+        self.keep(shape, program(schedule, pp, vpp, m).chain(times.work(stages), reduce_s))
+
+    def keep(self, shape: Shape, chain: Chain) -> None:
+        """Keep a chain of a shape; of too many the last stay."""
+        _, pp, vpp, _ = shape
+        known = self._known.get(shape, np.zeros((0, 4 * pp * vpp + 1 + pp)))
         ends = [float(rank == chain.rank) for rank in range(pp)]
-        self._known[shape] = np.vstack([known, [*chain.counts, chain.hops, *ends]])
+        row = [*chain.counts, chain.hops, *ends]
+        self._known[shape] = np.vstack([known[1 - MOST_CHAINS :], row])

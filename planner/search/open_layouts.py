@@ -3,7 +3,8 @@
     rows       bounded by the mean rank alone, whatever the schedule; opened many at a time
     crowds     layouts of one variant and equally many ranks: a bound that costs little, whatever
                the split (`planner.bounds.any_split`), all at once when their rows are opened
-    layouts    bounded split by split, with the chains known by then; and cuts that must recompute
+    layouts    bounded split by split, with the chains known by then, or stage by stage; and cuts
+               that must recompute
 
 Only what has the smallest bound of all is bounded more closely, with those of its crowd that are
 below the limit too. A bound that reaches the limit of then is kept as that limit: where a later
@@ -23,12 +24,14 @@ from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
+from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.known_chains import KnownChains, Shape
 from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 
+BLOCK = 16_384  # rows that are bounded together
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # bounded split by split at a time
 
@@ -63,7 +66,7 @@ class OpenLayouts:
     def __init__(self, space: Space, prices: Coefficients, passes: PassSeconds) -> None:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
-        self.bounded_again = 0  # layouts, for the sake of chains that were learnt
+        self.bounded = 0  # layouts, split by split or stage by stage
         self.row_bounds = self._bounds_of_rows()
         rows = np.argsort(self.row_bounds, kind="stable")
         self.rows = rows[np.isfinite(self.row_bounds[rows])]
@@ -189,10 +192,12 @@ class OpenLayouts:
         return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
 
     def _bounds(self, variant: Variant, rows: Ints, limit_s: float, known: int) -> Floats:
+        self.bounded += len(rows)
         same = run_as(self.space, self.prices, rows, variant)
         passes = Passes.of(self.passes, rows, same)
-        by_chains = self.chains.bounds_s if known and variant.virtual_stages > 1 else None
-        return simulated_bounds(same, passes, limit_s, by_chains)
+        if variant.virtual_stages == 1:
+            return cut_bounds(same, passes, simulated_bounds(same, passes, limit_s), limit_s)
+        return simulated_bounds(same, passes, limit_s, self.chains.bounds_s if known else None)
 
     def _bounded_anew(self, limit_s: float) -> bool:
         """Bound the first again, and what is like it, if chains of its shape were learnt since."""
@@ -210,7 +215,6 @@ class OpenLayouts:
         again = {each.order for each in alike}
         self._layouts = [each for each in self._layouts if each.order not in again]
         heapq.heapify(self._layouts)
-        self.bounded_again += len(alike)
         self._put(first.variant, found, limit_s)
         return True
 
@@ -222,13 +226,18 @@ class OpenLayouts:
 
     def _bounds_of_rows(self) -> Floats:
         """A lower bound of every variant of each row: each rank busy with the mean work."""
+        rows = np.arange(len(self.space.layouts))
+        parts = [self._mean_ranks(rows[i : i + BLOCK]) for i in range(0, max(1, len(rows)), BLOCK)]
+        return np.where(row_fits(self.space, self.prices), np.concatenate(parts), math.inf)
+
+    def _mean_ranks(self, rows: Ints) -> Floats:
         p, layouts, model = self.passes, self.space.layouts, self.space.model
         counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
         modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
-        pp, m, rows = layouts.pipeline_parallel, layouts.num_micro_batches, np.arange(len(layouts))
-        layer = p.layer_s.sum(axis=3)[:, :, modes].min(axis=2)
-        work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
-        each = work / pp + 2 * p.blocking_s + p.micro_batch_s
+        pp, m = layouts.pipeline_parallel[rows], layouts.num_micro_batches[rows]
+        layer = p.layer_s[rows][:, :, modes].sum(axis=3).min(axis=2)
+        work = layer @ counts + p.embedding_s[rows].sum(axis=1) + p.head_s[rows].sum(axis=1)
+        each = work / pp + 2 * p.blocking_s[rows] + p.micro_batch_s
         late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
-        bounds = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
-        return np.where(row_fits(self.space, self.prices), bounds, math.inf)
+        bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
+        return bounds

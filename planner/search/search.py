@@ -15,9 +15,11 @@ space is faster by more than a millionth.
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from meshplan.costmodels.layout import Layout, check_layout
 from meshplan.costmodels.layouts import Layouts
@@ -139,21 +141,30 @@ def _simulated(
     deadline: float | None,
     started: float,
 ) -> SearchResult:
-    """What is best under the simulation, which begins with the best of the closed form."""
-    layouts = run.space.layouts
+    """What is best under the simulation, which begins with the best of the closed form.
+
+    Only rows that may fit are priced for it.
+    """
+    rows, space, prices = np.sort(run.rows), run.space, run.coefficients
+    if len(rows) < len(space.layouts):
+        space, prices = replace(space, layouts=space.layouts.take(rows)), prices.take(rows)
+    layouts = space.layouts
     proof = Simulated(
-        question, run.space, run.coefficients, simulate,
+        question, space, prices, simulate,
         lambda row, variant, plan: layout_of_row(layouts, row, variant, plan),
     )  # fmt: skip
-    for found in run.ranked()[: max(k, FIRST_SIMULATED)]:
-        proof.offer(found)
+
+    def offer(every: Iterable[Found]) -> None:
+        for found in every:
+            proof.offer(found._replace(row=int(np.searchsorted(rows, found.row))))
+
+    offer(run.ranked()[: max(k, FIRST_SIMULATED)])
     open_s = proof.prove(deadline)
     if k > 1:
         proof.find_runners_up(k, deadline)
     if len(proof.best) < k:
         run.find_runners_up(k, deadline)
-        for found in run.ranked()[:k]:
-            proof.offer(found)
+        offer(run.ranked()[:k])
     if not proof.best:
         raise NoLayoutFits(
             f"no layout of {question.model.name} fits on {question.gpus} GPUs in the simulation"

@@ -2,7 +2,8 @@
 
     bound      `planner.bounds.simulated` gives every layout a lower bound of its simulated step
     cuts       a layout whose bound is below the best simulated step is opened: its cuts into
-               stages, each with its own bound (`planner.search.simulated_cuts`)
+               stages, those of a list each with its own bound (`planner.search.simulated_cuts`);
+               where any is legal, the likeliest one after the other (`planner.search.path_cuts`)
     simulated  those below the best are simulated, the smallest bound first; a cut that needs no
                recomputation, and any cut of one chunk per rank, is then settled: nobody recomputes
                more than fits at least, and more never makes a step shorter
@@ -34,17 +35,22 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.known_chains import Shape
 from meshplan.planner.search.open_layouts import Open, OpenLayouts
+from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BUDGET = 15_000_000  # in the time of one played action, some 60 ns: below a second
-OPENED, LOOKED_AT = 60_000, 5_000  # a layout is priced for the simulation; one of its cuts
-BOUNDED = 1_000  # a layout is bounded again by chains that were learnt
-NEW_SHAPE, NEW_V_SHAPE = 30, 120  # an action whose order is written out first costs so many
-CHAINED, CHAINS = 20, 200_000  # a bound by chains: passes over the actions, and all else
+BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
+OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
+WAYS, WAY = 100_000, 60_000  # one that may be cut anywhere; the likeliest of its cuts
+RUNNERS = 12_000_000  # for runners-up
+CLOSER = BUDGET // 3  # more, for closer bounds of what the budget leaves
+BOUNDED = 1_000  # a layout is bounded more closely
+NEW_SHAPE, NEW_V_SHAPE = 15, 80  # an action whose order is written out first costs so many
+CHAINED, CHAINS = 20, 300_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
+MOST_CUTS = 200  # of one layout that may be cut anywhere
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
 
@@ -133,9 +139,11 @@ class Simulated:
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
         limit_s = min([self.best_s * SETTLED, *left])
         try:  # where only the budget ended it, closer bounds are worth it
-            while self.tally.left <= 0 and not self._late(deadline) and self.open.least_s < limit_s:
+            while self._leaves(CLOSER) and not self._late(deadline) and self.open.least_s < limit_s:
+                again = self.open.bounded
                 if not self.open.closer(limit_s):
                     break
+                self.tally.left -= BOUNDED * (self.open.bounded - again)
         except KeyboardInterrupt:
             pass
         bound_s = min([self.open.least_s, *left])
@@ -145,7 +153,7 @@ class Simulated:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all.
         """
-        self.tally.left = BUDGET // 2
+        self.tally.left = RUNNERS
 
         def most_s() -> float:
             ranked, nearly_s = self.ranked(), self.best_s * NEARLY
@@ -171,9 +179,9 @@ class Simulated:
         left, settled = list[float](), list[Open]()
         try:
             while not self._ended(deadline) and self.open.least_s < most_s() * SETTLED:
-                again = self.open.bounded_again
+                again = self.open.bounded
                 if self.open.closer(most_s()):
-                    self.tally.left -= BOUNDED * (self.open.bounded_again - again)
+                    self.tally.left -= BOUNDED * (self.open.bounded - again)
                     continue
                 entry = self.open.first
                 if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
@@ -188,6 +196,10 @@ class Simulated:
         self._settled = settled
         return left
 
+    def _leaves(self, more: int) -> bool:
+        """Whether the budget is spent, but not so much more than it."""
+        return -more < self.tally.left <= 0
+
     def _ended(self, deadline: float | None) -> bool:
         return self._late(deadline) or self.tally.left <= 0
 
@@ -200,12 +212,14 @@ class Simulated:
         """
         self.tally.opened += 1
         self.tally.left -= OPENED
-        row, variant, left = layout.row, layout.variant, []
+        row, variant, left = layout.row, layout.variant, list[float]()
         problem = stage_problem(self.space, self.prices, row, variant)
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
+        if problem.splits is None:
+            return self._settle_paths(layout, problem, passes, limit_s)
         for cut in cuts_below(problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED):
             least_s = max(layout.bound_s, cut.bound_s)
-            if cut.least is not None and self.tally.left > 0:
+            if self.tally.left > 0:
                 found_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
                 least_s = max(layout.bound_s, found_s)
                 if least_s < limit_s(row) * SETTLED and cut.recomputes():
@@ -215,13 +229,62 @@ class Simulated:
                 left.append(least_s)
         return left
 
+    def _settle_paths(
+        self,
+        layout: Open,
+        problem: StageProblem,
+        passes: Passes,
+        limit_s: Callable[[int], float],
+    ) -> list[float]:
+        """`_settle` where any cut is legal: the likeliest is simulated, and its longest chain says
+        which is the likeliest then.
+        """
+        row, variant, left = layout.row, layout.variant, list[float]()
+        shape = self.open.shape(row, variant)
+        self.tally.left -= WAYS
+        times = self._times_of(row, variant, first_cut(problem))
+        cuts = PathCuts(problem, passes, times, limit_s(row) * SETTLED)
+        for chain in self.open.chains.of(shape):
+            cuts.know(chain)
+        seen = set[tuple[Stage, ...]]()
+        while True:
+            below_s = limit_s(row) * SETTLED
+            self.tally.left -= WAY
+            bound_s, stages = cuts.least(below_s)
+            bound_s = max(bound_s, layout.bound_s)
+            if bound_s >= below_s:
+                return left
+            if stages is None or self.tally.left <= 0 or len(seen) >= MOST_CUTS:
+                return [*left, bound_s]
+            self.tally.left -= LOOKED_AT
+            self.tally.spend(shape)
+            step_s, again = times.step_s(stages), stages in seen
+            found_s = self._judge(row, variant, evaluate(problem, stages)) if (
+                step_s < below_s
+            ) else step_s  # fmt: skip
+            if found_s > step_s / SETTLED and len(variant.modes) > 1:
+                left.append(step_s)  # a slower mix may fit
+            if again or found_s > step_s / SETTLED or not self._learnt(shape, cuts, stages):
+                cuts.forbid(stages)
+            seen.add(stages)
+
+    def _learnt(self, shape: Shape, cuts: PathCuts, stages: tuple[Stage, ...]) -> bool:
+        """Whether the longest chain of a cut is known now: of a short step."""
+        _, pp, vpp, m = shape
+        actions = 2 * pp * vpp * m
+        if actions > MOST_CHAINED:
+            return False
+        self.tally.left -= CHAINED * actions
+        chain = cuts.learn(stages)
+        self.open.chains.keep(shape, chain)
+        return True
+
     def _settle_cut(
         self, row: int, variant: Variant, problem: StageProblem, cut: Cut, limit_s: float
     ) -> float:
         """A lower bound of a cut after it was simulated with nothing recomputed, infinite where it
         fits so and is settled.
         """
-        assert cut.least is not None
         self.tally.left -= LOOKED_AT
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
         times = self._times_of(row, variant, cut.least)
@@ -245,7 +308,6 @@ class Simulated:
         chain would take too long to find is left.
         """
         row, variant, bound_s = entry.row, entry.variant, entry.bound_s
-        assert cut.least is not None
         problem = stage_problem(self.space, self.prices, row, variant)
         actions = 2 * problem.chunks * problem.m
         if actions > MOST_CHAINED:
@@ -264,7 +326,7 @@ class Simulated:
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:
             layout = self.layout_of(row, variant, StagePlan(stages, 0, ()))
-            self._times[row, variant] = CutTimes(self.setting, layout)
+            self._times[row, variant] = CutTimes(self.setting, layout, self.passes, row)
         return self._times[row, variant]
 
     def _judge(self, row: int, variant: Variant, plan: StagePlan | None) -> float:

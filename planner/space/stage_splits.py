@@ -49,7 +49,7 @@ def can_split(model: Model, legality: Legality, pp: int, vpp: int) -> bool:
     """Whether there is any way."""
     if legality.uneven_stages in ("even", "ends") and pp > 1:
         even, ends = legality.uneven_stages == "even", legality.layers_count_ends
-        return any(True for _ in _each_regular(model.num_layers, pp, vpp, ends, even))
+        return _is_regular(model.num_layers, pp, vpp, ends, even)
     ways = splits(model, legality, pp, vpp)
     return ways is None or len(ways) > 0
 
@@ -88,6 +88,11 @@ def _most_stages(model: Model, legality: Legality, pp: int) -> int:
 @cache
 def _regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> tuple[Counts, ...]:
     return tuple(sorted(set(_each_regular(layers, pp, vpp, ends, even))))
+
+
+@cache
+def _is_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> bool:
+    return any(True for _ in _each_regular(layers, pp, vpp, ends, even))
 
 
 def _each_regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> Iterator[Counts]:

@@ -11,7 +11,7 @@ memory is only traded for time inside a stage, so no plan needs a slower mix. Wh
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Intervals:
     def __init__(self, problem: StageProblem) -> None:
         assert problem.vpp == 1, "the path model has one chunk per rank"
         self.problem = problem
-        self._known: dict[tuple[int, tuple[int, ...]], Price | None] = {}
+        self._known: dict[object, Price | None] = {}
         kinds = np.array(problem.pattern, np.int64)
         self._times = prefix(np.array(problem.layer_ns)[kinds])
         self._saved = prefix(np.array(problem.saved_kib)[kinds])
@@ -55,6 +55,8 @@ class Intervals:
         self._floor = prefix(np.array(problem.layer_ns)[:, list(problem.modes)].min(1)[kinds])
         fastest = np.array(problem.layer_ns)[:, list(problem.modes)].argmin(axis=1)
         self._keeps_all = problem.modes[0] == 0 and not fastest.any()
+        self._all_saved: list[int] = self._saved[:, 0].tolist()
+        self._held = [int(problem.in_flight[stage][0][0]) for stage in range(problem.pp)]
 
     def least_ns(self, stage: int, first: int, end: int) -> int:
         """A lower bound of `price`: every layer in its fastest mode."""
@@ -68,7 +70,9 @@ class Intervals:
 
     def price(self, stage: int, first: int, end: int) -> Price | None:
         """The fastest legal mix of recompute modes, None if none fits."""
-        key = stage, self.problem.pattern[first:end]
+        # Stages of equal ends that hold as many micro-batches are alike.
+        ends = stage == 0, stage == self.problem.pp - 1
+        key = self._held[stage], ends, self.problem.pattern[first:end]
         if key not in self._known:
             self._known[key] = self._cheapest(Interval(stage, first, end))
         return self._known[key]
@@ -86,18 +90,27 @@ class Intervals:
 
     def _cheapest(self, key: Interval) -> Price | None:
         """Price every split of the interval into full | selective | none, and take the fastest."""
-        problem, layers = self.problem, key.end - key.first
-        mix = mixes(layers, problem.modes, problem.transient_kib)
-        fastest = self._fastest_of(key, [each[:1] for each in mix]) if self._keeps_all else None
-        return fastest or self._fastest_of(key, mix)
-
-    def _fastest_of(self, key: Interval, mix: list[Ints]) -> Price | None:
         problem, (stage, first, end) = self.problem, key
-        full, selective, transient = mix
+        if self._keeps_all:
+            kept = self._all_saved[end] - self._all_saved[first]
+            if self._fits(key, kept, problem.transient_kib[0] if end > first else 0):
+                return Price(self.least_ns(stage, first, end), 0, 0)
+        full, selective, transient = mixes(end - first, problem.modes, problem.transient_kib)
         cut, second = first + full, first + full + selective
         time, saved = (mixed(table, first, cut, second, end)
                        for table in (self._times, self._saved))  # fmt: skip
-        held = int(problem.in_flight[stage][0][0])
+        fits = self._fits(key, saved, transient)
+        if not fits.any():
+            return None
+        best = int(np.where(fits, time, np.iinfo(np.int64).max).argmin())
+        return Price(int(time[best]) + self._ends_ns(stage), int(selective[best]), int(full[best]))
+
+    def _fits(self, key: Interval, saved: Any, transient: Any) -> Any:
+        """Whether a stage fits that keeps `saved` KiB of a micro-batch in its layers; of several
+        ways, which.
+        """
+        problem, (stage, first, end) = self.problem, key
+        held = self._held[stage]
         static = problem.fixed_kib + int(self._states[end] - self._states[first])
         floor, update = 0, int(self._updates[end] - self._updates[first])
         kept = 0
@@ -107,12 +120,9 @@ class Intervals:
                 kept += held * end_part.saved_kib
                 update += end_part.update_kib
                 floor = max(floor, end_part.transient_kib)
-        running = kept + held * saved + np.maximum(transient, floor)
-        fits = static + np.maximum(running, update) <= problem.cap_kib
-        if not fits.any():
-            return None
-        best = int(np.where(fits, time, np.iinfo(np.int64).max).argmin())
-        return Price(int(time[best]) + self._ends_ns(stage), int(selective[best]), int(full[best]))
+        larger = max if isinstance(saved, int) else np.maximum
+        running = kept + held * saved + larger(transient, floor)
+        return static + larger(running, update) <= problem.cap_kib
 
 
 def stages_of(prices: list[Price], ends: list[int]) -> tuple[Stage, ...]:

@@ -6,6 +6,7 @@ Regenerate the grids with `python tests/costmodels/test_schedule.py` after a cha
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule import steady_state
 from meshplan.costmodels.schedule.actions import Action, Timeline, Work
+from meshplan.costmodels.schedule.held_micro_batches import fullest_moments, moments
 from meshplan.costmodels.schedule.in_flight import in_flight, rank_of_chunk
 from meshplan.costmodels.schedule.orders import order
 from meshplan.costmodels.schedule.program import program
@@ -145,6 +147,26 @@ def played_one_by_one(schedule: Schedule, pp: int, vpp: int, m: int, work: Work)
                 arrived[action] = end
                 done.append((action, start, end))
     return Timeline(tuple(map(tuple, played)))
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp", "m"), [*GOLDEN, ("zb_v", 4, 2, 20)])
+def test_the_fullest_moments_are_as_full_as_any(schedule: Schedule, pp: int, vpp: int, m: int):
+    """Whatever a micro-batch takes in each chunk, of each action on each rank."""
+    sizes, fewer = np.random.default_rng(1).random((20, 2 * vpp)), 0
+    for every, kept in zip(
+        moments(schedule, pp, vpp, m), fullest_moments(schedule, pp, vpp, m), strict=True
+    ):
+        assert set(kept) <= every
+        fewer += len(kept) < len(every)
+        for action in {moment[:4] for moment in every}:
+            most = [
+                np.max([
+                    sizes @ (*each.held, *each.deferred) for each in some if each[:4] == action
+                ], axis=0)
+                for some in (every, kept)
+            ]  # fmt: skip
+            assert most[0] == pytest.approx(most[1], rel=1e-12)
+    assert fewer
 
 
 @EVEN

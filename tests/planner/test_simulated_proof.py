@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import blocks
-from simulated_oracle import every_plan, fastest, free_of_pins, random_question
+from simulated_oracle import (
+    DENSE,
+    MOE,
+    PINNED,
+    every_plan,
+    fastest,
+    free_of_pins,
+    random_question,
+)
 
 from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.schedule.actions import Work
@@ -18,10 +26,12 @@ from meshplan.costmodels.schedule.simulation import play
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.seconds import step_time
 from meshplan.costmodels.step.stages import StageModel
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import simulated_s, solve
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.late import Lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
+from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -29,6 +39,7 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
 )
 from meshplan.planner.search.known_chains import KnownChains
+from meshplan.planner.search.path_cuts import PathCuts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.search.search import NoLayoutFits, SearchResult, layout_of_row
 from meshplan.planner.search.simulated import Simulated
@@ -88,6 +99,24 @@ def test_no_bound_is_above_a_simulation(block: int) -> None:
     assert compared >= 40
 
 
+def test_no_bound_of_mixed_layers_is_above_a_simulation() -> None:
+    """The same where layers of two kinds are cut anywhere, one chunk per rank."""
+    compared = 0
+    for seed in range(30):
+        draw = random.Random(seed)
+        question = random_question(seed)
+        kinds, layers = (DENSE, MOE), question.model.num_layers
+        pattern = tuple(draw.choice(((0, 1), (1, 0), (0, 0, 1)))) * layers
+        proof = simulated(replace(
+            question, engine=load_engine(draw.choice(("native", "deepspeed", "generic"))),
+            model=replace(question.model, kinds=kinds, pattern=pattern[: max(3, layers)]),
+            pins=parse_pins({**PINNED, "pipeline_parallel": "2..", "virtual_stages": "1"}),
+        ))  # fmt: skip
+        for _ in range(3 if proof else 0):
+            compared += _compared(proof, draw)
+    assert compared >= 20
+
+
 def _compared(proof: Simulated, draw: random.Random) -> bool:
     row = draw.randrange(len(proof.space.layouts))
     variants = proof.space.variants(row)
@@ -101,7 +130,7 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
     if not plans:
         return False
     layout = layout_of_row(proof.space.layouts, row, variant, StagePlan(plans[0], 0, ()))
-    times = CutTimes(proof.setting, layout)
+    times = CutTimes(proof.setting, layout, proof.passes, row)
     passes = Passes.of(proof.passes, np.array([row]), problem.alone)
     least = simulated_bounds(problem.alone, passes, 1e9)[0]
     rough = bounds_of_any_split if problem.vpp > 1 else mean_rank_bounds
@@ -121,18 +150,40 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
 def _cuts_bound(
     problem: StageProblem, passes: Passes, times: CutTimes, plans: list[tuple[Stage, ...]]
 ) -> None:
-    """Every plan that fits is a mix of a cut that is named, or of those left open, and not faster
-    than its bound.
+    """Every plan that fits is a mix of a cut of the list and not faster than its bound; where any
+    cut is legal, not faster than the bound of all, whatever chains are known. And a limit above its
+    step leaves its layout open.
     """
-    named, left = dict[tuple[int, ...], float](), math.inf
-    for cut in cuts_below(problem, passes, KnownChains(), lambda: 1e9):
-        if cut.least is None:
-            left = cut.bound_s
-        else:
-            named[tuple(stage.layers for stage in cut.least)] = cut.bound_s
     for stages in plans:
-        bound_s = named.get(tuple(stage.layers for stage in stages), left)
+        limit_s = times.step_s(stages) * CLOSE
+        assert cut_bounds(problem.alone, passes, np.zeros(1), limit_s)[0] < limit_s
+    if problem.splits is None:
+        _paths_bound(PathCuts(problem, passes, times, 1e9), plans)
+        return
+    named = {
+        tuple(stage.layers for stage in cut.least): cut.bound_s
+        for cut in cuts_below(problem, passes, KnownChains(), lambda: 1e9)
+    }
+    for stages in plans:
+        bound_s = named[tuple(stage.layers for stage in stages)]
         assert bound_s <= times.step_s(stages) * CLOSE
+
+
+def _paths_bound(cuts: PathCuts, plans: list[tuple[Stage, ...]]) -> None:
+    """With each chain that is learnt the bound is closer, and the cut that it was learnt from is
+    then no faster than its simulation says.
+    """
+    least_s = min(cuts.times.step_s(stages) for stages in plans)
+    for _ in range(4):
+        bound_s, likeliest = cuts.least(1e9)
+        assert bound_s <= least_s * CLOSE
+        assert likeliest is not None
+        cuts.learn(likeliest)
+        least_s = min(least_s, cuts.times.step_s(likeliest))
+    again_s, found = cuts.least(1e9)
+    assert again_s >= bound_s / CLOSE
+    if found == likeliest:
+        assert again_s == pytest.approx(cuts.times.step_s(found), rel=1e-8)
 
 
 def _chains_bound(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.price_passes import pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
@@ -77,6 +78,7 @@ def fastest(question: Question) -> float | None:
         return math.inf
     coefficients = price_space(q, space, closed_form)
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    passes = pass_seconds(space.layouts, setting)
     best, priced = math.inf, 0
     for row in range(len(space.layouts)):
         for variant in space.variants(row):
@@ -88,7 +90,8 @@ def fastest(question: Question) -> float | None:
                     return None
                 if times is None:
                     plan = StagePlan(stages, 0, ())
-                    times = CutTimes(setting, layout_of_row(space.layouts, row, variant, plan))
+                    layout = layout_of_row(space.layouts, row, variant, plan)
+                    times = CutTimes(setting, layout, passes, row)
                 if times.step_s(stages) >= best or evaluate(problem, stages) is None:
                     continue
                 layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))

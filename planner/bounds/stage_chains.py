@@ -1,0 +1,159 @@
+"""One chunk per rank: how long a step takes at least in which a stage holds certain layers.
+
+Chains of `planner.bounds.simulated` through stage s, which holds layers a .. b-1,
+
+    1f1b    E = sum c + 2 (S-1) h + (m-1) B_s + (m - min(m, S-s)) F_s
+    1f1b    E = sum over layers before a of c + 2 s h + m c_s
+    any     E = sum over layers before a of F + s h + m c_s + what the rank reduces then
+
+with all other layers as fast as they can be.
+
+`cut_bounds` of a layout: the least over its cuts of the largest E, of a model of several kinds of
+layers (of one kind, `simulated_bounds` counts layers, which says as much). E grows with b and falls
+with a. So where any cut is legal, one with all E below a limit exists if it is found by filling
+each stage as far as the limit allows; the largest limit at which it is not is found by halving.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.late import BEYOND_ALL, SHOWN
+from meshplan.planner.bounds.packing import CELLS, layer_overheads
+from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.same_pipeline import SamePipeline
+
+Bools = NDArray[np.bool_]
+HALVINGS = 4  # of what lies between a known bound and the limit
+
+
+class StageChains:
+    """The longest chain through a stage that holds some layers, in each of some layouts."""
+
+    def __init__(self, same: SamePipeline, passes: Passes) -> None:
+        self.same, self.passes = same, passes
+        self._chains = [
+            (np.stack(chain[:3], axis=2), chain.rest_s) for chain in rank_chains(same, passes)
+        ]
+        kinds = np.array(same.pattern, np.int64)
+        of_layers = passes.layer[:, kinds].cumsum(axis=1)
+        self._before = np.concatenate([np.zeros((len(same), 1, 3)), of_layers], axis=1)
+        lines, late = [SHOWN, BEYOND_ALL], passes.late
+        reduced = late.layer[:, lines][:, :, kinds].cumsum(axis=2)
+        self._late = np.concatenate([np.zeros((len(same), 2, 1)), reduced], axis=2)
+        self._late_ends, self._late_fixed = late.ends[:, lines], late.fixed[:, lines]
+
+    def bounds_s(self, row: Ints, stage: Ints, first: Ints, end: Ints, added_s: Floats) -> Floats:
+        """A step of layout `row` in which `stage` holds layers `first` .. `end` - 1 and takes
+        `added_s` of each micro-batch beyond the least takes at least so long.
+        """
+        passes, m = self.passes, self.same.m[row]
+        extra, hop = passes.extra[row], passes.hop[row]
+        least = self._least(row, stage, first, end)
+        waits = extra[..., None] * np.array([1.0, 1.0, 0.0])
+        ways_up = self._ways_up_s(row, stage, end)
+        turned = np.max([
+            rest[row] + (often[row, stage] * (least + waits)).sum(axis=-1) + up
+            for (often, rest), up in zip(self._chains, ways_up, strict=True)
+        ], axis=0)  # fmt: skip
+        turned += m * added_s
+        hops = stage * (extra + hop)
+        before = self._before[row, first] + passes.embedding[row] * (stage > 0)[..., None]
+        each = least.sum(axis=-1) + added_s + 2 * extra
+        straight = before[..., 0] + hops + m * each + passes.once[row]
+        shown, beyond_all = self._reduced_s(row, stage, first, end)
+        own = straight + np.maximum(shown, beyond_all - m * added_s)
+        if self.same.schedule != "zb_h1":
+            straight = straight + before[..., 1:].sum(axis=-1) + hops
+        bounds: Floats = np.maximum.reduce([turned, straight, own]) * SAFETY
+        return bounds
+
+    def added_s(self, row: Ints, stage: Ints, first: Ints, end: Ints, work_ns: Ints) -> Floats:
+        """What `work_ns` of a stage, its transfer included, is beyond the least at least."""
+        rounding, send_ns = end - first + 3, self.same.prices.send_ns[row]
+        least = self._least(row, stage, first, end).sum(axis=-1)
+        added: Floats = np.maximum(0.0, (work_ns - send_ns - rounding) / NS_PER_S - least)
+        return added
+
+    def _least(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:
+        """[..., pass] of a stage with nothing recomputed."""
+        least = self._before[row, end] - self._before[row, first]
+        least = least + self.passes.embedding[row] * (stage == 0)[..., None]
+        found: Floats = least + self.passes.head[row] * (stage == self.same.pp - 1)[..., None]
+        return found
+
+    def _ways_up_s(self, row: Ints, stage: Ints, end: Ints) -> list[Floats]:
+        """Of each chain what it leaves out before the first backward of a stage that ends there."""
+        nothing, last, passes = np.zeros(np.shape(end)), self.same.pp - 1, self.passes
+        if self.same.schedule != "zb_h1":
+            return [nothing]
+        up = self._before[row, -1, 1] - self._before[row, end, 1]
+        up = up + passes.head[row, 1] * (stage < last)
+        return [up + (last - stage) * (passes.extra[row] + passes.hop[row]), nothing]
+
+    def _reduced_s(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> tuple[Floats, Floats]:
+        """By each of two lines, what a stage reduces after its last backward at least."""
+        ends = (stage == 0, stage == self.same.pp - 1)
+        shown, beyond_all = (
+            self._late[row, line, end] - self._late[row, line, first]
+            + sum(self._late_ends[row, line, at] * held for at, held in enumerate(ends))
+            + self._late_fixed[row, line]
+            for line in range(2)
+        )  # fmt: skip
+        return shown, beyond_all
+
+
+def cut_bounds(same: SamePipeline, passes: Passes, known_s: Floats, limit_s: float) -> Floats:
+    """[row] a lower bound of each layout's simulated step, not below the `known_s`; `limit_s` where
+    no cut is below that.
+    """
+    kinds = [kind for kind, count in enumerate(same.kind_counts) if count]
+    if len(kinds) == 1 or same.pp == 1 or not len(same):
+        return np.minimum(known_s, limit_s)
+    most = np.full(len(same), len(same.pattern))
+    overhead = layer_overheads(same, kinds, most, np.arange(len(same.pattern) + 1)) / NS_PER_S
+    overhead = np.minimum.accumulate(overhead[:, :, ::-1], axis=2)[:, :, ::-1]
+    chains = StageChains(same, passes)
+    if same.splits is not None:
+        return np.minimum(np.maximum(known_s, _of_list(chains, overhead)), limit_s)
+    bounds, limits = np.minimum(known_s, limit_s), np.full(len(same), limit_s)
+    bounds = np.where(_fills(chains, overhead, limits), bounds, limit_s)
+    high, open_rows = limits, bounds < limit_s
+    for _ in range(HALVINGS):
+        middle = np.where(open_rows, (bounds + high) / 2, bounds)
+        fills = _fills(chains, overhead, middle) | ~open_rows
+        bounds, high = np.where(fills, bounds, middle), np.where(fills & open_rows, middle, high)
+    return bounds
+
+
+def _of_list(chains: StageChains, overhead: Floats) -> Floats:
+    """The least over the engine's splits."""
+    same = chains.same
+    counts = np.array(same.splits, np.int64).reshape(-1, same.pp)
+    end, stage, found = counts.cumsum(axis=1), np.arange(same.pp), np.full(len(same), np.inf)
+    step = max(1, CELLS // (4 * counts.size + 1))
+    for begin in range(0, len(same) if len(counts) else 0, step):
+        rows = np.arange(begin, min(begin + step, len(same)))[:, None, None]
+        added_s = overhead[rows, stage, counts]
+        bounds = chains.bounds_s(rows, stage, end - counts, end, added_s)
+        found[rows[:, 0, 0]] = bounds.max(axis=2).min(axis=1)
+    return found
+
+
+def _fills(chains: StageChains, overhead: Floats, limits: Floats) -> Bools:
+    """[row] whether some cut has all stages below the limit of its row."""
+    same, layers = chains.same, len(chains.same.pattern)
+    fewest = [same.fewest_layers(stage) for stage in range(same.pp)]
+    rows, ends = np.arange(len(same))[:, None], np.arange(layers + 1)[None]
+    first, reached = np.zeros((len(same), 1), np.int64), np.ones(len(same), bool)
+    for stage in range(same.pp):
+        end = np.maximum(ends, first)
+        added_s = overhead[rows, stage, end - first]
+        bounds = chains.bounds_s(rows, np.array(stage), first, end, added_s)
+        legal = (ends >= first + fewest[stage]) & (ends <= layers - sum(fewest[stage + 1 :]))
+        below = legal & (bounds < limits[:, None])
+        reached &= below.any(axis=1)
+        first = np.where(reached, layers - below[:, ::-1].argmax(axis=1), 0)[:, None]
+    found: Bools = reached & (first[:, 0] == layers)
+    return found
