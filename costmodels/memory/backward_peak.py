@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from meshplan.costmodels.elementwise import Number, maximum, where
 from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Recurrent
+from meshplan.costmodels.operations.context_exchange import kv_heads
 from meshplan.costmodels.operations.embedding_head import chunk_rows
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.layers import kv_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

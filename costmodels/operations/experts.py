@@ -62,7 +62,7 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     if experts.latent:
         yield _latent(site, "latent_in", h, site.model.hidden)
     # a dispatch of single copies reads tokens where they are, and adds them up where they were
-    sent = where(shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
+    sent = where(site.sends_single_copies & (shard.ep > 1), 0.0, 1.0)
     yield _permute("permute", sent * site.itemsize * copies * h)
     yield _exchange("dispatch", site.itemsize * copies * h, routing)
     yield _gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")

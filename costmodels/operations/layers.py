@@ -21,8 +21,9 @@ context-parallel ranks; that a layer kept in 16 bits gathers 16 where others gat
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention, Layer
+from meshplan.costmodels.operations.context_exchange import context_exchange, kv_heads
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
     Site,
@@ -38,7 +39,6 @@ from meshplan.costmodels.operations.kinds import (
     Operation,
     Pointwise,
 )
-from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.costmodels.operations.recurrent import recurrent_operations
 from meshplan.costmodels.operations.sparse import index_operations
 
@@ -88,7 +88,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
         yield from _grouped_projections(site, attention)
     if attention.indexer:
         yield from index_operations(site, attention, attention.indexer)
-    yield from _context_exchange(site, attention)
+    yield from context_exchange(site, attention)
     yield _core(site, attention)
     if attention.gate != "none":
         yield from _output_gate(site, attention)
@@ -208,25 +208,6 @@ def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Poin
     )
 
 
-def _context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
-    """Keys and values reach every rank of the context-parallel group, and their gradients return;
-    or queries, keys, values and outputs of some heads do, of all tokens.
-    """
-    widths = attention.head_dim + attention.v_head_dim
-    kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
-    if site.kernels.context == "all_to_all":
-        own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
-        yield Communication(
-            name="heads", axis="cp", kind="all_to_all", size_bytes=own + kv, forward_count=1,
-            backward_count=1, hidden_by="nothing", modules=("core_attention",),
-        )  # fmt: skip
-        return
-    yield Communication(
-        name="key_value", axis="cp", kind="all_gather", size_bytes=site.shard.cp * kv,
-        forward_count=1, backward_count=2, hidden_by="attention", modules=("core_attention",),
-    )  # fmt: skip
-
-
 def _core(site: Site, attention: Attention) -> AttentionCore:
     shard, a = site.shard, attention.heads / site.shard.tp
     seq_len, t = shard.seq_len, shard.tokens
@@ -236,7 +217,8 @@ def _core(site: Site, attention: Attention) -> AttentionCore:
     keys = window - window * window / (2 * document)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
-    exchanged = where(shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")
+    by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
+    exchanged = where(by_heads & (shard.cp > 1), 1.0, 0.0)
     own_output = exchanged * _output_bytes(site, attention)  # of other tokens
     return AttentionCore(
         name="core_attention",
@@ -342,10 +324,3 @@ def _residual(site: Site, name: str) -> Pointwise:
         saved_bytes=width + mask,
         modules=("input",),
     )
-
-
-def kv_heads(shard: Shard, attention: Attention) -> Number:
-    """Key/value heads on one rank; with fewer than `tp` of them they are replicated."""
-    if attention.is_mla:
-        return attention.heads / shard.tp
-    return maximum(attention.kv_heads / shard.tp, 1.0)

@@ -104,6 +104,12 @@ def modules_unsaid(layout: Layout, why: str) -> list[CannotSay]:
     return [CannotSay("layout.selective_modules", ", ".join(layout.selective_modules), why)]
 
 
+def exchanges_unsaid(layout: Layout) -> list[CannotSay]:
+    """For formats that do not choose what brings tokens to experts and queries to keys."""
+    why = "it has one kind, which this file does not choose"
+    return unless(layout, why, context_kind="", dispatcher="")
+
+
 def training_unsaid(training: Training) -> list[CannotSay]:
     """No format states how unevenly the router spreads the tokens, and few what is trained beside
     frozen weights.

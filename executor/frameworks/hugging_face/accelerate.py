@@ -30,6 +30,7 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
+    exchanges_unsaid,
     modules_unsaid,
     training_unsaid,
     unless,
@@ -154,7 +155,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid.append(
             CannotSay("training.precision", training.precision, f"it has {', '.join(MIXED)}")
         )
-    return unsaid + training_unsaid(training)
+    return unsaid + exchanges_unsaid(la) + training_unsaid(training)
 
 
 def read(text: str, path: str) -> Reading:
