@@ -47,8 +47,8 @@ Options = Callable[[Layouts, Setting, Pins], list[_Option]]
 
 def open_exchanges(space: Space, setting: Setting) -> Space:
     """`space` with each row once for each kind that may be worth having."""
-    space = _opened(space, setting, "context_kind", _contexts, NONE_SPLITS)
-    return _opened(space, setting, "dispatcher", _dispatchers, NONE_SENDS)
+    space = _opened(space, setting, "dispatcher", _dispatchers, NONE_SENDS)
+    return _opened(space, setting, "context_kind", _contexts, NONE_SPLITS)
 
 
 def _opened(space: Space, setting: Setting, axis: str, options_of: Options, why: str) -> Space:
@@ -141,7 +141,12 @@ def _costs(
     """(options, N, C), infinite where an option is not legal; all priced at once."""
     option, row = np.nonzero(legal)
     opened: Any = {axis: np.array([each.code for each in options], np.int64)[option]}
-    found = kind_costs(replace(layouts.take(row), **opened), setting)
+    kinds = [
+        kind
+        for kind, each in enumerate(setting.model.kinds)
+        if (each.experts if axis == "dispatcher" else each.attention.heads)
+    ]
+    found = kind_costs(replace(layouts.take(row), **opened), setting, kinds)
     costs = np.full((*legal.shape, found.shape[1]), np.inf)
     costs[option, row] = found
     return costs

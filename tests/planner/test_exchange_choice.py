@@ -272,3 +272,11 @@ def test_a_faster_kind_that_keeps_more_leaves_the_other() -> None:
     assert "ring" in named
     assert named & {"all_to_all", "hierarchical"}
     assert "all_gather" not in named
+
+
+def test_a_model_without_attention_has_the_usual_kind() -> None:
+    """Nothing is exchanged for queries: the engine's default stands."""
+    q = question("llama-3.1-8b", context_parallel="2")
+    kinds = (replace(q.model.kinds[0], attention=replace(q.model.kinds[0].attention, heads=0)),)
+    opened = space_of(replace(q, model=replace(q.model, kinds=kinds)))
+    assert set(opened.layouts.context_kind) == {1 + CONTEXT_KINDS.index("ring")}
