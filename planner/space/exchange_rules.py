@@ -10,6 +10,7 @@ What goes with windows, latent attention and packed documents is in the engine's
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -149,6 +150,16 @@ def check_pinned_kinds(pins: Pins, engine: Engine, cluster: Cluster) -> None:
                 f"dispatcher {', '.join(known)} does not run on {cluster.gpu.name} with "
                 f"{cluster.gpus_per_node} on a node; use all_to_all"
             )
+
+
+def with_kinds_of(engine: Engine, layout: Layout) -> Layout:
+    """`layout` as `engine` would run it: a kind that it does not choose is left to it."""
+    rules = engine.legality
+    return replace(
+        layout,
+        context_kind=layout.context_kind if layout.context_kind in rules.context_kinds else "",
+        dispatcher=layout.dispatcher if layout.dispatcher in rules.dispatchers else "",
+    )
 
 
 def has_no_choice(axis: str, engine: Engine) -> str:

@@ -30,6 +30,8 @@ from meshplan.planner.space.exchange_rules import (
 )
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.ui.layouts import case_of_choice, choice_of
+from meshplan.planner.ui.requests import Choice
 
 
 def model_named(name: str) -> Model:
@@ -280,3 +282,19 @@ def test_a_model_without_attention_has_the_usual_kind() -> None:
     kinds = (replace(q.model.kinds[0], attention=replace(q.model.kinds[0].attention, heads=0)),)
     opened = space_of(replace(q, model=replace(q.model, kinds=kinds)))
     assert set(opened.layouts.context_kind) == {1 + CONTEXT_KINDS.index("ring")}
+
+
+def test_the_page_prices_the_kind_that_a_search_would_take() -> None:
+    """Sliders without a kind are priced with the fastest; those of a plan with the plan's own."""
+    asked = ask(
+        Arguments(model="mixtral-8x7b", gpus=64, cluster="dgx-h100", global_batch=64,
+                  seq_len="32768", engine="megatron-bridge")
+    )  # fmt: skip
+    degrees = {"context_parallel": 8, "expert_parallel": 8, "zero_stage": 1, "tensor_parallel": 2}
+    moved = case_of_choice(asked, Choice(**degrees)).layout  # type: ignore[arg-type]
+    assert moved.context_kind
+    assert moved.dispatcher == "deepep"
+    stated = Choice(**degrees, context_kind="all_gather")  # type: ignore[arg-type]
+    layout = case_of_choice(asked, stated).layout
+    assert layout.context_kind == "all_gather"
+    assert choice_of(layout).context_kind == "all_gather"
