@@ -14,9 +14,10 @@ before (Transformer Engine's p2p, torchtitan's "alltoall"), an all-gather beside
 chunk at most (torchtitan's "allgather"; Transformer Engine's waits).
 
 Source: NVIDIA/TransformerEngine@015d2257 context_parallel.py; Megatron-Core transformer_config.py,
-`cp_comm_type`; pytorch torch/distributed/tensor/experimental/_context_parallel. Leaves out: that
-an attention kernel on a chunk of a ring is slower than on the whole, and the gathered keys and
-values themselves, which are held for the moment of one layer.
+`cp_comm_type`; pytorch torch/distributed/tensor/experimental, `_templated_ring_attention` (a gather
+is launched before the first chunk's attention, and waited for after it). Leaves out: that a kernel
+on a chunk of a ring is slower than on the whole; that a rank launches one for each; the gathered
+keys and values themselves, which are held for the moment of one layer.
 """
 
 from collections.abc import Iterator
