@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from random_plans import missing_facts
+from random_plans import plan_of as layout_plan
 
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import exporter_named, read_config
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
@@ -155,3 +158,24 @@ def test_a_plan_file_states_its_kinds() -> None:
         update={"layout": replace(plan.layout, context_kind="", dispatcher="")}
     ).to_yaml()
     assert "context_kind" not in alone.split("runners_up")[0].split("pins")[0]
+
+
+@pytest.mark.parametrize(
+    ("context_kind", "word"), [("ring", "alltoall"), ("all_gather", "allgather")]
+)
+def test_accelerate_says_how_chunks_go_round(context_kind: str, word: str) -> None:
+    """`alltoall` is PyTorch's word for passing them on; another kind is listed."""
+    layout = Layout(
+        data_parallel=8, context_parallel=8, zero_stage=3, stages=even_stages(32, 1),
+        context_kind=context_kind,
+    )  # fmt: skip
+    plan = layout_plan("llama-3.1-8b", layout, Training(seq_len=32768, global_batch_size=8))
+    exported = exporter_named("accelerate")(plan, 8)
+    assert "layout.context_kind" not in {each.name for each in exported.cannot_say}
+    text = exported.files["accelerate.yaml"]
+    assert f"parallelism_config_cp_comm_strategy: {word}" in text
+    reading = read_config(text, "accelerate.yaml")
+    assert reading.facts["context_kind"].value == context_kind
+    other = plan.model_copy(update={"layout": replace(layout, context_kind="hierarchical")})
+    unsaid = {each.name for each in exporter_named("accelerate")(other, 8).cannot_say}
+    assert "layout.context_kind" in unsaid

@@ -36,7 +36,7 @@ ATTENTION = Attention(heads=16, kv_heads=8, head_dim=128, v_head_dim=128)
 DENSE = Layer(attention=ATTENTION, ffn=8192)
 MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=2048))
 PINNED = {"context_parallel": "1", "shard_group": "..16", "sequence_parallel": "on"}
-CHOOSING = ("megatron", "megatron-bridge", "nemo", "torchtitan", "torchtitan")
+CHOOSING = ("megatron", "megatron-bridge", "nemo", "torchtitan", "torchtitan", "accelerate")
 """Engines that choose the kinds of their exchanges."""
 MOST_PLANS = 5_000
 

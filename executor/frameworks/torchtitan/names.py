@@ -12,7 +12,8 @@ from typing import Literal
 
 from meshplan.costmodels.layout import Layout, Schedule
 from meshplan.costmodels.training import Precision
-from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.executor.frameworks.export_notes import ROTATES
+from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.planner.case.reading import CannotSay
 
 Version = Literal["0.2", "0.3"]
@@ -48,8 +49,6 @@ CONVERTER_CLASSES: dict[str, Precision] = {
 }
 
 
-ROTATES: dict[str, ContextKind] = {"allgather": "all_gather", "alltoall": "ring"}
-"""`context_parallel_rotate_method`: "alltoall" passes chunks on, as a ring does."""
 BACKENDS: dict[str, Dispatcher] = {"standard": "all_to_all", "deepep": "deepep"}
 """`expert_parallel_comm_backend` of 0.2; later ones have "hybridep" too."""
 

@@ -10,12 +10,12 @@ from typing import get_args
 
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.export_notes import ROTATES
 from meshplan.executor.frameworks.torchtitan.names import (
     BACKENDS,
     CONVERTERS,
     COUNTS,
     NEAREST,
-    ROTATES,
     SCHEDULE_NAMES,
     SINGLE_STAGE,
     V_SHAPED,
