@@ -142,7 +142,7 @@ def ask(
         training = replace(training, packed_mean_length=mean)
         check_packed(training, engine)
     pins = parse_pins(a.pins)
-    check_pinned_kinds(pins, engine, cluster)
+    check_pinned_kinds(pins, model, training, engine, cluster)
     question = Question(
         model=model,
         training=training,

@@ -130,26 +130,35 @@ def _is_own(la: Layout, axis: Literal["context_kind", "dispatcher"], engine: Eng
     return not rules.dispatchers and single == (kernels.dispatch == "deduplicated")
 
 
-def check_pinned_kinds(pins: Pins, engine: Engine, cluster: Cluster) -> None:
-    """Raise `InvalidLayout` where a pin names a kind that is none of the engine's, or where the
-    pinned dispatchers run on no group of this cluster.
+def check_pinned_kinds(
+    pins: Pins, model: Model, training: Training, engine: Engine, cluster: Cluster
+) -> None:
+    """Raise `InvalidLayout` where a pin names a kind that is none of the engine's, or where none of
+    those pinned goes with the model, or runs on any group of this cluster.
     """
-    for axis, kinds in (
-        ("context_kind", engine.legality.context_kinds),
-        ("dispatcher", engine.legality.dispatchers),
+    rules = engine.legality
+    contexts, sends = (
+        pins.axes[axis].words if axis in pins.axes else frozenset[str]()
+        for axis in ("context_kind", "dispatcher")
+    )
+    for axis, words, kinds in (
+        ("context_kind", contexts, rules.context_kinds),
+        ("dispatcher", sends, rules.dispatchers),
     ):
-        words = pins.axes[axis].words if axis in pins.axes else frozenset[str]()
         for word in sorted(words.difference(kinds)):
-            raise InvalidLayout(
-                f"{axis} {word}: engine {engine.name} {has_no_choice(axis, engine)}"
-            )
-        pair = place(2.0, 1.0, cluster.gpus_per_node)
-        known = [kind for kind in engine.legality.dispatchers if kind in words]
-        if known and not any(dispatches(kind, pair, cluster) for kind in known):
-            raise InvalidLayout(
-                f"dispatcher {', '.join(known)} does not run on {cluster.gpu.name} with "
-                f"{cluster.gpus_per_node} on a node; use all_to_all"
-            )
+            has = has_no_choice(axis, engine)
+            raise InvalidLayout(f"{axis} {word}: engine {engine.name} {has}")
+    able, why = context_kinds(model, training, engine)
+    if contexts and contexts.isdisjoint(able):
+        named, others = ", ".join(sorted(contexts)), ", ".join(able) or "no kind does"
+        raise InvalidLayout(f"context_kind {named}: not with {why}; what does: {others}")
+    pair = place(2.0, 1.0, cluster.gpus_per_node)
+    known = [kind for kind in rules.dispatchers if kind in sends]
+    if known and not any(dispatches(kind, pair, cluster) for kind in known):
+        raise InvalidLayout(
+            f"dispatcher {', '.join(known)} does not run on {cluster.gpu.name} with "
+            f"{cluster.gpus_per_node} on a node; use all_to_all"
+        )
 
 
 def with_kinds_of(engine: Engine, layout: Layout) -> Layout:

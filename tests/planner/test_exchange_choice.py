@@ -210,6 +210,12 @@ def test_pins_on_kinds() -> None:
 @pytest.mark.parametrize(
     ("pins", "cluster", "engine", "words"),
     [
+        (
+            {"context_kind": "ring"},
+            "dgx-h100",
+            "megatron",
+            "not with sliding windows; what",
+        ),
         ({"dispatcher": "deepep"}, "mi300x-8", "megatron", "does not run on mi300x"),
         ({"dispatcher": "deepep"}, "gb200-nvl72", "megatron", "does not run on gb200"),
         ({"context_kind": "ring"}, "dgx-h100", "native", "engine native has one"),
@@ -222,7 +228,7 @@ def test_pins_that_nothing_can_follow(
 ) -> None:
     """One line, before anything is searched."""
     arguments = Arguments(
-        model="mixtral-8x7b", gpus=8, cluster=cluster, global_batch=8, engine=engine, pins=pins
+        model="gpt-oss-20b", gpus=8, cluster=cluster, global_batch=8, engine=engine, pins=pins
     )
     with pytest.raises(InvalidLayout, match=words):
         ask(arguments)
