@@ -62,7 +62,7 @@ def _keys_and_values(
     hidden_by: Literal["attention", "first_chunk"],
     there: Condition,
 ) -> Communication:
-    here = where(there, 1.0, 0.0)
+    here = _in(there)
     return Communication(
         name="key_value", axis=axis, kind="all_gather", size_bytes=size_bytes, forward_count=here,
         backward_count=2 * here, hidden_by=hidden_by, present=here, modules=("core_attention",),
@@ -72,11 +72,16 @@ def _keys_and_values(
 def _heads_for_tokens(
     axis: Literal["cp", "cp_in_node"], size_bytes: Number, there: Condition
 ) -> Communication:
-    here = where(there, 1.0, 0.0)
+    here = _in(there)
     return Communication(
         name="heads", axis=axis, kind="all_to_all", size_bytes=size_bytes, forward_count=here,
         backward_count=here, hidden_by="nothing", present=here, modules=("core_attention",),
     )  # fmt: skip
+
+
+def _in(there: Condition) -> Number:
+    """1 in the layouts where it is, as one number where that is all of them."""
+    return 1.0 if np.all(there) else where(there, 1.0, 0.0)
 
 
 def kv_heads(shard: Shard, attention: Attention) -> Number:

@@ -266,11 +266,12 @@ class Pricer:
             "first_chunk": attention / self.groups["cp"].size,
             "expert": (matmul + attention + pointwise) / 2,
         }  # fmt: skip
+        sent = [op for op in operations if isinstance(op, Communication)]
         exposed = {
             axis: sum(
                 self._exposed_s(op, direction, rooms[op.hidden_by])
-                for op in operations
-                if isinstance(op, Communication) and op.axis == axis
+                for op in sent
+                if op.axis == axis
             )
             for axis in AXES
         }
