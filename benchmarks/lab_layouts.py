@@ -34,9 +34,8 @@ from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.case.predict import predicted, step_model_of
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import stage_problem
-from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import Solution, search
-from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import Pins, parse_pins
 from meshplan.planner.stages.solve import Solver
 
@@ -194,7 +193,7 @@ def ranked(lab: Lab, sample: int = SAMPLE) -> Ranked:
 def sampled_times_s(question: Question, count: int) -> Iterator[float]:
     """Closed-form step times of random legal layouts; those that do not fit are passed over."""
     q = question
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = space_of(q)
     coefficients = price_space(q, space, closed_form)
     rows = np.flatnonzero(row_fits(space, coefficients)).tolist()
     weights = [len(space.variants(row)) for row in rows]

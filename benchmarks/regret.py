@@ -16,10 +16,9 @@ import numpy as np
 
 from benchmarks.search import CASES, Case, question_of
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
-from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.stages.solve import Solver
 
 QUESTIONS = (
@@ -48,7 +47,7 @@ QUESTIONS = (
 def fastest_other_s(question: Question, count: int) -> tuple[float, int]:
     """The least simulated step of `count` layouts with small bounds, and how many of them fit."""
     q = question
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = space_of(q)
     prices, solver = price_space(q, space, closed_form), Solver()
     proof = Simulated(
         q, space, prices, lambda layout: simulated_s(case_at(q, layout)),

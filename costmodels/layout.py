@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from meshplan.costmodels.model.config_fields import MAX_LAYERS
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -22,6 +23,11 @@ RecomputeModule = Literal[
 """What selective recompute replays. `linear_half` is every second matrix product of a layer;
 with `pointwise` it is torchtitan's per-operation policy. The others are modules of Megatron-Core.
 """
+
+CONTEXT_KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
+DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
+BY_HEADS: tuple[ContextKind, ...] = ("all_to_all", "hierarchical")
+"""Those that exchange heads for tokens: attention keeps what it exchanged."""
 
 MODES = ("none", "selective", "full")
 """How much of a layer the backward pass recomputes; grids of prices have them in this order."""
@@ -69,6 +75,8 @@ class Layout:
     stages            pipeline_parallel * virtual_stages of them, in model order; the embedding
                       belongs to the first and the head to the last
     shard_group       ranks over which ZeRO shards (HSDP); 0 means all of dp * cp
+    context_kind      how queries meet all keys, "": as the engine usually does it
+    dispatcher        what brings tokens to experts, "": what the engine usually does
     selective_modules what a selectively recomputed layer replays
     modules_apart     multi-token-prediction modules are on the stage before the last, which has the
                       heads alone (Megatron's `pipeline_model_parallel_layout`, "...m|L")
@@ -91,6 +99,8 @@ class Layout:
     shard_group: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     micro_batch_size: Degree = 1
     schedule: Schedule = "1f1b"
+    context_kind: ContextKind | Literal[""] = ""
+    dispatcher: Dispatcher | Literal[""] = ""
     stages: tuple[Stage, ...]
     selective_modules: tuple[RecomputeModule, ...] = SELECTIVE
     optimizer_offload: Fraction = 0.0

@@ -26,6 +26,8 @@ class Layouts:
     schedule        index of a schedule, a V shape standing for all of them and 1F1B for the others,
                     where that changes a price; -1 where it does not
     shard_group     resolved: ranks over which ZeRO shards, never 0
+    context_kind, dispatcher
+                    1 + the index in `CONTEXT_KINDS` and in `DISPATCHERS`; 0: the engine's own
     """
 
     selective_modules: ClassVar[tuple[RecomputeModule, ...]] = SELECTIVE
@@ -42,6 +44,8 @@ class Layouts:
     shard_group: Ints
     micro_batch_size: Ints
     schedule: Ints
+    context_kind: Ints
+    dispatcher: Ints
     num_micro_batches: Ints
     optimizer_offload: Floats
     activation_offload: Floats

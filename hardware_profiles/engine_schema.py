@@ -15,6 +15,16 @@ from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.schema import AttentionKernel, Frozen
 
 Axis = Literal["tp", "cp", "ep", "dp", "pp"]
+ContextKind = Literal["ring", "all_gather", "all_to_all", "hierarchical"]
+"""How queries meet all keys of a sequence that ranks share: keys and values go round them, beside
+the attention kernel of those that are there already; or they are gathered before it; or heads are
+exchanged for tokens before and after it (Ulysses, 2309.14509); or that within each node, and keys
+and values go round the nodes.
+"""
+Dispatcher = Literal["all_to_all", "deepep", "hybridep"]
+"""What brings tokens to experts: one copy for each expert, or one for each node and rank that holds
+one of them (`hardware_profiles.dispatchers`).
+"""
 
 
 class Legality(Frozen):
@@ -40,6 +50,14 @@ class Legality(Frozen):
     vision_tower       where the first pipeline stage trains a multimodal model's tower: "cut" by
                        tensor parallelism as layers are, "whole" on each of its ranks; "none": the
                        engine has no such models
+    context_kinds      the kinds of context parallelism that it chooses from, its own default first;
+                       nothing: it has the one of its `KernelHabits`
+    context_kinds_with_windows, context_kinds_with_latents, context_kinds_with_packing
+                       those of them with sliding windows, with values narrower than keys (latent
+                       attention), and with documents packed in a sequence; None: all
+    dispatchers        what brings tokens to experts, to choose from, what needs nothing installed
+                       first; nothing: it has the one of its `KernelHabits`
+    usual_dispatchers  those of them that its recipes use, so that they are chosen without a pin
     rank_order         inner to outer
     """
 
@@ -67,6 +85,12 @@ class Legality(Frozen):
     lora_targets: tuple[Literal["qkv", "attention", "all_linear"], ...] = ()
     quantised_bases: tuple[Literal["int8", "nf4"], ...] = ()
     vision_tower: Literal["none", "cut", "whole"] = "none"
+    context_kinds: tuple[ContextKind, ...] = ()
+    context_kinds_with_windows: tuple[ContextKind, ...] | None = None
+    context_kinds_with_latents: tuple[ContextKind, ...] | None = None
+    context_kinds_with_packing: tuple[ContextKind, ...] | None = None
+    dispatchers: tuple[Dispatcher, ...] = ()
+    usual_dispatchers: tuple[Dispatcher, ...] = ()
 
 
 class State(Frozen):
@@ -127,6 +151,7 @@ class Overlap(Frozen):
 
     expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
                          under an interleaved pipeline, and wherever a run says so
+    context_gather       of an all-gather of keys and values, behind the first chunk's attention
     waits_at_boundaries  a pipeline boundary between nodes takes `Tuning.boundary_s` to cross
     """
 
@@ -135,6 +160,7 @@ class Overlap(Frozen):
     tensor: float = Field(ge=0, le=1)
     pipeline: float = Field(ge=0, le=1)
     context: float = Field(ge=0, le=1)
+    context_gather: float = Field(default=0.0, ge=0, le=1)
     expert: float = Field(ge=0, le=1)
     host: float = Field(default=0.0, ge=0, le=1)
     expert_interleaved: float = Field(default=0.0, ge=0, le=1)
@@ -149,11 +175,11 @@ class KernelHabits(Frozen):
                     with Hopper fully, cuDNN and FlashAttention-3 do
     saves_gathered  tensor parallel keeps the gathered input of the matmuls for the backward instead
                     of gathering it again
-    dispatch        how tokens reach experts on other nodes: one copy per expert ("all_to_all"), or
-                    one per node, multiplied there ("deduplicated": DeepEP, HybridEP)
-    context         how queries meet all keys under context parallelism: keys and values reach every
-                    rank ("ring"), or heads are exchanged for tokens before and after the attention
-                    kernel ("all_to_all": Ulysses, 2309.14509), which keeps what it exchanged
+    dispatch        where a layout leaves it open, how tokens reach experts on other nodes: one copy
+                    per expert ("all_to_all"), or one per node, multiplied there ("deduplicated":
+                    DeepEP, HybridEP)
+    context         how queries meet all keys under context parallelism, where a layout leaves it
+                    open
     gradient_add    how a weight's gradient leaves its product: the product itself adds it to the
                     gradient buffer ("fused"), a kernel does ("added"), or it is copied to where it
                     is communicated from ("copied")
@@ -188,7 +214,7 @@ class KernelHabits(Frozen):
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
     saves_gathered: bool = False
     dispatch: Literal["all_to_all", "deduplicated"] = "all_to_all"
-    context: Literal["ring", "all_to_all"] = "ring"
+    context: ContextKind = "ring"
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
     cast_bytes: float = 0.0

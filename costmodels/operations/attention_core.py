@@ -1,31 +1,9 @@
-"""The core of softmax attention on one rank: softmax(q k^T) v, and how queries meet all keys."""
+"""The core of softmax attention on one rank: softmax(q k^T) v."""
 
-from collections.abc import Iterator
-
-from meshplan.costmodels.elementwise import Number, maximum, where
+from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Operation, Pointwise
-from meshplan.costmodels.operations.rank_share import Shard
-
-
-def context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
-    """Keys and values reach every rank of the context-parallel group, and their gradients return;
-    or queries, keys, values and outputs of some heads do, of all tokens.
-    """
-    widths = attention.head_dim + attention.v_head_dim
-    kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
-    if site.kernels.context == "all_to_all":
-        own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
-        yield Communication(
-            name="heads", axis="cp", kind="all_to_all", size_bytes=own + kv, forward_count=1,
-            backward_count=1, hidden_by="nothing", modules=("core_attention",),
-        )  # fmt: skip
-        return
-    yield Communication(
-        name="key_value", axis="cp", kind="all_gather", size_bytes=site.shard.cp * kv,
-        forward_count=1, backward_count=2, hidden_by="attention", modules=("core_attention",),
-    )  # fmt: skip
+from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
 
 
 def core(site: Site, attention: Attention) -> AttentionCore:
@@ -38,7 +16,8 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     keys = window - attention.causal * window * window / (2 * document)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
-    exchanged = where(shard.cp > 1, 1.0, 0.0) * (site.kernels.context == "all_to_all")
+    by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
+    exchanged = where(by_heads & (shard.cp > 1), 1.0, 0.0)
     own_output = exchanged * output_bytes(site, attention)  # of other tokens
     return AttentionCore(
         name="core_attention",
@@ -67,10 +46,3 @@ def core_output(site: Site, attention: Attention) -> Pointwise:
         saved_bytes=output_bytes(site, attention),
         modules=("linear",),
     )  # fmt: skip
-
-
-def kv_heads(shard: Shard, attention: Attention) -> Number:
-    """Key/value heads on one rank; with fewer than `tp` of them they are replicated."""
-    if attention.is_mla:
-        return attention.heads / shard.tp
-    return maximum(attention.kv_heads / shard.tp, 1.0)

@@ -132,7 +132,7 @@ def share_permuted(site: Site) -> Number:
     """1 where tokens are copied before they are sent: a dispatch of single copies reads them where
     they are, and adds them up where they were.
     """
-    return where(site.shard.ep > 1, 0.0, 1.0) if site.kernels.dispatch == "deduplicated" else 1.0
+    return where(site.sends_single_copies & (site.shard.ep > 1), 0.0, 1.0)
 
 
 def permute(name: str, size_bytes: Number, saved: Number = 0.0) -> Pointwise:

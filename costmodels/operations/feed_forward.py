@@ -15,11 +15,14 @@ of.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshplan.costmodels.elementwise import Number, where
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
-from meshplan.costmodels.operations.rank_share import Shard
-from meshplan.hardware_profiles.engine_schema import KernelHabits
+from meshplan.costmodels.operations.rank_share import Shard, is_kind
+from meshplan.hardware_profiles.engine_schema import ContextKind, KernelHabits
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,14 @@ class Site:
     """Where operations are listed for: the model, one rank's share of it, the engine's kernels.
 
     itemsize  bytes of one number of an activation or weight: 2, in fp32 training 4
+    cp_ranks_per_node  context-parallel ranks of a group that are on one node
     """
 
     model: Model
     shard: Shard
     kernels: KernelHabits
     itemsize: float = 2.0
+    cp_ranks_per_node: Number = 1.0
 
     @property
     def bytes_per_logit(self) -> float:
@@ -53,6 +58,17 @@ class Site:
     def _own_share(self) -> Number:
         shard = self.shard
         return shard.tokens_outside / shard.tokens if self.kernels.gathers_cast else 1.0
+
+    def meets_keys_by(self, kind: ContextKind) -> Condition:
+        """Whether context-parallel ranks meet all keys by `kind`."""
+        index, usual = CONTEXT_KINDS.index(kind), self.kernels.context == kind
+        return is_kind(self.shard.context_kind, index, usual=usual)
+
+    @property
+    def sends_single_copies(self) -> Condition:
+        """Whether a token is sent once to each node and rank, and not once to each expert."""
+        every, usual = DISPATCHERS.index("all_to_all"), self.kernels.dispatch == "all_to_all"
+        return np.logical_not(is_kind(self.shard.dispatcher, every, usual=usual))
 
     def joined(self, weights: int) -> int:
         """`Matmul.joined` of a product of so many weights."""

@@ -21,7 +21,9 @@ from meshplan.costmodels.elementwise import Number
 Module = Literal[
     "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "input", "linear"
 ]
-Axis = Literal["tp", "cp", "ep", "etp"]
+Axis = Literal["tp", "cp", "cp_in_node", "cp_between_nodes", "ep", "etp"]
+"""The groups that a layer's collectives run over; those of cp are also cut into their ranks of one
+node, and into the ranks that have the same place on each node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,9 @@ class Communication:
     regathers  of `backward_count`, those that bring back the input of a trained weight
     routing    of the tokens of a dispatch, which an engine may send once to each node
     hidden_by  "linear": the engine may run it under the neighbouring matmul; "attention": under the
-               core attention (ring); "expert": under the experts; "nothing"
+               core attention (ring); "first_chunk": under that of the first of cp chunks of keys;
+               "expert": under the experts; "nothing"
+    present    1 in the layouts that have it, 0 in the others
     """
 
     name: str
@@ -165,7 +169,8 @@ class Communication:
     backward_count: Number
     regathers: Number = 0.0
     routing: Routing = Routing()
-    hidden_by: Literal["linear", "attention", "expert", "nothing"]
+    hidden_by: Literal["linear", "attention", "first_chunk", "expert", "nothing"]
+    present: Number = 1
     modules: tuple[Module, ...] = ("linear",)
     saved_bytes: Number = 0.0
 

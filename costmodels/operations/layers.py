@@ -23,13 +23,8 @@ from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention, Layer
-from meshplan.costmodels.operations.attention_core import (
-    context_exchange,
-    core,
-    core_output,
-    kv_heads,
-    output_bytes,
-)
+from meshplan.costmodels.operations.attention_core import core, core_output, output_bytes
+from meshplan.costmodels.operations.context_exchange import context_exchange, kv_heads
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
     Site,

@@ -4,9 +4,11 @@ matrices.
 
 from dataclasses import dataclass
 
-from meshplan.costmodels.elementwise import Number, where
-from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.layouts import Layouts
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, where
+from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout
+from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.training import Training
 
 
@@ -17,6 +19,8 @@ class Shard:
     tokens          of one micro-batch that enter this rank's matmuls
     tokens_outside  of them that norms, residuals and routers see: split by sequence parallel
     document_len    tokens that attend to each other: a sequence, or of documents packed in it
+    context_kind, dispatcher
+                    as in `Layouts`: 0, or 1 + an index
     imbalance       rows of the busiest expert rank over the mean
     """
 
@@ -29,6 +33,8 @@ class Shard:
     ep: Number
     etp: Number
     sequence_parallel: Number
+    context_kind: Number = 0
+    dispatcher: Number = 0
     imbalance: float = 1.0
 
 
@@ -47,5 +53,19 @@ def shard_of(layout: Layout | Layouts, training: Training) -> Shard:
         ep=layout.expert_parallel * 1.0,
         etp=layout.expert_tensor_parallel * 1.0,
         sequence_parallel=sharded,
+        context_kind=stated(layout.context_kind, CONTEXT_KINDS),
+        dispatcher=stated(layout.dispatcher, DISPATCHERS),
         imbalance=training.expert_imbalance,
     )
+
+
+def stated(kind: str | Ints, kinds: tuple[str, ...]) -> Number:
+    """A kind as `Layouts` has it: 1 + its index in `kinds`, 0 where the layout leaves it open."""
+    if not isinstance(kind, str):
+        return kind.astype(np.float64)
+    return 1 + kinds.index(kind) if kind else 0
+
+
+def is_kind(code: Number, index: int, *, usual: bool) -> Condition:
+    """Whether `code` states the kind at `index`, or leaves it open where it is the `usual` one."""
+    return (code == 1 + index) | ((code == 0) & usual)

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.model.transformer import Attention
-from meshplan.costmodels.operations.attention_core import context_exchange, core
+from meshplan.costmodels.operations.attention_core import core
+from meshplan.costmodels.operations.context_exchange import context_exchange
 from meshplan.costmodels.operations.experts import (
     choose,
     exchange_tokens,

@@ -19,9 +19,11 @@ Leaves out: hiding communication under operations other than the ones named by `
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Self
+from typing import Self, get_args
 
-from meshplan.costmodels.elementwise import Number, maximum
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, maximum, where
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.adapters import (
     adapter_forward_flops,
@@ -31,21 +33,29 @@ from meshplan.costmodels.operations.adapters import (
 )
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
+    Axis,
     Communication,
     Matmul,
     Operation,
     Pointwise,
     Scan,
 )
+from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s
-from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
+from meshplan.costmodels.seconds.kernels import Device, pointwise_s
+from meshplan.costmodels.seconds.operation import (
+    Direction,
+    attention_pass_s,
+    matmul_pass_s,
+    memory_pass_s,
+)
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.costmodels.training import Lora
 from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
 
-Direction = Literal["forward", "input_grad", "weight_grad"]
+AXES: tuple[Axis, ...] = get_args(Axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +162,7 @@ class Pricer:
     """Turns operations into costs: the device, the cluster, the engine's overlap, the groups'
     places.
 
+    deduplicates    whether tokens are sent once to each node and rank
     weights_leave   1 where the ranks that share weights are on several nodes, else 0
     lora            what is trained beside frozen weights, None: all weights
     packed_bytes    of a frozen number of a linear layer's weight, 0 where it is not unpacked
@@ -164,7 +175,7 @@ class Pricer:
     overlap: Overlap
     groups: dict[str, Group]
     crosses_nodes: Number = 0.0
-    deduplicates: bool = False
+    deduplicates: Condition = False
     lora: Lora | None = None
     packed_bytes: float = 0.0
     expert_overlap: Number = 0.0
@@ -183,7 +194,7 @@ class Pricer:
         self, operations: Sequence[Operation], replayed: Iterable[RecomputeModule] = ()
     ) -> Number:
         """Bytes kept for the backward if operations of the `replayed` modules run again in it."""
-        again = _replayed(operations, replayed)
+        again = replayed_of(operations, replayed)
         kept = [op for op in operations if all(op is not other for other in again)]
         return sum(self._saved(op) for op in kept)
 
@@ -197,7 +208,7 @@ class Pricer:
         """`plain`, the cost of `operations`, when those of `modules` (None: all of them) run again
         and `saved_bytes` are kept.
         """
-        again = operations if modules is None else _replayed(operations, modules)
+        again = operations if modules is None else replayed_of(operations, modules)
         return replace(
             plain,
             replay=plain.forward if modules is None else self._pass(again, "forward"),
@@ -240,9 +251,9 @@ class Pricer:
 
     def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:
         device, tuning = self.device, self.device.tuning
-        matmul = sum(_matmul_s(device, op, direction) * self._scale(op) for op in operations)
-        attention = sum(_attention_s(device, op, direction) for op in operations)
-        pointwise = sum(_pointwise_s(device, op, direction) * self._scale(op) for op in operations)
+        matmul = sum(matmul_pass_s(device, op, direction) * self._scale(op) for op in operations)
+        attention = sum(attention_pass_s(device, op, direction) for op in operations)
+        pointwise = sum(memory_pass_s(device, op, direction) * self._scale(op) for op in operations)
         if direction == "weight_grad":
             pointwise = pointwise + sum(self._gradient_s(op) for op in operations)
         if self.lora and direction != "weight_grad":
@@ -252,16 +263,19 @@ class Pricer:
             )
         rooms = {
             "linear": matmul / 2, "attention": attention, "nothing": 0.0,
+            "first_chunk": attention / self.groups["cp"].size,
             "expert": (matmul + attention + pointwise) / 2,
         }  # fmt: skip
+        sent = [op for op in operations if isinstance(op, Communication)]
         exposed = {
             axis: sum(
                 self._exposed_s(op, direction, rooms[op.hidden_by])
-                for op in operations
-                if isinstance(op, Communication) and op.axis == axis
+                for op in sent
+                if op.axis == axis
             )
-            for axis in ("tp", "cp", "ep", "etp")
+            for axis in AXES
         }
+        context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = matmul + attention + pointwise + sum(exposed.values())
         launches = sum(self._launches(op, direction) for op in operations)
         issued: Number = launches * tuning.launch_s
@@ -271,10 +285,11 @@ class Pricer:
         return Pass(
             matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
             host_s=maximum(issued - busy, 0.0),
-            tensor_s=exposed["tp"], context_s=exposed["cp"],
+            tensor_s=exposed["tp"], context_s=context_s,
             expert_s=exposed["ep"] + exposed["etp"],
             nearby_s=self.weights_leave
-            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()),
+            * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
+                  if np.ndim(seen) or seen),
         )  # fmt: skip
 
     def _gradient_s(self, op: Operation) -> Number:
@@ -284,7 +299,11 @@ class Pricer:
         moved_bytes = self.gradient_bytes * op.k * op.n * op.groups * op.parts
         return pointwise_s(self.device, moved_bytes, 1, "gradient_add") * self._scale(op)
 
-    def _launches(self, op: Operation, direction: Direction) -> int:
+    def launches(self, operations: Sequence[Operation]) -> Number:
+        """Kernels that the host issues for `operations` forward."""
+        return sum(self._launches(op, "forward") for op in operations)
+
+    def _launches(self, op: Operation, direction: Direction) -> Number:
         if self.graphed and _part_of_layer(op) in self.graphed:
             return 0
         if isinstance(op, Pointwise):
@@ -295,7 +314,7 @@ class Pricer:
         if isinstance(op, AttentionCore | Scan):
             kernels, backward = (op.kernels, 2 * op.kernels) if isinstance(op, Scan) else (1, 3)
             return {"forward": kernels, "input_grad": backward, "weight_grad": 0}[direction]
-        return 0 if direction == "weight_grad" else 1
+        return 0 if direction == "weight_grad" else op.present
 
     def _scale(self, op: Operation) -> float:
         return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
@@ -311,14 +330,22 @@ class Pricer:
         count, tuning = _count(op, direction), self.device.tuning
         if self.lora and direction == "input_grad" and feeds_frozen_alone(op, self.lora):
             count = count - op.regathers
-        group, routing = self.groups[op.axis], op.routing if self.deduplicates else ALL_SENT
-        whole = count * collective_s(self.cluster, op.kind, op.size_bytes, group, routing)
+        whole = count * self._collective_s(op)
         whole = whole * tuning.collective_scale * self._scale(op)
         return exposed_s(whole, room, self._overlap(op), tuning.interference)
+
+    def _collective_s(self, op: Communication) -> Number:
+        single, all_sent = self.deduplicates, op.routing == ALL_SENT
+        sent = (self.cluster, op.kind, op.size_bytes, self.groups[op.axis])
+        if all_sent or not np.any(single):
+            return collective_s(*sent)
+        once = collective_s(*sent, op.routing)
+        return once if np.all(single) else where(single, once, collective_s(*sent))
 
     def _overlap(self, op: Communication) -> Number:
         hides: dict[str, Number] = {
             "linear": self.overlap.tensor, "attention": self.overlap.context,
+            "first_chunk": self.overlap.context_gather,
             "expert": self.expert_overlap,
         }  # fmt: skip
         return hides.get(op.hidden_by, 0.0)
@@ -343,57 +370,7 @@ def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: fl
     return whole_s - beside + maximum(beside - room_s, slowed)
 
 
-def _replayed(
-    operations: Sequence[Operation], replayed: Iterable[RecomputeModule]
-) -> list[Operation]:
-    again = [op for op in operations if _is_replayed(op, replayed)]
-    if "linear_half" in replayed:
-        again += [op for op in operations if isinstance(op, Matmul)][1::2]
-    return again
-
-
-def _is_replayed(op: Operation, replayed: Iterable[RecomputeModule]) -> bool:
-    return any(module in op.modules for module in replayed)
-
-
 def _forward_flops(op: Operation, *, full: bool = False) -> Number:
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
     return op.forward_flops if isinstance(op, Matmul | Scan) else 0.0
-
-
-def _matmul_s(device: Device, op: Operation, direction: Direction) -> Number:
-    if not isinstance(op, Matmul):
-        return 0.0
-    if direction == "forward":
-        return matmul_s(device, op, op.m, op.n, op.k)
-    if direction == "input_grad":
-        return matmul_s(device, op, op.m, op.k, op.n, "NN")
-    return matmul_s(device, op, op.k, op.n, op.m, "NT")
-
-
-def _attention_s(device: Device, op: Operation, direction: Direction) -> Number:
-    if not isinstance(op, AttentionCore | Scan) or direction == "weight_grad":
-        return 0.0
-    if isinstance(op, Scan):
-        return scan_s(device, op, backward=direction == "input_grad")
-    return attention_s(device, op, backward=direction == "input_grad")
-
-
-def _pointwise_s(device: Device, op: Operation, direction: Direction) -> Number:
-    if isinstance(op, Matmul) and device.recipe.cast_bytes:
-        return _cast_s(device, op, direction)
-    if not isinstance(op, Pointwise) or direction == "weight_grad":
-        return 0.0
-    if direction == "forward":
-        return pointwise_s(device, op.forward_bytes, op.kernels, op.measured_as[0])
-    return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
-
-
-def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
-    """Casting the input of a linear layer forward, and the gradient of its output backward."""
-    if direction == "weight_grad" or not op.recipe or op.in_16_bit:
-        return 0.0
-    mine, gradient = op.cast_shares
-    elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)
-    return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)

@@ -50,6 +50,27 @@ def axis_group(
     return place(_degree(layout, axis), stride, gpus_per_node, _world(layout))
 
 
+def layer_groups(
+    layout: Layout | Layouts, order: tuple[Axis, ...], gpus_per_node: int
+) -> dict[str, Group]:
+    """The process groups of a layer's collectives (`costmodels.operations.kinds.Axis`)."""
+    axes: tuple[Axis, ...] = ("tp", "cp", "ep")
+    groups: dict[str, Group] = {
+        axis: axis_group(layout, axis, order, gpus_per_node) for axis in axes
+    }
+    groups["etp"] = place(layout.expert_tensor_parallel * 1.0, 1.0, gpus_per_node)
+    groups["cp_in_node"], groups["cp_between_nodes"] = levels(groups["cp"], gpus_per_node)
+    return groups
+
+
+def levels(group: Group, gpus_per_node: int) -> tuple[Group, Group]:
+    """`group` in two levels: its ranks on one node, and those at one place of each node."""
+    per_node = group.ranks_per_node
+    within = Group(per_node, per_node, group.stride, group.world)
+    stride = maximum(group.stride * per_node, gpus_per_node * 1.0)
+    return within, Group(group.nodes, 1.0, stride, group.world)
+
+
 def axis_stride(layout: Layout | Layouts, axis: Axis, order: tuple[Axis, ...]) -> Number:
     """Ranks between two neighbours of `axis`: the product of the degrees inside it."""
     stride: Number = 1.0

@@ -1,8 +1,8 @@
 """The two tables that the rows of a grid are put together from, and how rows look things up.
 
-work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel), on which groups are on
-          several nodes, and on whether ranks have several chunks: computing, and the
-          communication inside a layer
+work      depends on (tp, cp, ep, etp, micro-batch, sequence parallel, the kinds of exchanges), on
+          which groups are on several nodes, and on whether ranks have several chunks: computing,
+          and the communication inside a layer
 weights   depends on (tp, dp cp, ep, etp, ZeRO stage, shard group): states, gradients, optimizer
 
 A grid of a million rows has a few thousand different entries in each.
@@ -57,18 +57,23 @@ class Table:
 
 def work_table(setting: Setting, layouts: Layouts) -> Table:
     """What computing and the communication inside a layer depend on."""
+    return Table(setting, layouts, work_key(setting, layouts))
+
+
+def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
+    """The columns in which two layouts of another table of work differ."""
     order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
     leave = np.broadcast_to(shard_group(layouts, order, per_node).nodes > 1, len(layouts))
     crosses = np.asarray(Rank(setting, layouts).crosses_nodes)
     places = (crosses, layouts.pipeline_parallel > 1, leave, layouts.virtual_stages > 1)
-    key = (
+    return (
         layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel,
         layouts.expert_tensor_parallel, layouts.micro_batch_size, layouts.sequence_parallel,
+        layouts.context_kind, layouts.dispatcher,
         *(place.astype(np.int64) for place in places),
         thousandths(layouts.activation_offload), *_inner_degrees(setting, layouts, ("tp", "cp")),
         *_place_in_pods(setting, layouts),
     )  # fmt: skip
-    return Table(setting, layouts, key)
 
 
 def weight_table(setting: Setting, layouts: Layouts) -> Table:

@@ -53,10 +53,11 @@ from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Cost, Pricer
 from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import (
+    Group,
     axis_group,
     axis_stride,
     hides_with_chunks,
-    place,
+    layer_groups,
     shard_group,
 )
 from meshplan.costmodels.step.beside import ZERO_2, Sent
@@ -91,8 +92,14 @@ class Rank:
         """Its share of the tokens and the matrices, and the engine's kernels."""
         setting = self.setting
         recipe = RECIPES[setting.training.precision]
-        shard = shard_of(self.layout, setting.training)
-        return Site(setting.model, shard, kernels_of(setting), recipe.itemsize)
+        shard, per_node = shard_of(self.layout, setting.training), self.groups["cp"].ranks_per_node
+        return Site(setting.model, shard, kernels_of(setting), recipe.itemsize, per_node)
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        """The process groups of a layer's collectives."""
+        order = self.setting.engine.legality.rank_order
+        return layer_groups(self.layout, order, self.setting.cluster.gpus_per_node)
 
     @cached_property
     def device(self) -> Device:
@@ -109,15 +116,13 @@ class Rank:
         """What turns operations into costs."""
         setting, cluster, engine = self.setting, self.setting.cluster, self.setting.engine
         order, g, la = engine.legality.rank_order, cluster.gpus_per_node, self.layout
-        groups = {axis: axis_group(la, axis, order, g) for axis in ("tp", "cp", "ep")}
-        groups["etp"] = place(la.expert_tensor_parallel * 1.0, 1.0, g)
         return Pricer(
             self.device,
             cluster,
             engine.overlap,
-            groups,
+            self.groups,
             self.crosses_nodes,
-            engine.kernels.dispatch == "deduplicated",
+            self.site.sends_single_copies,
             setting.training.lora,
             self._packed_bytes,
             self._expert_overlap,

@@ -95,6 +95,10 @@ def _pipeline(layout: Layout, training: Training) -> Iterator[str]:
 def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     if layout.optimizer_offload or layout.activation_offload:
         yield "offloading is not built; keep optimizer and activations on the device"
+    if layout.context_parallel > 1 and layout.context_kind not in ("", "all_gather"):
+        yield f"context_kind {layout.context_kind} is not built; use all_gather"
+    if layout.expert_parallel > 1 and layout.dispatcher not in ("", "all_to_all"):
+        yield f"dispatcher {layout.dispatcher} is not built; use all_to_all"
     if training.precision not in ("fp32", "bf16"):
         yield f"precision {training.precision} is not built; use bf16 or fp32"
     if training.lora:

@@ -8,6 +8,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Lora, Training
+from meshplan.hardware_profiles.engine_schema import ContextKind
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import CannotSay, Exported, Recompute
 
@@ -102,6 +103,18 @@ def modules_unsaid(layout: Layout, why: str) -> list[CannotSay]:
     if not any(stage.selective_layers for stage in layout.stages):
         return []
     return [CannotSay("layout.selective_modules", ", ".join(layout.selective_modules), why)]
+
+
+ROTATES: dict[str, ContextKind] = {"allgather": "all_gather", "alltoall": "ring"}
+"""PyTorch's rotate methods, as torchtitan and Accelerate name them: "alltoall" passes chunks on, as
+a ring does.
+"""
+
+
+def exchanges_unsaid(layout: Layout) -> list[CannotSay]:
+    """For formats that do not choose what brings tokens to experts and queries to keys."""
+    why = "it has one kind, which this file does not choose"
+    return unless(layout, why, context_kind="", dispatcher="")
 
 
 def training_unsaid(training: Training) -> list[CannotSay]:

@@ -13,6 +13,7 @@ from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.space.engine_rules import check_engine, unpriced
+from meshplan.planner.space.exchange_rules import with_kinds_of
 
 NATIVE = "native"
 LAUNCHED = (NATIVE, *HOMES)
@@ -45,12 +46,22 @@ def check_can_start(name: str, folder: Path, priced_by: Cluster | None) -> None:
 
 
 def for_engine(plan: Plan, name: str, priced_by: Cluster | None) -> Plan:
-    """The plan as the engine `name` would run it: the same layouts, priced anew where it is another
-    than the plan's. Without a profile nothing is predicted. Raises `CannotRun` for a layout that
-    the engine does not run.
+    """The plan as the engine `name` would run it: the same layouts, with its own kinds of exchanges
+    where it has not theirs, priced anew where it is another than the plan's. Without a profile
+    nothing is predicted. Raises `CannotRun` for a layout that the engine does not run.
     """
     if name == plan.engine:
         return plan
+    engine = load_engine(name)
+    plan = plan.model_copy(
+        update={
+            "layout": with_kinds_of(engine, plan.layout),
+            "runners_up": tuple(
+                other.model_copy(update={"layout": with_kinds_of(engine, other.layout)})
+                for other in plan.runners_up
+            ),
+        }
+    )
     chosen = _priced(plan, plan.layout, name, priced_by)
     others = tuple(
         RunnerUp(

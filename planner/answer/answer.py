@@ -77,7 +77,7 @@ def plan_of(asked: Asked, result: SearchResult) -> Plan:
         engine=q.engine.name,
         layout=best.layout,
         prediction=chosen.prediction,
-        search=report_of(result, space_words(q.engine.legality, q.pins)),
+        search=report_of(result, space_words(q.model, q.training, q.engine, q.pins)),
         runners_up=tuple(_runner_up(best.layout, chosen, other) for other in others),
         reasons=reasons(chosen),
         learned=q.engine.learned,

@@ -16,10 +16,9 @@ from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.case.plan_file import BetterBatch, Plan
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.branch_and_bound import BranchAndBound
-from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
 from meshplan.planner.space.axis_rules import divisors
-from meshplan.planner.space.legal_layouts import enumerate_space
 
 WITHIN, LEAST_GAIN = 0.1, 0.05
 MOST_SIMULATED = 4
@@ -59,7 +58,7 @@ def neighbours(batch: int, gpus: int) -> Iterator[int]:
 def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
     """What the neighbour gives, None where it cannot gain enough or does not."""
     q = replace(question, training=replace(question.training, global_batch_size=batch))
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = space_of(q)
     if not len(space.layouts):
         return None
     coefficients = price_space(q, space, closed_form)

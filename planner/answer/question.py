@@ -48,6 +48,7 @@ from meshplan.planner.space.engine_rules import (
     check_packed,
     check_states,
 )
+from meshplan.planner.space.exchange_rules import check_pinned_kinds
 from meshplan.planner.space.pins import parse_pins
 
 DEFAULT_SEQ_LEN = 4096
@@ -146,13 +147,15 @@ def ask(
         mean = parse_length(a.packed_mean_length, "--packed-mean-length")
         training = replace(training, packed_mean_length=mean)
         check_packed(training, engine)
+    pins = parse_pins(a.pins)
+    check_pinned_kinds(pins, model, training, engine, cluster)
     question = Question(
         model=model,
         training=training,
         gpus=a.gpus,
         cluster=cluster,
         engine=engine,
-        pins=parse_pins(a.pins),
+        pins=pins,
     )
     return Asked(
         question=question,

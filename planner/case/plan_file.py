@@ -26,7 +26,9 @@ from meshplan.planner.text_files import write_text
 
 VERSION = 1
 UNSAID = ("modules_apart",)  # known of other engines' configurations only
-RARE = ("lora", "optimizer_states", "packed_mean_length", "images")
+RARE = (
+    "lora", "optimizer_states", "packed_mean_length", "images", "context_kind", "dispatcher",
+)  # fmt: skip
 """Left out where there are none, as in files from before they were known."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 """What PyYAML's constructors raise besides `YAMLError`: month 99, `!!int x`, nesting too deep."""
@@ -299,7 +301,7 @@ def said(value: Layout | Training) -> dict[str, Any]:
     """What a plan file says of it: all fields but those of jobs that a plan does not launch, and
     those of kinds of training that this is not.
     """
-    absent = {name for name in RARE if getattr(value, name, None) is None}
+    absent = {name for name in RARE if getattr(value, name, None) in (None, "")}
     unsaid = absent.union(UNSAID)
     return {name: each for name, each in asdict(value).items() if name not in unsaid}
 

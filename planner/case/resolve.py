@@ -30,9 +30,13 @@ from meshplan.planner.case.reading import Fact, IllegalConfig, Reading
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stage_rules import stage_layers
 from meshplan.planner.space.engine_rules import check_engine, check_precision, unpriced
+from meshplan.planner.space.exchange_rules import check_exchanges
 
 _BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
-_OPTIONS = ("sequence_parallel", "selective_modules", "optimizer_offload", "activation_offload")
+_OPTIONS = (
+    *("sequence_parallel", "selective_modules", "optimizer_offload", "activation_offload"),
+    *("context_kind", "dispatcher"),
+)
 _SHOWN = 6  # things that are not understood, of one file
 ENDS = 2  # the embedding and the head may have a stage of their own
 FLAGS = {
@@ -134,6 +138,7 @@ def check_case(case: Case) -> None:
     """Raise `InvalidLayout` where mathematics, engine, GPU or host refuse the case."""
     check_layout(case.layout, case.model, case.training)
     check_engine(case.layout, case.model, case.training, case.engine)
+    check_exchanges(case.layout, case.model, case.training, case.engine, case.cluster)
     check_precision(case.training, case.cluster.gpu)
     unfitted = Setting(case.model, case.training, case.cluster, case.engine, Tuning())
     check_host(unfitted, case.layout)

@@ -47,6 +47,8 @@ PIN_AXES = {
     "schedule": "schedule",
     "recompute": "recompute",
     "sequence_parallel": "sequence_parallel",
+    "cp_kind": "context_kind",
+    "dispatcher": "dispatcher",
     "offload_optimizer": "optimizer_offload",
     "offload_activations": "activation_offload",
 }
@@ -180,6 +182,10 @@ def plan(
     schedule: Annotated[str | None, pin("1f1b, interleaved_1f1b, zb_v, ...", "WORDS")] = None,
     recompute: Annotated[str | None, pin("none, selective, full.", "WORDS")] = None,
     sequence_parallel: Annotated[str | None, pin("on, off.", "WORDS")] = None,
+    cp_kind: Annotated[
+        str | None, pin("ring, all_gather, all_to_all, hierarchical.", "WORDS")
+    ] = None,
+    dispatcher: Annotated[str | None, pin("all_to_all, deepep, hybridep.", "WORDS")] = None,
     offload_optimizer: Annotated[
         str | None, pin("Fraction on the host: 0 (unless said), 0,0.5,1 or on.", "FRACTIONS")
     ] = None,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from meshplan.costmodels.layout import Layout
+from meshplan.hardware_profiles.dispatchers import load_dispatchers
 
 ZERO = {
     0: "nothing sharded",
@@ -37,6 +38,29 @@ def _meanings(layout: Layout) -> Iterator[tuple[str, str]]:
         yield f"{what}-offload{f'-{part:.0%}' if part < 1 else ''}", f"{name} kept on the host"
 
 
+def exchange_meanings(layout: Layout) -> Iterator[tuple[str, str]]:
+    """Each kind of exchange that the layout states, and what it says."""
+    if layout.context_kind and layout.context_parallel > 1:
+        yield f"cp by {layout.context_kind}", _CONTEXT[layout.context_kind]
+    if layout.dispatcher and layout.expert_parallel > 1:
+        library = load_dispatchers().get(layout.dispatcher)
+        yield (
+            f"ep by {layout.dispatcher}",
+            (
+                f"one copy of a token to each node, by {library.title}, which is installed apart: "
+                "--dispatcher all_to_all does without"
+                if library
+                else "one copy of a token to each of its experts"
+            ),
+        )
+
+
+_CONTEXT = {
+    "ring": "keys and values go round its ranks, beside attention",
+    "all_gather": "keys and values are gathered before attention",
+    "all_to_all": "heads are exchanged for tokens before and after attention",
+    "hierarchical": "heads for tokens within nodes, keys and values round the nodes",
+}
 _RECOMPUTE = {
     "none": "",
     "selective": "part of each layer runs again in the backward",

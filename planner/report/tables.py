@@ -19,7 +19,7 @@ from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes,
 from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
 from meshplan.planner.case.resolve import cluster_named
-from meshplan.planner.report.layout_words import meanings
+from meshplan.planner.report.layout_words import exchange_meanings, meanings
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.terminal import Bar, Items
 
@@ -136,9 +136,9 @@ def memory_legend() -> Items:
 
 
 def layout_legend(layout: Layout) -> Items:
-    """What the words of the layout's label mean."""
-    entries = (Text(f"{word}: {meaning}", style="dim") for word, meaning in meanings(layout))
-    return Items(tuple(entries))
+    """What the words of the layout's label mean, and the kinds of its exchanges."""
+    said = (*meanings(layout), *exchange_meanings(layout))
+    return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
 def fits_line(prediction: Prediction) -> str:

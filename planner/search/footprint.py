@@ -21,9 +21,15 @@ from meshplan.costmodels.layout import Layout
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
-from meshplan.planner.search.priced_space import Pricer, Question, closed_form, price_space
+from meshplan.planner.search.priced_space import (
+    Pricer,
+    Question,
+    closed_form,
+    price_space,
+    space_of,
+)
 from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.space.legal_layouts import Space, enumerate_space, reachable_sizes
+from meshplan.planner.space.legal_layouts import Space, reachable_sizes
 from meshplan.planner.space.legal_schedules import legal_schedules
 from meshplan.planner.space.pins import Pin, Pins, parse_pin
 from meshplan.planner.stages.solve import Solver
@@ -147,9 +153,7 @@ def explain(
 
 def _dropped(question: Question) -> dict[str, int]:
     """How many layouts each rule drops, under the user's own pins alone."""
-    q = question
-    per_node = q.cluster.gpus_per_node
-    return enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, per_node).dropped
+    return space_of(question).dropped
 
 
 def _opening(question: Question, price: Pricer) -> Pins:
@@ -167,10 +171,7 @@ class _Memory:
         self, question: Question, price: Pricer, gpus: Sequence[int] | None = None
     ) -> None:
         q = replace(question, pins=_smallest_batches(question.pins))
-        counts = q.gpus if gpus is None else gpus
-        self.space: Space = _plain_where_it_can_be(
-            enumerate_space(q.model, q.training, counts, q.engine, q.pins, q.cluster.gpus_per_node)
-        )
+        self.space: Space = _plain_where_it_can_be(space_of(q, gpus))
         self.solver = Solver()
         self.coefficients: Coefficients | None = None
         self.capacity_kib = 0

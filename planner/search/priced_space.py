@@ -1,6 +1,6 @@
 """What is asked of the search, and the prices of every row of its space."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,8 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.problem.coefficients import Coefficients
-from meshplan.planner.space.legal_layouts import Space
+from meshplan.planner.space.exchange_choice import open_exchanges
+from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
 
 ROWS_PER_PRICE = 65_536
@@ -31,6 +32,14 @@ class Question:
     cluster: Cluster
     engine: Engine
     pins: Pins = field(default_factory=Pins)
+
+
+def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
+    """Every legal row, of the question's GPUs or of each count of `gpus`."""
+    q = question
+    per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
+    space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, per_node)
+    return open_exchanges(space, Setting.fitted(q.model, q.training, q.cluster, q.engine))
 
 
 def closed_form(layouts: Layouts, question: Question) -> Prices:

@@ -21,16 +21,21 @@ from typing import Literal
 
 import numpy as np
 
-from meshplan.costmodels.layout import Layout, check_layout
+from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout, check_layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.branch_and_bound import Progress as Progress
-from meshplan.planner.search.priced_space import Pricer, closed_form, price_space
+from meshplan.planner.search.priced_space import (
+    Pricer,
+    closed_form,
+    price_space,
+    space_of,
+)
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.simulated import Simulated
-from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
+from meshplan.planner.space.legal_layouts import Space, Variant
 
 FIRST_SIMULATED = 8  # of the best plans under the closed form
 NEAR, MOST_STEPS = 0.03, 1000
@@ -106,7 +111,7 @@ def search(
     """
     started = time.perf_counter()
     q = question
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = space_of(q)
     if not len(space.layouts):
         raise NoLayoutFits(f"no layout of {q.model.name} on {q.gpus} GPUs obeys every rule")
     coefficients = price_space(question, space, price)
@@ -242,6 +247,8 @@ def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan)
         shard_group=0 if zero == 0 or group == replicas else group,
         micro_batch_size=int(layouts.micro_batch_size[row]),
         schedule=variant.schedule,
+        context_kind=("", *CONTEXT_KINDS)[layouts.context_kind[row]],
+        dispatcher=("", *DISPATCHERS)[layouts.dispatcher[row]],
         stages=plan.stages,
         optimizer_offload=float(layouts.optimizer_offload[row]),
         activation_offload=float(layouts.activation_offload[row]),

@@ -139,6 +139,8 @@ def enumerate_space(
     layouts = Layouts(
         **columns,
         virtual_stages=np.zeros(len(funnel), np.int64),
+        context_kind=np.zeros(len(funnel), np.int64),
+        dispatcher=np.zeros(len(funnel), np.int64),
         schedule=np.full(len(funnel), ANY, np.int64),
     )
     rules = engine.legality

@@ -13,7 +13,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.layout import MODES, Schedule
+from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, MODES, Schedule
 
 NUMBER_AXES = (
     "data_parallel",
@@ -33,6 +33,8 @@ WORD_AXES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(Schedule),
     "recompute": MODES,
     "sequence_parallel": SWITCH,
+    "context_kind": CONTEXT_KINDS,
+    "dispatcher": DISPATCHERS,
 }
 FRACTION_AXES = ("optimizer_offload", "activation_offload")
 """Their default is 0, which a pin opens: without the pin there is less to choose from, not more."""

@@ -1,6 +1,11 @@
 """What the search goes through, and what it leaves out, in the plan's own words."""
 
-from meshplan.hardware_profiles.engine_schema import Legality
+from collections.abc import Iterator, Sequence
+
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.planner.space.exchange_rules import context_kinds
 from meshplan.planner.space.pins import Pins
 
 CUTS = {
@@ -16,16 +21,46 @@ CUTS = {
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node",
     "micro_batch_size": "micro-batches of a power of two up to 64",
+    "shard_group": "ZeRO over all replicas or those of a node",
 }
 """What a pin on the axis opens (`planner.space.legal_layouts`)."""
 
 
-def space_words(legality: Legality, pins: Pins) -> tuple[str, ...]:
-    """One line each: cuts, recomputation, what pins would open, schedules left out."""
+def space_words(model: Model, training: Training, engine: Engine, pins: Pins) -> tuple[str, ...]:
+    """One line each: cuts, recomputation, exchanges, what pins would open, what is left out."""
+    legality = engine.legality
     lines = [CUTS[legality.uneven_stages], "layers recompute only where memory asks for it"]
-    closed = [text for axis, text in DEFAULTS.items() if axis not in pins.axes]
+    if "selective" in legality.recompute and pins.allows("recompute", "selective"):
+        lines.append("selective recomputation of the core attention, of no other operation")
+    kinds, _ = context_kinds(model, training, engine)
+    if allowed := [kind for kind in kinds if pins.allows("context_kind", kind)]:
+        lines.append(f"context parallelism by {_or(allowed)}, the same in all layers")
+    lines += _dispatch_words(engine, pins) if model.is_moe else []
+    if model.mtp_layers:
+        lines.append("modules of multi-token prediction on the last stage alone")
+    opened = DEFAULTS.items() if legality.hybrid_shard else [*DEFAULTS.items()][:-1]
+    closed = [text for axis, text in opened if axis not in pins.axes]
     if closed:
-        lines.append(" and ".join(closed) + "; a pin opens more")
+        lines.append(f"{_and(closed)}; a pin opens more")
     if {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b"):
         lines.append("GPipe is left out, since 1F1B holds less")
     return tuple(lines)
+
+
+def _dispatch_words(engine: Engine, pins: Pins) -> Iterator[str]:
+    every, usual = engine.legality.dispatchers, engine.legality.usual_dispatchers
+    named = every if "dispatcher" in pins.axes else usual
+    if kinds := [kind for kind in named if pins.allows("dispatcher", kind)]:
+        others = [kind for kind in every if kind not in named]
+        opens = f"; a pin opens {_or(others)}" if others else ""
+        yield f"tokens to experts by {_or(kinds)}, where GPUs and groups allow it{opens}"
+
+
+def _or(kinds: Sequence[str]) -> str:
+    *most, last = kinds
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _and(texts: Sequence[str]) -> str:
+    *most, last = texts
+    return f"{', '.join(most)} and {last}" if most else last

@@ -12,14 +12,16 @@ from functools import lru_cache
 from itertools import groupby
 from typing import get_args
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layout
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.reading import Fact, Reading, Recompute
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.space.engine_rules import unpriced
+from meshplan.planner.space.exchange_choice import with_fastest_kinds
 from meshplan.planner.space.stage_splits import splits
 from meshplan.planner.ui.requests import Axis, Choice
 
@@ -51,9 +53,18 @@ def case_of_choice(asked: Asked, choice: Choice) -> Case:
     stages = _stages(q.model, q.engine.legality, choice)
     layout = replace(case.layout, stages=stages, shard_group=_shard_group(choice, case.layout))
     case = replace(case, layout=layout, training=q.training, cluster=q.cluster, engine=q.engine)
+    case = replace(case, layout=_with_kinds(case, choice))
     check_case(case)
     _check_space(case)
     return case
+
+
+def _with_kinds(case: Case, choice: Choice) -> Layout:
+    """The layout with the choice's kinds of exchanges, or the fastest."""
+    check_layout(case.layout, case.model, case.training)
+    stated = replace(case.layout, context_kind=choice.context_kind, dispatcher=choice.dispatcher)
+    setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
+    return with_fastest_kinds(stated, setting)
 
 
 def _check_space(case: Case) -> None:
@@ -142,6 +153,8 @@ def choice_of(layout: Layout) -> Choice:
     return Choice(
         **{name: getattr(layout, name) for name in STATED},
         shard_group=layout.shard_group,
+        context_kind=layout.context_kind,
+        dispatcher=layout.dispatcher,
         recompute=layout.recompute,
         schedule=None if layout.schedule == usual else layout.schedule,
         stages=write_stages(layout.stages),

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from meshplan.costmodels.layout import MAX_COUNT, Schedule
+from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
 from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.answer.question import Arguments
@@ -56,6 +57,8 @@ class Choice(Frozen):
     """The layout on the sliders; data parallel is what is left of the GPUs.
 
     schedule  None: 1F1B, interleaved where a rank has several stages
+    context_kind, dispatcher
+              "": the fastest that the engine has for the degrees
     stages    the cut into stages, in runs of COUNT*LAYERS/SELECTIVE/FULL; None: the most even one
     """
 
@@ -70,6 +73,8 @@ class Choice(Frozen):
     micro_batch_size: int = Field(default=1, ge=1, le=MOST["micro_batch_size"])
     recompute: Literal["none", "selective", "full", "mixed"] = "none"
     schedule: Schedule | None = None
+    context_kind: ContextKind | Literal[""] = ""
+    dispatcher: Dispatcher | Literal[""] = ""
     stages: str | None = Field(
         default=None, max_length=MOST_LAYERS, pattern=rf"^{STAGE}(,{STAGE})*$"
     )

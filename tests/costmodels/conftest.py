@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from meshplan.costmodels.layout import SCHEDULES, VIRTUAL_STAGES, Layout, Schedule, Stage
+from meshplan.costmodels.layout import (
+    CONTEXT_KINDS,
+    DISPATCHERS,
+    SCHEDULES,
+    VIRTUAL_STAGES,
+    Layout,
+    Schedule,
+    Stage,
+)
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import (
     Attention,
@@ -18,6 +26,7 @@ from meshplan.costmodels.model.transformer import (
     Product,
     Tower,
 )
+from meshplan.costmodels.operations.rank_share import stated
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.hardware_profiles.engine_schema import Legality
@@ -114,6 +123,8 @@ def layouts_of(layout: Layout, training: Training) -> Layouts:
         "shard_group": layout.shard_group or replicas if layout.zero_stage else 1,
         "micro_batch_size": layout.micro_batch_size,
         "schedule": SCHEDULES.index(layout.schedule),
+        "context_kind": int(stated(layout.context_kind, CONTEXT_KINDS)),
+        "dispatcher": int(stated(layout.dispatcher, DISPATCHERS)),
         "num_micro_batches": layout.num_micro_batches(training),
     }
     fractions = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshplan.costmodels.layout import MODES, Layout, Stage
+from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, MODES, Layout, Stage
 from meshplan.costmodels.layouts import Layouts, distinct
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import in_flight
@@ -221,6 +221,8 @@ def neighbours(layouts: Layouts) -> Layouts:
     changed["sequence_parallel"] = 1 - layouts.sequence_parallel
     changed["zero_stage"] = (layouts.zero_stage + 1) % 4
     changed["schedule"] = 5 - layouts.schedule
+    changed["context_kind"] = (layouts.context_kind + 1) % (1 + len(CONTEXT_KINDS))
+    changed["dispatcher"] = (layouts.dispatcher + 1) % (1 + len(DISPATCHERS))
     changed["pipeline_parallel"] = 3 - layouts.pipeline_parallel
     changed["optimizer_offload"] = 0.5 - layouts.optimizer_offload / 4
     changed["activation_offload"] = 0.5 - layouts.activation_offload / 4

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from nightly import cases
 from random_plans import ANYTHING, missing_facts, random_plan
+from random_plans import plan_of as layout_plan
 
-from meshplan.costmodels.layout import InvalidLayout, Layout
+from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import exporter_named, read_config
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Plan
-from meshplan.planner.case.predict import stage_memory, step_model_of
+from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
 from meshplan.planner.case.settings import Settings
@@ -152,3 +153,81 @@ def test_memory_differs_by_what_is_listed_alone(engine: str) -> None:
             assert here == pytest.approx(there), (to, plan.model.name, plan.layout.label)
             same += 1
     assert same
+
+
+@cache
+def exchanging(engine: str, context_kind: str, dispatcher: str) -> Plan:
+    """Experts on several ranks, and sequences too, by those kinds."""
+    degrees = {"context_parallel": "8", "expert_parallel": "8", "pipeline_parallel": "1"}
+    kinds = {"context_kind": context_kind, "dispatcher": dispatcher}
+    pins = {**degrees, "tensor_parallel": "2", **kinds}
+    asked = ask(
+        Arguments(
+            model="mixtral-8x7b", gpus=64, cluster="dgx-h100", seq_len="32768", global_batch=64,
+            engine=engine, pins=pins,
+        )
+    )  # fmt: skip
+    return plan_of(asked, solve(asked.question, 1))
+
+
+@pytest.mark.parametrize(
+    ("engine", "to", "context_kind", "dispatcher"),
+    [
+        ("megatron-bridge", "megatron", "ring", "deepep"),
+        ("megatron-bridge", "bridge", "all_gather", "all_to_all"),
+        ("megatron-bridge", "bridge", "hierarchical", "hybridep"),
+        ("megatron", "megatron", "hierarchical", "hybridep"),
+        ("torchtitan", "torchtitan-0.2", "ring", "deepep"),
+        ("torchtitan", "torchtitan-0.2", "all_gather", "all_to_all"),
+        ("torchtitan", "torchtitan", "ring", "all_to_all"),
+    ],
+)
+def test_kinds_of_exchanges_come_back_with_their_price(
+    engine: str, to: str, context_kind: str, dispatcher: str
+) -> None:
+    """The file of a plan states both kinds, and its step is that of the plan."""
+    plan = exchanging(engine, context_kind, dispatcher)
+    assert (plan.layout.context_kind, plan.layout.dispatcher) == (context_kind, dispatcher)
+    assert plan.prediction is not None
+    exported = exporter_named(to)(plan, 8)
+    unsaid = {each.name for each in exported.cannot_say}
+    assert not unsaid & {"layout.context_kind", "layout.dispatcher", "dispatch"}
+    for name, text in exported.files.items():
+        case = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
+        case = replace(case, layout=replace(case.layout, stages=plan.layout.stages))
+        check_case(case)
+        assert case.layout.context_kind == context_kind
+        assert case.layout.dispatcher == dispatcher
+        assert predicted(case).step_time_s == pytest.approx(plan.prediction.step_time_s, rel=1e-12)
+
+
+def test_a_plan_file_states_its_kinds() -> None:
+    """They come back from YAML; a plan without these exchanges names neither."""
+    plan = exchanging("megatron-bridge", "ring", "deepep")
+    assert "context_kind: ring" in plan.to_yaml()
+    assert Plan.from_yaml(plan.to_yaml()).layout == plan.layout
+    alone = plan.model_copy(
+        update={"layout": replace(plan.layout, context_kind="", dispatcher="")}
+    ).to_yaml()
+    assert "context_kind" not in alone.split("runners_up")[0].split("pins")[0]
+
+
+@pytest.mark.parametrize(
+    ("context_kind", "word"), [("ring", "alltoall"), ("all_gather", "allgather")]
+)
+def test_accelerate_says_how_chunks_go_round(context_kind: str, word: str) -> None:
+    """`alltoall` is PyTorch's word for passing them on; another kind is listed."""
+    layout = Layout(
+        data_parallel=8, context_parallel=8, zero_stage=3, stages=even_stages(32, 1),
+        context_kind=context_kind,
+    )  # fmt: skip
+    plan = layout_plan("llama-3.1-8b", layout, Training(seq_len=32768, global_batch_size=8))
+    exported = exporter_named("accelerate")(plan, 8)
+    assert "layout.context_kind" not in {each.name for each in exported.cannot_say}
+    text = exported.files["accelerate.yaml"]
+    assert f"parallelism_config_cp_comm_strategy: {word}" in text
+    reading = read_config(text, "accelerate.yaml")
+    assert reading.facts["context_kind"].value == context_kind
+    other = plan.model_copy(update={"layout": replace(layout, context_kind="hierarchical")})
+    unsaid = {each.name for each in exporter_named("accelerate")(other, 8).cannot_say}
+    assert "layout.context_kind" in unsaid

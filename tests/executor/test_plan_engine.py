@@ -1,5 +1,6 @@
 """A plan runs on its own engine; on another it is priced anew, and what cannot start says so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,16 @@ import typer
 from tiny_runs import CLUSTER, DP2, tiny_plan, tiny_prediction
 from typer.testing import CliRunner
 
+from meshplan.costmodels.layout import InvalidLayout
 from meshplan.executor.cli.execute import execute
+from meshplan.executor.engine.legality import check_engine_layout
 from meshplan.executor.launch.plan_engine import engine_of, for_engine
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
 from meshplan.planner.case.predict import predicted
 from meshplan.planner.case.resolve import Case, model_from_config
+from meshplan.planner.space.exchange_rules import with_kinds_of
 
 APP = typer.Typer()
 APP.command()(execute)
@@ -46,6 +50,27 @@ def test_another_engine_is_priced_anew() -> None:
     assert (after.engine, after.layout) == ("native", DP2)
     assert after.prediction == predicted(case)
     assert after.runners_up[0].step_time_s != before.runners_up[0].step_time_s
+
+
+def test_another_engine_has_its_own_kinds_of_exchanges() -> None:
+    """What it does not choose is left to it, in every layout; what it has stays."""
+    layout = replace(DP2, context_parallel=2, context_kind="ring", dispatcher="deepep")
+    before = _made_for("megatron-bridge").model_copy(update={"layout": layout})
+    kinds = {
+        name: with_kinds_of(load_engine(name), layout) for name in ("native", "torchtitan", "nemo")
+    }
+    assert for_engine(before, "native", None).layout == kinds["native"]
+    found = {name: (each.context_kind, each.dispatcher) for name, each in kinds.items()}
+    assert found == {"native": ("", ""), "torchtitan": ("ring", "deepep"), "nemo": ("ring", "")}
+
+
+@pytest.mark.parametrize(("field", "kind"), [("context_kind", "ring"), ("dispatcher", "deepep")])
+def test_native_refuses_kinds_that_it_has_not(field: str, kind: str) -> None:
+    """A plan file that states them is not run as something else."""
+    model = model_from_config(tiny_plan().model.config, "tiny")
+    layout = replace(DP2, context_parallel=2, expert_parallel=2, **{field: kind})
+    with pytest.raises(InvalidLayout, match=f"{field} {kind} is not built"):
+        check_engine_layout(layout, model, tiny_plan().training)
 
 
 def test_without_a_profile_nothing_is_predicted() -> None:

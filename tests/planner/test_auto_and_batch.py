@@ -16,8 +16,7 @@ from meshplan.planner.bounds.inner import row_bounds
 from meshplan.planner.cli.main import app
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.footprint import minimum_gpus
-from meshplan.planner.search.priced_space import closed_form, price_space
-from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.search.priced_space import closed_form, price_space, space_of
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.sweep.auto import sizes_from
 
@@ -152,7 +151,7 @@ def test_a_neighbour_that_gains_too_little_is_not_told() -> None:
     assert found is not None
     per_sequence_s = found.step_time_s / 24
     q = replace(asked, training=replace(asked.training, global_batch_size=24))
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = space_of(q)
     bound_s = row_bounds(space, price_space(q, space, closed_form)).min() / NS_PER_S
     assert bound_s < found.step_time_s * 1.04 / (1 + LEAST_GAIN)
     assert faster(asked, 24, own_s=per_sequence_s * 1.04) is None

@@ -11,9 +11,8 @@ from meshplan.costmodels.layout import Stage
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
-from meshplan.planner.search.priced_space import Pricer, Question, price_space
+from meshplan.planner.search.priced_space import Pricer, Question, price_space, space_of
 from meshplan.planner.search.search import NoLayoutFits, search
-from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
@@ -38,7 +37,7 @@ EVERY_CHANGE = 6  # blocks, the others nightly
 def least_objective(question: Question, price: Pricer, every_plan: Plans) -> int | None:
     """The best objective over every layout, cut and mix; None if nothing fits."""
     q = question
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = space_of(q)
     if not len(space.layouts):
         return None
     coefficients = price_space(q, space, price)

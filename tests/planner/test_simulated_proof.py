@@ -26,6 +26,7 @@ from meshplan.costmodels.schedule.simulation import play
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.seconds import step_time
 from meshplan.costmodels.step.stages import StageModel
+from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import simulated_s, solve
 from meshplan.planner.bounds.any_split import bounds_of_any_split
@@ -40,11 +41,10 @@ from meshplan.planner.problem.stage_problem import (
 )
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.path_cuts import PathCuts
-from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import NoLayoutFits, SearchResult, layout_of_row
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.search.simulated_cuts import cuts_below
-from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 
 CLOSE = 1 + 1e-9
@@ -77,7 +77,7 @@ def test_a_chain_bounds_every_other_work(schedule: Schedule, data, pp: int, grou
 def simulated(question: Question) -> Simulated | None:
     """The proof of a question before it has begun, None without a legal layout."""
     q = question
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = space_of(q)
     if not len(space.layouts):
         return None
     return Simulated(
@@ -278,6 +278,7 @@ def pinned_and_free(seeds: range) -> int:
             ("pipeline_parallel", "2"), ("pipeline_parallel", "1"), ("micro_batch_size", "1"),
             ("micro_batch_size", "2"), ("zero_stage", "..1"), ("recompute", "none"),
             ("schedule", "1f1b"), ("virtual_stages", "1"), ("data_parallel", "1,2"),
+            *_pinned_kinds(free.engine),
         ))  # fmt: skip
         own = {name: pin.text for name, pin in free.pins.axes.items()}
         pinned = solved(replace(free, pins=parse_pins({**own, axis: text})))
@@ -290,6 +291,13 @@ def pinned_and_free(seeds: range) -> int:
             assert best * EQUAL >= answer.solutions[0].step_time_s, (seed, axis, text)
         compared += 1
     return compared
+
+
+def _pinned_kinds(engine: Engine) -> list[tuple[str, str]]:
+    """Each kind of exchange that is chosen without a pin."""
+    rules = engine.legality
+    kinds = [("context_kind", kind) for kind in rules.context_kinds]
+    return kinds + [("dispatcher", kind) for kind in rules.usual_dispatchers]
 
 
 @pytest.mark.parametrize("block", range(4))

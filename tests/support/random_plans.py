@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from meshplan.costmodels.layout import (
+    CONTEXT_KINDS,
+    DISPATCHERS,
     InvalidLayout,
     Layout,
     RecomputeModule,
@@ -126,6 +128,11 @@ def _random_plan(rng: random.Random, habits: Habits) -> Plan:
         optimizer_offload=wild and rng.random() < 0.1,
         activation_offload=wild and rng.random() < 0.1,
     )
+    layout = replace(
+        layout,
+        context_kind=rng.choice(["", *CONTEXT_KINDS]) if cp > 1 else "",
+        dispatcher=rng.choice(["", *DISPATCHERS]) if ep > 1 else "",
+    )
     if any(stage.selective_layers for stage in layout.stages):
         layout = replace(layout, selective_modules=rng.choice([MODULES[:1], MODULES[1:]]))
     training = Training(
@@ -217,6 +224,7 @@ def differences(layout: Layout, training: Training, back: Case, exported: Export
             old, new = getattr(before, field.name), getattr(after, field.name)
             if name == "layout.stages" and "layout.stages.recompute" in unsaid:
                 old, new = [s.layers for s in old], [s.layers for s in new]
-            if name not in unsaid and old != new:
+            open_kind = field.name in ("context_kind", "dispatcher") and not old
+            if name not in unsaid and old != new and not open_kind:
                 found.append(f"{name}: {old} became {new}")
     return found

@@ -1,7 +1,8 @@
 """Random small questions under the event simulation, and every layout, cut and mix of each.
 
 The enumeration is its own: of the search it shares the legal rows (`test_space.py` holds them
-against `check_layout`), what fits by the priced memory, and the simulated step of one layout.
+against `check_layout`), what fits by the priced memory, and the simulated step of one layout. Each
+row has every kind of exchange that the engine can run, none dropped for another.
 """
 
 import itertools
@@ -10,7 +11,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshplan.costmodels.layout import Stage
+import numpy as np
+
+from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Stage
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import pass_seconds
@@ -27,13 +30,15 @@ from meshplan.planner.problem.stage_problem import (
 )
 from meshplan.planner.search.priced_space import Question, closed_form, price_space
 from meshplan.planner.search.search import layout_of_row
-from meshplan.planner.space.legal_layouts import enumerate_space
+from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import parse_pins
 
 ATTENTION = Attention(heads=16, kv_heads=8, head_dim=128, v_head_dim=128)
 DENSE = Layer(attention=ATTENTION, ffn=8192)
 MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=2048))
 PINNED = {"context_parallel": "1", "shard_group": "..16", "sequence_parallel": "on"}
+CHOOSING = ("megatron", "megatron-bridge", "nemo", "torchtitan", "torchtitan", "accelerate")
+"""Engines that choose the kinds of their exchanges."""
 MOST_PLANS = 5_000
 
 
@@ -53,6 +58,10 @@ def random_question(seed: int) -> Question:
         pins["pipeline_parallel"] = draw.choice(("2..", "2..", "4.."))
     if draw.random() < 0.4:
         pins["virtual_stages"] = "2.."
+    apart = random.Random(-1 - seed)
+    if apart.random() < 0.4:
+        engine = load_engine(apart.choice(CHOOSING))
+        pins["context_parallel"] = apart.choice(("1,2", "2", "2,4"))
     return Question(
         model=Model(
             name="small", hidden=2048, vocab=draw.choice((8_000, 64_000)), kinds=kinds,
@@ -73,7 +82,7 @@ def random_question(seed: int) -> Question:
 def fastest(question: Question) -> float | None:
     """The least simulated step of everything; infinite if nothing fits, None if it is too much."""
     q = question
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    space = every_kind(q)
     if not len(space.layouts):
         return math.inf
     coefficients = price_space(q, space, closed_form)
@@ -97,6 +106,34 @@ def fastest(question: Question) -> float | None:
                 layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
                 best = min(best, simulated_s(case_at(q, layout)))
     return best
+
+
+def every_kind(question: Question) -> Space:
+    """The rows with every kind of context parallelism and dispatcher, by rules of its own."""
+    q, g = question, question.cluster.gpus_per_node
+    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, g)
+    la, rules, found = space.layouts, q.engine.legality, list[tuple[int, int, int]]()
+    for row in range(len(la)):
+        tp, cp, ep, etp = (
+            int(each[row])
+            for each in (la.tensor_parallel, la.context_parallel, la.expert_parallel,
+                         la.expert_tensor_parallel)
+        )  # fmt: skip
+        together = min(cp, max(1, g // tp))
+        contexts = {"ring": True, "all_gather": True, "all_to_all": 8 % (tp * cp) == 0,
+                    "hierarchical": 1 < together < cp and 8 % (tp * together) == 0}  # fmt: skip
+        sends = {"all_to_all": True, "deepep": ep * etp in (2, 4, 8) and ep * etp <= g,
+                 "hybridep": True}  # fmt: skip
+        kinds = [1 + CONTEXT_KINDS.index(kind) for kind in rules.context_kinds if contexts[kind]]
+        named = [1 + DISPATCHERS.index(kind) for kind in rules.usual_dispatchers if sends[kind]]
+        ways = itertools.product(
+            kinds if cp > 1 and rules.context_kinds else [0],
+            named if ep > 1 and rules.dispatchers else [0],
+        )
+        found += [(row, *way) for way in ways]
+    rows, kinds_of, sends_of = np.array(found or np.zeros((0, 3)), np.int64).T
+    opened = replace(la.take(rows), context_kind=kinds_of, dispatcher=sends_of)
+    return replace(space, layouts=opened)
 
 
 def every_plan(problem: StageProblem) -> Iterator[tuple[Stage, ...]]:
@@ -126,4 +163,5 @@ def _mixes(layers: int, modes: tuple[int, ...]) -> list[Stage]:
 
 def free_of_pins(question: Question) -> Question:
     """The same without the pins of its pipeline."""
-    return replace(question, pins=parse_pins(PINNED))
+    kept = {"context_parallel": question.pins.axes["context_parallel"].text}
+    return replace(question, pins=parse_pins(PINNED | kept))

@@ -5,6 +5,7 @@
     shard_group              parallelism_config_dp_shard_size x cp_size, when there are replicas
     tensor_parallel          parallelism_config_tp_size
     context_parallel         parallelism_config_cp_size
+    context_kind             parallelism_config_cp_comm_strategy
     zero_stage 3 / 2         fsdp_config.fsdp_reshard_after_forward: true / false
     recompute full           fsdp_config.fsdp_activation_checkpointing: true
     precision                mixed_precision: bf16, fp16, fp8, no
@@ -19,17 +20,21 @@ Source: huggingface/accelerate@16cb6eb8 `src/accelerate/parallelism_config.py`,
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
+from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
+    ROTATES,
     Answer,
     answer_of,
+    exchanges_unsaid,
     modules_unsaid,
     training_unsaid,
     unless,
@@ -90,7 +95,8 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
             "fsdp_activation_checkpointing": la.recompute != "none",
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
-        "parallelism_config": {f"parallelism_config_{k}_size": v for k, v in degrees.items()},
+        "parallelism_config": {f"parallelism_config_{k}_size": v for k, v in degrees.items()}
+        | _rotates(la),
     }
     return Exported(
         framework="accelerate",
@@ -99,6 +105,14 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         + script_words(answer, "--accelerate", recompute=False),
         cannot_say=(*unsaid, *_unsaid(answer)),
     )
+
+
+def _rotates(la: Layout) -> dict[str, str]:
+    """How keys and values reach the other ranks, where the layout says so."""
+    if la.context_parallel == 1 or la.context_kind not in ROTATES.values():
+        return {}
+    name = next(name for name, ours in ROTATES.items() if ours == la.context_kind)
+    return {"parallelism_config_cp_comm_strategy": name}
 
 
 def _degrees(answer: Answer) -> tuple[dict[str, int], list[CannotSay]]:
@@ -155,7 +169,8 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid.append(
             CannotSay("training.precision", training.precision, f"it has {', '.join(MIXED)}")
         )
-    return unsaid + training_unsaid(training)
+    said = replace(la, context_kind="") if _rotates(la) else la
+    return unsaid + exchanges_unsaid(said) + training_unsaid(training)
 
 
 def read(text: str, path: str) -> Reading:
@@ -177,6 +192,8 @@ def read(text: str, path: str) -> Reading:
     put(facts, shard_replicas=_copies(values, replicas))
     moved = values.flag("fsdp_config.fsdp_offload_params")
     why = "fsdp_config.fsdp_offload_params (moves all sharded state to the host: not modelled)"
+    rotates, context = values.word(ROTATES, f"{PREFIX}cp_comm_strategy"), f"{PREFIX}cp_size"
+    put(facts, context_kind=rotates if (values.count(context) or Fact(1, 1)).value > 1 else None)
     full = values.on("fsdp_config.fsdp_activation_checkpointing")
     unread, noted = _judged(values, kind)
     return Reading(

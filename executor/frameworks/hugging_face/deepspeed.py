@@ -33,6 +33,7 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
+    exchanges_unsaid,
     training_unsaid,
     unless,
 )
@@ -189,7 +190,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
     if training.optimizer not in _WRITTEN:
         unsaid.append(CannotSay("training.optimizer", training.optimizer, f"it has {_WRITTEN}"))
-    return unsaid + training_unsaid(training)
+    return unsaid + exchanges_unsaid(la) + training_unsaid(training)
 
 
 def read(text: str, path: str) -> Reading:

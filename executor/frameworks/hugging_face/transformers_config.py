@@ -23,6 +23,7 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
+    exchanges_unsaid,
     training_unsaid,
     unless,
 )
@@ -110,7 +111,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     unsaid.append(CannotSay("training.global_batch_size", training.global_batch_size, code))
     unsaid.append(CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"))
     unsaid.append(CannotSay("model", answer.model.name, "train.py reads config.json"))
-    return unsaid + training_unsaid(training)
+    return unsaid + exchanges_unsaid(la) + training_unsaid(training)
 
 
 def read(text: str, path: str) -> Reading:

@@ -9,6 +9,7 @@
     zero_stage 2, 3            --use-megatron-fsdp --data-parallel-sharding-strategy
                                optim_grads[_params]
     recompute                  --recompute-granularity, -method, -num-layers, -modules
+    context_kind, dispatcher   --cp-comm-type, --moe-token-dispatcher-type (`exchanges`)
     gradients of 16 bit        --grad-reduce-in-bf16 (the engine megatron-bridge; else megatron)
 
 The rest is in `settings` and `model`. Reading takes what the command line would
@@ -26,6 +27,7 @@ from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
+from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid
 from meshplan.executor.frameworks.megatron.model import (
     model_config_of,
     model_settings,
@@ -35,7 +37,6 @@ from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     OLDER,
     deepspeed_facts,
-    dispatch_unsaid,
     layout_facts,
     layout_settings,
     narrow_gradients,
@@ -78,6 +79,7 @@ _OTHER_PROGRAMS = re.compile(
     re.I,
 )
 _TEST_CASE = re.compile(r"^MODEL_ARGS:\s*$", re.M)
+_LISTS = ("recompute_modules", "hierarchical_context_parallel_sizes", "cp_comm_type")
 MAX_CASES = 64  # launches of one script
 _MARKS = frozenset(
     (*COUNTS.values(), *OLDER.values(), "num_layers", "hidden_size", "use_distributed_optimizer")
@@ -100,6 +102,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     training, no_training = training_settings(answer.training)
     if training.get("bf16") and narrow_gradients(plan.engine):
         training["grad_reduce_in_bf16"] = True
+    model = {name: value for name, value in model.items() if name not in layout}
     if not answer.model.bias:
         model["disable_bias_linear"] = True
     script = _script(answer, plan.model.name, model, layout | training)
@@ -251,6 +254,8 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     config = model_config_of(values)
     facts, placement, recompute, more = layout_facts(values)
     facts |= training_facts(values)
+    if values.on("deepspeed"):  # Megatron-DeepSpeed's experts are DeepSpeed's
+        facts.pop("dispatcher", None)
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=_gpus(_Arguments(command.launcher), text))
     unread = deepspeed_facts(values, facts)
@@ -299,7 +304,7 @@ def arguments(words: list[Fact]) -> dict[str, Fact]:
 
 def _store(found: dict[str, Fact], name: str, texts: list[str], line: int) -> None:
     kept = [text.strip("\"'") for text in texts if text != "\\"]
-    if name == "recompute_modules":
+    if name in _LISTS:
         found[name] = Fact(kept, line)
     else:
         found[name] = Fact(kept[0] if kept else True, line)

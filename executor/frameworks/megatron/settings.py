@@ -22,6 +22,7 @@ from meshplan.executor.frameworks.export_notes import (
     uniform_recompute,
     unless,
 )
+from meshplan.executor.frameworks.megatron.exchanges import exchange_facts, exchange_settings
 from meshplan.executor.frameworks.megatron.offload import offload_facts, offload_settings
 from meshplan.planner.case.limits import MAX_EXPRESSION
 from meshplan.planner.case.reading import (
@@ -96,7 +97,7 @@ def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]
     sharding, unsaid = _sharding_settings(answer)
     recompute, more = _recompute_settings(la)
     offload, also = offload_settings(la, answer.model)
-    return settings | sharding | recompute | offload, [
+    return settings | sharding | recompute | offload | exchange_settings(answer), [
         *unsaid,
         *more,
         *also,
@@ -194,7 +195,8 @@ def layout_facts(
     elif chunks:
         put(facts, schedule=Fact("interleaved_1f1b", chunks.line))
     recompute, notes = _recompute(values, facts)
-    return facts, placement, recompute, [*notes, *offloads]
+    exchanges = exchange_facts(values, facts)
+    return facts, placement, recompute, [*notes, *offloads, *exchanges]
 
 
 def _sharding_facts(values: Values, facts: dict[str, Fact]) -> None:
@@ -373,18 +375,6 @@ def deepspeed_facts(values: Values, facts: dict[str, Fact]) -> list[Fact]:
 def narrow_gradients(engine: str) -> bool:
     """Whether the engine that a plan was priced for keeps gradients in 16 bit."""
     return engine_named(engine).state.gradient_bytes < FP32_BYTES
-
-
-def dispatch_unsaid(engine: str, answer: Answer) -> list[CannotSay]:
-    """Experts that were priced with a dispatcher that Megatron does not bring along."""
-    dispatch = engine_named(engine).kernels.dispatch
-    if answer.layout.expert_parallel == 1 or dispatch == "all_to_all":
-        return []
-    why = (
-        "priced as DeepEP dispatches; alltoall is written, which needs nothing installed. "
-        "With DeepEP: --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-    )
-    return [CannotSay("dispatch", dispatch, why)]
 
 
 def training_settings(training: Training) -> tuple[dict[str, object], list[CannotSay]]:

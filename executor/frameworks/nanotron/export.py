@@ -32,6 +32,7 @@ from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
     answer_of,
+    exchanges_unsaid,
     modules_unsaid,
     training_unsaid,
     unless,
@@ -276,4 +277,4 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         )
     if training.optimizer not in ("adamw", "sgd"):
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "it has adamW and sgd"))
-    return unsaid + training_unsaid(training)
+    return unsaid + exchanges_unsaid(la) + training_unsaid(training)

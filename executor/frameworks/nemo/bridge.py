@@ -7,6 +7,8 @@
     zero_stage 1         ddp.use_distributed_optimizer (and the same under optimizer)
     zero_stage 2, 3      ddp.use_megatron_fsdp, dist.use_megatron_fsdp,
                          ddp.data_parallel_sharding_strategy
+    context_kind         model.cp_comm_type
+    dispatcher           model.moe_token_dispatcher_type, model.moe_flex_dispatcher_backend
     batch                train.micro_batch_size, train.global_batch_size
     seq_len              dataset.seq_length, model.seq_length
     precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...

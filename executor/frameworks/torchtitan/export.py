@@ -9,6 +9,8 @@
     stages                     module_fqns_per_model_part, or its default: the ends count as a layer
     micro_batch_size           [training] local_batch_size; with a pipeline it is split further by
                                pipeline_parallel_microbatch_size
+    context_kind               context_parallel_rotate_method = "allgather" / "alltoall"
+    dispatcher                 0.2: expert_parallel_comm_backend = "standard" / "deepep"
     recompute                  [activation_checkpoint] mode; 0.3: FullAC / SelectiveAC / None
 
 Sources are in `names`; batch and gradient accumulation, v0.2.2 `torchtitan/train.py`;
@@ -32,6 +34,8 @@ from meshplan.executor.frameworks.torchtitan.names import (
     MODELS,
     SCHEDULE_NAMES,
     Version,
+    exchange_unsaid,
+    exchange_words,
     module_names,
 )
 from meshplan.executor.frameworks.torchtitan.python import write_python
@@ -107,6 +111,7 @@ def sections_of(
         parallelism["expert_tensor_parallel_degree"] = la.expert_tensor_parallel
     if version == "0.3" and la.tensor_parallel > 1:
         parallelism["enable_sequence_parallel"] = la.sequence_parallel
+    parallelism |= exchange_words(la, version)
     unsaid += _unsaid(answer, version)
     return {"training": batch, "parallelism": parallelism}, unsaid
 
@@ -173,6 +178,7 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
         unsaid += unless(la, "0.3 does not split an expert", expert_tensor_parallel=1)
     elif la.expert_tensor_parallel not in (1, la.tensor_parallel):
         unsaid += unless(la, "1 or tensor_parallel", expert_tensor_parallel=1)
+    unsaid += exchange_unsaid(la, version)
     unsaid += recompute_unsaid(la)
     unsaid += modules_unsaid(la, "selective means its own list of operations")
     said = ("fp32", "bf16", "fp8", "mxfp8") + (("nvfp4",) if version == "0.3" else ())

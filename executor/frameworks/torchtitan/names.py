@@ -6,11 +6,15 @@ Source: pytorch/torchtitan v0.2.2 (73a0e697) `torchtitan/config/job_config.py`,
 `distributed/pipelining/schedules.py` (schedule names).
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layout import Layout, Schedule
 from meshplan.costmodels.training import Precision
+from meshplan.executor.frameworks.export_notes import ROTATES
+from meshplan.hardware_profiles.engine_schema import Dispatcher
+from meshplan.planner.case.reading import CannotSay
 
 Version = Literal["0.2", "0.3"]
 
@@ -45,6 +49,10 @@ CONVERTER_CLASSES: dict[str, Precision] = {
 }
 HARMLESS_CONVERTERS = ("BatchInvariantFlexConverter", "ModelConfigConverter")
 """Converters that change neither the layers' sizes nor their bytes."""
+
+
+BACKENDS: dict[str, Dispatcher] = {"standard": "all_to_all", "deepep": "deepep"}
+"""`expert_parallel_comm_backend` of 0.2; later ones have "hybridep" too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +116,31 @@ def module_names(version: Version, counts: tuple[int, ...]) -> list[list[str]]:
     parts[0].insert(0, "tok_embeddings")
     parts[-1] += ["norm", "output" if version == "0.2" else "lm_head"]
     return parts
+
+
+def exchange_words(layout: Layout, version: Version) -> dict[str, str]:
+    """The keys of the kinds of exchanges that the layout states."""
+    words: dict[str, str] = {}
+    for name, kinds, stated in _exchanges(layout, version):
+        if stated in kinds.values():
+            words[name] = next(word for word, ours in kinds.items() if ours == stated)
+    return words
+
+
+def exchange_unsaid(layout: Layout, version: Version) -> list[CannotSay]:
+    """Those of them that torchtitan has no word for."""
+    written = exchange_words(layout, version)
+    defaults = {"context_parallel_rotate_method": ("context_kind", "all_gather"),
+                "expert_parallel_comm_backend": ("dispatcher", "all_to_all")}  # fmt: skip
+    return [
+        CannotSay(f"layout.{ours}", getattr(layout, ours), f"torchtitan {version} has no word")
+        for name, (ours, default) in defaults.items()
+        if name not in written and getattr(layout, ours) not in ("", default)
+    ]
+
+
+def _exchanges(layout: Layout, version: Version) -> Iterator[tuple[str, Mapping[str, str], str]]:
+    if layout.context_parallel > 1:
+        yield "context_parallel_rotate_method", ROTATES, layout.context_kind
+    if layout.expert_parallel > 1 and version == "0.2":
+        yield "expert_parallel_comm_backend", BACKENDS, layout.dispatcher

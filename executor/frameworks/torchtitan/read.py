@@ -11,7 +11,9 @@ from typing import get_args
 
 from meshplan.executor.frameworks.documents.parse import read_toml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.export_notes import ROTATES
 from meshplan.executor.frameworks.torchtitan.names import (
+    BACKENDS,
     CONVERTERS,
     COUNTS,
     NEAREST,
@@ -21,6 +23,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     model_named,
 )
 from meshplan.executor.frameworks.torchtitan.python import read_python
+from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.planner.case.reading import (
     Fact,
     IllegalConfig,
@@ -38,8 +41,7 @@ SPLITS_NOTHING = frozenset(
     f"parallelism.{name}"
     for name in (
         *("enable_compiled_autograd", "disable_loss_parallel", "enable_async_tensor_parallel"),
-        *("context_parallel_rotate_method", "context_parallel_load_balancer", "spmd_backend"),
-        "expert_parallel_comm_backend",
+        *("context_parallel_load_balancer", "spmd_backend"),
     )
 )
 """Keys of torchtitan 0.2 and 0.3 (`config/job_config.py`) that leave every degree as it is."""
@@ -97,6 +99,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
     put(facts, optimizer_states=_states(values))
+    _read_exchanges(values, facts)
     if values.on("training.enable_cpu_offload"):
         notes.append("training.enable_cpu_offload moves all sharded state to the host: not priced")
     return Reading(
@@ -140,6 +143,17 @@ def _read_sharding(values: Values, facts: dict[str, Fact]) -> None:
     put(facts, zero_stage=Fact(stage if sharded else 0, policy.line if sharded else shard.line))
     if sharded and replicate.value > 1:
         put(facts, shard_replicas=replicate)
+
+
+def _read_exchanges(values: Values, facts: dict[str, Fact]) -> None:
+    """The kinds of the exchanges that there are."""
+    rotate = values.word(ROTATES, "parallelism.context_parallel_rotate_method")
+    if facts.get("context_parallel", Fact(1, 1)).value > 1:
+        put(facts, context_kind=rotate)
+    words: dict[str, Dispatcher] = {**BACKENDS, "hybridep": "hybridep"}
+    backend = values.word(words, "parallelism.expert_parallel_comm_backend")
+    if facts.get("expert_parallel", Fact(1, 1)).value > 1:
+        put(facts, dispatcher=backend or Fact("all_to_all", 1))  # its default, in every version
 
 
 def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:

@@ -1,0 +1,91 @@
+"""What context-parallel ranks send so that their queries meet all keys of the sequence.
+
+    t      tokens of a micro-batch on this rank       micro_batch * seq_len / cp
+    kv     bytes of their keys and values on it       2 t a_kv (d + d_v), a_kv heads on this rank
+    own    of their queries and outputs               2 t a (d + d_v)
+
+    ring, all_gather   cp kv, all-gathered; backward it is gathered again and its gradient
+                       reduce-scattered
+    all_to_all         each rank sends own + kv, forward and backward
+    hierarchical       that among the r ranks of a node, then cp / r kv as in a ring of the nodes
+
+What hides them is in `Communication.hidden_by`: ring steps run beside the attention of the chunk
+before (Transformer Engine's p2p, torchtitan's "alltoall"), an all-gather beside that of the first
+chunk at most (torchtitan's "allgather"; Transformer Engine's waits).
+
+Source: NVIDIA/TransformerEngine@015d2257 context_parallel.py; Megatron-Core transformer_config.py,
+`cp_comm_type`; pytorch torch/distributed/tensor/experimental, `_templated_ring_attention` (a gather
+is launched before the first chunk's attention, and waited for after it). Leaves out: that a kernel
+on a chunk of a ring is slower than on the whole; that a rank launches one for each; the gathered
+keys and values themselves, which are held for the moment of one layer.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from meshplan.costmodels.elementwise import Condition, Number, maximum, where
+from meshplan.costmodels.layout import CONTEXT_KINDS
+from meshplan.costmodels.model.transformer import Attention
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import Communication, Operation
+from meshplan.costmodels.operations.rank_share import Shard
+
+
+def context_exchange(site: Site, attention: Attention) -> Iterator[Operation]:
+    """What each kind of context parallelism sends, in the layouts that are of it.
+
+    Keys and values reach every rank of the group, and their gradients return; or queries, keys,
+    values and outputs of some heads do, of all tokens; or that within a node, and then keys and
+    values of these heads the ranks with the same heads on the other nodes.
+    """
+    widths = attention.head_dim + attention.v_head_dim
+    kv = site.itemsize * site.shard.tokens * kv_heads(site.shard, attention) * widths
+    own = site.itemsize * site.shard.tokens * attention.heads / site.shard.tp * widths
+    present = {kind: site.meets_keys_by(kind) for kind in CONTEXT_KINDS}
+    if np.any(there := present["ring"]):
+        yield _keys_and_values("cp", site.shard.cp * kv, "attention", there)
+    if np.any(there := present["all_gather"]):
+        yield _keys_and_values("cp", site.shard.cp * kv, "first_chunk", there)
+    if np.any(there := present["all_to_all"]):
+        yield _heads_for_tokens("cp", own + kv, there)
+    if np.any(there := present["hierarchical"]):
+        yield _heads_for_tokens("cp_in_node", own + kv, there)
+        nodes = site.shard.cp / site.cp_ranks_per_node
+        yield _keys_and_values("cp_between_nodes", nodes * kv, "attention", there)
+
+
+def _keys_and_values(
+    axis: Literal["cp", "cp_between_nodes"],
+    size_bytes: Number,
+    hidden_by: Literal["attention", "first_chunk"],
+    there: Condition,
+) -> Communication:
+    here = _in(there)
+    return Communication(
+        name="key_value", axis=axis, kind="all_gather", size_bytes=size_bytes, forward_count=here,
+        backward_count=2 * here, hidden_by=hidden_by, present=here, modules=("core_attention",),
+    )  # fmt: skip
+
+
+def _heads_for_tokens(
+    axis: Literal["cp", "cp_in_node"], size_bytes: Number, there: Condition
+) -> Communication:
+    here = _in(there)
+    return Communication(
+        name="heads", axis=axis, kind="all_to_all", size_bytes=size_bytes, forward_count=here,
+        backward_count=here, hidden_by="nothing", present=here, modules=("core_attention",),
+    )  # fmt: skip
+
+
+def _in(there: Condition) -> Number:
+    """1 in the layouts where it is, as one number where that is all of them."""
+    return 1.0 if np.all(there) else where(there, 1.0, 0.0)
+
+
+def kv_heads(shard: Shard, attention: Attention) -> Number:
+    """Key/value heads on one rank; with fewer than `tp` of them they are replicated."""
+    if attention.is_mla:
+        return attention.heads / shard.tp
+    return maximum(attention.kv_heads / shard.tp, 1.0)

@@ -1,0 +1,55 @@
+"""Seconds of the device for one operation in one direction."""
+
+from typing import Literal
+
+from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.operations.kinds import (
+    AttentionCore,
+    Matmul,
+    Operation,
+    Pointwise,
+    Scan,
+)
+from meshplan.costmodels.seconds.kernels import Device, attention_s, matmul_s, pointwise_s, scan_s
+
+Direction = Literal["forward", "input_grad", "weight_grad"]
+
+
+def matmul_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
+    """Of a matrix product; 0 for any other operation."""
+    if not isinstance(op, Matmul):
+        return 0.0
+    if direction == "forward":
+        return matmul_s(device, op, op.m, op.n, op.k)
+    if direction == "input_grad":
+        return matmul_s(device, op, op.m, op.k, op.n, "NN")
+    return matmul_s(device, op, op.k, op.n, op.m, "NT")
+
+
+def attention_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
+    """Of a core attention or a scan; 0 for any other operation."""
+    if not isinstance(op, AttentionCore | Scan) or direction == "weight_grad":
+        return 0.0
+    if isinstance(op, Scan):
+        return scan_s(device, op, backward=direction == "input_grad")
+    return attention_s(device, op, backward=direction == "input_grad")
+
+
+def memory_pass_s(device: Device, op: Operation, direction: Direction) -> Number:
+    """Of kernels bound by memory, casts among them; 0 for any other operation."""
+    if isinstance(op, Matmul) and device.recipe.cast_bytes:
+        return _cast_s(device, op, direction)
+    if not isinstance(op, Pointwise) or direction == "weight_grad":
+        return 0.0
+    if direction == "forward":
+        return pointwise_s(device, op.forward_bytes, op.kernels, op.measured_as[0])
+    return pointwise_s(device, op.backward_bytes, op.kernels, op.measured_as[1])
+
+
+def _cast_s(device: Device, op: Matmul, direction: Direction) -> Number:
+    """Casting the input of a linear layer forward, and the gradient of its output backward."""
+    if direction == "weight_grad" or not op.recipe or op.in_16_bit:
+        return 0.0
+    mine, gradient = op.cast_shares
+    elements = op.m * op.groups * (mine * op.k if direction == "forward" else gradient * op.n)
+    return pointwise_s(device, op.casts * elements * device.recipe.cast_bytes, op.casts)

@@ -1,0 +1,45 @@
+"""What layouts that differ in the kind of an exchange cost: which of them may be worth having.
+
+A pass takes max(issued, busy), the host's time and the device's, of which traffic of weights hides
+under all but `waits`: what is exposed on the links that such traffic takes. One layout is never
+slower than another, under any cut, schedule or recomputation, if in each pass of each layer none of
+issued, busy and waits is larger, and no layer keeps more: a step is the longest chain of an order
+that is fixed, and a pass with traffic t takes waits + room + exposed(t, room), which grows with
+waits and with room. That holds whatever else both passes have in common, so kinds of context
+parallelism are compared without experts on other ranks, and dispatchers under any kind of context
+parallelism.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from meshplan.costmodels.elementwise import Number
+from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layouts import Floats, Layouts
+from meshplan.costmodels.operations.kinds import Operation
+from meshplan.costmodels.seconds.layer import Cost
+from meshplan.costmodels.step.ranks import Rank
+from meshplan.costmodels.step.setting import Setting
+
+
+def kind_costs(layouts: Layouts, setting: Setting, kinds: Iterable[int]) -> Floats:
+    """(N, C) of each layout: busy and waiting seconds of each pass, kernels issued and bytes kept,
+    of each of the layer `kinds` under each recompute mode. (What else differs are modules of
+    multi-token prediction, which are layers of one of these kinds and what both have in common.)
+    """
+    rank = Rank(setting, layouts)
+    listed = [(rank.operations(kind), rank.plain_cost(kind, mode))
+              for kind in kinds for mode in MODES]  # fmt: skip
+    columns = [column for operations, cost in listed for column in _columns(rank, operations, cost)]
+    if not columns:
+        return np.zeros((len(layouts), 0))
+    return np.stack([np.broadcast_to(column, len(layouts)) for column in columns], axis=1)
+
+
+def _columns(rank: Rank, operations: Sequence[Operation], cost: Cost) -> Iterator[Number]:
+    for each in (cost.forward, cost.replay, cost.input_grad, cost.weight_grad):
+        yield each.total_s - each.host_s
+        yield each.exposed_s - each.nearby_s
+    yield rank.pricer.launches(operations)
+    yield cost.saved_bytes

@@ -1,0 +1,191 @@
+"""Opens the kinds of context parallelism and the dispatchers of each row, and drops those that
+another kind of the same row beats.
+
+A row has a kind where it has the exchange: with cp > 1, with ep > 1. Memory hardly depends on it,
+so one kind is mostly best in everything (`costmodels.step.kind_costs`), and the row stays one row.
+Where one kind is faster and another keeps less, both stay.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout
+from meshplan.costmodels.layouts import Floats, Layouts, distinct
+from meshplan.costmodels.seconds.process_groups import axis_group
+from meshplan.costmodels.step.kind_costs import kind_costs
+from meshplan.costmodels.step.price_tables import work_key
+from meshplan.costmodels.step.ranks import Rank
+from meshplan.costmodels.step.setting import Setting
+from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.planner.space.exchange_rules import (
+    context_kinds,
+    dispatches,
+    expert_ranks,
+    splits_heads,
+)
+from meshplan.planner.space.legal_layouts import Space
+from meshplan.planner.space.pins import Pins
+
+Bools = NDArray[np.bool_]
+NONE_SPLITS = "no kind of context parallelism that the engine has, or the pins, splits the heads"
+NONE_SENDS = "no dispatcher that is pinned has kernels for these ranks"
+
+
+class _Option(NamedTuple):
+    """A kind, as `Layouts` has it, and the layouts that may have it."""
+
+    code: int
+    legal: Bools
+
+
+Options = Callable[[Layouts, Setting, Pins], list[_Option]]
+
+
+def open_exchanges(space: Space, setting: Setting) -> Space:
+    """`space` with each row once for each kind that may be worth having."""
+    space = _opened(space, setting, "dispatcher", _dispatchers, NONE_SENDS)
+    return _opened(space, setting, "context_kind", _contexts, NONE_SPLITS)
+
+
+def _opened(space: Space, setting: Setting, axis: str, options_of: Options, why: str) -> Space:
+    """With the kinds of one axis; `why`: the reason that rows without one are dropped."""
+    if not len(space.layouts) or not options_of(space.layouts, setting, space.pins):
+        return space
+    alike = _alone(space.layouts, axis)
+    first, which = distinct(work_key(setting, alike))
+    layouts = alike.take(first)
+    options = options_of(layouts, setting, space.pins)
+    kept = _worth_having(layouts, setting, axis, options)
+    dropped = dict(space.dropped)
+    none: Bools = ~np.any(kept, axis=0)
+    if lost := int(np.count_nonzero(none[which])):
+        dropped[why] = lost
+    row, option = np.nonzero(kept.T[which])
+    codes = np.array([each.code for each in options], np.int64)[option]
+    opened: Any = {axis: codes}
+    return replace(space, layouts=replace(space.layouts.take(row), **opened), dropped=dropped)
+
+
+def _alone(layouts: Layouts, axis: str) -> Layouts:
+    """`layouts` without what has no say in which kind of `axis` is best."""
+    one, none = np.ones_like(layouts.zero_stage), np.zeros_like(layouts.zero_stage)
+    if axis == "dispatcher":
+        return replace(layouts, context_kind=none)
+    return replace(
+        layouts, expert_parallel=one, expert_tensor_parallel=one, virtual_stages=none
+    )  # fmt: skip
+
+
+def _contexts(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
+    """No kind where there is no exchange; else each that splits the heads. Empty: no choice."""
+    rules, alone = setting.engine.legality, layouts.context_parallel == 1
+    if not rules.context_kinds:
+        return []
+    kinds, _ = context_kinds(setting.model, setting.training, setting.engine)
+    group = axis_group(layouts, "cp", rules.rank_order, setting.cluster.gpus_per_node)
+    tp = layouts.tensor_parallel * 1.0
+    return [_Option(0, alone)] + [
+        _Option(
+            1 + CONTEXT_KINDS.index(kind), ~alone & splits_heads(kind, setting.model, tp, group)
+        )
+        for kind in kinds
+        if pins.allows("context_kind", kind)
+    ]
+
+
+def _dispatchers(layouts: Layouts, setting: Setting, pins: Pins) -> list[_Option]:
+    """The same of dispatchers: those that recipes use, or that are pinned. Libraries that send
+    single copies cost alike, so the first that runs stands for all.
+    """
+    rules, alone = setting.engine.legality, layouts.expert_parallel == 1
+    named = rules.dispatchers if "dispatcher" in pins.axes else rules.usual_dispatchers
+    if not rules.dispatchers:
+        return []
+    ep, etp = layouts.expert_parallel * 1.0, layouts.expert_tensor_parallel * 1.0
+    ranks = expert_ranks(ep, etp, setting.cluster.gpus_per_node)
+    found, taken = [_Option(0, alone)], alone
+    for kind in named:
+        if pins.allows("dispatcher", kind):
+            runs = ~alone & dispatches(kind, ranks, setting.cluster)
+            if kind != "all_to_all":
+                runs, taken = runs & ~taken, taken | runs
+            found.append(_Option(1 + DISPATCHERS.index(kind), runs))
+    return found
+
+
+def _worth_having(layouts: Layouts, setting: Setting, axis: str, options: list[_Option]) -> Bools:
+    """(options, N): legal, and no other legal option of the layout costs as little in everything;
+    of equals the first.
+    """
+    legal = np.array([option.legal for option in options])
+    several = np.flatnonzero(np.count_nonzero(legal, axis=0) > 1)
+    if not len(several):
+        return legal
+    costs = _costs(layouts.take(several), setting, axis, options, legal[:, several])
+    for b in range(len(options)):
+        for a in range(len(options)):
+            if a != b:
+                no_dearer = np.all(costs[a] <= costs[b], axis=1)
+                beaten = no_dearer & (a < b or np.any(costs[a] < costs[b], axis=1))
+                legal[b, several] &= ~(beaten & legal[a, several])
+    return legal
+
+
+def _costs(
+    layouts: Layouts, setting: Setting, axis: str, options: list[_Option], legal: Bools
+) -> Floats:
+    """(options, N, C), infinite where an option is not legal; all priced at once."""
+    option, row = np.nonzero(legal)
+    opened: Any = {axis: np.array([each.code for each in options], np.int64)[option]}
+    kinds = [
+        kind
+        for kind, each in enumerate(setting.model.kinds)
+        if (each.experts if axis == "dispatcher" else each.attention.heads)
+    ]
+    found = kind_costs(replace(layouts.take(row), **opened), setting, kinds)
+    costs = np.full((*legal.shape, found.shape[1]), np.inf)
+    costs[option, row] = found
+    return costs
+
+
+def with_fastest_kinds(layout: Layout, setting: Setting) -> Layout:
+    """`layout` with the fastest kinds of those that a search would choose from, where it leaves
+    them open or states one that cannot run.
+    """
+    own = _own_kinds(layout, setting)
+    ways = [
+        replace(layout, context_kind=context, dispatcher=dispatcher)
+        for context in ((layout.context_kind,) if layout.context_kind in own[0] else own[0])
+        for dispatcher in ((layout.dispatcher,) if layout.dispatcher in own[1] else own[1])
+    ]
+    return min(ways, key=lambda way: _layers_s(way, setting)) if len(ways) > 1 else ways[0]
+
+
+def _own_kinds(
+    la: Layout, setting: Setting
+) -> tuple[list[ContextKind | Literal[""]], list[Dispatcher | Literal[""]]]:
+    """What each exchange of one layout may be: "" where there is none, or no choice."""
+    engine, cluster = setting.engine, setting.cluster
+    rules, per_node = engine.legality, cluster.gpus_per_node
+    kinds, _ = context_kinds(setting.model, setting.training, engine)
+    group, tp = axis_group(la, "cp", rules.rank_order, per_node), la.tensor_parallel * 1.0
+    ranks = expert_ranks(la.expert_parallel * 1.0, la.expert_tensor_parallel * 1.0, per_node)
+    contexts = [each for each in kinds if splits_heads(each, setting.model, tp, group)]
+    sends = [each for each in rules.usual_dispatchers if dispatches(each, ranks, cluster)]
+    return (
+        [*contexts] if la.context_parallel > 1 and contexts else [""],
+        [*sends] if la.expert_parallel > 1 and sends else [""],
+    )
+
+
+def _layers_s(layout: Layout, setting: Setting) -> float:
+    """Seconds of one micro-batch in all layers, nothing recomputed."""
+    rank, pattern = Rank(setting, layout), setting.model.pattern
+    return sum(
+        pattern.count(kind) * float(rank.plain_cost(kind, "none").total_s)
+        for kind in range(len(setting.model.kinds))
+    )
