@@ -33,6 +33,7 @@ from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
+from meshplan.hardware_profiles.memory_needs import FITS, chances_of
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.models import read_model
@@ -89,12 +90,16 @@ class Asked:
     """A question, what the plan file must quote of it, and what was assumed.
 
     cluster_name    what `load_cluster` takes to find the same cluster again
-    cluster_sha256  the hash of that cluster, whose memory the question may use less of
+    profile         that cluster, of whose memory the question may use less
+    usual_headroom  whether nobody said how much less
+    cluster_sha256  the profile's hash
     """
 
     question: Question
     model_config: dict[str, Any]
     cluster_name: str
+    profile: Cluster
+    usual_headroom: bool
     cluster_sha256: str
     notes: tuple[str, ...]
 
@@ -118,12 +123,10 @@ def ask(
     if a.network:
         notes.append(_network_said(a.network, cluster))
     profile = cluster
-    if a.headroom is not None:
-        cluster = _with_headroom(a.headroom, cluster)
-        left = format_bytes(cluster.capacity_bytes)
-        notes.append(f"headroom {a.headroom}: a plan may use {left} of each GPU")
     training, more = _training(a, config)
     engine = load_engine(a.engine or _engine_of(a.learned) or _usual_engine(cluster))
+    cluster, note = _with_headroom(a.headroom, cluster, engine.name)
+    notes += note
     if a.engine is None:
         more.append(f"engine {engine.name} (--engine chooses another)")
     if a.learned is not None:
@@ -152,6 +155,8 @@ def ask(
         question=question,
         model_config=config,
         cluster_name=cluster_name,
+        profile=profile,
+        usual_headroom=a.headroom is None,
         cluster_sha256=cluster_hash(profile),
         notes=(*notes, *more),
     )
@@ -185,14 +190,36 @@ def _cluster(a: Arguments) -> tuple[str, Cluster]:
     return name, cluster
 
 
-def _with_headroom(text: str, cluster: Cluster) -> Cluster:
-    """`cluster` with so much of each device's memory left free, instead of the usual margin."""
+def _with_headroom(text: str | None, cluster: Cluster, engine: str) -> tuple[Cluster, list[str]]:
+    """`cluster` with so much of each device's memory left free, and what is said of it."""
     device_bytes = cluster.gpu.memory_bytes
+    if text is None:
+        kept = with_usual_headroom(cluster, engine)
+        free = f"{format_bytes(device_bytes - kept.capacity_bytes)} of each GPU left free"
+        note = f"{free}, so that what fills the rest fits in {FITS:.0%} of runs (--headroom)"
+        return kept, [note] if kept is not cluster else []
     try:
         left_bytes = device_bytes - parse_headroom(text, device_bytes)
     except ValueError as error:
         raise BadQuestion(f"--headroom {error}") from None
-    return cluster.model_copy(update={"usable_memory_bytes": left_bytes})
+    note = f"headroom {text}: a plan may use {format_bytes(left_bytes)} of each GPU"
+    return with_usable(cluster, left_bytes), [note]
+
+
+def with_usual_headroom(cluster: Cluster, engine: str) -> Cluster:
+    """`cluster` with as much left free of each device as a plan leaves unless told: what the
+    profile keeps, or what a layout that fills the rest needs to fit with a probability of `FITS`,
+    if that is more. No run says anything of a CPU's memory.
+    """
+    if cluster.gpu.vendor == "cpu":
+        return cluster
+    safe_bytes = cluster.gpu.memory_bytes / chances_of(engine, cluster.gpu.name).room(FITS)
+    return cluster if safe_bytes >= cluster.capacity_bytes else with_usable(cluster, safe_bytes)
+
+
+def with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:
+    """`cluster` with so much of each device's memory in use at most."""
+    return cluster.model_copy(update={"usable_memory_bytes": usable_bytes})
 
 
 def _composed_name(a: Arguments) -> str:

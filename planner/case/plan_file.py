@@ -91,8 +91,10 @@ class Prediction(Frozen):
     reserved_low_bytes, reserved_high_bytes
                     the same of the reserved memory of the fullest rank
     fits_probability
-                    that no rank reserves more than its device has, by the memory error of left-out
-                    runs of this engine and GPU family; None in plans written before 0.3
+                    that no rank runs out of memory, by measured runs whose memory was predicted too
+                    (`hardware_profiles.memory_needs`); None on a CPU, and in plans written before
+                    0.3
+    fits_runs       of the engine on the GPU family that say so; 0: those of other engines do
     unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
                     a GPU family, a precision, a kind of model, a number of GPUs
     trained_parameters
@@ -110,6 +112,7 @@ class Prediction(Frozen):
     reserved_low_bytes: float | None = None
     reserved_high_bytes: float | None = None
     fits_probability: float | None = None
+    fits_runs: int = 0
     unmeasured: tuple[str, ...] = ()
     trained_parameters: int | None = None
     error_fraction: float
@@ -201,6 +204,36 @@ class BetterBatch(Frozen):
     faster_fraction: float
 
 
+class Bought(Frozen):
+    """What a plan's degrees do with more memory (`planner.answer.spare_memory`).
+
+    step_time_s      of the best layout that was found, which is not proved the best
+    faster_fraction  than the plan, at least
+    fits_probability on the same GPUs
+    """
+
+    step_time_s: float
+    label: str
+    faster_fraction: float
+    fits_probability: float | None
+
+
+class SpareMemory(Frozen):
+    """The memory that a plan may not use, and what it would buy.
+
+    free_bytes  left free of each GPU    chosen  by `--headroom`
+    one_gib     with one GiB more than the plan may use; None: nothing was found
+    all, all_bytes
+                with all that the profile lets a rank use, so much more; None: nothing was found
+    """
+
+    free_bytes: float
+    chosen: bool
+    one_gib: Bought | None
+    all_bytes: float
+    all: Bought | None
+
+
 class Size(Frozen):
     """The best plan found for one number of GPUs, proved or not by its status; the cost in the
     currency of the price.
@@ -236,6 +269,7 @@ class Plan(Frozen):
     pins     what the user fixed, by axis as typed; None in plans written before 0.4
     sizes    the numbers of GPUs tried, where the question left theirs open
     better_batch  a neighbour of the batch that is faster per sequence, where one was found
+    spare_memory  what the memory left free would buy; None on a CPU, and in plans of before 0.5
     """
 
     meshplan: Literal[1] = 1
@@ -253,6 +287,7 @@ class Plan(Frozen):
     pins: dict[str, str] | None = None
     sizes: Sizes | None = None
     better_batch: BetterBatch | None = None
+    spare_memory: SpareMemory | None = None
 
     @field_validator("layout", "training")
     @classmethod

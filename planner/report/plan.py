@@ -33,6 +33,7 @@ from meshplan.planner.report.tables import (
     memory_line,
     proof_lines,
     runners_table,
+    spare_lines,
     stages_line,
     step_heading,
     time_line,
@@ -147,7 +148,8 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     out.print(indented(memory_legend()))
     out.print(indented(memory_line(plan.prediction)))
     for line in (
-        unmeasured_line(plan.prediction), fits_line(plan.prediction), host_line(plan)
+        unmeasured_line(plan.prediction), fits_line(plan.prediction),
+        *(spare_lines(plan.spare_memory) if plan.spare_memory else ()), host_line(plan)
     ):  # fmt: skip
         if line:
             out.print(indented(line))

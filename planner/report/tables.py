@@ -17,7 +17,15 @@ from meshplan.costmodels.units import GIB, format_bytes, format_seconds
 from meshplan.hardware_profiles.layout_ratios import TIE
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from meshplan.planner.case.host_memory import host_use
-from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
+from meshplan.planner.case.plan_file import (
+    Bought,
+    Plan,
+    Prediction,
+    RunnerUp,
+    SearchReport,
+    SpareMemory,
+    StageMemory,
+)
 from meshplan.planner.case.resolve import cluster_named
 from meshplan.planner.report.layout_words import meanings
 from meshplan.planner.report.output import listing
@@ -143,10 +151,34 @@ def layout_legend(layout: Layout) -> Items:
 
 def fits_line(prediction: Prediction) -> str:
     """How probable it is that every rank fits; empty where no run says."""
-    probable = prediction.fits_probability
+    probable, runs = prediction.fits_probability, prediction.fits_runs
     if probable is None:
         return ""
-    return f"fits with a probability of {probable:.0%}, by the memory error of measured runs"
+    said = f"{runs:,} runs of this engine on such GPUs" if runs else "runs of other engines"
+    return f"fits with a probability of {probable:.0%}, by {said}"
+
+
+def spare_lines(spare: SpareMemory) -> Iterator[str]:
+    """What the memory that is left free would buy the plan's degrees."""
+    if spare.one_gib:
+        yield f"one more GiB on each GPU would make these degrees {_faster(spare.one_gib)}"
+    else:
+        yield "one more GiB on each GPU would buy these degrees nothing"
+    if spare.all_bytes > 0:
+        free = f"{format_bytes(spare.free_bytes)} of each GPU left free cost them"
+        yield f"{free} {_cost(spare.all) if spare.all else 'nothing'}"
+
+
+def _cost(spared: Bought) -> str:
+    slower = spared.faster_fraction
+    said = f"{slower:.1%}: {format_seconds(spared.step_time_s)} in all the memory"
+    if spared.fits_probability is None:
+        return said
+    return f"{said}, which fits with a probability of {spared.fits_probability:.0%} (--headroom)"
+
+
+def _faster(bought: Bought) -> str:
+    return f"{bought.faster_fraction:.1%} faster ({format_seconds(bought.step_time_s)})"
 
 
 def memory_table(memory: Sequence[StageMemory]) -> Table:

@@ -1,0 +1,48 @@
+"""The best of a few layouts of a question, simulated and not proved: a bound on what it can do.
+
+Bounds come first: a question none of whose rows has a closed-form bound that promises enough is not
+searched at all.
+"""
+
+from typing import NamedTuple
+
+from meshplan.costmodels.layout import Layout
+from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.bounds.inner import row_bounds
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.search.branch_and_bound import BranchAndBound
+from meshplan.planner.search.priced_space import Question, closed_form, price_space
+from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
+from meshplan.planner.space.legal_layouts import enumerate_space
+
+MOST_SIMULATED = 4
+
+
+class Simulated(NamedTuple):
+    """A layout and its simulated step."""
+
+    step_s: float
+    layout: Layout
+
+
+def first_layout(question: Question, most_s: float) -> Simulated | None:
+    """The fastest of those that the closed form finds first, None where none takes `most_s` or
+    less.
+    """
+    q = question
+    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
+    if not len(space.layouts):
+        return None
+    coefficients = price_space(q, space, closed_form)
+    if row_bounds(space, coefficients).min() / NS_PER_S > most_s:
+        return None
+    run = BranchAndBound(space, coefficients, None)
+    run.seed()
+    run.prove(None, NEAR, MOST_STEPS)
+    layouts = [
+        layout_of_row(space.layouts, found.row, found.variant, found.plan)
+        for found in run.ranked()[:MOST_SIMULATED]
+    ]
+    timed = [Simulated(simulated_s(case_at(q, layout)), layout) for layout in layouts]
+    best = min(timed, key=lambda each: each.step_s, default=None)
+    return best if best is not None and best.step_s <= most_s else None
