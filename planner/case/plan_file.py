@@ -170,8 +170,8 @@ class MeasuredRun(Frozen):
 
 
 class SearchReport(Frozen):
-    """How the search ended. `OPTIMAL` only when every layout of the space was solved, simulated or
-    bounded away.
+    """How the search for the fastest layout ended. `OPTIMAL` only when every layout of the space
+    was solved, simulated or bounded away.
 
     price      what steps were compared by; bound and gap are under the same
     space      what was searched and what was not, in words; empty in plans written before 0.3
@@ -202,6 +202,32 @@ class BetterBatch(Frozen):
     step_time_s: float
     label: str
     faster_fraction: float
+
+
+class Choice(Frozen):
+    """How the plan was chosen among layouts that measured runs do not tell apart
+    (`planner.answer.ties`), or by `--robust`.
+
+    candidates                of them
+    fastest                   the label of the fastest layout, which `SearchReport` speaks of
+    slower_fraction           of the plan than that one; 0: it is the plan
+    worst_loss_fraction       of the plan, where one figure is off: slower than the best candidate
+    worst_where               which figure
+    fastest_worst_loss_fraction, fastest_worst_where
+                              the same of the fastest
+    spares_bytes              that the plan needs less of a GPU than the fastest
+    """
+
+    robust: bool
+    candidates: int
+    fastest: str
+    fastest_step_time_s: float
+    slower_fraction: float
+    worst_loss_fraction: float
+    worst_where: str
+    fastest_worst_loss_fraction: float
+    fastest_worst_where: str
+    spares_bytes: float
 
 
 class Bought(Frozen):
@@ -269,6 +295,7 @@ class Plan(Frozen):
     pins     what the user fixed, by axis as typed; None in plans written before 0.4
     sizes    the numbers of GPUs tried, where the question left theirs open
     better_batch  a neighbour of the batch that is faster per sequence, where one was found
+    choice        how it was chosen among ties; None: it is the fastest, and has none
     spare_memory  what the memory left free would buy; None on a CPU, and in plans of before 0.5
     """
 
@@ -287,6 +314,7 @@ class Plan(Frozen):
     pins: dict[str, str] | None = None
     sizes: Sizes | None = None
     better_batch: BetterBatch | None = None
+    choice: Choice | None = None
     spare_memory: SpareMemory | None = None
 
     @field_validator("layout", "training")

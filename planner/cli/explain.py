@@ -189,7 +189,7 @@ def print_explanation(plan: Plan, now: Priced) -> None:
         out.print(indented(bullets(map(evidence_line, plan.evidence))))
     if plan.search:
         out.print(Text("\nProof", style="bold"))
-        out.print(indented(bullets(proof_lines(plan.search))))
+        out.print(indented(bullets(proof_lines(plan.search, plan.choice))))
         if plan.search.dropped:
             out.print(indented("dropped before pricing:"))
             out.print(indented(dropped_table(plan.search.dropped)))

@@ -20,6 +20,7 @@ from meshplan.planner.answer.compare import (
 from meshplan.planner.answer.compare import compare as compare_sides
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.spare_memory import spare_memory
+from meshplan.planner.answer.ties import ROBUST_CANDIDATES
 from meshplan.planner.case.plan_file import Plan, Sizes, write_plan
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.comparison import comparison_document, print_comparison
@@ -177,6 +178,14 @@ def plan(
         int,
         typer.Option(help="Layouts that differ in kind.", min=1, rich_help_panel=OUTPUT),
     ] = TOP,
+    robust: Annotated[
+        bool,
+        typer.Option(
+            "--robust",
+            help="Not the fastest: what loses least where a figure is off, of the best kinds.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     time_limit: Annotated[
         float | None,
         typer.Option(help="Seconds to search at most.", min=0.0, rich_help_panel=OUTPUT),
@@ -234,10 +243,10 @@ def plan(
         asked = replace(asked, notes=(*asked.notes, note))
     yours = yours_of(asked.question, asked.cluster_name, beside) if beside else None
     try:
-        result = searched(asked, top, time_limit)
+        result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
     except NoLayoutFits as error:
         _refuse(asked, error, as_json=as_json)
-    answer = plan_of(asked, result)
+    answer = plan_of(asked, result, robust=robust, top=top)
     answer = answer.model_copy(
         update={
             "evidence": nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS),

@@ -155,7 +155,7 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
             out.print(indented(line))
     for run in plan.evidence[:1]:
         out.print(indented(f"nearest measured run: {evidence_line(run)}"))
-    out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))
+    out.print(indented(bullets([*proof_lines(plan.search, plan.choice), _counts(result)])))
     if plan.runners_up:
         out.print()
         out.print(indented(runners_table(plan, out.width)))

@@ -19,6 +19,7 @@ from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes,
 from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import (
     Bought,
+    Choice,
     Plan,
     Prediction,
     RunnerUp,
@@ -220,8 +221,8 @@ def stages_line(plan: Plan) -> str:
     return ", ".join(told)
 
 
-def proof_lines(search: SearchReport) -> list[str]:
-    """What the search proved, and what it did for that."""
+def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
+    """What the search proved of the fastest layout, whether that is the plan, and what it did."""
     under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
     if search.status == "OPTIMAL":
         claim = (
@@ -237,7 +238,37 @@ def proof_lines(search: SearchReport) -> list[str]:
         f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
         f"solves, {search.simulated} simulated, {search.wall_s:.2f} s"
     )
-    return [claim, *(f"space: {line}" for line in search.space), work]
+    if choice:
+        claim += _beside_fastest(choice)
+    told = [choice_line(choice)] if choice else []
+    return [claim, *told, *(f"space: {line}" for line in search.space), work]
+
+
+def _beside_fastest(choice: Choice) -> str:
+    """Which layout a proof speaks of, where that is not the plan."""
+    if not choice.slower_fraction:
+        return ""
+    return f". That is {choice.fastest}, {choice.slower_fraction:.1%} faster than this plan"
+
+
+LEAST_LOSS = 0.0005  # that is shown
+
+
+def choice_line(choice: Choice) -> str:
+    """Why the plan is this one of several."""
+    many = f"{choice.candidates} layouts, the best of each kind" if choice.robust else (
+        f"{choice.candidates} ties, which measured runs do not tell apart"
+    )  # fmt: skip
+    loses = f"loses {choice.worst_loss_fraction:.1%} at most to the others"
+    where = f"where one figure is off ({choice.worst_where})"
+    if not choice.slower_fraction and choice.worst_loss_fraction < LEAST_LOSS:
+        return f"of {many}, the fastest stays so whichever one figure is off"
+    if not choice.slower_fraction:
+        return f"of {many}, the fastest {loses} {where}, none of them less"
+    other = f"the fastest {choice.fastest_worst_loss_fraction:.1%} ({choice.fastest_worst_where})"
+    spares = choice.spares_bytes
+    memory = f", and needs {format_bytes(spares)} less of a GPU" * (spares > 0.05 * GIB)
+    return f"of {many}, this one {loses} {where}, {other}{memory}"
 
 
 NARROW = 80

@@ -175,7 +175,7 @@ def solve_document(
     return {
         "infeasible": None,
         "choice": choice_of(plan.layout).model_dump(),
-        "proof": proof_lines(plan.search),
+        "proof": proof_lines(plan.search, plan.choice),
         "status": plan.search.status,
         "runners_up": [_runner(plan, other) for other in range(len(plan.runners_up))],
         "plan": plan.model_dump(mode="json"),
