@@ -3,6 +3,8 @@
     python -m benchmarks.memory_needs            writes hardware_profiles/fits/memory_needs.csv
     python -m benchmarks.memory_needs --check    only counts how often the probabilities hold
 
+and the tables of docs/choice.md.
+
 Runs of any grade that ran out of memory, ran, or state their memory, where the source publishes
 what did not run as well or the run states its memory. Where the allocator's constants were learnt
 from a run, a third of the layouts at a time is left out and predicted by constants learnt from the
@@ -20,9 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.accuracy import ROOT, put
 from benchmarks.intervals import ELSEWHERE
 from benchmarks.one_gpu import PUBLISHED, prediction
 from benchmarks.one_gpu import runs as runs_of_one_gpu
@@ -44,13 +44,15 @@ BANDS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.01)
 
 
 def main() -> None:
-    """Write the intervals, and print how often what fits was said to."""
+    """Write the runs, and how often what was said to fit did."""
     if "--check" not in sys.argv[1:]:
         found = list(_found())
         write_text(FILE, as_csv(found))
         needs.cache_clear()
         print(f"{FILE}: {len(found)} runs")
-    Console().print(outcomes(needs()), rooms(needs()))
+    text = "\n".join((*outcomes(needs()), "", *headrooms(needs())))
+    print(text)
+    put(ROOT / "docs/choice.md", "memory needs", text)
 
 
 def as_csv(found: Sequence[Need]) -> str:
@@ -153,18 +155,16 @@ def _of_one_gpu(run: dict[str, Any]) -> Need:
     )  # fmt: skip
 
 
-def outcomes(known: Sequence[Need]) -> Table:
+def outcomes(known: Sequence[Need]) -> Iterator[str]:
     """How many of the runs ran that were said to fit with a probability: by half of the runs for
     the other half, and by other sources.
     """
-    table = Table("said to fit", "runs", "ran", "by other sources", "ran")
+    yield "| said to fit with | runs | of these ran | by other sources alone: runs | of these ran |"
+    yield "|---|---|---|---|---|"
     ways = zip(outcomes_of(known), outcomes_of(known, by_others=True), strict=True)
     for (low, high, runs, ran), (*_, others, ran_of_others) in ways:
-        table.add_row(
-            f"{low:.0%} to {min(high, 1):.0%}", f"{runs:,}", _share(ran, runs), f"{others:,}",
-            _share(ran_of_others, others),
-        )  # fmt: skip
-    return table
+        cells = (f"{runs:,}", _share(ran, runs), f"{others:,}", _share(ran_of_others, others))
+        yield f"| {low:.0%} to {min(high, 1):.0%} | {' | '.join(cells)} |"
 
 
 def _share(part: int, whole: int) -> str:
@@ -202,17 +202,18 @@ def _told(known: Sequence[Need]) -> Iterator[tuple[Need, float, float]]:
             yield need, half.probability(need.room), others.probability(need.room)
 
 
-def rooms(known: Sequence[Need]) -> Table:
-    """The room that an engine's plans need, by the probability that they fit."""
+def headrooms(known: Sequence[Need]) -> Iterator[str]:
+    """What an engine's plans leave free of a GPU to fit with a probability."""
     shares = (0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
-    table = Table("engine, GPUs", "runs", *(f"{share:.0%}" for share in shares))
-    for engine in engine_names():
-        for family in sorted({need.gpu for need in known}):
-            found = chances(known, engine, family)
-            if found.runs:
-                free = (f"{1 - 1 / found.room(share):.1%}" for share in shares)
-                table.add_row(f"{engine}, {family}", str(found.runs), *free)
-    return table
+    yield f"| left free | runs | {' | '.join(f'to fit with {share:.0%}' for share in shares)} |"
+    yield f"|---|---|{'---|' * len(shares)}"
+    families = sorted({need.gpu for need in known})
+    own = [(e, f) for e in engine_names() for f in families if chances(known, e, f).runs]
+    for engine, family in (*own, (WIDE, "hopper")):
+        found = chances(known, engine, family)
+        name = f"{engine}, {family}" if found.runs else "engines without such runs"
+        free = (max(0.0, 1 - 1 / found.room(share)) for share in shares)
+        yield f"| {name} | {found.runs:,} | {' | '.join(f'{each:.0%}' for each in free)} |"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from meshplan.costmodels.layout import Layout, differing_axes
-from meshplan.hardware_profiles.layout_ratios import faster_probability
+from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     Change,
     Priced,
@@ -127,6 +127,7 @@ def _runner_up(layout: Layout, plan: Priced, case: Case) -> RunnerUp:
         reserved_bytes=fullest(other.prediction)[1].reserved,
         lost_by=lost_by(plan.parts, other.parts),
         faster_probability=round(faster_probability(slower, len(axes)), 3),
+        expected_slower=round(expected_slower(slower), 4),
     )
 
 

@@ -25,9 +25,11 @@ class Simulated(NamedTuple):
     layout: Layout
 
 
-def first_layout(question: Question, most_s: float) -> Simulated | None:
-    """The fastest of those that the closed form finds first, None where none takes `most_s` or
-    less.
+def first_layout(
+    question: Question, most_s: float, most_steps: int = MOST_STEPS
+) -> Simulated | None:
+    """The fastest of those that the closed form finds within so many steps of its search, None
+    where none takes `most_s` or less.
     """
     q = question
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, q.cluster.gpus_per_node)
@@ -38,7 +40,7 @@ def first_layout(question: Question, most_s: float) -> Simulated | None:
         return None
     run = BranchAndBound(space, coefficients, None)
     run.seed()
-    run.prove(None, NEAR, MOST_STEPS)
+    run.prove(None, NEAR, most_steps)
     layouts = [
         layout_of_row(space.layouts, found.row, found.variant, found.plan)
         for found in run.ranked()[:MOST_SIMULATED]

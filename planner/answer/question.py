@@ -28,14 +28,14 @@ from meshplan.costmodels.training import (
     Precision,
     Training,
 )
-from meshplan.costmodels.units import GB, format_bytes, parse_bandwidth, parse_headroom
+from meshplan.costmodels.units import GB, parse_bandwidth
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
-from meshplan.hardware_profiles.memory_needs import FITS, chances_of
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.learned_file import LEARNT_RANGE, read_learned, with_learned
 from meshplan.planner.case.limits import too_large
@@ -125,8 +125,11 @@ def ask(
     profile = cluster
     training, more = _training(a, config)
     engine = load_engine(a.engine or _engine_of(a.learned) or _usual_engine(cluster))
-    cluster, note = _with_headroom(a.headroom, cluster, engine.name)
-    notes += note
+    try:
+        cluster, note = with_headroom(a.headroom, cluster, engine.name)
+    except ValueError as error:
+        raise BadQuestion(f"--headroom {error}") from None
+    notes += [note] if note else []
     if a.engine is None:
         more.append(f"engine {engine.name} (--engine chooses another)")
     if a.learned is not None:
@@ -188,38 +191,6 @@ def _cluster(a: Arguments) -> tuple[str, Cluster]:
     if cluster.max_gpus is not None and a.gpus > cluster.max_gpus:
         raise BadQuestion(f"--gpus {a.gpus}, but {name} has {cluster.max_gpus}; take at most these")
     return name, cluster
-
-
-def _with_headroom(text: str | None, cluster: Cluster, engine: str) -> tuple[Cluster, list[str]]:
-    """`cluster` with so much of each device's memory left free, and what is said of it."""
-    device_bytes = cluster.gpu.memory_bytes
-    if text is None:
-        kept = with_usual_headroom(cluster, engine)
-        free = f"{format_bytes(device_bytes - kept.capacity_bytes)} of each GPU left free"
-        note = f"{free}, so that what fills the rest fits in {FITS:.0%} of runs (--headroom)"
-        return kept, [note] if kept is not cluster else []
-    try:
-        left_bytes = device_bytes - parse_headroom(text, device_bytes)
-    except ValueError as error:
-        raise BadQuestion(f"--headroom {error}") from None
-    note = f"headroom {text}: a plan may use {format_bytes(left_bytes)} of each GPU"
-    return with_usable(cluster, left_bytes), [note]
-
-
-def with_usual_headroom(cluster: Cluster, engine: str) -> Cluster:
-    """`cluster` with as much left free of each device as a plan leaves unless told: what the
-    profile keeps, or what a layout that fills the rest needs to fit with a probability of `FITS`,
-    if that is more. No run says anything of a CPU's memory.
-    """
-    if cluster.gpu.vendor == "cpu":
-        return cluster
-    safe_bytes = cluster.gpu.memory_bytes / chances_of(engine, cluster.gpu.name).room(FITS)
-    return cluster if safe_bytes >= cluster.capacity_bytes else with_usable(cluster, safe_bytes)
-
-
-def with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:
-    """`cluster` with so much of each device's memory in use at most."""
-    return cluster.model_copy(update={"usable_memory_bytes": usable_bytes})
 
 
 def _composed_name(a: Arguments) -> str:

@@ -12,12 +12,14 @@ from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.first_layouts import first_layout
-from meshplan.planner.answer.question import Asked, with_usable
+from meshplan.planner.answer.headroom import with_usable
+from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import Bought, Plan, SpareMemory
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.space.pins import Pins, parse_pin
 
 LEAST_GAIN = 0.001
+MOST_STEPS = 10  # of the search: more of them take CP-SAT, up to a second
 KEPT = (
     "data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel",
     "expert_parallel", "expert_tensor_parallel", "zero_stage", "micro_batch_size",
@@ -46,7 +48,7 @@ def _bought(asked: Asked, plan: Plan, usable_bytes: float) -> Bought | None:
     more = replace(
         q, cluster=with_usable(q.cluster, usable_bytes), pins=_pinned(q.pins, plan.layout)
     )
-    found = first_layout(more, own_s / (1 + LEAST_GAIN))
+    found = first_layout(more, own_s / (1 + LEAST_GAIN), MOST_STEPS)
     if found is None:
         return None
     return Bought(

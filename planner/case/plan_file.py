@@ -128,6 +128,8 @@ class RunnerUp(Frozen):
 
     faster_probability  that the chosen one is faster, by pairs of measured runs
                         (`hardware_profiles.layout_ratios`)
+    expected_slower     by which fraction it is expected to take longer than the chosen one, what is
+                        predicted corrected for the choice; negative: less long
     """
 
     layout: Layout
@@ -135,6 +137,7 @@ class RunnerUp(Frozen):
     reserved_bytes: float
     lost_by: dict[str, float]
     faster_probability: float | None = None
+    expected_slower: float | None = None
 
     @field_serializer("layout")
     def _said(self, value: Layout) -> dict[str, Any]:

@@ -276,11 +276,11 @@ NARROW = 80
 
 
 def runners_table(plan: Plan, width: int = NARROW) -> Table:
-    """The runners-up, how surely each is slower by pairs of measured runs, and what it lost by."""
+    """The runners-up, by how much the plan is faster and how surely, and what each lost by."""
     assert plan.prediction is not None
     if width < NARROW:
         return bullets(map(runner_sentence, runners_rows(plan)))
-    headings = ("runner-up", "step", "slower (how surely)", "reserved", "lost by")
+    headings = ("runner-up", "step", "the plan is faster", "reserved", "lost by")
     table = listing(*headings, left=("runner-up", "lost by"))
     for row in runners_rows(plan):
         table.add_row(*row)
@@ -290,6 +290,7 @@ def runners_table(plan: Plan, width: int = NARROW) -> Table:
 def runner_sentence(row: tuple[str, ...]) -> str:
     """The cells of a runner-up in one line of text."""
     label, step, slower, reserved, lost = row
+    slower = slower.replace("\n", ", ")
     return f"{label}: {step}, {slower}, {reserved}{lost and f'; lost by {lost}'}"
 
 
@@ -307,12 +308,17 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def slower_text(other: RunnerUp, chosen_s: float) -> str:
-    """How much slower a runner-up is, and how probably; plans of before it was known lack that."""
-    slower = f"{other.step_time_s / chosen_s - 1:+.1%}"
+    """How much slower a runner-up is predicted and expected, and in how many cases the plan is the
+    faster one, a line each; plans of before these were known lack them.
+    """
+    told = [f"{other.step_time_s / chosen_s - 1:+.1%}"]
     probability = other.faster_probability
-    if probability is None:
-        return slower
-    return f"{slower} ({'a tie, ' if probability < TIE else ''}{probability:.0%})"
+    if other.expected_slower is not None:
+        told.append(f"expected {other.expected_slower:+.1%}")
+    if probability is not None:
+        told.append(f"faster in {probability * 100:.0f} of 100 cases")
+        told += ["a tie"] * (1 - TIE < probability < TIE)
+    return "\n".join(told)
 
 
 def lost_text(other: RunnerUp, most: int = 2) -> str:

@@ -11,13 +11,8 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.answer.question import (
-    Asked,
-    BadQuestion,
-    check_precision,
-    with_usable,
-    with_usual_headroom,
-)
+from meshplan.planner.answer.headroom import with_usable, with_usual_headroom
+from meshplan.planner.answer.question import Asked, BadQuestion, check_precision
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of
