@@ -316,7 +316,7 @@ def slower_text(other: RunnerUp, chosen_s: float) -> str:
     if other.expected_slower is not None:
         told.append(f"expected {other.expected_slower:+.1%}")
     if probability is not None:
-        told.append(f"faster in {probability * 100:.0f} of 100 cases")
+        told.append(f"faster in {probability * 100:.0f} of 100")
         told += ["a tie"] * (1 - TIE < probability < TIE)
     return "\n".join(told)
 
