@@ -34,6 +34,7 @@ from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     bullets,
     dropped_table,
+    fits_line,
     host_line,
     indented,
     layout_legend,
@@ -178,7 +179,7 @@ def print_explanation(plan: Plan, now: Priced) -> None:
     out.print(indented(memory_legend()))
     out.print(indented(memory_table(prediction.memory)))
     out.print(indented(memory_line(prediction)))
-    for line in (unmeasured_line(prediction), host_line(plan)):
+    for line in (unmeasured_line(prediction), fits_line(prediction), host_line(plan)):
         if line:
             out.print(indented(line))
     lacks = lacking_bytes(prediction)
