@@ -256,7 +256,7 @@ LEAST_LOSS = 0.0005  # that is shown
 
 def choice_line(choice: Choice) -> str:
     """Why the plan is this one of several."""
-    many = f"{choice.candidates} layouts, the best of each kind" if choice.robust else (
+    many = f"{choice.candidates} simulated layouts, the best of their kinds" if choice.robust else (
         f"{choice.candidates} ties, which measured runs do not tell apart"
     )  # fmt: skip
     loses = f"loses {choice.worst_loss_fraction:.1%} at most to the others"
