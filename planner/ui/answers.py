@@ -188,7 +188,7 @@ def _runner(plan: Plan, index: int) -> dict[str, Any]:
     other = plan.runners_up[index]
     return {
         "label": other.layout.label,
-        "slower": slower_text(other, plan.prediction.step_time_s),
+        "slower": slower_text(other, plan.prediction.step_time_s).replace("\n", ", "),
         "lost_by": lost_text(other),
         "choice": choice_of(other.layout).model_dump(),
     }
