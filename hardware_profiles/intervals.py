@@ -140,25 +140,6 @@ def evidence_of(left_out: Iterable[Ratio], what: Quantity) -> Evidence:
     return Evidence(tuple(r for r in left_out if getattr(r, what) is not None), what)
 
 
-def fits_probability(asked: Asked, predicted_bytes: float, has_bytes: float) -> float:
-    """How probable it is that a run reserves no more than the device has: the share of left-out
-    runs, weighted as for the interval, whose measured over predicted memory is not above
-    `has_bytes / predicted_bytes`, one more run counted as one that is (as at rank (n + 1) p). A
-    half where no run is known.
-    """
-    evidence = _shipped("reserved", asked.model == STATE)
-    own, sources = _counted(evidence, asked.engine, asked.gpu)
-    runs = [*own, *sources]
-    if not runs:
-        return 0.5
-    weights = np.concatenate([
-        _own_weights(own), _lent_weights(sources, _fitted_as(asked.engine))
-    ])  # fmt: skip
-    room = has_bytes / predicted_bytes
-    fitting = np.array([run.reserved is not None and run.reserved <= room for run in runs])
-    return float(weights[fitting].sum() / (weights.sum() + 1.0))
-
-
 @cache
 def _shipped(what: Quantity, of_states: bool) -> Evidence:
     """Models with a state are a world of their own: no constant was fitted to any of them."""

@@ -1,27 +1,34 @@
-"""How often the layout that is predicted faster is the faster one, by pairs of measured runs.
+"""How often the layout that is predicted faster is the faster one, and by how much, by pairs of
+measured runs.
 
 A pair is two runs of one question (model, GPUs, batch, sequence, engine, precision, source) with
 different layouts, each left out when the constants that predict it were learnt.
 
-    p   |ln| of the predicted ratio of their steps; pairs with p up to `NEAR` count, since only such
-        layouts are ever in question
-    e   |ln(measured ratio / predicted ratio)|
+    d   ln of the predicted ratio of their steps, at least 0; pairs with d up to `NEAR` count, since
+        only such layouts are ever in question
+    m   ln of the measured ratio, of the same over the same
+    w   of a pair: 1 / root of its source's pairs, since the runs of a source are wrong together
+    b   = sum of w d m / sum of w d^2: what is left of a predicted difference, of all pairs
     n   on how many axes the layouts differ, `MOST_AXES` standing for more
-    P   that the layout predicted faster is faster:
-        (1 + share of the pairs of this n with e < p) / 2
+    e   |m - d|
+    P   that the layout predicted faster is faster: errors are taken to favour the predicted order
+        as often as the other one, (1 + weighted share of the pairs of this n with e < d) / 2
 
-The share is weighted: a source counts as the root of its pairs, since its runs are wrong together.
-Errors are taken to favour the predicted order as often as the other one. That a plan is the best of
-thousands of prices, and so partly the luckiest, is not corrected for.
+The expected ratio is exp(b d). That corrects for the choice: with true differences t ~ N(0, T^2)
+among the layouts of a question and predictions d ~ N(t, S^2), the mean of t given d is b d,
+b = T^2 / (T^2 + S^2), and stays so however d was selected, as the largest of thousands too (a
+posterior mean does not depend on the selection: Efron, Tweedie's formula and selection bias, JASA
+106, 2011). That holds as far as the layouts of a plan's question are to each other as those that
+people measured.
 
 `python -m benchmarks.layout_ratios` writes the pairs and counts how often P holds on sources that
-it has not seen.
+it has not seen; `python -m benchmarks.recipes` sets plans beside published recipes.
 """
 
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -64,16 +71,41 @@ def faster_probability(other_over_chosen: float, axes: int) -> float:
     return ordered if other_over_chosen >= 1 else 1 - ordered
 
 
-def probability(known: Iterable[Pair], predicted: float, axes: int) -> float:
+def expected_slower(other_over_chosen: float) -> float:
+    """By which fraction the other of two layouts is expected to take longer, corrected for the
+    choice; negative where it is expected to be the faster one.
+    """
+    return math.expm1(_kept() * math.log(other_over_chosen))
+
+
+def probability(known: Sequence[Pair], predicted: float, axes: int) -> float:
     """P of the module's equations; a half where no pair is known. Layouts that differ in none of
     the axes (in cut or sharding group) count as differing in one.
     """
     axes = max(1, axes)
     like = [pair for pair in known if min(pair.axes, MOST_AXES) == min(axes, MOST_AXES)]
-    rows = Counter(pair.suite for pair in like)
-    total = sum(rows[pair.suite] ** -0.5 for pair in like)
-    inside = sum(rows[pair.suite] ** -0.5 for pair in like if pair.error < predicted)
-    return (1 + (inside / total if total else 0.0)) / 2
+    weights = _weights(like)
+    inside = [
+        weight for pair, weight in zip(like, weights, strict=True) if pair.error < predicted
+    ]  # fmt: skip
+    return (1 + (sum(inside) / sum(weights) if weights else 0.0)) / 2
+
+
+def kept(known: Sequence[Pair]) -> float:
+    """b of the module's equations, 1 where no pair is known."""
+    weighed = list(zip(known, _weights(known), strict=True))
+    square = sum(weight * pair.predicted**2 for pair, weight in weighed)
+    return sum(w * p.predicted * p.measured for p, w in weighed) / square if square else 1.0
+
+
+def _weights(known: Sequence[Pair]) -> list[float]:
+    rows = Counter(pair.suite for pair in known)
+    return [rows[pair.suite] ** -0.5 for pair in known]
+
+
+@cache
+def _kept() -> float:
+    return kept(pairs())
 
 
 @cache

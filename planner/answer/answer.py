@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from meshplan.costmodels.layout import Layout, differing_axes
-from meshplan.hardware_profiles.layout_ratios import faster_probability
+from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     Change,
     Priced,
@@ -14,6 +14,7 @@ from meshplan.planner.answer.explain import (
     priced,
 )
 from meshplan.planner.answer.question import Asked
+from meshplan.planner.answer.ties import chosen
 from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, RunnerUp, SearchReport
 from meshplan.planner.case.predict import stage_memory, step_model_of
@@ -65,24 +66,38 @@ def simulated_s(case: Case) -> float:
     return model.time().step_time_s
 
 
-def plan_of(asked: Asked, result: SearchResult) -> Plan:
-    """The plan file of the best solution, the others as runners-up."""
+def plan_of(
+    asked: Asked, result: SearchResult, *, robust: bool = False, top: int | None = None
+) -> Plan:
+    """The plan file of the best solution, the others as runners-up.
+
+    The fastest, or of those that measured runs do not tell apart from it the one that loses least
+    where the figures are off (`planner.answer.ties`); `robust`: of all. At most `top` in all, the
+    fastest among them.
+    """
     q = asked.question
-    best, *others = (case_at(q, solution.layout) for solution in result.solutions)
-    chosen = priced(best)
+    at, choice = chosen(q, result.solutions, robust=robust)
+    cases = [case_at(q, solution.layout) for solution in result.solutions]
+    best = cases.pop(at)
+    plan = priced(best)
     return Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),
         training=q.training,
         engine=q.engine.name,
         layout=best.layout,
-        prediction=chosen.prediction,
+        prediction=plan.prediction,
         search=report_of(result, space_words(q.model, q.training, q.engine, q.pins)),
-        runners_up=tuple(_runner_up(best.layout, chosen, other) for other in others),
-        reasons=reasons(chosen),
+        runners_up=tuple(_runner_up(best.layout, plan, other) for other in cases[: _rest(top)]),
+        reasons=reasons(plan),
         learned=q.engine.learned,
         pins={axis: pin.text for axis, pin in q.pins.axes.items()},
+        choice=choice,
     )
+
+
+def _rest(top: int | None) -> int | None:
+    return None if top is None else top - 1
 
 
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
@@ -102,24 +117,25 @@ def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     )
 
 
-def _runner_up(layout: Layout, chosen: Priced, case: Case) -> RunnerUp:
+def _runner_up(layout: Layout, plan: Priced, case: Case) -> RunnerUp:
     other = priced(case)
-    slower = other.prediction.step_time_s / chosen.prediction.step_time_s
+    slower = other.prediction.step_time_s / plan.prediction.step_time_s
     axes = differing_axes(layout, case.layout)
     return RunnerUp(
         layout=case.layout,
         step_time_s=other.prediction.step_time_s,
         reserved_bytes=fullest(other.prediction)[1].reserved,
-        lost_by=lost_by(chosen.parts, other.parts),
+        lost_by=lost_by(plan.parts, other.parts),
         faster_probability=round(faster_probability(slower, len(axes)), 3),
+        expected_slower=round(expected_slower(slower), 4),
     )
 
 
-def reasons(chosen: Priced) -> tuple[str, ...]:
+def reasons(plan: Priced) -> tuple[str, ...]:
     """Why not a little different: the changes nearest to being better first, then those that do not
     fit.
     """
-    found = list(_until(alternatives(chosen), MOST_TIMED))
+    found = list(_until(alternatives(plan), MOST_TIMED))
     timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
     misfits = [c for c in found if c.lacks_bytes is not None]
     kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]

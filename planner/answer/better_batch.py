@@ -4,24 +4,19 @@
     faster   = (step / B) / (step' / B') - 1
 
 A neighbour is within a tenth of B and has more ways; at most one below and one above are looked at,
-those with most ways. Bounds come first: a neighbour none of whose layouts has a closed-form bound
-that promises `LEAST_GAIN` is not searched further. What is searched is not proved: the best of a
-few simulated layouts, so a neighbour is at least so much faster.
+those with most ways. What is searched is not proved: the best of a few simulated layouts
+(`planner.answer.first_layouts`), so a neighbour is at least so much faster.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.case.plan_file import BetterBatch, Plan
-from meshplan.planner.problem.coefficients import NS_PER_S
-from meshplan.planner.search.branch_and_bound import BranchAndBound
-from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
-from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
+from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.axis_rules import divisors
 
 WITHIN, LEAST_GAIN = 0.1, 0.05
-MOST_SIMULATED = 4
 
 
 def better_batch(question: Question, plan: Plan) -> BetterBatch | None:
@@ -58,29 +53,12 @@ def neighbours(batch: int, gpus: int) -> Iterator[int]:
 def faster(question: Question, batch: int, own_s: float) -> BetterBatch | None:
     """What the neighbour gives, None where it cannot gain enough or does not."""
     q = replace(question, training=replace(question.training, global_batch_size=batch))
-    space = space_of(q)
-    if not len(space.layouts):
-        return None
-    coefficients = price_space(q, space, closed_form)
-    most_s = own_s * batch / (1 + LEAST_GAIN)
-    run = BranchAndBound(space, coefficients, None)
-    if run.bound is None or run.bound / NS_PER_S > most_s:
-        return None
-    run.seed()
-    run.prove(None, NEAR, MOST_STEPS, useless_ns=most_s * NS_PER_S)
-    if run.bound is not None and run.bound / NS_PER_S > most_s:
-        return None
-    layouts = [
-        layout_of_row(space.layouts, found.row, found.variant, found.plan)
-        for found in run.ranked()[:MOST_SIMULATED]
-    ]
-    timed = [(simulated_s(case_at(q, layout)), layout) for layout in layouts]
-    step_s, layout = min(timed, key=lambda pair: pair[0], default=(float("inf"), None))
-    if layout is None or step_s > most_s:
+    found = first_layout(q, own_s * batch / (1 + LEAST_GAIN))
+    if found is None:
         return None
     return BetterBatch(
         global_batch_size=batch,
-        step_time_s=step_s,
-        label=layout.label,
-        faster_fraction=own_s * batch / step_s - 1,
+        step_time_s=found.step_s,
+        label=found.layout.label,
+        faster_fraction=own_s * batch / found.step_s - 1,
     )

@@ -29,13 +29,14 @@ from meshplan.costmodels.training import (
     Precision,
     Training,
 )
-from meshplan.costmodels.units import GB, format_bytes, parse_bandwidth, parse_headroom
+from meshplan.costmodels.units import GB, parse_bandwidth
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.learned_file import LEARNT_RANGE, read_learned, with_learned
 from meshplan.planner.case.limits import too_large
@@ -95,12 +96,16 @@ class Asked:
     """A question, what the plan file must quote of it, and what was assumed.
 
     cluster_name    what `load_cluster` takes to find the same cluster again
-    cluster_sha256  the hash of that cluster, whose memory the question may use less of
+    profile         that cluster, of whose memory the question may use less
+    usual_headroom  whether nobody said how much less
+    cluster_sha256  the profile's hash
     """
 
     question: Question
     model_config: dict[str, Any]
     cluster_name: str
+    profile: Cluster
+    usual_headroom: bool
     cluster_sha256: str
     notes: tuple[str, ...]
 
@@ -124,12 +129,13 @@ def ask(
     if a.network:
         notes.append(_network_said(a.network, cluster))
     profile = cluster
-    if a.headroom is not None:
-        cluster = _with_headroom(a.headroom, cluster)
-        left = format_bytes(cluster.capacity_bytes)
-        notes.append(f"headroom {a.headroom}: a plan may use {left} of each GPU")
     training, more = _training(a, config)
     engine = load_engine(a.engine or _engine_of(a.learned) or _usual_engine(cluster))
+    try:
+        cluster, note = with_headroom(a.headroom, cluster, engine.name)
+    except ValueError as error:
+        raise BadQuestion(f"--headroom {error}") from None
+    notes += [note] if note else []
     if a.engine is None:
         more.append(f"engine {engine.name} (--engine chooses another)")
     if a.learned is not None:
@@ -161,6 +167,8 @@ def ask(
         question=question,
         model_config=config,
         cluster_name=cluster_name,
+        profile=profile,
+        usual_headroom=a.headroom is None,
         cluster_sha256=cluster_hash(profile),
         notes=(*notes, *more),
     )
@@ -192,16 +200,6 @@ def _cluster(a: Arguments) -> tuple[str, Cluster]:
     if cluster.max_gpus is not None and a.gpus > cluster.max_gpus:
         raise BadQuestion(f"--gpus {a.gpus}, but {name} has {cluster.max_gpus}; take at most these")
     return name, cluster
-
-
-def _with_headroom(text: str, cluster: Cluster) -> Cluster:
-    """`cluster` with so much of each device's memory left free, instead of the usual margin."""
-    device_bytes = cluster.gpu.memory_bytes
-    try:
-        left_bytes = device_bytes - parse_headroom(text, device_bytes)
-    except ValueError as error:
-        raise BadQuestion(f"--headroom {error}") from None
-    return cluster.model_copy(update={"usable_memory_bytes": left_bytes})
 
 
 def _composed_name(a: Arguments) -> str:

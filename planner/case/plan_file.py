@@ -93,8 +93,10 @@ class Prediction(Frozen):
     reserved_low_bytes, reserved_high_bytes
                     the same of the reserved memory of the fullest rank
     fits_probability
-                    that no rank reserves more than its device has, by the memory error of left-out
-                    runs of this engine and GPU family; None in plans written before 0.3
+                    that no rank runs out of memory, by measured runs whose memory was predicted too
+                    (`hardware_profiles.memory_needs`); None on a CPU, and in plans written before
+                    0.3
+    fits_runs       of the engine on the GPU family that say so; 0: those of other engines do
     unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
                     a GPU family, a precision, a kind of model, a number of GPUs
     trained_parameters
@@ -112,6 +114,7 @@ class Prediction(Frozen):
     reserved_low_bytes: float | None = None
     reserved_high_bytes: float | None = None
     fits_probability: float | None = None
+    fits_runs: int = 0
     unmeasured: tuple[str, ...] = ()
     trained_parameters: int | None = None
     error_fraction: float
@@ -127,6 +130,8 @@ class RunnerUp(Frozen):
 
     faster_probability  that the chosen one is faster, by pairs of measured runs
                         (`hardware_profiles.layout_ratios`)
+    expected_slower     by which fraction it is expected to take longer than the chosen one, what is
+                        predicted corrected for the choice; negative: less long
     """
 
     layout: Layout
@@ -134,6 +139,7 @@ class RunnerUp(Frozen):
     reserved_bytes: float
     lost_by: dict[str, float]
     faster_probability: float | None = None
+    expected_slower: float | None = None
 
     @field_serializer("layout")
     def _said(self, value: Layout) -> dict[str, Any]:
@@ -169,8 +175,8 @@ class MeasuredRun(Frozen):
 
 
 class SearchReport(Frozen):
-    """How the search ended. `OPTIMAL` only when every layout of the space was solved, simulated or
-    bounded away.
+    """How the search for the fastest layout ended. `OPTIMAL` only when every layout of the space
+    was solved, simulated or bounded away.
 
     price      what steps were compared by; bound and gap are under the same
     space      what was searched and what was not, in words; empty in plans written before 0.3
@@ -201,6 +207,62 @@ class BetterBatch(Frozen):
     step_time_s: float
     label: str
     faster_fraction: float
+
+
+class Choice(Frozen):
+    """How the plan was chosen among layouts that measured runs do not tell apart
+    (`planner.answer.ties`), or by `--robust`.
+
+    candidates                of them
+    fastest                   the label of the fastest layout, which `SearchReport` speaks of
+    slower_fraction           of the plan than that one; 0: it is the plan
+    worst_loss_fraction       of the plan, where one figure is off: slower than the best candidate
+    worst_where               which figure
+    fastest_worst_loss_fraction, fastest_worst_where
+                              the same of the fastest
+    spares_bytes              that the plan needs less of a GPU than the fastest
+    """
+
+    robust: bool
+    candidates: int
+    fastest: str
+    fastest_step_time_s: float
+    slower_fraction: float
+    worst_loss_fraction: float
+    worst_where: str
+    fastest_worst_loss_fraction: float
+    fastest_worst_where: str
+    spares_bytes: float
+
+
+class Bought(Frozen):
+    """What a plan's degrees do with more memory (`planner.answer.spare_memory`).
+
+    step_time_s      of the best layout that was found, which is not proved the best
+    faster_fraction  than the plan, at least
+    fits_probability on the same GPUs
+    """
+
+    step_time_s: float
+    label: str
+    faster_fraction: float
+    fits_probability: float | None
+
+
+class SpareMemory(Frozen):
+    """The memory that a plan may not use, and what it would buy.
+
+    free_bytes  left free of each GPU    chosen  by `--headroom`
+    one_gib     with one GiB more than the plan may use; None: nothing was found
+    all, all_bytes
+                with all that the profile lets a rank use, so much more; None: nothing was found
+    """
+
+    free_bytes: float
+    chosen: bool
+    one_gib: Bought | None
+    all_bytes: float
+    all: Bought | None
 
 
 class Size(Frozen):
@@ -238,6 +300,8 @@ class Plan(Frozen):
     pins     what the user fixed, by axis as typed; None in plans written before 0.4
     sizes    the numbers of GPUs tried, where the question left theirs open
     better_batch  a neighbour of the batch that is faster per sequence, where one was found
+    choice        how it was chosen among ties; None: it is the fastest, and has none
+    spare_memory  what the memory left free would buy; None on a CPU, and in plans of before 0.5
     """
 
     meshplan: Literal[1] = 1
@@ -255,6 +319,8 @@ class Plan(Frozen):
     pins: dict[str, str] | None = None
     sizes: Sizes | None = None
     better_batch: BetterBatch | None = None
+    choice: Choice | None = None
+    spare_memory: SpareMemory | None = None
 
     @field_validator("layout", "training")
     @classmethod

@@ -6,10 +6,10 @@ from meshplan.hardware_profiles.intervals import (
     Asked,
     Interval,
     asked_of,
-    fits_probability,
     reserved_interval,
     step_time_interval,
 )
+from meshplan.hardware_profiles.memory_needs import chances_of
 from meshplan.planner.case.learned_file import learned_interval
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case
@@ -54,9 +54,8 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         step_time_high_s=time.step_time_s * times.high,
         reserved_low_bytes=reserved * peaks.low,
         reserved_high_bytes=reserved * peaks.high,
-        fits_probability=fits_probability(
-            asked, reserved, cluster.gpu.memory_bytes - step_model.context_bytes
-        ),
+        fits_probability=fits_probability(step_model, memory),
+        fits_runs=chances_of(asked.engine, cluster.gpu.name).runs,
         unmeasured=times.outside,
         trained_parameters=trained_parameters(setting) if training.lora else None,
         error_fraction=times.error_fraction,
@@ -66,6 +65,20 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         memory=memory,
         gpu_memory_bytes=cluster.capacity_bytes,
     )
+
+
+def fits_probability(
+    step_model: StepModel, memory: tuple[StageMemory, ...] | None = None
+) -> float | None:
+    """How probable it is that every rank fits; None on a CPU, of which no run says anything."""
+    setting = step_model.setting
+    gpu = setting.cluster.gpu
+    if gpu.vendor == "cpu":
+        return None
+    ranks = memory or stage_memory(step_model)
+    needed_bytes = max(stage.allocated + stage.slack + stage.context for stage in ranks)
+    chances = chances_of(setting.engine.name, gpu.name)
+    return chances.probability(gpu.memory_bytes / needed_bytes)
 
 
 def _time_interval(step_model: StepModel, asked: Asked) -> Interval:

@@ -184,14 +184,17 @@ def quoted(case: Case) -> Quote:
 
 
 def best_layout(case: Case) -> tuple[str, float] | None:
-    """The best layout's label and its step time under the same price; None when none fits."""
+    """The label and step time, under the same price, of the best layout that a plan would offer;
+    None when none fits.
+    """
+    from meshplan.planner.answer.headroom import with_usual_headroom
     from meshplan.planner.search.search import NoLayoutFits, Question, search
 
     question = Question(
         model=case.model,
         training=case.training,
         gpus=case.layout.world_size,
-        cluster=case.cluster,
+        cluster=with_usual_headroom(case.cluster, case.engine.name),
         engine=case.engine,
     )
     try:

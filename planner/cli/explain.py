@@ -34,6 +34,7 @@ from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
     bullets,
     dropped_table,
+    fits_line,
     host_line,
     indented,
     layout_legend,
@@ -179,7 +180,7 @@ def print_explanation(plan: Plan, now: Priced) -> None:
     out.print(indented(memory_legend()))
     out.print(indented(memory_table(prediction.memory)))
     out.print(indented(memory_line(prediction)))
-    for line in (unmeasured_line(prediction), host_line(plan)):
+    for line in (unmeasured_line(prediction), fits_line(prediction), host_line(plan)):
         if line:
             out.print(indented(line))
     lacks = lacking_bytes(prediction)
@@ -190,7 +191,7 @@ def print_explanation(plan: Plan, now: Priced) -> None:
         out.print(indented(bullets(map(evidence_line, plan.evidence))))
     if plan.search:
         out.print(Text("\nProof", style="bold"))
-        out.print(indented(bullets(proof_lines(plan.search))))
+        out.print(indented(bullets(proof_lines(plan.search, plan.choice))))
         if plan.search.dropped:
             out.print(indented("dropped before pricing:"))
             out.print(indented(dropped_table(plan.search.dropped)))

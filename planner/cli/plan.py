@@ -19,16 +19,17 @@ from meshplan.planner.answer.compare import (
 )
 from meshplan.planner.answer.compare import compare as compare_sides
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
+from meshplan.planner.answer.spare_memory import spare_memory
+from meshplan.planner.answer.ties import ROBUST_CANDIDATES
 from meshplan.planner.case.plan_file import Plan, Sizes, write_plan
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.comparison import comparison_document, print_comparison
 from meshplan.planner.report.dry_run import dry_run_line
-from meshplan.planner.report.fit import misfit_document, misfit_lines, most_asked
+from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines, most_asked
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.report.plan import print_answer, print_cost, read_beside
 from meshplan.planner.runs.evidence import nearest_runs
 from meshplan.planner.search.footprint import explain as explain_misfit
-from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import NoLayoutFits, SearchResult
 
 JOB, PINS, OUTPUT = "The job", "Pins: 8, 1,3, 1..16 or ..4", "The answer"
@@ -161,7 +162,7 @@ def plan(
     headroom: Annotated[
         str | None,
         typer.Option(
-            help="Memory to leave free on each GPU: 8GiB or 10%; the profile's margin unless said.",
+            help="Memory to leave free on each GPU: 8GiB, 10%; else by the engine's error.",
             rich_help_panel=JOB,
         ),
     ] = None,
@@ -197,6 +198,14 @@ def plan(
         int,
         typer.Option(help="Layouts that differ in kind.", min=1, rich_help_panel=OUTPUT),
     ] = TOP,
+    robust: Annotated[
+        bool,
+        typer.Option(
+            "--robust",
+            help="Not the fastest: what loses least where a figure is off, of the best kinds.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     time_limit: Annotated[
         float | None,
         typer.Option(help="Seconds to search at most.", min=0.0, rich_help_panel=OUTPUT),
@@ -254,14 +263,15 @@ def plan(
         asked = replace(asked, notes=(*asked.notes, note))
     yours = yours_of(asked.question, asked.cluster_name, beside) if beside else None
     try:
-        result = searched(asked, top, time_limit)
+        result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
     except NoLayoutFits as error:
-        _refuse(asked.question, error, as_json=as_json)
-    answer = plan_of(asked, result)
+        _refuse(asked, error, as_json=as_json)
+    answer = plan_of(asked, result, robust=robust, top=top)
     answer = answer.model_copy(
         update={
             "evidence": nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS),
             "better_batch": better_batch(asked.question, answer),
+            "spare_memory": spare_memory(asked, answer),
             "sizes": sizes,
         }
     )
@@ -329,11 +339,13 @@ def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult
         line.close()
 
 
-def _refuse(question: Question, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
+def _refuse(asked: Asked, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
     """Say what came closest, what it lacks and what would do; exit code 3."""
+    question = asked.question
     why = explain_misfit(question, most_gpus=most_asked(question))
+    fuller = fits_fuller(asked)
     if as_json:
-        print_json(misfit_document(question, why))
-    lines = [str(error), *misfit_lines(question, why)]
+        print_json(misfit_document(question, why, fuller))
+    lines = [str(error), *misfit_lines(question, why, fuller)]
     print("error: " + "\n  ".join(lines), file=sys.stderr)
     raise typer.Exit(3)

@@ -6,21 +6,34 @@ frees   bytes that one change takes off the fullest rank: the changes of `planne
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
+from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB, format_bytes
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.explain import needed_bytes, runs
+from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import Prediction, said
-from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
+from meshplan.planner.case.predict import (
+    fits_probability,
+    predicted,
+    stage_memory,
+    step_model_of,
+)
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.fixes import changes
 from meshplan.planner.check.verdicts import fullest, largest_category
 from meshplan.planner.report.tables import indented, memory_bars, memory_legend, step_heading
-from meshplan.planner.search.footprint import Explanation, Fit, NearestMiss, minimum_gpus
+from meshplan.planner.search.footprint import (
+    Explanation,
+    Fit,
+    NearestMiss,
+    fitting_layout,
+    minimum_gpus,
+)
 from meshplan.planner.search.priced_space import Question
 
 SHOWN_SAVINGS = 3
@@ -84,13 +97,48 @@ def savings(case: Case, prediction: Prediction) -> Iterator[tuple[str, float]]:
                 yield text, freed
 
 
-def misfit_lines(question: Question, why: Explanation) -> list[str]:
+class Fuller(NamedTuple):
+    """A layout that fits with more of each GPU than may be used unless told.
+
+    headroom          what `--headroom` takes for it
+    fits_probability  of the layout
+    """
+
+    layout: Layout
+    headroom: str
+    fits_probability: float | None
+
+
+def fits_fuller(asked: Asked) -> Fuller | None:
+    """What would fit with no more left free than the profile keeps; None where nothing does, or
+    where `--headroom` said how much is left.
+    """
+    if not asked.usual_headroom or asked.profile is asked.question.cluster:
+        return None
+    question = replace(asked.question, cluster=asked.profile)
+    found = fitting_layout(question)
+    if found is None:
+        return None
+    kept = 1 - asked.profile.capacity_bytes / asked.profile.gpu.memory_bytes
+    probable = fits_probability(step_model_of(case_at(question, found.layout)))
+    return Fuller(found.layout, f"{kept:.1%}", probable)
+
+
+def _fuller_line(fuller: Fuller) -> str:
+    told = fuller.fits_probability
+    probable = "" if told is None else f", with a probability of {told:.0%}"
+    return f"with --headroom {fuller.headroom} it fits{probable}: {fuller.layout.label}"
+
+
+def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = None) -> list[str]:
     """Why nothing fits: the nearest miss, the pins that forbid it, and what would do."""
     lines = []
     if why.nearest is None:
         lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
     else:
         lines.append(miss_line(why.nearest))
+    if fuller:
+        lines.append(_fuller_line(fuller))
     for pin, fit in why.relaxations.items():
         lines.append(f"without the pin {pin} it fits: {fit.layout.label}")
     if why.on_host:
@@ -99,7 +147,7 @@ def misfit_lines(question: Question, why: Explanation) -> list[str]:
         lines.append(_next_size(question, why.enough))
     if why.fewer:
         lines.append(f"it fits on {why.fewer.gpus} GPUs: {why.fewer.layout.label}")
-    if not (why.relaxations or why.enough or why.fewer):
+    if not (why.relaxations or why.enough or why.fewer or fuller):
         lines.append(
             f"no number of GPUs up to {most_asked(question)} holds it as asked (tried: every "
             "number within a node, then whole nodes)"
@@ -130,7 +178,9 @@ def _largest_rule(why: Explanation) -> str:
     return rules[0][0] if rules else "no shape divides"
 
 
-def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
+def misfit_document(
+    question: Question, why: Explanation, fuller: Fuller | None = None
+) -> dict[str, Any]:
     """The same as one JSON document."""
     return {
         "status": "INFEASIBLE",
@@ -146,6 +196,7 @@ def misfit_document(question: Question, why: Explanation) -> dict[str, Any]:
         "enough": None if why.enough is None else _fit(why.enough),
         "fewer": None if why.fewer is None else _fit(why.fewer),
         "on_host": None if why.on_host is None else _fit(why.on_host),
+        "fuller": None if fuller is None else {**fuller._asdict(), "layout": said(fuller.layout)},
         "dropped": why.dropped,
     }
 

@@ -39,6 +39,7 @@ from meshplan.planner.report.tables import (
     memory_line,
     proof_lines,
     runners_table,
+    spare_lines,
     stages_line,
     step_heading,
     time_line,
@@ -155,13 +156,14 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     out.print(indented(memory_legend()))
     out.print(indented(memory_line(plan.prediction)))
     for line in (
-        unmeasured_line(plan.prediction), fits_line(plan.prediction), host_line(plan)
+        unmeasured_line(plan.prediction), fits_line(plan.prediction),
+        *(spare_lines(plan.spare_memory) if plan.spare_memory else ()), host_line(plan)
     ):  # fmt: skip
         if line:
             out.print(indented(line))
     for run in plan.evidence[:1]:
         out.print(indented(f"nearest measured run: {evidence_line(run)}"))
-    out.print(indented(bullets([*proof_lines(plan.search), _counts(result)])))
+    out.print(indented(bullets([*proof_lines(plan.search, plan.choice), _counts(result)])))
     if plan.runners_up:
         out.print()
         out.print(indented(runners_table(plan, out.width)))

@@ -17,7 +17,16 @@ from meshplan.costmodels.units import GIB, format_bytes, format_seconds
 from meshplan.hardware_profiles.layout_ratios import TIE
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from meshplan.planner.case.host_memory import host_use
-from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
+from meshplan.planner.case.plan_file import (
+    Bought,
+    Choice,
+    Plan,
+    Prediction,
+    RunnerUp,
+    SearchReport,
+    SpareMemory,
+    StageMemory,
+)
 from meshplan.planner.case.resolve import cluster_named
 from meshplan.planner.report.layout_words import exchange_meanings, meanings
 from meshplan.planner.report.output import listing
@@ -143,10 +152,34 @@ def layout_legend(layout: Layout) -> Items:
 
 def fits_line(prediction: Prediction) -> str:
     """How probable it is that every rank fits; empty where no run says."""
-    probable = prediction.fits_probability
+    probable, runs = prediction.fits_probability, prediction.fits_runs
     if probable is None:
         return ""
-    return f"fits with a probability of {probable:.0%}, by the memory error of measured runs"
+    said = f"{runs:,} runs of this engine on such GPUs" if runs else "runs of other engines"
+    return f"fits with a probability of {probable:.0%}, by {said}"
+
+
+def spare_lines(spare: SpareMemory) -> Iterator[str]:
+    """What the memory that is left free would buy the plan's degrees."""
+    if spare.one_gib:
+        yield f"one more GiB on each GPU would make these degrees {_faster(spare.one_gib)}"
+    else:
+        yield "one more GiB on each GPU would buy these degrees nothing"
+    if spare.all_bytes > 0:
+        free = f"{format_bytes(spare.free_bytes)} of each GPU left free cost them"
+        yield f"{free} {_cost(spare.all) if spare.all else 'nothing'}"
+
+
+def _cost(spared: Bought) -> str:
+    slower = spared.faster_fraction
+    said = f"{slower:.1%}: {format_seconds(spared.step_time_s)} in all the memory"
+    if spared.fits_probability is None:
+        return said
+    return f"{said}, which fits with a probability of {spared.fits_probability:.0%} (--headroom)"
+
+
+def _faster(bought: Bought) -> str:
+    return f"{bought.faster_fraction:.1%} faster ({format_seconds(bought.step_time_s)})"
 
 
 def memory_table(memory: Sequence[StageMemory]) -> Table:
@@ -188,8 +221,8 @@ def stages_line(plan: Plan) -> str:
     return ", ".join(told)
 
 
-def proof_lines(search: SearchReport) -> list[str]:
-    """What the search proved, and what it did for that."""
+def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
+    """What the search proved of the fastest layout, whether that is the plan, and what it did."""
     under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
     if search.status == "OPTIMAL":
         claim = (
@@ -205,7 +238,37 @@ def proof_lines(search: SearchReport) -> list[str]:
         f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
         f"solves, {search.simulated} simulated, {search.wall_s:.2f} s"
     )
-    return [claim, *(f"space: {line}" for line in search.space), work]
+    if choice:
+        claim += _beside_fastest(choice)
+    told = [choice_line(choice)] if choice else []
+    return [claim, *told, *(f"space: {line}" for line in search.space), work]
+
+
+def _beside_fastest(choice: Choice) -> str:
+    """Which layout a proof speaks of, where that is not the plan."""
+    if not choice.slower_fraction:
+        return ""
+    return f". That is {choice.fastest}, {choice.slower_fraction:.1%} faster than this plan"
+
+
+LEAST_LOSS = 0.0005  # that is shown
+
+
+def choice_line(choice: Choice) -> str:
+    """Why the plan is this one of several."""
+    many = f"{choice.candidates} simulated layouts, the best of their kinds" if choice.robust else (
+        f"{choice.candidates} ties, which measured runs do not tell apart"
+    )  # fmt: skip
+    loses = f"loses {choice.worst_loss_fraction:.1%} at most to the others"
+    where = f"where one figure is off ({choice.worst_where})"
+    if not choice.slower_fraction and choice.worst_loss_fraction < LEAST_LOSS:
+        return f"of {many}, the fastest stays so whichever one figure is off"
+    if not choice.slower_fraction:
+        return f"of {many}, the fastest {loses} {where}, none of them less"
+    other = f"the fastest {choice.fastest_worst_loss_fraction:.1%} ({choice.fastest_worst_where})"
+    spares = choice.spares_bytes
+    memory = f", and needs {format_bytes(spares)} less of a GPU" * (spares > 0.05 * GIB)
+    return f"of {many}, this one {loses} {where}, {other}{memory}"
 
 
 NARROW = 80
@@ -213,11 +276,11 @@ NARROW = 80
 
 
 def runners_table(plan: Plan, width: int = NARROW) -> Table:
-    """The runners-up, how surely each is slower by pairs of measured runs, and what it lost by."""
+    """The runners-up, by how much the plan is faster and how surely, and what each lost by."""
     assert plan.prediction is not None
     if width < NARROW:
         return bullets(map(runner_sentence, runners_rows(plan)))
-    headings = ("runner-up", "step", "slower (how surely)", "reserved", "lost by")
+    headings = ("runner-up", "step", "the plan is faster", "reserved", "lost by")
     table = listing(*headings, left=("runner-up", "lost by"))
     for row in runners_rows(plan):
         table.add_row(*row)
@@ -227,6 +290,7 @@ def runners_table(plan: Plan, width: int = NARROW) -> Table:
 def runner_sentence(row: tuple[str, ...]) -> str:
     """The cells of a runner-up in one line of text."""
     label, step, slower, reserved, lost = row
+    slower = slower.replace("\n", ", ")
     return f"{label}: {step}, {slower}, {reserved}{lost and f'; lost by {lost}'}"
 
 
@@ -244,12 +308,17 @@ def runners_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def slower_text(other: RunnerUp, chosen_s: float) -> str:
-    """How much slower a runner-up is, and how probably; plans of before it was known lack that."""
-    slower = f"{other.step_time_s / chosen_s - 1:+.1%}"
+    """How much slower a runner-up is predicted and expected, and in how many cases the plan is the
+    faster one, a line each; plans of before these were known lack them.
+    """
+    told = [f"{other.step_time_s / chosen_s - 1:+.1%}"]
     probability = other.faster_probability
-    if probability is None:
-        return slower
-    return f"{slower} ({'a tie, ' if probability < TIE else ''}{probability:.0%})"
+    if other.expected_slower is not None:
+        told.append(f"expected {other.expected_slower:+.1%}")
+    if probability is not None:
+        told.append(f"faster in {probability * 100:.0f} of 100")
+        told += ["a tie"] * (1 - TIE < probability < TIE)
+    return "\n".join(told)
 
 
 def lost_text(other: RunnerUp, most: int = 2) -> str:

@@ -175,7 +175,7 @@ def solve_document(
     return {
         "infeasible": None,
         "choice": choice_of(plan.layout).model_dump(),
-        "proof": proof_lines(plan.search),
+        "proof": proof_lines(plan.search, plan.choice),
         "status": plan.search.status,
         "runners_up": [_runner(plan, other) for other in range(len(plan.runners_up))],
         "plan": plan.model_dump(mode="json"),
@@ -188,7 +188,7 @@ def _runner(plan: Plan, index: int) -> dict[str, Any]:
     other = plan.runners_up[index]
     return {
         "label": other.layout.label,
-        "slower": slower_text(other, plan.prediction.step_time_s),
+        "slower": slower_text(other, plan.prediction.step_time_s).replace("\n", ", "),
         "lost_by": lost_text(other),
         "choice": choice_of(other.layout).model_dump(),
     }

@@ -11,6 +11,7 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.answer.headroom import with_usable, with_usual_headroom
 from meshplan.planner.answer.question import Asked, BadQuestion, check_precision
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.plan_file import Plan
@@ -85,10 +86,12 @@ def parse_factor(option: str, text: str) -> float:
 def question_of(plan: Plan) -> Asked:
     """The question that `plan` answers; raises the loaders' errors, and `InvalidLayout`."""
     case, notes = case_of(plan), []
-    cluster = profile = case.cluster
+    profile, cluster = case.cluster, with_usual_headroom(case.cluster, plan.engine)
     planned = plan.prediction.gpu_memory_bytes if plan.prediction else cluster.capacity_bytes
-    if abs(planned / cluster.capacity_bytes - 1) > 1e-9:
-        cluster = cluster.model_copy(update={"usable_memory_bytes": planned})
+    usual = abs(planned / cluster.capacity_bytes - 1) < 1e-9
+    if not usual:
+        cluster = with_usable(profile, planned)
+    if not usual and abs(planned / profile.capacity_bytes - 1) > 1e-9:
         notes.append("the plan left other memory free than the profile does: so does this")
     if plan.pins is None:
         notes.append("the plan file does not say what was pinned: nothing is")
@@ -104,6 +107,8 @@ def question_of(plan: Plan) -> Asked:
         question=question,
         model_config=plan.model.config,
         cluster_name=plan.cluster.name,
+        profile=profile,
+        usual_headroom=usual,
         cluster_sha256=cluster_hash(profile),
         notes=(*case.notes, *notes),
     )
@@ -112,9 +117,10 @@ def question_of(plan: Plan) -> Asked:
 def changed(asked: Asked, change: Change) -> Asked:
     """`asked` with the change; raises `BadQuestion` and the loaders' errors."""
     q, notes = asked.question, list(asked.notes)
-    cluster, name = q.cluster, asked.cluster_name
+    cluster = before = asked.profile if asked.usual_headroom else q.cluster
+    name = asked.cluster_name
     if change.cluster is not None:
-        name, cluster = change.cluster, _same_room(load_cluster(change.cluster), q.cluster)
+        name, cluster = change.cluster, _same_room(load_cluster(change.cluster), before)
     if change.gpu is not None:
         cluster = with_gpu(cluster, change.gpu)
         notes.append(
@@ -132,10 +138,14 @@ def changed(asked: Asked, change: Change) -> Asked:
     engine = load_engine(change.engine) if change.engine else q.engine
     if cluster.gpu.name != q.cluster.gpu.name and engine.learned:
         notes.append(f"what was learnt on {q.cluster.gpu.name} is not used for another GPU")
+    profile = cluster
+    if asked.usual_headroom:
+        cluster = with_usual_headroom(profile, engine.name)
     return replace(
         asked,
         question=replace(q, training=training, gpus=gpus, cluster=cluster, engine=engine),
         cluster_name=name,
+        profile=profile,
         cluster_sha256=cluster_hash(cluster),
         notes=tuple(notes),
     )

@@ -14,7 +14,6 @@ from meshplan.hardware_profiles.intervals import (
     Ratio,
     asked_of,
     evidence_of,
-    fits_probability,
     interval,
     ratios,
     reserved_interval,
@@ -146,12 +145,3 @@ def test_intervals_hold_for_runs_that_they_have_not_seen() -> None:
             assert sum(cell.known) / len(cell.known) >= 0.65, key
     memory = held(ratios(), "reserved")["", ""]
     assert memory.share == pytest.approx(0.8, abs=0.05)
-
-
-def test_what_is_predicted_far_below_the_device_fits() -> None:
-    """The probability of fitting rises with the room, and never reaches 1 with so few runs."""
-    asked = asked_of("nanotron", "h100-sxm", gpus=64, precision="bf16", model="dense")
-    found = [fits_probability(asked, 1.0, room) for room in (0.1, 0.9, 1.1, 9.0)]
-    assert found == sorted(found)
-    assert found[0] == 0.0
-    assert 0.9 < found[-1] < 1.0

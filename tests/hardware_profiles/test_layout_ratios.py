@@ -8,7 +8,9 @@ from benchmarks.layout_ratios import as_csv, held
 from meshplan.hardware_profiles.layout_ratios import (
     FILE,
     Pair,
+    expected_slower,
     faster_probability,
+    kept,
     pairs,
     probability,
 )
@@ -33,6 +35,33 @@ def pair(suite: str, error: float, axes: int = 1) -> Pair:
 def test_probability_by_hand(known: list[Pair], predicted: float, expected: float) -> None:
     """A source counts as the root of its pairs."""
     assert probability(known, predicted, 1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        pytest.param([], 1.0, id="no pair: all of it"),
+        pytest.param(
+            [Pair("a", "native", 1, 0.1, 0.05), Pair("a", "native", 2, 0.2, 0.2)], 0.9,
+            id="(0.1 x 0.05 + 0.2 x 0.2) / (0.01 + 0.04)",
+        ),
+        pytest.param(
+            [*[Pair("a", "native", 1, 0.1, 0.0)] * 4, Pair("b", "native", 1, 0.1, 0.1)], 1 / 3,
+            id="four pairs of one source weigh 4 / root 4: 1 of 3 is left",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_left_of_a_difference_by_hand(known: list[Pair], expected: float) -> None:
+    """Least squares through the origin, a source counting as the root of its pairs."""
+    assert kept(known) == pytest.approx(expected)
+
+
+@given(st.floats(0.5, 2.0))
+def test_an_expected_difference_is_a_part_of_the_predicted_one(ratio: float) -> None:
+    """It has the same sign and is smaller; equal layouts are expected to be equal."""
+    expected = expected_slower(ratio)
+    assert min(0, ratio - 1) - 1e-9 <= expected <= max(0, ratio - 1) + 1e-9
+    assert expected_slower(1.0) == 0
 
 
 @given(st.floats(1.0, 2.0), st.floats(1.0, 2.0), st.integers(0, 9))

@@ -99,7 +99,7 @@ def test_every_combination_is_a_cell() -> None:
 
 def test_a_cell_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
     """Where nothing fits the cell says what a GPU lacks; the others are planned; exit 0."""
-    asked = ("llama-3.1-70b", "--gpus", "8,64", *JOB, "--cache", str(tmp_path / "cells.json"))
+    asked = ("llama-3.1-70b", "--gpus", "8,128", *JOB, "--cache", str(tmp_path / "cells.json"))
     result = run("sweep", *asked)
     assert result.exit_code == 0
     assert "nothing fits: a GPU lacks" in result.stdout
@@ -257,9 +257,9 @@ def test_the_picture_holds_each_layout(tmp_path: Path) -> None:
     cache, svg, png = str(tmp_path / "c.json"), tmp_path / "sweep.svg", tmp_path / "sweep.png"
     again = tmp_path / "again.svg"
     whole = ("--tokens", "1T", "--price-per-gpu-hour", "2")
-    cells = swept("llama-3.1-70b", "--gpus", "8,64", *JOB, *whole, "--cache", cache)["cells"]
+    cells = swept("llama-3.1-70b", "--gpus", "8,128", *JOB, *whole, "--cache", cache)["cells"]
     for path in (svg, again, png):
-        found = run("sweep", "llama-3.1-70b", "--gpus", "8,64", *JOB, *whole, "--cache", cache,
+        found = run("sweep", "llama-3.1-70b", "--gpus", "8,128", *JOB, *whole, "--cache", cache,
                     "--plot", str(path))  # fmt: skip
         assert found.exit_code == 0, found.output
     text = svg.read_text()

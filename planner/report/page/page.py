@@ -152,7 +152,7 @@ def _sections(explained: Explained, traffic: Traffic, timeline: StepTimeline) ->
     yield section("Measured runs nearby", facts.evidence(plan), name="evidence")
     yield section("Assumptions", facts.assumptions(plan, case), name="assumptions")
     if plan.search:
-        yield section("Proof", listed(proof_lines(plan.search)), name="proof")
+        yield section("Proof", listed(proof_lines(plan.search, plan.choice)), name="proof")
     run = facts.launch(explained.commands, explained.exported)
     yield section("Run it", run, name="launch")
 

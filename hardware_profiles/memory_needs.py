@@ -1,0 +1,181 @@
+"""How probable it is that a layout fits, by measured runs whose memory was predicted too.
+
+    need   predicted: all tensors, the allocator's slack and the context, of the fullest rank
+    room   what the device has, over that need
+    P      that a run fits, from runs that had about the same room
+
+Two kinds of runs say whether one fits. Where a source publishes what ran out of memory beside what
+ran, each run counts at its own room:
+
+    n_s(room) = sum of K(ln room - ln room_i)            K a Gaussian of `WIDTH`, 1 at its middle
+    p_s(room) = sum of K(...) [run i ran] / n_s(room)
+
+Where a run states what was allocated and what was reserved, its real need lies between: at any room
+it counts as one run, as fitting above the upper one, not below the lower one, and half between.
+What a source publishes only of runs that ran says nothing: what did not run is missing. So readings
+without a lower end are not used; caches make them up to twice the need.
+
+A source on a GPU family with runs of the engine is its own (what ran out of memory does not say in
+which release of a framework); the others are pooled, each by what it knows at that room but no more
+than `MOST`, and count together as `BORROWED` runs:
+
+    n0 = sum of min(n_s, MOST)      P0 = sum of min(n_s, MOST) p_s / n0
+    P  = (n_own p_own + b P0) / (n_own + b)        b = min(n0, BORROWED)
+
+and P is made never to fall with the room, by isotonic regression.
+
+`python -m benchmarks.memory_needs` writes the runs, predicted by constants that had not seen their
+layout, and counts how often P holds.
+"""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.hardware_profiles.intervals import BORROWED
+from meshplan.hardware_profiles.tunings import gpu_family
+
+FILE = Path(__file__).parent / "fits" / "memory_needs.csv"
+GRID = np.linspace(-0.5, 1.0, 151)
+"""Of ln room."""
+WIDTH, MOST = 0.05, 10.0
+FITS = 0.85
+"""What plans fit with, unless `--headroom` says otherwise."""
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one run says of its need, over the predicted one: above `low`, not above `high`.
+
+    engine  that priced it    gpu  the family    suite  its source
+    room    of the run, where its source publishes what ran out of memory too; else 0
+    """
+
+    engine: str
+    gpu: str
+    suite: str
+    low: float
+    high: float
+    room: float
+
+    @property
+    def ran(self) -> bool:
+        """Whether it did not run out of memory."""
+        return self.high < math.inf
+
+    def cells(self) -> list[str]:
+        """As a row of the file."""
+        return [str(getattr(self, field.name)) for field in fields(self)]
+
+
+@dataclass(frozen=True, eq=False)
+class Chances:
+    """P at each room of `GRID`; `runs` of the engine on the GPU family say so."""
+
+    fits: Vector
+    runs: int
+
+    def probability(self, room: float) -> float:
+        """That a run with so much room fits."""
+        return float(np.interp(math.log(room), GRID, self.fits))
+
+    def room(self, probability: float) -> float:
+        """The least room with which a run fits so probably; that of the grid's end if none does."""
+        at = int(np.searchsorted(self.fits, probability))
+        return math.exp(GRID[min(at, len(GRID) - 1)])
+
+
+def chances_of(engine: str, gpu: str) -> Chances:
+    """Of an engine on a GPU, the name of a profile."""
+    return _shipped(engine, gpu_family(gpu))
+
+
+@cache
+def _shipped(engine: str, family: str) -> Chances:
+    return chances(needs(), engine, family)
+
+
+def chances(known: Iterable[Need], engine: str, family: str) -> Chances:
+    """What `known` says of an engine on a GPU family."""
+    sources: dict[tuple[str, str], list[Need]] = defaultdict(list)
+    for need in known:
+        sources[need.suite, need.gpu].append(need)
+    own, lent = list[list[Need]](), list[_Told]()
+    for source in sources.values():
+        if any((need.engine, need.gpu) == (engine, family) for need in source):
+            own.append(source)
+        else:
+            lent.append(_told(source))
+    pooled = _sum(_Told(np.minimum(n, MOST), n_fit * np.minimum(n, MOST) / n) for n, n_fit in lent)
+    weights = np.minimum(pooled.runs, BORROWED)
+    counted = _sum(map(_told, own))
+    runs = counted.runs + weights
+    fits = (counted.fit + weights * pooled.fit / pooled.runs) / runs
+    return Chances(_rising(fits, runs), sum(map(len, own)))
+
+
+class _Told(NamedTuple):
+    """Runs that say something at each room of the grid, and how many of them fit."""
+
+    runs: Vector
+    fit: Vector
+
+
+def _told(source: Sequence[Need]) -> _Told:
+    low, high, room = (
+        np.array([getattr(need, name) for need in source])[:, None]
+        for name in ("low", "high", "room")
+    )
+    near = np.exp(-(((GRID - np.log(np.where(room, room, 1.0))) / WIDTH) ** 2) / 2)
+    between = (np.exp(GRID) >= low) / 2 + (np.exp(GRID) >= high) / 2
+    weights = np.where(room, near, 1.0)
+    fit = np.where(room, weights * np.isfinite(high), between)
+    return _Told(weights.sum(axis=0) + TINY, fit.sum(axis=0) + TINY / 2)
+
+
+TINY = 1e-9  # where a source knows nothing, a half
+
+
+def _sum(told: Iterable[_Told]) -> _Told:
+    runs, fit = np.full(len(GRID), TINY), np.full(len(GRID), TINY / 2)
+    for each in told:
+        runs, fit = runs + each.runs, fit + each.fit
+    return _Told(runs, fit)
+
+
+def _rising(values: Vector, weights: Vector) -> Vector:
+    """The nearest function that never falls, by weighted squares: neighbours that fall are pooled
+    (isotonic regression; Ayer et al., Ann. Math. Stat. 26, 1955).
+    """
+    pools = list[tuple[float, float, int]]()  # mean, weight, how many
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, total, count = value, weight, 1
+        while pools and pools[-1][0] >= mean:
+            before, its, many = pools.pop()
+            mean = (before * its + mean * total) / (its + total)
+            total, count = total + its, count + many
+        pools.append((mean, total, count))
+    return np.repeat([mean for mean, *_ in pools], [count for *_, count in pools])
+
+
+@cache
+def needs() -> tuple[Need, ...]:
+    """All that ships."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            Need(
+                engine=row["engine"], gpu=row["gpu"], suite=row["suite"], low=float(row["low"]),
+                high=float(row["high"]), room=float(row["room"]),
+            )
+            for row in csv.DictReader(file)
+        )  # fmt: skip

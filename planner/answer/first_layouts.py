@@ -1,0 +1,50 @@
+"""The best of a few layouts of a question, simulated and not proved: a bound on what it can do.
+
+Bounds come first: a question none of whose rows has a closed-form bound that promises enough is not
+searched at all.
+"""
+
+from typing import NamedTuple
+
+from meshplan.costmodels.layout import Layout
+from meshplan.planner.answer.answer import case_at, simulated_s
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.search.branch_and_bound import BranchAndBound
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
+
+MOST_SIMULATED = 4
+
+
+class Simulated(NamedTuple):
+    """A layout and its simulated step."""
+
+    step_s: float
+    layout: Layout
+
+
+def first_layout(
+    question: Question, most_s: float, most_steps: int = MOST_STEPS
+) -> Simulated | None:
+    """The fastest of those that the closed form finds within so many steps of its search, None
+    where none takes `most_s` or less.
+    """
+    q = question
+    space = space_of(q)
+    if not len(space.layouts):
+        return None
+    coefficients = price_space(q, space, closed_form)
+    run = BranchAndBound(space, coefficients, None)
+    if run.bound is None or run.bound / NS_PER_S > most_s:
+        return None
+    run.seed()
+    run.prove(None, NEAR, most_steps, useless_ns=most_s * NS_PER_S)
+    if run.bound is not None and run.bound / NS_PER_S > most_s:
+        return None
+    layouts = [
+        layout_of_row(space.layouts, found.row, found.variant, found.plan)
+        for found in run.ranked()[:MOST_SIMULATED]
+    ]
+    timed = [Simulated(simulated_s(case_at(q, layout)), layout) for layout in layouts]
+    best = min(timed, key=lambda each: each.step_s, default=None)
+    return best if best is not None and best.step_s <= most_s else None

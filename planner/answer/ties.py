@@ -1,0 +1,128 @@
+"""Which of several layouts that no measured run tells apart: the one that is never far from best.
+
+    ties          layouts whose probability of being slower than the fastest is below
+                  `hardware_profiles.layout_ratios.TIE`
+    figures       matrix products, attention, memory-bound kernels, communication and the host's
+                  time, each longer and shorter by one standard deviation, and what is hidden behind
+                  computing less and more by one (`hardware_profiles.figure_errors`); one at a time
+    loss(L, x)    step of L with the figures x over the least of all candidates with x, minus 1
+    worst(L)      the largest of them, x unmoved among them
+
+Of ties the plan is the one with the smallest `worst`; of those alike to `ALIKE` the one that leaves
+most of its fullest GPU's memory. With `robust` the candidates are all layouts that were found, tied
+or not. Each is the best of its kind (tp, cp, pp, ep) under unmoved figures: what would be best of
+its kind under moved ones is not looked for.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from meshplan.costmodels.layout import Layout, differing_axes
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.step.step import StepModel
+from meshplan.hardware_profiles.figure_errors import CONSTANTS, OVERLAPS, figure_errors
+from meshplan.hardware_profiles.layout_ratios import TIE, faster_probability
+from meshplan.planner.answer.explain import needed_bytes
+from meshplan.planner.case.plan_file import Choice
+from meshplan.planner.case.predict import stage_memory
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import Solution
+
+ALIKE = 0.001
+ROBUST_CANDIDATES = 12
+"""Layouts that `--robust` chooses from, each the best of its kind."""
+
+
+class Moved(NamedTuple):
+    """The figures with one of them moved, and what that means."""
+
+    words: str
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The largest loss of a layout, and under what."""
+
+    loss: float
+    words: str
+    needed_bytes: float
+
+
+def moved_settings(question: Question) -> Iterator[Moved]:
+    """The question's figures unmoved, then with each moved."""
+    q = question
+    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    yield Moved("as predicted", setting)
+    errors = figure_errors()
+    for name, words in CONSTANTS.items():
+        for sign, slower in ((1, "slower"), (-1, "faster")):
+            value = getattr(setting.tuning, name) * math.exp(sign * errors[name])
+            tuning = setting.tuning.model_copy(update={name: value})
+            said = f"{words} {math.expm1(errors[name]):.0%} {slower}"
+            yield Moved(said, replace(setting, tuning=tuning))
+    for sign, much in ((-1, "less"), (1, "more")):
+        overlap = q.engine.overlap
+        update = {
+            name: min(1.0, max(0.0, share + sign * errors[name]))
+            for name in OVERLAPS
+            if (share := getattr(overlap, name))
+        }
+        engine = q.engine.model_copy(update={"overlap": overlap.model_copy(update=update)})
+        yield Moved(f"{much} hidden behind computing", replace(setting, engine=engine))
+
+
+def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
+    """Of each layout."""
+    losses = list[tuple[str, list[float]]]()
+    needed = list[float]()
+    for words, setting in moved_settings(question):
+        models = [StepModel(setting, layout) for layout in layouts]
+        steps = [model.time().step_time_s for model in models]
+        needed = needed or [needed_bytes(stage_memory(model)) for model in models]
+        losses.append((words, [step / min(steps) - 1 for step in steps]))
+    found = []
+    for at, size in enumerate(needed):
+        words, loss = max(((words, each[at]) for words, each in losses), key=lambda pair: pair[1])
+        found.append(Worst(loss, words, size))
+    return found
+
+
+def chosen(
+    question: Question, solutions: Sequence[Solution], *, robust: bool = False
+) -> tuple[int, Choice | None]:
+    """Which of `solutions`, the fastest first, is the plan, and why; None: nothing is to be chosen
+    from.
+    """
+    fastest = solutions[0]
+    among = [
+        index for index, each in enumerate(solutions)
+        if robust or index == 0 or _tied(fastest, each)
+    ]  # fmt: skip
+    if len(among) == 1:
+        return 0, None
+    worst = worst_losses(question, [solutions[index].layout for index in among])
+    order = sorted(
+        range(len(among)), key=lambda at: (round(worst[at].loss / ALIKE), worst[at].needed_bytes)
+    )
+    best = order[0]
+    plan = solutions[among[best]]
+    return among[best], Choice(
+        robust=robust,
+        candidates=len(among),
+        fastest=fastest.layout.label,
+        fastest_step_time_s=fastest.step_time_s,
+        slower_fraction=plan.step_time_s / fastest.step_time_s - 1,
+        worst_loss_fraction=worst[best].loss,
+        worst_where=worst[best].words,
+        fastest_worst_loss_fraction=worst[0].loss,
+        fastest_worst_where=worst[0].words,
+        spares_bytes=worst[0].needed_bytes - worst[best].needed_bytes,
+    )
+
+
+def _tied(fastest: Solution, other: Solution) -> bool:
+    axes = len(differing_axes(fastest.layout, other.layout))
+    return faster_probability(other.step_time_s / fastest.step_time_s, axes) < TIE

@@ -1,0 +1,87 @@
+"""How much memory a plan leaves free, what that costs, and what a refusal says of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.memory_needs import FITS
+from meshplan.planner.answer.answer import plan_of, solve
+from meshplan.planner.answer.headroom import with_headroom, with_usable, with_usual_headroom
+from meshplan.planner.answer.question import Arguments, Asked, ask
+from meshplan.planner.answer.spare_memory import spare_memory
+from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines
+from meshplan.planner.report.tables import spare_lines
+from meshplan.planner.search.footprint import Explanation
+
+SMALL = Arguments(model="llama-3.1-8b", gpus=64, cluster="dgx-h100", global_batch=1024)
+NOTHING = Explanation((), {}, None, None, None, None, {})
+
+
+@pytest.mark.parametrize("engine", ["nanotron", "megatron-bridge", "torchtitan", "megatron"])
+def test_what_fills_the_rest_fits(engine: str) -> None:
+    """A plan that fills what it may use fits with the stated probability, and no engine's plan may
+    use more than the profile lets a rank use.
+    """
+    cluster = load_cluster("dgx-h100")
+    kept = with_usual_headroom(cluster, engine)
+    assert kept.capacity_bytes <= cluster.capacity_bytes
+    asked = ask(replace(SMALL, engine=engine))
+    assert asked.question.cluster.capacity_bytes == kept.capacity_bytes
+    prediction = plan_of(asked, solve(asked.question, 1)).prediction
+    assert prediction is not None
+    assert prediction.fits_probability is not None
+    assert prediction.fits_probability >= FITS
+
+
+def test_a_headroom_that_is_told_is_taken() -> None:
+    """`--headroom` overrides what is usual, in either direction."""
+    cluster = load_cluster("dgx-h100")
+    for text, free_bytes in (("1GiB", GIB), ("40GiB", 40 * GIB)):
+        told, said = with_headroom(text, cluster, "nanotron")
+        assert told.capacity_bytes == pytest.approx(cluster.gpu.memory_bytes - free_bytes)
+        assert text in said
+
+
+@pytest.fixture(scope="module")
+def asked() -> Asked:
+    """A question whose plan recomputes for want of memory."""
+    return ask(SMALL)
+
+
+def test_what_more_memory_buys_is_at_most_what_a_search_finds(asked: Asked) -> None:
+    """The plan's degrees with more memory are never faster than the best layout with as much, and
+    all the memory buys no less than one GiB.
+    """
+    plan = plan_of(asked, solve(asked.question, 1))
+    spare = spare_memory(asked, plan)
+    assert spare is not None
+    assert spare.one_gib is not None
+    assert spare.all is not None
+    assert plan.prediction is not None
+    for bought, more_bytes in ((spare.one_gib, GIB), (spare.all, spare.all_bytes)):
+        usable = asked.question.cluster.capacity_bytes + more_bytes
+        q = replace(asked.question, cluster=with_usable(asked.profile, usable))
+        assert bought.step_time_s >= solve(q, 1).solutions[0].step_time_s * (1 - 1e-6)
+        gain = plan.prediction.step_time_s / bought.step_time_s - 1
+        assert bought.faster_fraction == pytest.approx(gain)
+    assert spare.all.step_time_s <= spare.one_gib.step_time_s
+    assert spare.all.fits_probability is not None
+    assert spare.all.fits_probability < plan.prediction.fits_probability  # type: ignore[operator]
+    assert all("%" in line for line in spare_lines(spare))
+
+
+def test_a_refusal_names_the_headroom_with_which_it_fits() -> None:
+    """70B on 16 H100 in torchtitan fits in all the memory only; with --headroom nothing is said."""
+    tight = Arguments(
+        model="llama-3.1-70b", gpus=16, cluster="dgx-h100", global_batch=1024, engine="torchtitan"
+    )
+    fuller = fits_fuller(ask(tight))
+    assert fuller is not None
+    assert fuller.fits_probability is not None
+    assert fuller.fits_probability < FITS
+    lines = misfit_lines(ask(tight).question, NOTHING, fuller)
+    assert any("--headroom 4.0%" in line for line in lines)
+    assert misfit_document(ask(tight).question, NOTHING, fuller)["fuller"]["headroom"] == "4.0%"
+    assert fits_fuller(ask(replace(tight, headroom="10%"))) is None

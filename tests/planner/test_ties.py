@@ -1,0 +1,91 @@
+"""Which of several layouts that measured runs do not tell apart is the plan."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.figure_errors import as_csv
+from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.figure_errors import CONSTANTS, FILE, OVERLAPS
+from meshplan.planner.answer import ties
+from meshplan.planner.answer.answer import plan_of, solve
+from meshplan.planner.answer.question import Arguments, Asked, ask
+from meshplan.planner.answer.ties import Worst, chosen, moved_settings, worst_losses
+from meshplan.planner.report.tables import choice_line, proof_lines
+from meshplan.planner.search.search import SearchResult
+
+
+@pytest.fixture(scope="module")
+def asked() -> Asked:
+    """A question with several layouts within a few per cent."""
+    return ask(Arguments(model="llama-3.1-8b", gpus=32, cluster="dgx-h100", global_batch=256))
+
+
+@pytest.fixture(scope="module")
+def found(asked: Asked) -> SearchResult:
+    """Its best layouts of three kinds."""
+    return solve(asked.question, 3)
+
+
+def test_losses_are_over_the_best_of_all(asked: Asked, found: SearchResult) -> None:
+    """Unmoved figures count too, so a layout never loses less than it is slower; alone it loses
+    nothing.
+    """
+    layouts = [solution.layout for solution in found.solutions]
+    fastest_s = found.solutions[0].step_time_s
+    for solution, worst in zip(found.solutions, worst_losses(asked.question, layouts), strict=True):
+        assert worst.loss >= solution.step_time_s / fastest_s - 1 - 1e-9
+    assert worst_losses(asked.question, layouts[:1])[0].loss == 0
+
+
+def test_each_figure_is_moved_alone(asked: Asked) -> None:
+    """Every constant up and down, hidden fractions less and more, and once nothing."""
+    moved = list(moved_settings(asked.question))
+    before = moved[0].setting
+    assert len(moved) == 1 + 2 * len(CONSTANTS) + 2
+    for _, setting in moved[1:]:
+        changed = [
+            name for name in CONSTANTS
+            if getattr(setting.tuning, name) != getattr(before.tuning, name)
+        ]  # fmt: skip
+        assert len(changed) + (setting.engine.overlap != before.engine.overlap) == 1
+
+
+@pytest.mark.parametrize(
+    ("losses", "index"),
+    [
+        pytest.param([(0.05, 60), (0.02, 60), (0.03, 60)], 1, id="2 % at worst is the least"),
+        pytest.param([(0.05, 60), (0.0201, 60), (0.0202, 50)], 2, id="alike to 0.1 %: less memory"),
+        pytest.param([(0.01, 60), (0.02, 40), (0.03, 40)], 0, id="the fastest loses least"),
+    ],
+)
+def test_choice_by_hand(
+    asked: Asked, found: SearchResult, monkeypatch: pytest.MonkeyPatch,
+    losses: list[tuple[float, float]], index: int,
+) -> None:  # fmt: skip
+    """The smallest loss is chosen, then the smallest need; what is said of the fastest is true."""
+    worst = [Worst(loss, "communication 14% slower", gib * GIB) for loss, gib in losses]
+    monkeypatch.setattr(ties, "worst_losses", lambda *_: worst)
+    at, choice = chosen(asked.question, found.solutions, robust=True)
+    assert at == index
+    assert choice is not None
+    assert choice.fastest == found.solutions[0].layout.label
+    plan, fastest = found.solutions[at], found.solutions[0]
+    assert choice.slower_fraction == pytest.approx(plan.step_time_s / fastest.step_time_s - 1)
+    text = choice_line(choice)
+    assert f"{losses[index][0]:.1%}" in text
+    proof = proof_lines(plan_of(asked, found).search, choice)[0]  # type: ignore[arg-type]
+    assert (choice.fastest in proof) == (index != 0)
+
+
+def test_without_ties_the_fastest_is_the_plan(asked: Asked, found: SearchResult) -> None:
+    """Layouts that are surely slower are no ties: nothing is chosen, and nothing is said."""
+    first, *others = found.solutions
+    far = [replace(each, step_time_s=2 * first.step_time_s) for each in others]
+    assert chosen(asked.question, [first, *far]) == (0, None)
+
+
+def test_the_errors_are_those_of_the_shipped_data() -> None:
+    """The file is what the constants and engine files that ship make of it."""
+    assert as_csv() == FILE.read_text(encoding="utf-8")
+    assert all(name in as_csv() for name in (*CONSTANTS, *OVERLAPS))
