@@ -65,15 +65,10 @@ from meshplan.costmodels.step.first_stage import tower_cost, tower_parameters_pe
 from meshplan.costmodels.step.setting import Setting, gradient_bytes, kernels_of
 from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
+from meshplan.costmodels.weights.update import moved_of
 from meshplan.hardware_profiles.engine_schema import State
 
 CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
-UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
-"""Read and written per parameter: gradient, master weight and moments."""
-CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
-"""The gradient read for its norm, read and written to scale it; the master weight rounded to the
-16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters, 46 bytes at 2.7e12 per s.
-"""
 
 
 class Rank:
@@ -304,17 +299,13 @@ class Rank:
 
     def optimizer_s(self, parameters: RankParameters) -> Number:
         """The update of this rank's share of `parameters`, where it runs."""
-        training, device = self.setting.training, self.device
-        moved_bytes = UPDATE_BYTES[training.optimizer]
-        around_bytes = CLIP_BYTES + (ROUND_BYTES if device.recipe.itemsize == 2.0 else 0.0)
-        if training.optimizer_states == "bf16":  # numbers half as wide, and nothing is rounded
-            moved_bytes, around_bytes = moved_bytes / 2, CLIP_BYTES / 2
-        each_s = moved_bytes / device.moved_bytes_per_s("adamw")
-        each_s = each_s + around_bytes / device.moved_bytes_per_s("copy")
+        device, moved = self.device, moved_of(self.setting.training)
+        each_s = moved.update_bytes / device.moved_bytes_per_s("adamw")
+        each_s = each_s + moved.around_bytes / device.moved_bytes_per_s("copy")
         on_device = self.traffic.updated(parameters) * each_s
         if self.host is None:
             return on_device
-        on_host = self.host.update_s(parameters, moved_bytes, self.setting.engine.overlap)
+        on_host = self.host.update_s(parameters, moved.update_bytes, self.setting.engine.overlap)
         fraction = self.layout.optimizer_offload
         return fraction * on_host + (1 - fraction) * on_device
 

@@ -111,9 +111,9 @@ def test_the_usual_kind_costs_the_same_stated(engine: str, field: str, usual: st
     any other kind costs otherwise, but for libraries that send alike."""
     where = setting(engine, "mixtral-8x7b")
     silent = replace(LAYOUT, expert_parallel=8)
-    own = StepModel(where, silent).time().step_time_s
+    own = StepModel(where, silent).time()
     steps = {
-        kind: StepModel(where, replace(silent, **{field: kind})).time().step_time_s
+        kind: StepModel(where, replace(silent, **{field: kind})).time()
         for kind in (CONTEXT_KINDS if field == "context_kind" else DISPATCHERS)
     }
     assert steps[usual] == own

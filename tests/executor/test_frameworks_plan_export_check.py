@@ -26,12 +26,12 @@ from meshplan.planner.cli.check import tools
 
 
 @cache
-def planned(engine: str) -> Plan:
+def planned(engine: str, headroom: str | None = None) -> Plan:
     """README's question for one engine: 256 H100, sequences of 8192, 4M tokens a step."""
     asked = ask(
         Arguments(
             model="llama-3.1-70b", gpus=256, cluster="dgx-h100", seq_len="8192",
-            global_batch_tokens="4M", engine=engine,
+            global_batch_tokens="4M", engine=engine, headroom=headroom,
         )
     )  # fmt: skip
     return plan_of(asked, solve(asked.question, 1))
@@ -71,9 +71,9 @@ def test_a_plan_exported_to_its_own_engine_fits_as_planned(
 
 @pytest.mark.parametrize("to", ["megatron", "bridge"])
 def test_recompute_of_single_layers_becomes_the_nearest_that_fits(to: str) -> None:
-    """Megatron-LM's plan replays two of 80 layers; both formats have one rule for all stages: it is
-    listed, keeps no more on any rank, and fits."""
-    plan = planned("megatron")
+    """Some of 80 layers run again; both formats have one rule for all stages: it is listed, keeps
+    no more on any rank, and fits."""
+    plan = planned("megatron", headroom="4%")
     exported = exporter_named(to)(plan, 8)
     unsaid = {each.name for each in exported.cannot_say}
     assert {name for name in unsaid if name.startswith("layout")} == {"layout.stages.recompute"}

@@ -1,0 +1,33 @@
+"""What an optimizer's step moves of each parameter that it updates, in bytes.
+
+    update   read and written: gradient, master weight and moments
+    around   the gradient read for its norm, read and written to scale it; the master weight rounded
+             to the 16-bit one. Measured on one H100 (2026-11-22): 17.3 ms for 1e9 parameters under
+             AdamW, 46 bytes each at 2.7e12 per s
+
+States in 16 bits are half as wide, and nothing is rounded.
+"""
+
+from typing import NamedTuple
+
+from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.training import Training
+
+UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
+CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
+
+
+class Moved(NamedTuple):
+    """Bytes per parameter by the update itself, and around it."""
+
+    update_bytes: float
+    around_bytes: float
+
+
+def moved_of(training: Training) -> Moved:
+    """Of each parameter under this training."""
+    update_bytes = UPDATE_BYTES[training.optimizer]
+    if training.optimizer_states == "bf16":
+        return Moved(update_bytes / 2, CLIP_BYTES / 2)
+    rounds = RECIPES[training.precision].itemsize == 2.0
+    return Moved(update_bytes, CLIP_BYTES + (ROUND_BYTES if rounds else 0.0))
