@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshplan.planner.answer.first_layouts import first_layout
-from meshplan.planner.case.plan_file import BetterBatch, Plan
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_findings import BetterBatch
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.axis_rules import divisors
 

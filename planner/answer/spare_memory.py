@@ -14,7 +14,8 @@ from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.answer.headroom import with_usable
 from meshplan.planner.answer.question import Asked
-from meshplan.planner.case.plan_file import Bought, Plan, SpareMemory
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_findings import Bought, SpareMemory
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.space.pins import Pins, parse_pin
 

@@ -25,7 +25,7 @@ from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.figure_errors import CONSTANTS, OVERLAPS, figure_errors
 from meshplan.hardware_profiles.layout_ratios import TIE, faster_probability
 from meshplan.planner.answer.explain import needed_bytes
-from meshplan.planner.case.plan_file import Choice
+from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import Solution

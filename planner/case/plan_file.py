@@ -13,7 +13,8 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
 
-from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.load import first_fault
@@ -21,6 +22,7 @@ from meshplan.hardware_profiles.names import Name
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.limits import CYAML, MOST, check_yaml
+from meshplan.planner.case.plan_findings import BetterBatch, Choice, Sizes, SpareMemory
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.text_files import write_text
 
@@ -196,103 +198,6 @@ class SearchReport(Frozen):
     dropped: dict[str, int] = {}
 
 
-class BetterBatch(Frozen):
-    """A neighbour of a batch that divides badly (`planner.answer.better_batch`).
-
-    step_time_s      of the best layout that was found for it, which is not proved the best
-    faster_fraction  per sequence, at least
-    """
-
-    global_batch_size: int
-    step_time_s: float
-    label: str
-    faster_fraction: float
-
-
-class Choice(Frozen):
-    """How the plan was chosen among layouts that measured runs do not tell apart
-    (`planner.answer.ties`), or by `--robust`.
-
-    candidates                of them
-    fastest                   the label of the fastest layout, which `SearchReport` speaks of
-    slower_fraction           of the plan than that one; 0: it is the plan
-    worst_loss_fraction       of the plan, where one figure is off: slower than the best candidate
-    worst_where               which figure
-    fastest_worst_loss_fraction, fastest_worst_where
-                              the same of the fastest
-    spares_bytes              that the plan needs less of a GPU than the fastest
-    """
-
-    robust: bool
-    candidates: int
-    fastest: str
-    fastest_step_time_s: float
-    slower_fraction: float
-    worst_loss_fraction: float
-    worst_where: str
-    fastest_worst_loss_fraction: float
-    fastest_worst_where: str
-    spares_bytes: float
-
-
-class Bought(Frozen):
-    """What a plan's degrees do with more memory (`planner.answer.spare_memory`).
-
-    step_time_s      of the best layout that was found, which is not proved the best
-    faster_fraction  than the plan, at least
-    fits_probability on the same GPUs
-    """
-
-    step_time_s: float
-    label: str
-    faster_fraction: float
-    fits_probability: float | None
-
-
-class SpareMemory(Frozen):
-    """The memory that a plan may not use, and what it would buy.
-
-    free_bytes  left free of each GPU    chosen  by `--headroom`
-    one_gib     with one GiB more than the plan may use; None: nothing was found
-    all, all_bytes
-                with all that the profile lets a rank use, so much more; None: nothing was found
-    """
-
-    free_bytes: float
-    chosen: bool
-    one_gib: Bought | None
-    all_bytes: float
-    all: Bought | None
-
-
-class Size(Frozen):
-    """The best plan found for one number of GPUs, proved or not by its status; the cost in the
-    currency of the price.
-    """
-
-    gpus: int
-    status: Literal["OPTIMAL", "FEASIBLE"]
-    label: str
-    step_time_s: float
-    mfu: float | None
-    tokens_per_s: float
-    gpu_hours_per_trillion_tokens: float
-    cost_per_trillion_tokens: float | None
-
-
-class Sizes(Frozen):
-    """The numbers of GPUs that were tried for `--gpus auto` (`planner.sweep.auto`).
-
-    least_gpus  the fewest that hold a step    knee_gpus  least time x cost: what was chosen
-    cheapest_gpus  least cost of a token; None where no price is known
-    """
-
-    least_gpus: int
-    cheapest_gpus: int | None
-    knee_gpus: int
-    tried: tuple[Size, ...]
-
-
 class Plan(Frozen):
     """One answered question.
 
@@ -379,11 +284,25 @@ def content_hash(content: object) -> str:
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in the file `path`; raises `UnreadablePlan`."""
+    """The plan in the file `path`, whose layout is one of its model, batch and GPUs.
+
+    Raises `UnreadablePlan`, and `UnsupportedModel` for a model that is not read.
+    """
     try:
-        return Plan.from_yaml(text_of(path), str(path))
-    except UnreadableConfig as error:
+        plan = Plan.from_yaml(text_of(path), str(path))
+        _check_consistent(plan)
+    except (UnreadableConfig, InvalidLayout) as error:
         raise UnreadablePlan(f"{path}: {error}") from None
+    return plan
+
+
+def _check_consistent(plan: Plan) -> None:
+    """Raise `InvalidLayout` for a plan that was edited by hand into one that nothing can run."""
+    if plan.layout.world_size != plan.cluster.gpus:
+        raise InvalidLayout(
+            f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {plan.layout.world_size}"
+        )
+    check_layout(plan.layout, model_from_config(plan.model.config, plan.model.name), plan.training)
 
 
 def write_plan(plan: Plan, path: Path) -> None:

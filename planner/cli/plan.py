@@ -21,7 +21,8 @@ from meshplan.planner.answer.compare import compare as compare_sides
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
-from meshplan.planner.case.plan_file import Plan, Sizes, write_plan
+from meshplan.planner.case.plan_file import Plan, write_plan
+from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.comparison import comparison_document, print_comparison
 from meshplan.planner.report.dry_run import dry_run_line

@@ -16,7 +16,8 @@ from meshplan.costmodels.units import format_count, format_seconds
 from meshplan.planner.answer.compare import cost_per_trillion_tokens
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
-from meshplan.planner.case.plan_file import Plan, Sizes
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.case.trained import (
     image_words,

@@ -17,16 +17,8 @@ from meshplan.costmodels.units import GIB, format_bytes, format_seconds
 from meshplan.hardware_profiles.layout_ratios import TIE
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from meshplan.planner.case.host_memory import host_use
-from meshplan.planner.case.plan_file import (
-    Bought,
-    Choice,
-    Plan,
-    Prediction,
-    RunnerUp,
-    SearchReport,
-    SpareMemory,
-    StageMemory,
-)
+from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
+from meshplan.planner.case.plan_findings import Bought, Choice, SpareMemory
 from meshplan.planner.case.resolve import cluster_named
 from meshplan.planner.report.layout_words import exchange_meanings, meanings
 from meshplan.planner.report.output import listing

@@ -119,6 +119,8 @@ def row_of(cells: Cells) -> Row:
     """The cells as a row; raises `SkippedRow`. Columns that are not there count as empty."""
     cells = with_facts(cells)
     text = {key: value.strip() for key, value in cells.items() if isinstance(value, str)}
+    if "id" not in text:
+        raise SkippedRow("the row ends before its id")
     return Row(
         id=text["id"], suite=text.get("suite", ""), grade=text.get("grade", ""),
         framework=text.get("framework", ""), year=_year(text.get("year", "")),

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from meshplan.hardware_profiles.local_cpu import LOCAL_CPU
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
-from meshplan.planner.case.plan_file import Size, Sizes
+from meshplan.planner.case.plan_findings import Size, Sizes
 from meshplan.planner.search.footprint import minimum_gpus
 from meshplan.planner.search.search import NoLayoutFits
 from meshplan.planner.sweep.cells import Answer, answer

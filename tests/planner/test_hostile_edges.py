@@ -275,3 +275,28 @@ def test_experts_that_are_not_there_have_no_degree(tmp_path: Path) -> None:
     path.write_text(dense + "--expert-model-parallel-size 2")
     (finding,) = check_paths([path], tools(), facts)
     assert "expert_parallel must be 1, not 2" in finding.text
+
+
+EDITED = {
+    "stages that do not sum": ("stages", [{"layers": 3}], "add up|sum|layers"),
+    "no stages": ("stages", [], "stages"),
+    "more replicas than GPUs": ("data_parallel", 7, "the layout takes 7"),
+    "no such ZeRO stage": ("zero_stage", 7, "zero_stage"),
+    "a micro-batch larger than the batch": ("micro_batch_size", 10**9, "micro_batch_size|batch"),
+}
+
+
+@pytest.mark.parametrize("command", ["explain", "export", "execute", "what-if"])
+@pytest.mark.parametrize("case", EDITED)
+def test_a_plan_edited_into_nonsense_is_one_line(case: str, command: str, tmp_path: Path) -> None:
+    """Every command that takes a plan refuses one whose layout is none of its model and GPUs."""
+    field, value, said = EDITED[case]
+    document = _plan().model_dump(mode="json")
+    document["layout"][field] = value
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(document))
+    more = {"export": ["--to", "megatron"], "execute": ["--print"]}.get(command, [])
+    done = CliRunner().invoke(app, [command, str(path), *more])
+    found = done.output + str(done.exception)
+    assert re.search(said, found), found
+    assert done.exit_code == 2 or isinstance(done.exception, UnreadablePlan)

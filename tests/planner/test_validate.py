@@ -362,3 +362,9 @@ def test_plot_has_at_most_eight_names(suites: str, names: str) -> None:
     """Suites that are not among the largest share one colour."""
     found = groups(list(suites))
     assert {name if name != OTHERS else "+" for name in found.values()} == set(names)
+
+
+def test_a_row_that_ends_before_its_id_is_skipped() -> None:
+    """A line cut off is no defect of ours."""
+    with pytest.raises(SkippedRow, match="before its id"):
+        run_of({"suite": "own", "id": None})  # type: ignore[dict-item]

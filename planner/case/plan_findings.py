@@ -1,0 +1,104 @@
+"""What a plan file says beside its layout and prediction: why this one of several, what memory or
+another batch would buy, and which sizes were looked at.
+"""
+
+from typing import Literal
+
+from meshplan.hardware_profiles.schema import Frozen
+
+
+class BetterBatch(Frozen):
+    """A neighbour of a batch that divides badly (`planner.answer.better_batch`).
+
+    step_time_s      of the best layout that was found for it, which is not proved the best
+    faster_fraction  per sequence, at least
+    """
+
+    global_batch_size: int
+    step_time_s: float
+    label: str
+    faster_fraction: float
+
+
+class Choice(Frozen):
+    """How the plan was chosen among layouts that measured runs do not tell apart
+    (`planner.answer.ties`), or by `--robust`.
+
+    candidates                of them
+    fastest                   the label of the fastest layout, which `SearchReport` speaks of
+    slower_fraction           of the plan than that one; 0: it is the plan
+    worst_loss_fraction       of the plan, where one figure is off: slower than the best candidate
+    worst_where               which figure
+    fastest_worst_loss_fraction, fastest_worst_where
+                              the same of the fastest
+    spares_bytes              that the plan needs less of a GPU than the fastest
+    """
+
+    robust: bool
+    candidates: int
+    fastest: str
+    fastest_step_time_s: float
+    slower_fraction: float
+    worst_loss_fraction: float
+    worst_where: str
+    fastest_worst_loss_fraction: float
+    fastest_worst_where: str
+    spares_bytes: float
+
+
+class Bought(Frozen):
+    """What a plan's degrees do with more memory (`planner.answer.spare_memory`).
+
+    step_time_s      of the best layout that was found, which is not proved the best
+    faster_fraction  than the plan, at least
+    fits_probability on the same GPUs
+    """
+
+    step_time_s: float
+    label: str
+    faster_fraction: float
+    fits_probability: float | None
+
+
+class SpareMemory(Frozen):
+    """The memory that a plan may not use, and what it would buy.
+
+    free_bytes  left free of each GPU    chosen  by `--headroom`
+    one_gib     with one GiB more than the plan may use; None: nothing was found
+    all, all_bytes
+                with all that the profile lets a rank use, so much more; None: nothing was found
+    """
+
+    free_bytes: float
+    chosen: bool
+    one_gib: Bought | None
+    all_bytes: float
+    all: Bought | None
+
+
+class Size(Frozen):
+    """The best plan found for one number of GPUs, proved or not by its status; the cost in the
+    currency of the price.
+    """
+
+    gpus: int
+    status: Literal["OPTIMAL", "FEASIBLE"]
+    label: str
+    step_time_s: float
+    mfu: float | None
+    tokens_per_s: float
+    gpu_hours_per_trillion_tokens: float
+    cost_per_trillion_tokens: float | None
+
+
+class Sizes(Frozen):
+    """The numbers of GPUs that were tried for `--gpus auto` (`planner.sweep.auto`).
+
+    least_gpus  the fewest that hold a step    knee_gpus  least time x cost: what was chosen
+    cheapest_gpus  least cost of a token; None where no price is known
+    """
+
+    least_gpus: int
+    cheapest_gpus: int | None
+    knee_gpus: int
+    tried: tuple[Size, ...]
