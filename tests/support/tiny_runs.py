@@ -51,7 +51,9 @@ def tiny_plan(layout: Layout = DP2, prediction: Prediction | None = None) -> Pla
     return Plan(
         model=PlanModel.of("tiny", CONFIG),
         cluster=PlanCluster(name="local-cpu:2", gpus=2, sha256=cluster_hash(CLUSTER)),
-        training=Training(seq_len=64, global_batch_size=4, precision="fp32"),
+        training=Training(
+            seq_len=64, global_batch_size=max(4, layout.data_parallel), precision="fp32"
+        ),
         engine="native",
         layout=layout,
         prediction=prediction,
