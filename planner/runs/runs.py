@@ -81,6 +81,7 @@ class Run:
 
 
 MAX_RUNS_BYTES = 16 * 2**20  # the published runs are 1.5 MB
+MAX_COLUMNS = 500  # they have 87; a short row costs all of them
 
 SCHEDULE_WORDS: dict[str, Schedule] = {
     "gpipe": "gpipe", "afab": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b",
@@ -92,14 +93,16 @@ SCHEDULE_WORDS: dict[str, Schedule] = {
 def read_runs(path: Path) -> Iterator[dict[str, str]]:
     """The rows of the file as they are.
 
-    Raises `OSError`, or `ValueError` without an `id` column and where it is no file, too large, not
-    UTF-8 or no CSV.
+    Raises `OSError`, or `ValueError` without an `id` column and where it is no file, too large, too
+    wide, not UTF-8 or no CSV.
     """
     text = read_bounded(path, MAX_RUNS_BYTES, "a CSV of runs").decode("utf-8-sig")
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         if "id" not in (reader.fieldnames or ()):
             raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
+        if len(reader.fieldnames or ()) > MAX_COLUMNS:
+            raise ValueError(f"{path}: more than {MAX_COLUMNS} columns; keep those that are read")
         yield from reader
     except csv.Error as error:
         raise ValueError(f"{path}: not CSV: {error}") from None

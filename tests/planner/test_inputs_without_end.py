@@ -107,6 +107,14 @@ NAMED_FILES = {
 }  # fmt: skip
 
 
+def test_a_table_of_runs_is_not_wider_than_runs_are(tmp_path: Path) -> None:
+    """30,000 short rows below 30,000 columns would cost 900 million cells: one line, exit 2."""
+    path = tmp_path / "runs.csv"
+    path.write_text("id" + ",c" * 30_000 + "\n" + "1\n" * 30_000)
+    done = CliRunner().invoke(app, ["validate", str(path)])
+    assert (done.exit_code, "more than 500 columns" in done.output) == (2, True)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("command", NAMED_FILES)
 def test_a_pipe_and_a_device_are_no_file(tmp_path: Path, command: str, kind: str) -> None:
