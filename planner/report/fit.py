@@ -148,11 +148,17 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if why.fewer:
         lines.append(f"it fits on {why.fewer.gpus} GPUs: {why.fewer.layout.label}")
     if not (why.relaxations or why.enough or why.fewer or fuller):
-        lines.append(
-            f"no number of GPUs up to {most_asked(question)} holds it as asked (tried: every "
-            "number within a node, then whole nodes)"
-        )
+        lines.append(_no_number_line(question))
     return lines
+
+
+def _no_number_line(question: Question) -> str:
+    if question.cluster.gpu.vendor == "cpu":
+        return "its processes share the memory of one machine: with fewer of them each has more"
+    return (
+        f"no number of GPUs up to {most_asked(question)} holds it as asked (tried: every number "
+        "within a node, then whole nodes)"
+    )
 
 
 def _next_size(question: Question, enough: Fit) -> str:

@@ -121,7 +121,11 @@ def nearest_miss(question: Question, price: Pricer = closed_form) -> NearestMiss
 def explain(
     question: Question, *, most_gpus: int | None = None, price: Pricer = closed_form
 ) -> Explanation:
-    """Why no layout of `question` fits; asks up to `most_gpus` (four times as many) for enough."""
+    """Why no layout of `question` fits; asks up to `most_gpus` (four times as many) for enough.
+
+    Processes of a CPU share one machine's memory, so that another number of them has another
+    cluster: no other number is asked.
+    """
     pins = question.pins
     relaxations: dict[str, Fit] = {}
     kept = _opening(question, price)
@@ -135,17 +139,16 @@ def explain(
         assert relaxed is not None, "the deletion filter kept a pin that does not matter"
         relaxations[f"{axis} {pins.axes[axis].text}"] = relaxed
     memory = _Memory(question, price)
+    most = most_gpus if most_gpus is not None else 4 * question.gpus
+    shared = question.cluster.gpu.vendor == "cpu"
     return Explanation(
         core=tuple(relaxations),
         relaxations=relaxations,
         nearest=memory.nearest_miss(),
-        enough=minimum_gpus(
-            question,
-            first=question.gpus + 1,
-            most=most_gpus if most_gpus is not None else 4 * question.gpus,
-            price=price,
-        ),
-        fewer=minimum_gpus(question, most=question.gpus - 1, price=price),
+        enough=None
+        if shared
+        else minimum_gpus(question, first=question.gpus + 1, most=most, price=price),
+        fewer=None if shared else minimum_gpus(question, most=question.gpus - 1, price=price),
         on_host=fitting_layout(replace(question, pins=_on_host(question.pins)), price),
         dropped=_dropped(question),
     )

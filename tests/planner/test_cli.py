@@ -209,6 +209,15 @@ def test_nothing_fits() -> None:
     assert "the next larger size that holds it, of whole nodes:" in result.stderr
 
 
+def test_processes_of_a_cpu_share_its_memory() -> None:
+    """4,096 of them have too little each; two may fit: that no number does is not said."""
+    result = run("plan", "tiny-llama", "--gpus", "4096", "--cluster", "local-cpu", "--engine",
+                 "native", "--precision", "fp32", "--global-batch", "4096")  # fmt: skip
+    assert result.exit_code == 3
+    assert "no number of GPUs" not in result.stderr
+    assert "with fewer of them each has more" in result.stderr
+
+
 def test_nothing_fits_in_json() -> None:
     """With `--json` the same is one document on stdout."""
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
