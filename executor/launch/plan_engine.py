@@ -1,5 +1,6 @@
 """Which engine runs a plan: its own, or another that its layout is priced anew for."""
 
+import math
 from pathlib import Path
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout
@@ -16,6 +17,8 @@ from meshplan.planner.space.engine_rules import check_engine, unpriced
 from meshplan.planner.space.exchange_rules import with_kinds_of
 
 NATIVE = "native"
+DRIFT = 0.001
+"""A prediction that differs by more, of a step or its memory, is not of this layout as it is."""
 LAUNCHED = (NATIVE, *HOMES)
 
 
@@ -47,11 +50,13 @@ def check_can_start(name: str, folder: Path, priced_by: Cluster | None) -> None:
 
 def for_engine(plan: Plan, name: str, priced_by: Cluster | None) -> Plan:
     """The plan as the engine `name` would run it: the same layouts, with its own kinds of exchanges
-    where it has not theirs, priced anew where it is another than the plan's. Without a profile
-    nothing is predicted. Raises `CannotRun` for a layout that the engine does not run.
+    where it has not theirs, priced anew where it is another than the plan's, or where the file's
+    prediction is not this layout's by the profile at hand (a file edited by hand, another version).
+    Without a profile nothing is predicted. Raises `CannotRun` for a layout that the engine does not
+    run.
     """
     if name == plan.engine:
-        return plan
+        return _predicted_as_it_is(plan, priced_by)
     engine = load_engine(name)
     plan = plan.model_copy(
         update={
@@ -81,6 +86,22 @@ def for_engine(plan: Plan, name: str, priced_by: Cluster | None) -> Plan:
     )  # fmt: skip
 
 
+def _predicted_as_it_is(plan: Plan, priced_by: Cluster | None) -> Plan:
+    """`plan`, with another prediction where its own is not what is predicted now."""
+    before, now = plan.prediction, _priced(plan, plan.layout, plan.engine, priced_by)
+    if before is None or now is None or _alike(before, now):
+        return plan
+    return plan.model_copy(update={"prediction": now})
+
+
+def _alike(one: Prediction, other: Prediction) -> bool:
+    """Both say the same of the step's time and of every stage's memory, to `DRIFT`."""
+    figures = [(one.step_time_s, other.step_time_s)]
+    figures += [(a.reserved, b.reserved) for a, b in zip(one.memory, other.memory, strict=False)]
+    same_stages = len(one.memory) == len(other.memory)
+    return same_stages and all(math.isclose(a, b, rel_tol=DRIFT) for a, b in figures)
+
+
 def _price_if_legal(
     plan: Plan, layout: Layout, name: str, priced_by: Cluster | None
 ) -> Prediction | None:
@@ -104,6 +125,8 @@ def _priced(plan: Plan, layout: Layout, name: str, priced_by: Cluster | None) ->
         raise CannotRun(f"{unknown[0]}; plan with --engine {name}")
     if priced_by is None:
         return None
+    if name == plan.engine:
+        engine = engine.model_copy(update={"learned": plan.learned})
     return predicted(
         Case(
             model=model, layout=layout, training=plan.training, cluster=priced_by, engine=engine
@@ -112,7 +135,15 @@ def _priced(plan: Plan, layout: Layout, name: str, priced_by: Cluster | None) ->
 
 
 def repriced_line(before: Plan, after: Plan) -> str:
-    """What a reader should know of a plan that runs on another engine than it was made for."""
+    """What a reader should know of a plan that is priced anew, for its engine or for another."""
+    if after.engine == before.engine:
+        assert before.prediction is not None
+        assert after.prediction is not None
+        return (
+            f"the file predicts {before.prediction.step_time_s:.4g} s a step; its layout takes "
+            f"{after.prediction.step_time_s:.4g} s by the profile at hand and this version: "
+            "compared with that"
+        )
     if after.prediction is None:
         return (
             f"planned for {before.engine}, run by {after.engine}: nothing is predicted, since the "

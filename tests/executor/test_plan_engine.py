@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.engine.legality import check_engine_layout
-from meshplan.executor.launch.plan_engine import engine_of, for_engine
+from meshplan.executor.launch.plan_engine import engine_of, for_engine, repriced_line
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
@@ -27,6 +27,13 @@ def _made_for(engine: str) -> Plan:
     return tiny_plan(prediction=tiny_prediction(7.0)).model_copy(update={"engine": engine})
 
 
+def _case(plan: Plan) -> Case:
+    return Case(
+        model=model_from_config(plan.model.config, "tiny"), layout=plan.layout,
+        training=plan.training, cluster=CLUSTER, engine=load_engine(plan.engine),
+    )  # fmt: skip
+
+
 def test_the_engine_is_the_plans_unless_another_is_asked_for() -> None:
     """--engine wins over the plan."""
     assert engine_of(_made_for("nanotron"), None) == "nanotron"
@@ -34,21 +41,34 @@ def test_the_engine_is_the_plans_unless_another_is_asked_for() -> None:
 
 
 def test_an_own_plan_is_left_as_it_is() -> None:
-    """Nothing is priced anew for the engine that the plan was made for."""
+    """Nothing is priced anew for the engine that the plan was made for, nor without a profile."""
     plan = _made_for("native")
-    assert for_engine(plan, "native", CLUSTER) is plan
+    own = plan.model_copy(update={"prediction": predicted(_case(plan))})
+    assert for_engine(own, "native", CLUSTER) is own
+    assert for_engine(plan, "native", None) is plan
+
+
+def test_an_edited_plan_is_compared_with_its_layout_as_it_is() -> None:
+    """Twice the micro-batch under the prediction of one: time and memory are those of the layout
+    in the file, memory before anything starts too, and the user is told.
+    """
+    made = tiny_plan(prediction=tiny_prediction(7.0))
+    own = made.model_copy(update={"prediction": predicted(_case(made))})
+    larger = replace(DP2, micro_batch_size=2 * DP2.micro_batch_size)
+    edited = own.model_copy(update={"layout": larger})
+    after = for_engine(edited, "native", CLUSTER)
+    assert after.prediction == predicted(_case(edited))
+    assert own.prediction is not None
+    assert after.prediction.memory[0].activations > own.prediction.memory[0].activations
+    assert "the file predicts" in repriced_line(edited, after)
 
 
 def test_another_engine_is_priced_anew() -> None:
     """The prediction is what the cost model says of the same layout on that engine."""
     before = _made_for("megatron-bridge")
     after = for_engine(before, "native", CLUSTER)
-    case = Case(
-        model=model_from_config(before.model.config, "tiny"), layout=DP2,
-        training=before.training, cluster=CLUSTER, engine=load_engine("native"),
-    )  # fmt: skip
     assert (after.engine, after.layout) == ("native", DP2)
-    assert after.prediction == predicted(case)
+    assert after.prediction == predicted(_case(after))
     assert after.runners_up[0].step_time_s != before.runners_up[0].step_time_s
 
 
