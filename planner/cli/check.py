@@ -52,6 +52,7 @@ Slack = Annotated[
     typer.Option(min=0, help="Search, and report a layout slower than the best by more."),
 ]
 FormatName = Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 
 
 def check(
@@ -67,6 +68,7 @@ def check(
     tolerance: Tolerance = 0.05,
     slack: Slack = None,
     output_format: FormatName = "table",
+    as_json: AsJson = False,
 ) -> None:
     """Say whether plans and framework configs still fit, are legal, and did not drift.
 
@@ -75,6 +77,9 @@ def check(
     Facts that a config leaves out come from the options, or from [tool.meshplan] in pyproject.toml
     or meshplan.toml. Exit 0: all good, 1: findings, 2: a file that cannot be read or judged.
     """
+    if as_json and output_format not in ("table", "json"):
+        _fail(f"--json with --format {output_format}: give one of them")
+    output_format = "json" if as_json else output_format
     if output_format not in FORMATS:
         _fail(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
     _check_limits(gpus=gpus, seq_len=seq_len, global_batch_size=global_batch_size,

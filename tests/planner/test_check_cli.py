@@ -70,6 +70,13 @@ def test_check_a_config(app: typer.Typer, form: str) -> None:
     assert "tiny_llama" in out or form in ("github", "sarif")
 
 
+def test_json_is_one_of_the_formats(app: typer.Typer) -> None:
+    """`--json`, as every command has it, is `--format json`; with another format it is refused."""
+    words = ("check", str(TINY), "--cluster", CLUSTER)
+    assert _run(app, *words, "--json") == _run(app, *words, "--format", "json")
+    assert _run(app, *words, "--json", "--format", "sarif")[0] == 2
+
+
 def test_sarif_of_a_folder_with_every_kind_of_file(app: typer.Typer, tmp_path: Path) -> None:
     """One valid log for files that fit, do not, are illegal, drifted, broken or incomplete."""
     text, plan = TINY.read_text(), tmp_path / "drifted.yaml"
