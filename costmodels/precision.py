@@ -50,6 +50,6 @@ RECIPES: dict[Precision, Recipe] = {
     "bf16": Recipe("bf16", ("bf16",)),
     "fp16": Recipe("fp16", ("fp16", "bf16")),
     "fp8": Recipe("bf16", ("fp8",), cast_bytes=4.0, saved_fraction=0.5),
-    "mxfp8": Recipe("bf16", ("mxfp8", "fp8"), cast_bytes=4.0, saved_fraction=0.5),
-    "nvfp4": Recipe("bf16", ("nvfp4", "fp8"), cast_bytes=4.0, saved_fraction=0.5),
+    "mxfp8": Recipe("bf16", ("mxfp8",), cast_bytes=4.0, saved_fraction=0.5),
+    "nvfp4": Recipe("bf16", ("nvfp4",), cast_bytes=4.0, saved_fraction=0.5),
 }

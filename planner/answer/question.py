@@ -48,6 +48,7 @@ from meshplan.planner.space.engine_rules import (
     check_images,
     check_packed,
     check_states,
+    lacking_format,
 )
 from meshplan.planner.space.exchange_rules import check_pinned_kinds
 from meshplan.planner.space.pins import parse_pins
@@ -376,18 +377,9 @@ def _usual_engine(cluster: Cluster) -> str:
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:
     """The GPU must have a rate for every format that the recipe uses."""
-    if not _has_units(precision, cluster):
-        able = [name for name in RECIPES if _has_units(name, cluster)]
+    if lacking_format(precision, cluster.gpu):
+        able = [name for name in RECIPES if not lacking_format(name, cluster.gpu)]
         raise BadQuestion(
             f"--precision {precision}: {cluster.gpu.title} has no such matrix units; "
             f"it can do {', '.join(able)}"
         )
-
-
-def _has_units(precision: Precision, cluster: Cluster) -> bool:
-    """Whether the GPU multiplies in the precision's own formats. A block-scaled format may run in
-    plain 8 bits (mxfp8 on Hopper), but four bits do not run in eight.
-    """
-    recipe, peaks = RECIPES[precision], cluster.gpu.peak_flops_per_s
-    linear = recipe.linear_dtypes[:1] if precision == "nvfp4" else recipe.linear_dtypes
-    return recipe.base_dtype in peaks and bool(set(linear) & set(peaks))

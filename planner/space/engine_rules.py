@@ -10,10 +10,10 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
-from meshplan.costmodels.training import Lora, Optimizer, Training
+from meshplan.costmodels.training import Lora, Optimizer, Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.hardware_profiles.engines import engine_names, load_engine
-from meshplan.hardware_profiles.schema import Gpu
+from meshplan.hardware_profiles.schema import Dtype, Gpu
 
 ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")
 """Optimizers whose update is one pass over memory, as a host's processors can do it."""
@@ -221,14 +221,24 @@ def _engines(do: Callable[[Legality], bool]) -> str:
 
 def check_precision(training: Training, gpu: Gpu) -> None:
     """Raise `InvalidLayout` where `gpu` has no matmuls of the training's number format."""
-    recipe, formats = RECIPES[training.precision], gpu.peak_flops_per_s
-    own = training.precision in ("fp8", "mxfp8", "nvfp4")
-    lacking = training.precision if own else recipe.base_dtype
-    if lacking not in formats or recipe.base_dtype not in formats:
+    if lacking := lacking_format(training.precision, gpu):
         raise InvalidLayout(
             f"precision {training.precision}: {gpu.name} has no {lacking} (it has "
-            f"{', '.join(formats)})"
+            f"{', '.join(gpu.peak_flops_per_s)})"
         )
+
+
+def lacking_format(precision: Precision, gpu: Gpu) -> Dtype | None:
+    """A format that the recipe multiplies in and `gpu` has no rate for; None where it has all.
+
+    No format stands in for another: Transformer Engine refuses mxfp8 below compute capability 10.0
+    (NVIDIA/TransformerEngine transformer_engine/pytorch/fp8.py, `check_mxfp8_support`).
+    """
+    recipe, formats = RECIPES[precision], gpu.peak_flops_per_s
+    if recipe.base_dtype not in formats:
+        return recipe.base_dtype
+    linear = recipe.linear_dtypes
+    return None if set(linear) & set(formats) else linear[0]
 
 
 def unpriced(layout: Layout, engine: Engine) -> tuple[str, ...]:

@@ -113,6 +113,8 @@ def test_batches(batch: tuple[str, str], sequences: int) -> None:
         ((*TINY, "--seq-len", "32q"), "write 8192, 32k or 1m"),
         ((*TINY[:4], "--cluster", "dgx-h100", "--global-batch", "8", "--precision", "nvfp4"),
          "has no such matrix units"),
+        ((*TINY[:4], "--cluster", "dgx-h100", "--global-batch", "8", "--precision", "mxfp8"),
+         "it can do fp32, bf16, fp16, fp8\n"),
         ((*TINY, "--schedule", "2f2b"), "it is one of gpipe"),
         ((*TINY, "--precision", "bf17"), "it is one of fp32, bf16"),
         ((*TINY, "--precision", "fp8"), "has no such matrix units"),
