@@ -149,7 +149,7 @@ def _finding(
 ) -> Finding:
     rank, memory = fullest(now)
     usable, peak = limit_bytes(case.cluster), peak_bytes(memory)
-    crowded = crowded_words(peak, with_usual_headroom(case.cluster, case.engine.name))
+    crowded = () if peak > usable else _crowded(case, peak, now.fits_probability)
     return Finding(
         path=place.path,
         framework=place.framework,
@@ -171,8 +171,16 @@ def _finding(
         reserved_low_bytes=now.reserved_low_bytes,
         reserved_high_bytes=now.reserved_high_bytes,
         mfu=now.mfu,
-        notes=(*case.notes, crowded) if crowded and peak <= usable else case.notes,
+        notes=(*case.notes, *crowded),
     )
+
+
+def _crowded(case: Case, peak: float, probable: float | None) -> tuple[str, ...]:
+    """That `plan` would not offer what fits all the same, and how surely it fits."""
+    said = crowded_words(peak, with_usual_headroom(case.cluster, case.engine.name))
+    if not said or probable is None:
+        return (said,) if said else ()
+    return (f"{said}: it fits with a probability of {probable:.0%}",)
 
 
 def _illegal(case: Case, place: Place, text: str) -> Finding:

@@ -7,6 +7,7 @@ import pytest
 
 from meshplan.costmodels.units import GIB, format_bytes
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster
+from meshplan.hardware_profiles.memory_needs import FITS
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.explain import lacking_bytes, needed_bytes
 from meshplan.planner.answer.question import Arguments, ask
@@ -21,8 +22,8 @@ from meshplan.planner.whatif.changes import question_of
 FULL = Arguments(model="llama-3.1-8b", gpus=8, cluster="dgx-h100", seq_len="8192", global_batch=128)
 
 
-def planned(headroom: str | None) -> Plan:
-    asked = ask(replace(FULL, headroom=headroom))
+def planned(headroom: str | None, question: Arguments = FULL) -> Plan:
+    asked = ask(replace(question, headroom=headroom))
     return plan_of(asked, solve(asked.question, 1))
 
 
@@ -66,6 +67,23 @@ def test_three_verdicts_by_hand(needed_gib: float, starts: str) -> None:
     said = crowded_words(needed_gib * GIB, cluster)
     assert said.startswith(starts)
     assert bool(said) == bool(starts)
+
+
+def test_check_passes_with_a_note_what_a_plan_may_not_fill(tmp_path: Path) -> None:
+    """The same layout in a file that says nothing of its limit: it fits as surely, and is noted."""
+    plan = planned(
+        "4%", Arguments(model="llama-3.1-8b", gpus=64, cluster="dgx-h100", global_batch=1024)
+    )
+    assert plan.prediction is not None
+    silent = plan.prediction.model_copy(update={"plan_memory_bytes": None})
+    path = tmp_path / "plan.yaml"
+    write_plan(plan.model_copy(update={"prediction": silent}), path)
+    (finding,) = check_paths([path], tools())
+    assert finding.verdict == "fits"
+    assert finding.fits_probability is not None
+    assert finding.fits_probability < FITS
+    noted = f"it fits with a probability of {finding.fits_probability:.0%}"
+    assert any("more than a plan may" in note and noted in note for note in finding.notes)
 
 
 def test_a_plan_that_was_allowed_more_fits() -> None:
