@@ -36,9 +36,13 @@ def with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:
 
 
 def as_planned(cluster: Cluster, plan: Plan) -> Cluster:
-    """`cluster` where a plan may fill what `plan` might; a file written before 0.3 does not say."""
+    """`cluster` where a plan may fill what `plan` might, at most all of a GPU; a file written
+    before 0.3 does not say.
+    """
     filled = plan.prediction.plan_memory_bytes if plan.prediction else None
-    return cluster if filled is None else with_usable(cluster, filled)
+    if filled is None:
+        return cluster
+    return with_usable(cluster, min(filled, cluster.gpu.memory_bytes))
 
 
 def limit_bytes(cluster: Cluster) -> float:

@@ -138,7 +138,7 @@ class Prediction(Frozen):
     memory: tuple[StageMemory, ...]
     gpu_memory_bytes: float
     usable_memory_bytes: float | None = None
-    plan_memory_bytes: float | None = None
+    plan_memory_bytes: float | None = Field(default=None, gt=0)
 
 
 class RunnerUp(Frozen):

@@ -1,5 +1,6 @@
 """One rule of how much memory a layout may fill: what is offered fits, and all say it alike."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,27 @@ def test_check_passes_with_a_note_what_a_plan_may_not_fill(tmp_path: Path) -> No
     assert finding.fits_probability < FITS
     noted = f"it fits with a probability of {finding.fits_probability:.0%}"
     assert any("more than a plan may" in note and noted in note for note in finding.notes)
+
+
+@pytest.mark.parametrize("text", ["-1.0", ".nan", "0.0"])
+def test_a_limit_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    """A plan file edited by hand."""
+    path = tmp_path / "plan.yaml"
+    write_plan(planned(None), path)
+    said = re.sub(r"plan_memory_bytes: .*", f"plan_memory_bytes: {text}", path.read_text())
+    path.write_text(said)
+    (finding,) = check_paths([path], tools())
+    assert finding.verdict == "unreadable"
+    assert "plan_memory_bytes" in finding.text
+
+
+def test_no_plan_file_says_that_a_gpu_has_more_memory() -> None:
+    """A plan file that claims 1,000 GiB is judged by the 79.18 GiB that an H100 has."""
+    plan = planned(None)
+    assert plan.prediction is not None
+    claims = plan.prediction.model_copy(update={"plan_memory_bytes": 1000 * GIB})
+    cluster = case_of(plan.model_copy(update={"prediction": claims})).cluster
+    assert limit_bytes(cluster) == cluster.gpu.memory_bytes
 
 
 def test_a_plan_that_was_allowed_more_fits() -> None:
