@@ -14,8 +14,8 @@ from benchmarks.accuracy import ROOT, put
 from meshplan.costmodels.units import GIB, format_seconds
 from meshplan.hardware_profiles.memory_needs import FITS, chances_of
 from meshplan.planner.answer.answer import case_at, solve
-from meshplan.planner.answer.headroom import with_usable
 from meshplan.planner.answer.question import Arguments, ask
+from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.predict import fits_probability, step_model_of
 from meshplan.planner.search.search import NoLayoutFits
 
@@ -74,7 +74,7 @@ def asked_of(arguments: Arguments) -> Asked:
     a = arguments
     return Asked(
         words=f"{a.model}, {a.gpus} {profile.gpu.name}, {question.engine.name}",
-        free_gib=(gpu_bytes - question.cluster.capacity_bytes) / GIB,
+        free_gib=(gpu_bytes - question.cluster.fillable_bytes) / GIB,
         step_time_s=fastest.step_time_s,
         fits_probability=probable,
         slower=tuple(slower),

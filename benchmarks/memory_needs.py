@@ -20,6 +20,7 @@ from dataclasses import fields, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.accuracy import ROOT, put
@@ -157,7 +158,7 @@ def _of_one_gpu(run: dict[str, Any]) -> Need:
 
 def outcomes(known: Sequence[Need]) -> Iterator[str]:
     """How many of the runs ran that were said to fit with a probability: by half of the runs for
-    the other half, and by other sources.
+    the other half, and by other sources; and how sharp both are.
     """
     yield "| said to fit with | runs | of these ran | by other sources alone: runs | of these ran |"
     yield "|---|---|---|---|---|"
@@ -165,10 +166,35 @@ def outcomes(known: Sequence[Need]) -> Iterator[str]:
     for (low, high, runs, ran), (*_, others, ran_of_others) in ways:
         cells = (f"{runs:,}", _share(ran, runs), f"{others:,}", _share(ran_of_others, others))
         yield f"| {low:.0%} to {min(high, 1):.0%} | {' | '.join(cells)} |"
+    yield ""
+    yield from sharpness(known)
 
 
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else ""
+
+
+def sharpness(known: Sequence[Need]) -> Iterator[str]:
+    """Mean log loss beside that of one probability for all: of all runs, then of those with about
+    as much room as plans leave.
+    """
+    yield "| of runs with | runs | log loss by half | by other sources | one probability for all |"
+    yield "|---|---|---|---|---|"
+    told = list(_told(known))
+    for name, low, high in (("any room", 0.0, math.inf), ("0.9 to 1.4 times the need", 0.9, 1.4)):
+        some = [each for each in told if low <= each[0].room <= high]
+        ran = [each[0].ran for each in some]
+        ways = ([each[1] for each in some], [each[2] for each in some], [fmean(ran)] * len(ran))
+        losses = " | ".join(f"{_log_loss(said, ran):.3f}" for said in ways)
+        yield f"| {name} | {len(some):,} | {losses} |"
+
+
+def _log_loss(said: Sequence[float], ran: Sequence[bool]) -> float:
+    """Mean of -ln of the probability of what happened, no probability nearer to 0 or 1 than 0.5 %
+    (infinite where one was sure and wrong).
+    """
+    kept = [min(max(each, 0.005), 0.995) for each in said]
+    return -fmean(math.log(p if yes else 1 - p) for p, yes in zip(kept, ran, strict=True))
 
 
 def outcomes_of(

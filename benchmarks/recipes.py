@@ -33,8 +33,8 @@ from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.answer import case_at, solve
 from meshplan.planner.answer.explain import PART_NAMES, lost_by, priced
-from meshplan.planner.answer.headroom import with_usual_headroom
 from meshplan.planner.answer.ties import chosen
+from meshplan.planner.case.memory_limit import with_usual_headroom
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import Run, read_runs, run_of

@@ -44,12 +44,17 @@ def _with_empty_filled(row: dict[str, str], wanted: Sequence[str]) -> dict[str, 
     return row | {name: said.get(name, "") for name in wanted if not row.get(name)}
 
 
-def _written(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> str:
+def write_rows(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
+    """The rows as the file's text."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
+
+
+def _written(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> str:
+    write_rows(path, columns, rows)
     told = sum(any(row.get(name) for name in FACTS) for row in rows)
     return f"{len(rows)} rows, {told} with a fact"
 

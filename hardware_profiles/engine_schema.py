@@ -122,6 +122,8 @@ class State(Frozen):
                         what leaves the device with the moments when the optimizer runs on the host:
                         the master copy, and the shards of gradients
     frozen_8bit         in 8-bit training frozen weights are kept in 8 bits, without a 16-bit copy
+    copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
+                        16-bit weight of a layer that computes in 8 bits
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
     """
 
@@ -142,6 +144,7 @@ class State(Frozen):
     offloads_master: bool = True
     offloads_gradients: bool = False
     frozen_8bit: bool = False
+    copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
 
 

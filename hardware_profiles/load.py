@@ -266,8 +266,10 @@ def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
     Without pods, and with the usual rates of scans, it is what it was before profiles had either.
+    How much of a GPU a plan may fill is no part of it.
     """
-    document = cluster.model_dump(mode="json", exclude=None if cluster.pod else {"pod"})
+    left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
+    document = cluster.model_dump(mode="json", exclude=left_out)
     for name in ("scan_forward", "scan_backward") if cluster.kernels else ():
         if document["kernels"][name] == Kernels.model_fields[name].default:
             del document["kernels"][name]

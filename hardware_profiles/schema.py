@@ -252,6 +252,9 @@ class Cluster(Frozen):
     bandwidth_by_nodes  fraction of the network's bandwidth left at so many nodes, where measured
     communicator_bytes  device memory that one process group of the whole job takes
     interference        what computing and communicating at the same time costs
+    usable_memory_bytes     that a rank could use of a GPU, where measured
+    plan_memory_bytes       that a plan may fill of a GPU: no part of a profile, set for a question
+                            (`planner.case.memory_limit`)
     host_memory_bytes, host_memory_bytes_per_s
                         of a node's processors together, the bandwidth as the datasheet says
     host_link_bytes_per_s
@@ -271,6 +274,7 @@ class Cluster(Frozen):
     collective_points: tuple[CurvePoint, ...] = ()
     collective_fits: tuple[CurveFit, ...] = ()
     usable_memory_bytes: Positive | None = None
+    plan_memory_bytes: Positive | None = None
     communicator_bytes: NotNegative | None = None
     interference: Interference | None = None
     host_memory_bytes: Positive | None = None
@@ -289,6 +293,11 @@ class Cluster(Frozen):
     def capacity_bytes(self) -> float:
         """What a rank may use: measured on the cluster, or the device's memory less a margin."""
         return self.usable_memory_bytes or self.gpu.memory_bytes * (1 - MEMORY_MARGIN)
+
+    @property
+    def fillable_bytes(self) -> float:
+        """What a plan may fill of a GPU: less than a rank may use, so that it fits the surer."""
+        return self.plan_memory_bytes or self.capacity_bytes
 
     @model_validator(mode="after")
     def _kernels_match(self) -> Self:

@@ -1,7 +1,7 @@
 """Device memory of one pipeline rank at its peak.
 
     weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is
-                 sharded)
+                 sharded), and 8-bit copies where the engine keeps them beside (`copies_8bit`)
     gradients    g P             (/ n from ZeRO-2, under a pipeline from ZeRO-3 unless the engine
                                  scatters them in each micro-batch)
     optimizer    (master + moments) P / n from ZeRO-1; on the host with a copy of the gradients if
@@ -121,7 +121,7 @@ def state_memory(
     whole = sharding.zero_stage < 3
     kept = frozen.dense_bytes(parameters) / where(whole, 1.0, sharding.dense_ranks)
     kept = kept + frozen.expert_bytes(parameters) / where(whole, 1.0, sharding.expert_ranks)
-    return trained + Memory(weights=kept)
+    return trained + Memory(weights=kept + state.copies_8bit * parameters.eight_bit)
 
 
 def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number) -> Memory:

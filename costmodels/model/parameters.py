@@ -79,6 +79,7 @@ class RankParameters:
     expert  trained routed experts: reduced over dp x cp x tp / (ep x etp)
     frozen, frozen_expert  the same of weights that are not trained
     quantised              of `frozen`, those kept in fewer bits
+    eight_bit              of `dense` and `expert`, those with 8-bit copies beside them
     """
 
     dense: Number
@@ -86,6 +87,7 @@ class RankParameters:
     frozen: Number = 0.0
     frozen_expert: Number = 0.0
     quantised: Number = 0.0
+    eight_bit: Number = 0.0
 
     def __add__(self, other: "RankParameters") -> "RankParameters":
         return RankParameters(

@@ -163,4 +163,4 @@ def _beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     least = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, MODES[-1]))
     saved = layouts.activation_offload * (least @ np.array(counts, np.float64))
     sent = (away + saved) / layouts.pipeline_parallel
-    return np.where(sent > room, setting.cluster.capacity_bytes + sent - room, 0.0)
+    return np.where(sent > room, setting.cluster.gpu.memory_bytes + sent - room, 0.0)

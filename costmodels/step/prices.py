@@ -65,7 +65,7 @@ class Prices:
                        (N,) of one micro-batch in all layers and both ends, recomputation apart
     fixed_bytes        (N,) of every rank: context, communicators, the framework; buffers of
                        activations that wait on the host; what stands for gradients
-    capacity_bytes     usable memory of the accelerator
+    capacity_bytes     what a plan may fill of a GPU
     fixed_step_s       (N,) once per step whatever the stages hold
     """
 
@@ -146,7 +146,7 @@ class _Pricing:
             input_grad_s=input_grad_s,
             weight_grad_s=weight_grad_s,
             fixed_step_s=tuning.step_s + m * tuning.micro_batch_s + once.latency_s,
-            capacity_bytes=self.setting.cluster.capacity_bytes,
+            capacity_bytes=self.setting.cluster.fillable_bytes,
             **memory_columns(self.layouts, work, self.weights, (self.embedding, self.head)),
         )
 

@@ -228,6 +228,8 @@ class Rank:
         """Parameters of one layer of `kind`, its adapters among them."""
         layer = self.setting.model.kinds[kind]
         whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
+        if self.setting.training.precision in ("fp8", "mxfp8") and not layer.in_16_bit:
+            whole = replace(whole, eight_bit=whole.dense + whole.expert)  # norms, router are few
         return self._beside_adapters(whole, lambda: self.operations(kind))
 
     def _beside_adapters(

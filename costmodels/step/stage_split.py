@@ -20,22 +20,28 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.model.transformer import Model
 
 
-def split_by_cost(model: Model, num_stages: int) -> tuple[int, ...]:
-    """Layers of each stage under nanotron's rule."""
+def split_by_cost(model: Model, num_stages: int, *, ends_at_share: bool = False) -> tuple[int, ...]:
+    """Layers of each stage under nanotron's rule; `ends_at_share`: a stage that has exactly its
+    share gets no more.
+    """
     costs = [_layer_cost(model, kind) for kind in range(len(model.kinds))]
     head = float(model.vocab * model.hidden)
-    return _share_cost(tuple(costs[kind] for kind in model.pattern), head, num_stages)
+    layers = tuple(costs[kind] for kind in model.pattern)
+    return _share_cost(layers, head, num_stages, ends_at_share)
 
 
 @cache
-def _share_cost(layers: tuple[float, ...], head: float, num_stages: int) -> tuple[int, ...]:
+def _share_cost(
+    layers: tuple[float, ...], head: float, num_stages: int, ends_at_share: bool
+) -> tuple[int, ...]:
     """Layers of each stage where each has a cost, the embedding none."""
     total = sum(layers) + head
     counts, rank, passed = [0] * num_stages, 0, 0.0
     for position, cost in enumerate((0.0, *layers)):
         counts[rank] += position > 0
         passed += cost
-        if passed > total * (rank + 1) / num_stages:
+        share = total * (rank + 1) / num_stages
+        if passed > share or (ends_at_share and passed == share):
             rank += 1
     return tuple(counts)
 

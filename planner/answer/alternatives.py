@@ -89,5 +89,5 @@ def _actions(case: Case) -> int:
 def _timed(model: StepModel, needed: float) -> Alternative:
     return Alternative(
         layout=model.layout, step_time_s=model.time().step_time_s,
-        needed_bytes=needed, fits=needed <= model.setting.cluster.capacity_bytes,
+        needed_bytes=needed, fits=needed <= model.setting.cluster.fillable_bytes,
     )  # fmt: skip

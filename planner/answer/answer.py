@@ -61,7 +61,7 @@ def simulated_s(case: Case) -> float:
     model = step_model_of(case)
     memory = stage_memory(model)
     host = host_use((rank.host for rank in memory), case.cluster, case.layout.world_size)
-    if needed_bytes(memory) > case.cluster.capacity_bytes or host.lacking_bytes > 0:
+    if needed_bytes(memory) > case.cluster.fillable_bytes or host.lacking_bytes > 0:
         return math.inf
     return model.time().step_time_s
 

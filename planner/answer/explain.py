@@ -16,7 +16,8 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.layer import Cost, Pass
 from meshplan.costmodels.step.step import StepModel, StepTime
-from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.costmodels.units import format_seconds
+from meshplan.planner.case.memory_limit import lacking_words
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.predict import prediction_of, stage_memory, step_model_of
 from meshplan.planner.case.resolve import Case, check_case
@@ -163,9 +164,9 @@ def alternatives(chosen: Priced) -> Iterator[Change]:
         moved = replace(case, layout=fix.layout)
         if not runs(moved):
             continue
-        lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.capacity_bytes
+        lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.fillable_bytes
         if lacks > 0:
-            yield Change(fix, f"lacks {format_bytes(lacks)}", lacks_bytes=lacks)
+            yield Change(fix, lacking_words(lacks, case.cluster), lacks_bytes=lacks)
         else:
             found = priced(moved)
             slower = found.prediction.step_time_s / chosen.prediction.step_time_s - 1
@@ -200,21 +201,19 @@ def _verdict(slower: float, lost: dict[str, float]) -> str:
 
 
 def needed_bytes(memory: Sequence[StageMemory]) -> float:
-    """Bytes of a GPU that the fullest rank needs: allocated, the allocator's slack, the context.
-
-    What the allocator holds beyond that (`StageMemory.reserved`) it gives back under pressure.
-    """
+    """Bytes of a GPU that the fullest rank needs."""
     return max(needed_of(stage) for stage in memory)
 
 
 def needed_of(stage: StageMemory) -> float:
-    """The same of one pipeline rank: the sum of its categories."""
-    return stage.allocated + stage.slack + stage.context
+    """The same of one pipeline rank."""
+    return stage.needed
 
 
 def lacking_bytes(prediction: Prediction) -> float:
-    """Bytes that the fullest rank needs beyond the memory of its GPU; negative where it fits."""
-    return needed_bytes(prediction.memory) - prediction.gpu_memory_bytes
+    """Bytes that the fullest rank needs beyond what it may use; negative where it fits."""
+    usable = prediction.usable_memory_bytes or prediction.gpu_memory_bytes
+    return needed_bytes(prediction.memory) - usable
 
 
 def _spending(layout: Layout) -> Iterator[Fix]:

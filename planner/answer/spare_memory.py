@@ -12,8 +12,8 @@ from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.first_layouts import first_layout
-from meshplan.planner.answer.headroom import with_usable
 from meshplan.planner.answer.question import Asked
+from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import Bought, SpareMemory
 from meshplan.planner.case.predict import fits_probability, step_model_of
@@ -32,7 +32,7 @@ def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
     cluster = asked.question.cluster
     if cluster.gpu.vendor == "cpu":
         return None
-    usable_bytes, most_bytes = cluster.capacity_bytes, asked.profile.capacity_bytes
+    usable_bytes, most_bytes = cluster.fillable_bytes, asked.profile.capacity_bytes
     return SpareMemory(
         free_bytes=cluster.gpu.memory_bytes - usable_bytes,
         chosen=not asked.usual_headroom,

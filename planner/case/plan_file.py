@@ -85,6 +85,13 @@ class StageMemory(Frozen):
     reserved: float
     host: float = 0.0
 
+    @property
+    def needed(self) -> float:
+        """What the rank cannot do without: the sum of its categories. What the allocator holds
+        beyond that (`reserved`) it gives back under pressure.
+        """
+        return self.allocated + self.slack + self.context
+
 
 class Prediction(Frozen):
     """What one step should take. The parts of the time add up to `step_time_s`.
@@ -104,6 +111,11 @@ class Prediction(Frozen):
     trained_parameters
                     of the whole model, that a step updates; None: all of them
     error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
+    gpu_memory_bytes
+                    that the GPU has; in plans written before 0.3 what a plan might fill
+    usable_memory_bytes, plan_memory_bytes
+                    of these, what a rank may use, beyond which a layout does not fit, and what a
+                    plan may fill of it (`planner.case.memory_limit`); None in older plans
     """
 
     step_time_s: float
@@ -125,6 +137,8 @@ class Prediction(Frozen):
     hfu: float | None
     memory: tuple[StageMemory, ...]
     gpu_memory_bytes: float
+    usable_memory_bytes: float | None = None
+    plan_memory_bytes: float | None = Field(default=None, gt=0)
 
 
 class RunnerUp(Frozen):

@@ -11,6 +11,7 @@ from meshplan.hardware_profiles.intervals import (
 )
 from meshplan.hardware_profiles.memory_needs import chances_of
 from meshplan.planner.case.learned_file import learned_interval
+from meshplan.planner.case.memory_limit import limit_bytes
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.case.trained import trained_parameters
@@ -63,7 +64,9 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         mfu=None if mixed else float(cost.model_flops / gpus_per_step / peak),
         hfu=None if mixed else float((cost.model_flops + cost.replay_flops) / gpus_per_step / peak),
         memory=memory,
-        gpu_memory_bytes=cluster.capacity_bytes,
+        gpu_memory_bytes=cluster.gpu.memory_bytes,
+        usable_memory_bytes=limit_bytes(cluster),
+        plan_memory_bytes=cluster.fillable_bytes,
     )
 
 
@@ -76,7 +79,7 @@ def fits_probability(
     if gpu.vendor == "cpu":
         return None
     ranks = memory or stage_memory(step_model)
-    needed_bytes = max(stage.allocated + stage.slack + stage.context for stage in ranks)
+    needed_bytes = max(stage.needed for stage in ranks)
     chances = chances_of(setting.engine.name, gpu.name)
     return chances.probability(gpu.memory_bytes / needed_bytes)
 

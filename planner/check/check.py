@@ -19,6 +19,7 @@ from meshplan.hardware_profiles.load import UnknownProfile, cluster_hash
 from meshplan.hardware_profiles.load_models import UnknownModel
 from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.limits import MAX_STAGES
+from meshplan.planner.case.memory_limit import as_planned
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan
 from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
@@ -208,7 +209,7 @@ def case_of(plan: Plan) -> Case:
         model=model_from_config(plan.model.config, plan.model.name),
         layout=layout,
         training=plan.training,
-        cluster=cluster,
+        cluster=as_planned(cluster, plan),
         engine=engine_named(plan.engine).model_copy(update={"learned": plan.learned}),
         notes=(note,) if changed else (),
     )

@@ -113,8 +113,8 @@ def _changes_of(before: Layout, after: Layout, names: tuple[str, ...]) -> str:
 
 
 def peak_bytes(memory: StageMemory) -> float:
-    """What a rank takes of the accelerator: the allocator's reserve and the context beside it."""
-    return memory.reserved + memory.context
+    """What a rank needs of the accelerator."""
+    return memory.needed
 
 
 def _peak_bytes(quote: Quote) -> float:

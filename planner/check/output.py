@@ -13,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.costmodels.units import GIB, format_bytes, format_seconds
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.check.check import exit_code
 from meshplan.planner.check.verdicts import PASSED, USAGE, Finding, Verdict
@@ -220,9 +220,10 @@ def _print_details(finding: Finding, show: Callable[[str], object]) -> None:
 def _numbers(finding: Finding) -> list[str]:
     peak, margin, step = finding.peak_bytes, finding.margin_bytes, finding.step_time_s
     low, high = finding.step_time_low_s, finding.step_time_high_s
+    whole = finding.gpu_memory_bytes
     return [
         finding.label or "n/a",
-        "n/a" if peak is None else format_bytes(peak),
+        "n/a" if peak is None or whole is None else f"{peak / GIB:.1f} of {format_bytes(whole)}",
         "n/a" if margin is None else format_bytes(margin),
         "n/a" if step is None else format_seconds(step),
         "n/a"

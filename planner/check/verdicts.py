@@ -1,7 +1,7 @@
 """What is to be said of one config once it is a case: legal, fits, drifted, beaten; with margins.
 
-peak   = what the allocator reserves + the context beside it, on the fullest pipeline rank
-margin = usable memory - peak
+peak   = what the fullest pipeline rank needs
+margin = what a rank may use of its GPU - peak (`planner.case.memory_limit`)
 drift  = |predicted now / predicted when the plan was written - 1|, of the step time and of the peak
 beaten = step time / the best layout's step time - 1
 """
@@ -12,7 +12,12 @@ from typing import Literal
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import GIB, format_bytes, format_seconds
-from meshplan.hardware_profiles.schema import Cluster
+from meshplan.planner.case.memory_limit import (
+    crowded_words,
+    limit_bytes,
+    limit_words,
+    with_usual_headroom,
+)
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
 from meshplan.planner.check.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory, peak_bytes
@@ -33,6 +38,10 @@ class Finding:
     text          the verdict with its numbers, one line
     fix           the smallest change that helps, None when there is none to name
     margin_bytes  usable memory left on the fullest pipeline rank; negative when it does not fit
+    capacity_bytes, gpu_memory_bytes
+                  what a rank may use, of what the GPU has
+    fits_probability
+                  by measured runs; None where none says
     step_time_low_s, step_time_high_s, reserved_low_bytes, reserved_high_bytes
                   between them the step time and the reserved memory of 8 of 10 runs fall
     stage, category  the fullest pipeline rank and its largest category of memory
@@ -48,6 +57,8 @@ class Finding:
     margin_bytes: float | None = None
     peak_bytes: float | None = None
     capacity_bytes: float | None = None
+    gpu_memory_bytes: float | None = None
+    fits_probability: float | None = None
     stage: int | None = None
     category: str | None = None
     step_time_s: float | None = None
@@ -80,11 +91,6 @@ Best = Callable[[Case], tuple[str, float] | None]
 """The label and step time of the best layout for a case, None when none fits."""
 
 
-def usable_bytes(cluster: Cluster) -> float:
-    """Memory of one accelerator that training may fill."""
-    return cluster.capacity_bytes
-
-
 def judge(
     case: Case,
     place: Place,
@@ -102,18 +108,23 @@ def judge(
     now = price(case).whole()
     if now.mfu is not None and now.mfu > 1:
         return _impossible(case, place, now.mfu)
-    rank, memory = fullest(now)
-    margin = usable_bytes(case.cluster) - peak_bytes(memory)
+    margin = limit_bytes(case.cluster) - peak_bytes(fullest(now)[1])
     if margin < 0:
         return _too_big(case, place, price, now)
     verdict, text, line = _drift(case, place, now, planned, limits)
     if verdict == "fits" and best is not None and limits.slack is not None:
         verdict, text, line = _beaten(case, place, now, best, limits.slack)
-    said = text or (
-        f"{format_bytes(margin)} of {format_bytes(usable_bytes(case.cluster))} free "
-        f"on rank {rank}, {format_seconds(now.step_time_s)} per step"
-    )
+    said = text or _fitting(case, now)
     return _finding(case, place, now, verdict=verdict, text=said, line=line)
+
+
+def _fitting(case: Case, now: Prediction) -> str:
+    """How full the fullest rank is, how surely that runs, and how long a step takes."""
+    rank, memory = fullest(now)
+    whole, probable = format_bytes(case.cluster.gpu.memory_bytes), now.fits_probability
+    filled = f"{peak_bytes(memory) / GIB:.1f} of {whole} on rank {rank}"
+    surely = "" if probable is None else f", fits with a probability of {probable:.0%}"
+    return f"{filled}{surely}, {format_seconds(now.step_time_s)} per step"
 
 
 def fullest(prediction: Prediction) -> tuple[int, StageMemory]:
@@ -137,7 +148,8 @@ def _finding(
     fix: str | None = None,
 ) -> Finding:
     rank, memory = fullest(now)
-    usable = usable_bytes(case.cluster)
+    usable, peak = limit_bytes(case.cluster), peak_bytes(memory)
+    crowded = () if peak > usable else _crowded(case, peak, now.fits_probability)
     return Finding(
         path=place.path,
         framework=place.framework,
@@ -146,9 +158,11 @@ def _finding(
         line=line,
         fix=fix,
         label=case.layout.label,
-        margin_bytes=usable - peak_bytes(memory),
-        peak_bytes=peak_bytes(memory),
+        margin_bytes=usable - peak,
+        peak_bytes=peak,
         capacity_bytes=usable,
+        gpu_memory_bytes=case.cluster.gpu.memory_bytes,
+        fits_probability=now.fits_probability,
         stage=rank,
         category=largest_category(memory),
         step_time_s=now.step_time_s,
@@ -157,8 +171,16 @@ def _finding(
         reserved_low_bytes=now.reserved_low_bytes,
         reserved_high_bytes=now.reserved_high_bytes,
         mfu=now.mfu,
-        notes=case.notes,
+        notes=(*case.notes, *crowded),
     )
+
+
+def _crowded(case: Case, peak: float, probable: float | None) -> tuple[str, ...]:
+    """That `plan` would not offer what fits all the same, and how surely it fits."""
+    said = crowded_words(peak, with_usual_headroom(case.cluster, case.engine.name))
+    if not said or probable is None:
+        return (said,) if said else ()
+    return (f"{said}: it fits with a probability of {probable:.0%}",)
 
 
 def _illegal(case: Case, place: Place, text: str) -> Finding:
@@ -191,15 +213,15 @@ def _impossible(case: Case, place: Place, mfu: float) -> Finding:
 
 
 def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding:
-    usable = usable_bytes(case.cluster)
+    usable = limit_bytes(case.cluster)
     rank, memory = fullest(now)
     category = largest_category(memory)
     fix = fix_memory(case, price, usable)
     over = peak_bytes(memory) - usable
     text = (
         f"rank {rank} of {len(now.memory)} needs {peak_bytes(memory) / GIB:.1f} GiB, "
-        f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than the {usable / GIB:.1f} GiB of "
-        f"{case.cluster.gpu.name}; most are {category} ({format_bytes(getattr(memory, category))})"
+        f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than {limit_words(case.cluster)}; most are "
+        f"{category} ({format_bytes(getattr(memory, category))})"
     ) + ("" if fix else f"; no {MOST_CHANGES} changes found fit it into these GPUs")
     line = place.line_of(fix.text if fix else "micro_batch_size tensor_parallel")
     named = fix.text if fix else None

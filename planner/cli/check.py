@@ -192,7 +192,7 @@ def best_layout(case: Case) -> tuple[str, float] | None:
     """The label and step time, under the same price, of the best layout that a plan would offer;
     None when none fits.
     """
-    from meshplan.planner.answer.headroom import with_usual_headroom
+    from meshplan.planner.case.memory_limit import with_usual_headroom
     from meshplan.planner.search.search import NoLayoutFits, Question, search
 
     question = Question(

@@ -12,17 +12,17 @@ from rich.text import Text
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
-from meshplan.costmodels.units import format_bytes, format_seconds
+from meshplan.costmodels.units import format_seconds
 from meshplan.planner.answer.alternatives import Alternative, alternatives_of
 from meshplan.planner.answer.answer import reasons
 from meshplan.planner.answer.explain import (
     Priced,
     TimeParts,
     ideal_s,
-    lacking_bytes,
     needed_bytes,
     priced,
 )
+from meshplan.planner.case.memory_limit import crowded_words
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported, UnreadableConfig
@@ -183,9 +183,8 @@ def print_explanation(plan: Plan, now: Priced) -> None:
     for line in (unmeasured_line(prediction), fits_line(prediction), host_line(plan)):
         if line:
             out.print(indented(line))
-    lacks = lacking_bytes(prediction)
-    if lacks > 0:
-        out.print(indented(Text(f"does not fit: lacks {format_bytes(lacks)}", style="bold red")))
+    if crowded := crowded_words(needed_bytes(prediction.memory), now.case.cluster):
+        out.print(indented(Text(crowded, style="bold red")))
     if plan.evidence:
         out.print(Text("\nMeasured runs nearby", style="bold"))
         out.print(indented(bullets(map(evidence_line, plan.evidence))))

@@ -173,9 +173,10 @@ def most_asked(question: Question) -> int:
 
 def miss_line(nearest: NearestMiss) -> str:
     """What comes closest, and the bytes per GPU that it lacks."""
+    lacks, filled = nearest.lacking_bytes, format_bytes(nearest.capacity_bytes)
     return (
-        f"the nearest miss, {nearest.layout.label}, lacks {format_bytes(nearest.lacking_bytes)} "
-        f"({nearest.lacking_bytes:,.0f} bytes) of {format_bytes(nearest.capacity_bytes)} per GPU"
+        f"the nearest miss, {nearest.layout.label}, lacks {format_bytes(lacks)} ({lacks:,.0f} "
+        f"bytes) beyond the {filled} that a plan may fill of each GPU"
     )
 
 

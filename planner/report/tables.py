@@ -149,12 +149,15 @@ def layout_legend(layout: Layout) -> Items:
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 
+OTHERS = "runs of other engines (of this one nobody publishes what ran out of memory)"
+
+
 def fits_line(prediction: Prediction) -> str:
     """How probable it is that every rank fits; empty where no run says."""
     probable, runs = prediction.fits_probability, prediction.fits_runs
     if probable is None:
         return ""
-    said = f"{runs:,} runs of this engine on such GPUs" if runs else "runs of other engines"
+    said = f"{runs:,} runs of this engine on such GPUs" if runs else OTHERS
     return f"fits with a probability of {probable:.0%}, by {said}"
 
 

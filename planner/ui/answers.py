@@ -9,16 +9,17 @@ from typing import Any
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.units import format_bytes, format_count
+from meshplan.costmodels.units import format_count
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load import cluster_names
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.answer.answer import TOP, plan_of, solve
 from meshplan.planner.answer.compare import Row, compare, differences, yours_of
-from meshplan.planner.answer.explain import PART_NAMES, Priced, lacking_bytes, priced
+from meshplan.planner.answer.explain import PART_NAMES, Priced, needed_bytes, priced
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Asked, BadQuestion, ask
 from meshplan.planner.case.limits import check_braces
+from meshplan.planner.case.memory_limit import crowded_words
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, said
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
@@ -103,7 +104,8 @@ def price_document(request: PriceRequest) -> dict[str, Any]:
 def layout_document(asked: Asked, found: Priced) -> dict[str, Any]:
     """One priced layout: numbers, and the lines that `plan` prints of it."""
     plan = _plan(asked, found)
-    prediction, lacks = found.prediction, lacking_bytes(found.prediction)
+    prediction = found.prediction
+    crowded = crowded_words(needed_bytes(prediction.memory), found.case.cluster)
     lines = [memory_line(prediction), fits_line(prediction), unmeasured_line(prediction)]
     layout = found.case.layout
     return {
@@ -113,7 +115,7 @@ def layout_document(asked: Asked, found: Priced) -> dict[str, Any]:
         "layout": said(layout),
         "prediction": prediction.model_dump(mode="json"),
         "parts": asdict(found.parts),
-        "lacks": f"does not fit: lacks {format_bytes(lacks)}" if lacks > 0 else None,
+        "lacks": crowded or None,
         "time_line": time_line(prediction).plain,
         "range_line": range_of(prediction).strip(" ()"),
         "cut_line": f"{layout.schedule}, by stage: {stages_line(plan)}",

@@ -11,9 +11,9 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, load_gpu, load_kernels
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.answer.headroom import with_usable, with_usual_headroom
 from meshplan.planner.answer.question import Asked, BadQuestion, check_precision
 from meshplan.planner.case.limits import too_large
+from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of
 from meshplan.planner.search.priced_space import Question
@@ -86,9 +86,10 @@ def parse_factor(option: str, text: str) -> float:
 def question_of(plan: Plan) -> Asked:
     """The question that `plan` answers; raises the loaders' errors, and `InvalidLayout`."""
     case, notes = case_of(plan), []
-    profile, cluster = case.cluster, with_usual_headroom(case.cluster, plan.engine)
-    planned = plan.prediction.gpu_memory_bytes if plan.prediction else cluster.capacity_bytes
-    usual = abs(planned / cluster.capacity_bytes - 1) < 1e-9
+    profile = case.cluster.model_copy(update={"plan_memory_bytes": None})
+    cluster = with_usual_headroom(profile, plan.engine)
+    planned = case.cluster.fillable_bytes
+    usual = abs(planned / cluster.fillable_bytes - 1) < 1e-9
     if not usual:
         cluster = with_usable(profile, planned)
     if not usual and abs(planned / profile.capacity_bytes - 1) > 1e-9:
@@ -157,7 +158,7 @@ def with_gpu(cluster: Cluster, name: str) -> Cluster:
     moved = cluster.model_copy(
         update={
             "gpu": gpu, "kernels": load_kernels(gpu.name),
-            "usable_memory_bytes": None, "gpu_hour_price": None,
+            "usable_memory_bytes": None, "plan_memory_bytes": None, "gpu_hour_price": None,
         }
     )  # fmt: skip
     return _same_room(moved, cluster)
@@ -165,11 +166,13 @@ def with_gpu(cluster: Cluster, name: str) -> Cluster:
 
 def _same_room(cluster: Cluster, before: Cluster) -> Cluster:
     """`cluster` with as many bytes left free of a GPU as `before` states, if it states any."""
-    if before.usable_memory_bytes is None or cluster.usable_memory_bytes is not None:
-        return cluster
-    left_bytes = before.gpu.memory_bytes - before.usable_memory_bytes
-    usable = max(cluster.gpu.memory_bytes - left_bytes, 1.0)
-    return cluster.model_copy(update={"usable_memory_bytes": usable})
+    limits = dict[str, float]()
+    for name in ("usable_memory_bytes", "plan_memory_bytes"):
+        stated = getattr(before, name)
+        if stated is not None and getattr(cluster, name) is None:
+            left_bytes = before.gpu.memory_bytes - stated
+            limits[name] = max(cluster.gpu.memory_bytes - left_bytes, 1.0)
+    return cluster.model_copy(update=limits)
 
 
 def _check_peak(figure: str, factor: float, cluster: Cluster) -> None:

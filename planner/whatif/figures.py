@@ -82,9 +82,12 @@ def _hbm(cluster: Cluster, factor: float) -> Cluster:
 
 def _memory(cluster: Cluster, factor: float) -> Cluster:
     gpu = cluster.gpu.model_copy(update={"memory_bytes": cluster.gpu.memory_bytes * factor})
-    usable = cluster.usable_memory_bytes
-    kept = None if usable is None else usable * factor
-    return cluster.model_copy(update={"gpu": gpu, "usable_memory_bytes": kept})
+    limits = {
+        name: stated * factor
+        for name in ("usable_memory_bytes", "plan_memory_bytes")
+        if (stated := getattr(cluster, name)) is not None
+    }
+    return cluster.model_copy(update={"gpu": gpu, **limits})
 
 
 def _nvlink(cluster: Cluster, factor: float) -> Cluster:

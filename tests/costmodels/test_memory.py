@@ -14,6 +14,7 @@ from meshplan.costmodels.memory.states import (
     gathered_bytes,
     state_memory,
 )
+from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.schedule.in_flight import in_flight
@@ -22,6 +23,7 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import State
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.tunings import Tuning
 
 ZERO = State(weight_bytes=2, gradient_bytes=2, master_bytes=4, moment_bytes=8, reduce_bytes=2)
@@ -61,6 +63,30 @@ def test_a_higher_zero_stage_never_holds_more(dense, expert, ranks, pipelined, n
         for zero in range(4)
     ]
     assert all(held[zero + 1] <= held[zero] * (1 + 1e-12) for zero in range(3))
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "more"),
+    [
+        pytest.param("megatron", "fp8", 2 * 32 * 218_112_000, id="32 layers, 2 bytes a parameter"),
+        pytest.param("megatron", "bf16", 0, id="16 bits: none"),
+        pytest.param("megatron-bridge", "fp8", 0, id="the weight itself is in 8 bits: none"),
+    ],
+)
+def test_8_bit_copies_stay_beside_16_bit_weights(engine: str, precision: str, more: int):
+    """A layer of Llama 3.1 8B: 2 x 4096 x (4096 + 1024) + 3 x 4096 x 14336 + 2 x 4096 parameters;
+    embedding and head stay in 16 bits.
+    """
+    model = model_from_config(load_model_config("llama-3.1-8b"), "8B")
+    cluster, stages = load_cluster("dgx-h100"), even_stages(32, 1)
+    la = Layout(data_parallel=8, tensor_parallel=1, pipeline_parallel=1, zero_stage=1,
+                micro_batch_size=1, stages=stages)  # fmt: skip
+    kept = []
+    for precise in (precision, "bf16"):
+        training = Training(seq_len=8192, global_batch_size=8, precision=precise)  # type: ignore[arg-type]
+        setting = Setting(model, training, cluster, load_engine(engine), Tuning())
+        kept.append(StepModel(setting, la).memory()[0].weights)
+    assert kept[0] - kept[1] == pytest.approx(more, rel=1e-6)
 
 
 def test_zero_3_gathers_one_layer_at_a_time():

@@ -28,6 +28,25 @@ def test_nanotron_gives_the_first_stage_more(name: str, first: int):
     assert split_by_cost(model, 2) == (first, model.num_layers - first)
 
 
+@pytest.mark.parametrize(
+    ("stages", "older", "newer"),
+    [
+        pytest.param(2, (11, 5), (10, 6), id="16 layers + a head of 4: shares of 10"),
+        pytest.param(4, (6, 5, 5, 0), (5, 5, 5, 1), id="shares of 5"),
+    ],
+)
+def test_a_stage_ends_at_its_share_or_beyond(
+    stages: int, older: tuple[int, ...], newer: tuple[int, ...]
+):
+    """A layer of the 1B costs 4 x 2048^2 + 3 x 2048 x 8192 = 67.1e6, its head 2048 x 131072, four
+    times that. Published: rank 0 of four stages on 64 GPUs keeps 6.86 GiB before the change and
+    6.18 after, a layer's 10 + 12 / 16 bytes a parameter less: 0.67.
+    """
+    model = model_of("ultrascale-1b")
+    assert split_by_cost(model, stages) == older
+    assert split_by_cost(model, stages, ends_at_share=True) == newer
+
+
 def test_megatron_counts_the_ends_as_layers():
     """Llama 3.1 405B (2407.21783): 126 layers, embedding and head are 16 x 8."""
     assert split_evenly(126, 16, ends_count=True) == (7, *(8,) * 14, 7)

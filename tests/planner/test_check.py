@@ -21,17 +21,18 @@ from random_plans import CLUSTER
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.case.memory_limit import limit_bytes
 from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.check import Tools, check_paths
 from meshplan.planner.check.fixes import Quote, peak_bytes
-from meshplan.planner.check.verdicts import Limits, usable_bytes
+from meshplan.planner.check.verdicts import Limits
 
 
 def test_a_plan_that_fits_tells_its_margin(tmp_path: Path) -> None:
     """margin = usable memory - (10 + 4 x 10 + 1 of context) GiB, on the fullest rank."""
     finding = check_plan(tmp_path / "plan.yaml", a_plan())
-    usable = usable_bytes(load_cluster(CLUSTER))
+    usable = limit_bytes(load_cluster(CLUSTER))
     assert finding.verdict == "fits"
     assert finding.margin_bytes == pytest.approx(usable - 51 * GIB)
     assert (finding.stage, finding.category, finding.framework) == (0, "activations", "plan")
@@ -41,7 +42,7 @@ def test_too_big_names_rank_category_bytes_and_fix(tmp_path: Path) -> None:
     """10 + 8 x 10 + 1 = 91 GiB are too many; mbs 4 (51 GiB) is faster than recompute (27)."""
     layout = replace(LAYOUT, micro_batch_size=8)
     finding = check_plan(tmp_path / "plan.yaml", a_plan(layout=layout))
-    over = 91 * GIB - usable_bytes(load_cluster(CLUSTER))
+    over = 91 * GIB - limit_bytes(load_cluster(CLUSTER))
     assert finding.verdict == "does not fit"
     assert finding.margin_bytes == pytest.approx(-over)
     assert "rank 0 of 2 needs 91.0 GiB" in finding.text
@@ -57,7 +58,8 @@ def test_the_fix_is_the_fastest_change_that_fits(tmp_path: Path) -> None:
         mild = price(case)
         factor = 9.0 if case.layout.recompute != "full" else 1.0
         memory = tuple(
-            stage.model_copy(update={"reserved": stage.reserved * factor}) for stage in mild.memory
+            stage.model_copy(update={"allocated": stage.allocated * factor})
+            for stage in mild.memory
         )
         return mild.model_copy(update={"memory": memory})
 
@@ -72,7 +74,7 @@ def _resized(bytes_of: Callable[[Layout], float]) -> Tools:
 
     def sized(case: Case) -> Prediction:
         mild, size = price(case), bytes_of(case.layout)
-        memory = tuple(stage.model_copy(update={"reserved": size}) for stage in mild.memory)
+        memory = tuple(stage.model_copy(update={"allocated": size}) for stage in mild.memory)
         return mild.model_copy(update={"memory": memory})
 
     return tools_of(sized)
@@ -112,12 +114,12 @@ def test_time_is_priced_only_where_memory_fits(
     `MOST_TIMED` that fit, where it takes time to choose among them.
     """
     timed: list[Case] = []
-    usable = usable_bytes(load_cluster(CLUSTER))
+    usable = limit_bytes(load_cluster(CLUSTER))
 
     def counted(case: Case) -> Quote:
         now = price(case)
         scale = usable / GIB / capacity_gib if capacity_gib else 1e6
-        memory = tuple(s.model_copy(update={"reserved": s.reserved * scale}) for s in now.memory)
+        memory = tuple(s.model_copy(update={"allocated": s.allocated * scale}) for s in now.memory)
         whole = now.model_copy(update={"memory": memory})
         return Quote(memory, lambda: timed.append(case) or whole)
 
@@ -155,7 +157,8 @@ def test_memory_drifts_too(tmp_path: Path) -> None:
     """A peak 25 % above the planned one is a drift although the step time is the same."""
     now = price(a_case(LAYOUT))
     less = tuple(
-        stage.model_copy(update={"reserved": stage.reserved / 1.25}) for stage in now.memory
+        stage.model_copy(update={"allocated": stage.needed / 1.25 - stage.context})
+        for stage in now.memory
     )
     planned = now.model_copy(update={"memory": less})
     finding = check_plan(tmp_path / "plan.yaml", a_plan(planned))

@@ -321,10 +321,12 @@ def test_headroom_is_left_free() -> None:
         for text in ("4%", "40GiB")
     ]
     loose, tight = (each["prediction"] for each in found)
-    device = loose["gpu_memory_bytes"] / 0.96
-    assert tight["gpu_memory_bytes"] == pytest.approx(device - 40 * 2**30)
-    peaks = [rank["reserved"] + rank["context"] for rank in tight["memory"]]
-    assert max(peaks) <= tight["gpu_memory_bytes"] * 1.000001
+    device = loose["gpu_memory_bytes"]
+    assert loose["plan_memory_bytes"] == pytest.approx(0.96 * device)
+    assert tight["gpu_memory_bytes"] == device
+    assert tight["plan_memory_bytes"] == pytest.approx(device - 40 * 2**30)
+    needed = [rank["allocated"] + rank["slack"] + rank["context"] for rank in tight["memory"]]
+    assert max(needed) <= tight["plan_memory_bytes"] * 1.000001
     assert 0 < loose["fits_probability"] <= tight["fits_probability"] <= 1
     assert found[0]["cluster"] == found[1]["cluster"]
     assert "--headroom 'lots'" in run(*SMALL, "--headroom", "lots").output

@@ -8,9 +8,10 @@ from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.memory_needs import FITS
 from meshplan.planner.answer.answer import plan_of, solve
-from meshplan.planner.answer.headroom import with_headroom, with_usable, with_usual_headroom
+from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.spare_memory import spare_memory
+from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines
 from meshplan.planner.report.tables import spare_lines
 from meshplan.planner.search.footprint import Explanation
@@ -26,9 +27,9 @@ def test_what_fills_the_rest_fits(engine: str) -> None:
     """
     cluster = load_cluster("dgx-h100")
     kept = with_usual_headroom(cluster, engine)
-    assert kept.capacity_bytes <= cluster.capacity_bytes
+    assert kept.fillable_bytes <= cluster.capacity_bytes
     asked = ask(replace(SMALL, engine=engine))
-    assert asked.question.cluster.capacity_bytes == kept.capacity_bytes
+    assert asked.question.cluster.fillable_bytes == kept.fillable_bytes
     prediction = plan_of(asked, solve(asked.question, 1)).prediction
     assert prediction is not None
     assert prediction.fits_probability is not None
@@ -40,14 +41,14 @@ def test_a_headroom_that_is_told_is_taken() -> None:
     cluster = load_cluster("dgx-h100")
     for text, free_bytes in (("1GiB", GIB), ("40GiB", 40 * GIB)):
         told, said = with_headroom(text, cluster, "nanotron")
-        assert told.capacity_bytes == pytest.approx(cluster.gpu.memory_bytes - free_bytes)
+        assert told.fillable_bytes == pytest.approx(cluster.gpu.memory_bytes - free_bytes)
         assert text in said
 
 
 @pytest.fixture(scope="module")
 def asked() -> Asked:
     """A question whose plan recomputes for want of memory."""
-    return ask(SMALL)
+    return ask(replace(SMALL, headroom="6.8GiB"))
 
 
 def test_what_more_memory_buys_is_at_most_what_a_search_finds(asked: Asked) -> None:
@@ -61,7 +62,7 @@ def test_what_more_memory_buys_is_at_most_what_a_search_finds(asked: Asked) -> N
     assert spare.all is not None
     assert plan.prediction is not None
     for bought, more_bytes in ((spare.one_gib, GIB), (spare.all, spare.all_bytes)):
-        usable = asked.question.cluster.capacity_bytes + more_bytes
+        usable = asked.question.cluster.fillable_bytes + more_bytes
         q = replace(asked.question, cluster=with_usable(asked.profile, usable))
         assert bought.step_time_s >= solve(q, 1).solutions[0].step_time_s * (1 - 1e-6)
         gain = plan.prediction.step_time_s / bought.step_time_s - 1

@@ -129,9 +129,9 @@ def test_headroom_and_missing_pins_are_said(plan_file: Path) -> None:
     plan = read_plan(plan_file)
     assert plan.prediction is not None
     less = plan.prediction.gpu_memory_bytes / 2
-    prediction = plan.prediction.model_copy(update={"gpu_memory_bytes": less})
+    prediction = plan.prediction.model_copy(update={"plan_memory_bytes": less})
     asked = question_of(plan.model_copy(update={"prediction": prediction, "pins": None}))
-    assert asked.question.cluster.capacity_bytes == less
+    assert asked.question.cluster.fillable_bytes == less
     assert any("left other memory free" in note for note in asked.notes)
     assert any("does not say what was pinned" in note for note in asked.notes)
 

@@ -58,8 +58,8 @@ def assumptions(plan: Plan, case: Case) -> str:
 def _assumed(plan: Plan, case: Case) -> Iterator[str]:
     cluster, training = case.cluster, case.training
     kind = "measured on the cluster itself" if cluster.is_measured else "published figures"
-    usable = format_bytes(cluster.capacity_bytes)
-    yield f"{plan.cluster.name}: {kind}; {usable} of each GPU may be used"
+    usable = format_bytes(cluster.fillable_bytes)
+    yield f"{plan.cluster.name}: {kind}; a plan may fill {usable} of each GPU"
     fit = load_fit(case.engine.name, cluster.gpu.name)
     if fit.rows:
         yield (
