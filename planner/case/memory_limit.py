@@ -36,8 +36,8 @@ def with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:
 
 
 def as_planned(cluster: Cluster, plan: Plan) -> Cluster:
-    """`cluster` where a plan may fill what `plan` might, at most all of a GPU; a file written
-    before 0.3 does not say.
+    """`cluster` where a plan may fill what `plan` might, at most all of a GPU; an older file
+    does not say.
     """
     filled = plan.prediction.plan_memory_bytes if plan.prediction else None
     if filled is None:

@@ -98,13 +98,13 @@ class Prediction(Frozen):
 
     step_time_low_s, step_time_high_s
                     between them 8 of 10 runs of this engine and GPU family fall
-                    (`hardware_profiles.intervals`); None in plans written before 0.2
+                    (`hardware_profiles.intervals`); None in older plan files
     reserved_low_bytes, reserved_high_bytes
                     the same of the reserved memory of the fullest rank
     fits_probability
                     that no rank runs out of memory, by measured runs whose memory was predicted too
-                    (`hardware_profiles.memory_needs`); None on a CPU, and in plans written before
-                    0.3
+                    (`hardware_profiles.memory_needs`); None on a CPU, and in older plan
+                    files
     fits_runs       of the engine on the GPU family that say so; 0: those of other engines do
     unmeasured      what of the layout no run of the engine covers, so that both ranges are wider:
                     a GPU family, a precision, a kind of model, a number of GPUs
@@ -112,7 +112,7 @@ class Prediction(Frozen):
                     of the whole model, that a step updates; None: all of them
     error_fraction  |predicted / measured - 1| that 8 of 10 runs stay within: `execute`'s band
     gpu_memory_bytes
-                    that the GPU has; in plans written before 0.3 what a plan might fill
+                    that the GPU has; in older plan files what a plan might fill
     usable_memory_bytes, plan_memory_bytes
                     of these, what a rank may use, beyond which a layout does not fit, and what a
                     plan may fill of it (`planner.case.memory_limit`); None in older plans
@@ -195,7 +195,7 @@ class SearchReport(Frozen):
     was solved, simulated or bounded away.
 
     price      what steps were compared by; bound and gap are under the same
-    space      what was searched and what was not, in words; empty in plans written before 0.3
+    space      what was searched and what was not, in words; empty in older plan files
     simulated  cuts into stages that the event simulation timed
     """
 
@@ -216,11 +216,11 @@ class Plan(Frozen):
     """One answered question.
 
     learned  the user's own runs' constants that it was priced with
-    pins     what the user fixed, by axis as typed; None in plans written before 0.4
+    pins     what the user fixed, by axis as typed; None in older plan files
     sizes    the numbers of GPUs tried, where the question left theirs open
     better_batch  a neighbour of the batch that is faster per sequence, where one was found
     choice        how it was chosen among ties; None: it is the fastest, and has none
-    spare_memory  what the memory left free would buy; None on a CPU, and in plans of before 0.5
+    spare_memory  what the memory left free would buy; None on a CPU, and in older plan files
     """
 
     meshplan: Literal[1] = 1
