@@ -5,8 +5,8 @@ Modules are added one after the other, each time the one that takes least second
 it frees of all layers together, on one rank that has the model alone. Where seconds and bytes add
 up, the sets on this way are the corners of the convex hull of all sets: of any other, layers that
 mix two neighbours of these (or nothing, or everything) free as much in no more time. Of the corners
-left out are those that full recompute beats, and steps that free less than an eighth of what it
-frees, which are taken together with the next.
+left out are those that full recompute beats, and one after the other those that save less than a
+twentieth of a full replay against layers that mix their neighbours; one stays in any case.
 
 Not modelled: the order on ranks that communicate, where a module's exchanges make it dearer.
 """
@@ -21,7 +21,8 @@ from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
 
 Modules = tuple[RecomputeModule, ...]
-LEAST_STEP = 1 / 8  # of what full recompute frees
+LEAST_GAIN = 1 / 20  # of a full replay
+FEWEST = 3  # points of the line: nothing, one set, everything
 
 
 class _Point(NamedTuple):
@@ -42,7 +43,8 @@ def recompute_sets(setting: Setting) -> tuple[Modules, ...]:
     priced = _Priced(setting)
     way = list(priced.way(rules.recompute_modules))
     corners = priced.corners(way)
-    kept = tuple(point.modules for point in _in_steps(corners, priced.of_all.freed_bytes))
+    line = [priced.point(()), *corners, priced.of_all]
+    kept = tuple(point.modules for point in _worth_having(line))
     return kept or tuple(point.modules for point in way[:1]) or (SELECTIVE,)
 
 
@@ -111,11 +113,18 @@ def _slope(one: _Point, other: _Point) -> float:
     return (other.seconds - one.seconds) / more if more > 0 else float("inf")
 
 
-def _in_steps(corners: list[_Point], freed_bytes: float) -> list[_Point]:
-    """Those that free so much more than the one before; the last one whatever it frees."""
-    found, before = list[_Point](), 0.0
-    for at, each in enumerate(corners):
-        if each.freed_bytes - before >= LEAST_STEP * freed_bytes or at + 1 == len(corners):
-            found.append(each)
-            before = each.freed_bytes
-    return found
+def _worth_having(line: list[_Point]) -> list[_Point]:
+    """`line` without the corners that save too little against layers that mix their neighbours."""
+    while len(line) > FEWEST:
+        gains = [_gain(*three) for three in zip(line, line[1:], line[2:], strict=False)]
+        least = min(range(len(gains)), key=lambda at: gains[at])
+        if gains[least] >= LEAST_GAIN * line[-1].seconds:
+            break
+        line = line[: least + 1] + line[least + 2 :]
+    return line[1:-1]
+
+
+def _gain(before: _Point, at: _Point, after: _Point) -> float:
+    """Seconds that a corner saves where layers would mix its neighbours to free as much."""
+    share = (at.freed_bytes - before.freed_bytes) / (after.freed_bytes - before.freed_bytes)
+    return before.seconds + share * (after.seconds - before.seconds) - at.seconds

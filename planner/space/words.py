@@ -21,7 +21,7 @@ CUTS = {
 """By `Legality.uneven_stages`."""
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node",
-    "micro_batch_size": "micro-batches up to 8 and of 16, 32 and 64",
+    "micro_batch_size": "micro-batches of 1, 2, 3, 4, 6, 8, 16, 32 and 64",
     "shard_group": "ZeRO over all replicas or those of a node",
 }
 """What a pin on the axis opens (`planner.space.legal_layouts`)."""
