@@ -24,6 +24,7 @@ from meshplan.costmodels.operations.embedding_head import (
 )
 from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Operation
 from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.executor.dryrun.dry_run import DryRun, dry_run_job
@@ -182,7 +183,7 @@ def sent_bytes(case: Case, axis: str) -> float:
         for (kind, mode), count in counts.items():
             operations = layer_operations(step.site, case.model.kinds[kind])
             modules = case.layout.selective_modules if mode == "selective" else ()
-            again = [op for op in operations if mode == "full" or set(op.modules) & set(modules)]
+            again = operations if mode == "full" else tuple(replayed_of(operations, modules))
             total += count * (_bytes(operations, axis) + _bytes(again, axis, backward=False))
         if index == 0:
             total += _bytes(embedding_operations(step.site), axis)
@@ -248,6 +249,8 @@ def _composed() -> Iterator[Case]:
     yield _case("llama", 2, stages=mixed)
     yield _case("llama", 1, micro_batch_size=4)
     yield _case("llama", 2, **TP4, micro_batch_size=2)
+    yield _case("llama", 2, **TP2, stages=even_stages(6, 1, "selective"), selective_modules=ALL)
+    yield _case("latent", 2, **TP2, stages=even_stages(6, 1, "selective"), selective_modules=ALL)
     yield _case("llama", 4, **PP2, stages=uneven)
     yield _case("llama", 4, **PP2, stages=uneven, last=True)
     yield _case("llama", 2, data_parallel=8, zero_stage=2, shard_group=2)

@@ -14,16 +14,10 @@ from meshplan.costmodels.model.config_fields import MAX_LAYERS
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import ContextKind, Dispatcher
+from meshplan.hardware_profiles.engine_schema import RecomputeModule as RecomputeModule
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-RecomputeModule = Literal[
-    "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "linear_half"
-]
-"""What selective recompute replays. `linear_half` is every second matrix product of a layer;
-with `pointwise` it is torchtitan's per-operation policy. The others are modules of Megatron-Core.
-"""
-
 CONTEXT_KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
 DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
 BY_HEADS: tuple[ContextKind, ...] = ("all_to_all", "hierarchical")
@@ -31,6 +25,9 @@ BY_HEADS: tuple[ContextKind, ...] = ("all_to_all", "hierarchical")
 
 MODES = ("none", "selective", "full")
 """How much of a layer the backward pass recomputes; grids of prices have them in this order."""
+
+Mode = str | tuple[RecomputeModule, ...]
+"""What a layer recomputes: one of `MODES`, or these modules."""
 
 VIRTUAL_STAGES: dict[Schedule, int] = {
     "gpipe": 1, "1f1b": 1, "zb_h1": 1, "zb_v": 2, "dualpipe_v": 2,

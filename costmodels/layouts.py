@@ -6,12 +6,9 @@ formula is written once and prices one layout or a million.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-from meshplan.costmodels.layout import SELECTIVE, RecomputeModule
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -29,8 +26,6 @@ class Layouts:
     context_kind, dispatcher
                     1 + the index in `CONTEXT_KINDS` and in `DISPATCHERS`; 0: the engine's own
     """
-
-    selective_modules: ClassVar[tuple[RecomputeModule, ...]] = SELECTIVE
 
     data_parallel: Ints
     tensor_parallel: Ints

@@ -26,6 +26,15 @@ Dispatcher = Literal["all_to_all", "deepep", "hybridep"]
 one of them (`hardware_profiles.dispatchers`).
 """
 
+RecomputeModule = Literal[
+    "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",
+    "norm", "pointwise", "linear_half",
+]  # fmt: skip
+"""What selective recompute replays (`costmodels.operations.replayed`). The first seven are modules
+of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer, are
+together torchtitan's policy by operation.
+"""
+
 
 class Legality(Frozen):
     """What the engine accepts.
@@ -40,6 +49,8 @@ class Legality(Frozen):
                        inputs and of weights apart (zero bubble, DualPipe), None: all of them
     recompute_with_split_backward
                        layers may recompute under such a schedule
+    recompute_modules  what selective recompute chooses from; nothing: it replays core attention
+    recompute_policy   it replays all of these modules, or none
     optimizer_offload  the optimizer may run on the host
     activation_offload what layers save may wait on the host: "plain": without pipeline or recompute
     optimizer_states   what AdamW's states and the weights that it updates can be kept in, first
@@ -79,6 +90,8 @@ class Legality(Frozen):
     rank_order: tuple[Axis, ...]
     zero_with_split_backward: tuple[int, ...] | None = None
     recompute_with_split_backward: bool = True
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    recompute_policy: bool = False
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
     optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
@@ -200,6 +213,9 @@ class KernelHabits(Frozen):
                     buffer, and the head's gathered input
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
+    norms_in_products
+                    a norm runs in the kernel of the product behind it (Transformer Engine's
+                    LayerNormLinear), but for those before latent attention and before experts
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
@@ -226,6 +242,7 @@ class KernelHabits(Frozen):
     loss_chunk_bytes: float = 0.0
     keeps_buffers: bool = False
     counts_passes: bool = False
+    norms_in_products: bool = False
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
     adapts_joined: bool = False

@@ -39,7 +39,8 @@ def is_adapted(op: Operation, lora: Lora) -> bool:
     """Whether an adapter is trained beside it."""
     if lora.targets == "qkv":
         return is_linear(op) and op.name in _QKV
-    return is_linear(op) and (lora.targets == "all_linear" or "mlp" not in op.modules)
+    of_attention = {"mlp", "shared_experts"}.isdisjoint(op.modules)
+    return is_linear(op) and (lora.targets == "all_linear" or of_attention)
 
 
 def feeds_frozen_alone(op: Operation, lora: Lora) -> bool:

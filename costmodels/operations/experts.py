@@ -69,9 +69,9 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
     if experts.shared_ffn:
-        yield gather_tokens(site, "shared_input")
-        yield from dense_feed_forward(site, experts.shared_ffn / shard.tp)
-        yield scatter_tokens(site, "shared_output")
+        yield gather_tokens(site, "shared_input", "shared_experts")
+        yield from dense_feed_forward(site, experts.shared_ffn / shard.tp, "shared_experts")
+        yield scatter_tokens(site, "shared_output", "shared_experts")
 
 
 def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]:
@@ -88,7 +88,7 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
         saved_bytes=site.itemsize * rows * up * f,
         modules=("moe",),
     )
-    yield activation(site, rows * f, weighed=site.kernels.weighs_inside_experts)
+    yield activation(site, rows * f, "moe_act", weighed=site.kernels.weighs_inside_experts)
     yield Matmul(
         name="experts_down",
         m=rows * shard.ep / experts.experts,

@@ -20,7 +20,13 @@ import numpy as np
 from meshplan.costmodels.elementwise import Condition, Number, where
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
+from meshplan.costmodels.operations.kinds import (
+    Communication,
+    Matmul,
+    Module,
+    Operation,
+    Pointwise,
+)
 from meshplan.costmodels.operations.rank_share import Shard, is_kind
 from meshplan.hardware_profiles.engine_schema import ContextKind, KernelHabits
 
@@ -80,20 +86,20 @@ class Site:
         return self.itemsize * self.shard.tokens * self.model.hidden
 
 
-def dense_feed_forward(site: Site, f: Number) -> Iterator[Operation]:
+def dense_feed_forward(site: Site, f: Number, module: Module = "mlp") -> Iterator[Operation]:
     """Up (and gate), activation, down, for `f` columns on this rank."""
     t, h, up = site.shard.tokens, site.model.hidden, 2 if site.model.gated else 1
     yield Matmul(
         name="up", m=t, n=up * f, k=h, saved_bytes=site.itemsize * t * up * f,
-        modules=("linear", "mlp"), cast_shares=site.entering_casts, joined=site.joined(up),
+        modules=("linear", module), cast_shares=site.entering_casts, joined=site.joined(up),
     )  # fmt: skip
-    yield activation(site, t * f)
+    yield activation(site, t * f, module)
     yield Matmul(
-        name="down", m=t, n=h, k=f, modules=("linear", "mlp"), cast_shares=site.leaving_casts
+        name="down", m=t, n=h, k=f, modules=("linear", module), cast_shares=site.leaving_casts
     )
 
 
-def activation(site: Site, elements: Number, *, weighed: bool = False) -> Pointwise:
+def activation(site: Site, elements: Number, module: Module, *, weighed: bool = False) -> Pointwise:
     """SwiGLU (reads gate and up) or GELU over `elements` outputs.
 
     weighed  each row times its router's weight, in the same kernel
@@ -109,23 +115,25 @@ def activation(site: Site, elements: Number, *, weighed: bool = False) -> Pointw
         kernels=1 if fused else 3,
         measured_as=(name, f"{name}_backward") if site.model.gated else ("silu", "silu"),
         saved_bytes=site.itemsize * elements * (1 + extra),
-        modules=("mlp", "moe_act", "pointwise"),
+        modules=(module, "pointwise"),
     )
 
 
-def gather_tokens(site: Site, name: str) -> Communication:
+def gather_tokens(site: Site, name: str, module: Module = "linear") -> Communication:
     """Into the matmuls: all-gather with sequence parallel, else nothing forward, all-reduce
     backward.
     """
-    return _tensor_communication(site, name, entering=True)
+    return _tensor_communication(site, name, module, entering=True)
 
 
-def scatter_tokens(site: Site, name: str) -> Communication:
+def scatter_tokens(site: Site, name: str, module: Module = "linear") -> Communication:
     """Out of the matmuls: reduce-scatter with sequence parallel, else all-reduce."""
-    return _tensor_communication(site, name, entering=False)
+    return _tensor_communication(site, name, module, entering=False)
 
 
-def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communication:
+def _tensor_communication(
+    site: Site, name: str, module: Module, *, entering: bool
+) -> Communication:
     sharded, keeps = site.shard.sequence_parallel > 0, site.kernels.saves_gathered
     size = site.gathered_bytes
     kept = where(site.shard.tp > 1, size, 0.0) if entering and keeps else 0.0
@@ -142,5 +150,6 @@ def _tensor_communication(site: Site, name: str, *, entering: bool) -> Communica
         backward_count=where(sharded, backward_sharded, 2.0 if entering else 0.0),
         regathers=where(sharded, regathers, 0.0),
         hidden_by="linear",
+        modules=(module,),
         saved_bytes=kept,
     )

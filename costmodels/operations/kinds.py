@@ -19,8 +19,9 @@ from typing import Literal
 from meshplan.costmodels.elementwise import Number
 
 Module = Literal[
-    "core_attention", "norm", "mlp", "moe_act", "mla_up_proj", "moe", "pointwise", "input", "linear"
-]
+    "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",
+    "norm", "pointwise", "input", "linear",
+]  # fmt: skip
 Axis = Literal["tp", "cp", "cp_in_node", "cp_between_nodes", "ep", "etp"]
 """The groups that a layer's collectives run over; those of cp are also cut into their ranks of one
 node, and into the ranks that have the same place on each node."""

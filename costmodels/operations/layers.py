@@ -73,7 +73,7 @@ def input_bytes(site: Site) -> Number:
 def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     """Attention, a recurrent mixer, or both side by side on the same input."""
     attention = kind.attention
-    yield norm(site, "attention_norm")
+    yield norm(site, "attention_norm", _norm_module(site, apart=attention.is_mla))
     if not (attention.is_mla and site.kernels.own_token_latents):
         yield gather_tokens(site, "attention_input")
     if attention.heads:
@@ -170,11 +170,11 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
         kernels=2 * _norm_kernels(site),
         measured_as=MEASURED_NORMS["rmsnorm"],
         saved_bytes=ranks,
-        modules=("norm", "pointwise"),
+        modules=("norm", "pointwise", *(up if site.kernels.norms_in_products else ())),
     )
     if site.kernels.own_token_latents:
         yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
-    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up if q_rank else ("linear",))
+    yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up)
     yield Matmul(
         name="kv_up",
         m=t,
@@ -232,17 +232,23 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
 
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if not (site.model.parallel_blocks and kind.has_mixer):
-        yield norm(site, "feed_forward_norm")
+        apart = _norm_module(site, apart=bool(kind.experts))
+        yield norm(site, "feed_forward_norm", apart or "mlp")
     if kind.experts:
         yield from expert_operations(site, kind.experts)
     else:
-        yield gather_tokens(site, "feed_forward_input")
+        yield gather_tokens(site, "feed_forward_input", "mlp")
         yield from dense_feed_forward(site, kind.ffn / site.shard.tp)
-        yield scatter_tokens(site, "feed_forward_output")
+        yield scatter_tokens(site, "feed_forward_output", "mlp")
     yield _residual(site, "feed_forward_residual")
 
 
-def norm(site: Site, name: str) -> Pointwise:
+def _norm_module(site: Site, *, apart: bool) -> Module | None:
+    """Of a norm that is a kernel of its own: `apart`, or where no norm is part of a product."""
+    return "layernorm" if apart or not site.kernels.norms_in_products else None
+
+
+def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
     """RMSNorm or LayerNorm over the tokens outside the matmuls; the next matmul reads it."""
     width = site.itemsize * site.shard.tokens_outside * site.model.hidden
     outputs = max(site.model.norms_per_layer / 2, 1)  # Gemma normalises the outputs too
@@ -253,7 +259,7 @@ def norm(site: Site, name: str) -> Pointwise:
         kernels=round(_norm_kernels(site) * outputs),
         measured_as=MEASURED_NORMS[site.model.norm],
         saved_bytes=width * _kept_norms(site) * outputs,
-        modules=("norm", "pointwise"),
+        modules=("norm", "pointwise", *([module] if module else [])),
     )
 
 

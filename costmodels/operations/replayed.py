@@ -1,17 +1,40 @@
-"""Which operations of a layer run again in the backward pass."""
+"""Which operations of a layer run again in the backward pass.
+
+An operation belongs to one or more modules (`Operation.modules`). Replaying a module runs its own
+operations again and drops the bytes that they save; what it reads stays, saved by whoever made it.
+
+    core_attention  the kernel, and the exchange of context parallelism around it
+    layernorm       the norms before attention and feed-forward that are kernels of their own
+    mla_up_proj     up projections of latent attention, with their norms where those run in the same
+                    kernel, and the rotation of positions
+    moe_act         the activation of routed experts
+    mlp             a dense feed-forward, with the exchange of tensor parallelism around it, and its
+                    norm where that is in the first product's kernel
+    shared_experts  the experts that all tokens visit, with the exchange around them
+    moe             router, dispatch, routed and shared experts, combine
+
+Source: NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/transformer_config.py
+(recompute_modules); transformer_layer.py, multi_latent_attention.py (qkv_up_proj_and_rope_apply),
+moe/moe_layer.py (custom_forward) and moe/experts.py say what each wraps, and
+models/gpt/gpt_layer_specs.py which norms are part of a product.
+"""
 
 from collections.abc import Iterable, Sequence
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.kinds import Matmul, Operation
 
+HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
+    "moe": ("moe", "moe_act", "shared_experts"),
+}
+"""Modules that hold others."""
+
 
 def replayed_of(
     operations: Sequence[Operation], modules: Iterable[RecomputeModule]
 ) -> list[Operation]:
     """The operations of `modules`; with "linear_half" every second matrix product too."""
-    modules = tuple(modules)
-    again = [op for op in operations if any(module in op.modules for module in modules)]
-    if "linear_half" in modules:
-        again += [op for op in operations if isinstance(op, Matmul)][1::2]
-    return again
+    named = {part for module in modules for part in HOLDS.get(module, (module,))}
+    products = [id(op) for op in operations if isinstance(op, Matmul)]
+    second = set(products[1::2] if "linear_half" in named else ())
+    return [op for op in operations if not named.isdisjoint(op.modules) or id(op) in second]

@@ -354,7 +354,8 @@ class Pricer:
 def _part_of_layer(op: Operation) -> str:
     if "moe" in op.modules:
         return "experts"
-    return "mlp" if "mlp" in op.modules else "attention"
+    mlp = not {"mlp", "moe_act", "shared_experts"}.isdisjoint(op.modules)
+    return "mlp" if mlp and "norm" not in op.modules else "attention"
 
 
 def _count(op: Communication, direction: Direction) -> Number:

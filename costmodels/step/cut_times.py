@@ -52,11 +52,20 @@ class After(NamedTuple):
 
 
 class CutTimes:
-    """The cuts of `layout`, whose own stages do not count; it is row `row` of `passes`."""
+    """The cuts of `layout`, whose own stages do not count; it is row `row` of `passes`, with its
+    recompute modes in these `columns`.
+    """
 
-    def __init__(self, setting: Setting, layout: Layout, passes: PassSeconds, row: int) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        layout: Layout,
+        passes: PassSeconds,
+        row: int,
+        columns: tuple[int, int, int] = (0, 1, 2),
+    ) -> None:
         self.model, self.layout = StepModel(setting, layout), layout
-        self.passes, self.row = passes, row
+        self.passes, self.row, self.columns = passes, row, columns
         self._stages: dict[StageKey, tuple[float, ...]] = {}
         self._reduced: dict[tuple[float, ...], float] = {}
         self._updated: dict[tuple[float, ...], float] = {}
@@ -172,10 +181,10 @@ class CutTimes:
         p, row = self.passes, self.row
         return {
             (kind, mode): _Load._make([
-                *p.layer_s[row, kind, mode].tolist(), *p.layer_room_s[row, kind, mode].tolist(),
+                *p.layer_s[row, kind, column].tolist(), *p.layer_room_s[row, kind, column].tolist(),
                 float(p.dense[row, kind]), float(p.expert[row, kind]),
             ])
-            for kind in range(p.layer_s.shape[1]) for mode in range(p.layer_s.shape[2])
+            for kind in range(p.layer_s.shape[1]) for mode, column in enumerate(self.columns)
         }  # fmt: skip
 
     @cached_property

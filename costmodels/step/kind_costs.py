@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.operations.kinds import Operation
 from meshplan.costmodels.seconds.layer import Cost
 from meshplan.costmodels.step.ranks import Rank
+from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 
 
@@ -29,8 +30,9 @@ def kind_costs(layouts: Layouts, setting: Setting, kinds: Iterable[int]) -> Floa
     multi-token prediction, which are layers of one of these kinds and what both have in common.)
     """
     rank = Rank(setting, layouts)
+    modes: tuple[Mode, ...] = ("none", *recompute_sets(setting), "full")
     listed = [(rank.operations(kind), rank.plain_cost(kind, mode))
-              for kind in kinds for mode in MODES]  # fmt: skip
+              for kind in kinds for mode in modes]  # fmt: skip
     columns = [column for operations, cost in listed for column in _columns(rank, operations, cost)]
     if not columns:
         return np.zeros((len(layouts), 0))

@@ -8,7 +8,6 @@ is that of the two largest parts.
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number, where
-from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.memory.backward_peak import (
     backward_steps,
@@ -103,7 +102,9 @@ def _replay_bytes(work: Table) -> Floats:
     with the most alive for a moment in a backward pass.
     """
     rank = work.rank
-    replayed = [work.most(rank.replay_bytes(kind, mode) for kind in work.kinds) for mode in MODES]
+    replayed = [
+        work.most(rank.replay_bytes(kind, mode) for kind in work.kinds) for mode in work.modes
+    ]
     passing = np.zeros(len(work.of_row))
     if rank.setting.engine.kernels.counts_passes:
         kinds = rank.setting.model.kinds
@@ -160,7 +161,7 @@ def _beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     counts = [setting.model.pattern.count(kind) for kind in work.kinds]
     states = (rank.state_memory(part) for part in parts_of(weights))
     away = weights.stacked(state.host for state in states) @ np.array([*counts, 1, 1], np.float64)
-    least = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, MODES[-1]))
+    least = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, "full"))
     saved = layouts.activation_offload * (least @ np.array(counts, np.float64))
     sent = (away + saved) / layouts.pipeline_parallel
     return np.where(sent > room, setting.cluster.gpu.memory_bytes + sent - room, 0.0)

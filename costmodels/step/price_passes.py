@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
@@ -23,7 +23,7 @@ from meshplan.costmodels.weights.offload import copies_of_gradients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSeconds:
-    """Seconds of one micro-batch in N layouts, K layer kinds and R = 3 recompute modes.
+    """Seconds of one micro-batch in N layouts, K layer kinds and R recompute modes.
 
     layer_s        (N, K, R, 3) forward, input gradient with its recomputation, weight gradient
     embedding_s, head_s   (N, 3) the same of the ends
@@ -77,7 +77,8 @@ class _Passes:
         embedding, *head = rank.ends
         # (N, K, R, 5): three passes and the rooms of two.
         layers = np.stack([
-            np.stack([self._layer(kind, mode) for mode in MODES], axis=1) for kind in work.kinds
+            np.stack([self._layer(kind, mode) for mode in work.modes], axis=1)
+            for kind in work.kinds
         ], axis=1)  # fmt: skip
         ends = np.stack([
             self._passes(cost, parameters)
@@ -101,7 +102,7 @@ class _Passes:
             micro_batch_s=setting.tuning.micro_batch_s, step_s=setting.tuning.step_s,
         )  # fmt: skip
 
-    def _layer(self, kind: int, mode: str) -> Floats:
+    def _layer(self, kind: int, mode: Mode) -> Floats:
         cost = self.work.rank.plain_cost(kind, mode)
         return self._passes(cost, self.parts[kind], again=True)
 

@@ -9,14 +9,16 @@ A grid of a million rows has a few thousand different entries in each.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.layout import MODES
+from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts, distinct, thousandths
 from meshplan.costmodels.seconds.process_groups import shard_group
 from meshplan.costmodels.step.ranks import Rank
+from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.engine_schema import Axis
 
@@ -28,6 +30,12 @@ class Table:
         first, self.of_row = distinct(key)
         self.rank, self.entries = Rank(setting, layouts.take(first)), len(first)
         self.kinds = range(len(setting.model.kinds))
+        self.setting = setting
+
+    @cached_property
+    def modes(self) -> tuple[Mode, ...]:
+        """What layers may recompute: the columns of prices, in their order."""
+        return ("none", *recompute_sets(self.setting), "full")
 
     def rows(self, value: Number) -> Floats:
         """`value` of every row of the whole grid."""
@@ -41,10 +49,10 @@ class Table:
         """(N, K): `value_of` each layer kind."""
         return self.stacked(value_of(kind) for kind in self.kinds)
 
-    def by_mode(self, value_of: Callable[[int, str], Number]) -> Floats:
+    def by_mode(self, value_of: Callable[[int, Mode], Number]) -> Floats:
         """(N, K, R): `value_of` each layer kind and recompute mode."""
-        columns = self.stacked(value_of(kind, mode) for kind in self.kinds for mode in MODES)
-        return columns.reshape(-1, len(self.kinds), len(MODES))
+        columns = self.stacked(value_of(kind, mode) for kind in self.kinds for mode in self.modes)
+        return columns.reshape(-1, len(self.kinds), len(self.modes))
 
     def most(self, values: Iterable[Number]) -> Floats:
         """(N,): the largest of `values`, such as those of each layer kind."""

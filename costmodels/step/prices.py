@@ -25,7 +25,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
@@ -39,7 +38,8 @@ from meshplan.costmodels.weights.offload import copies_of_gradients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Coefficients of N layouts, K layer kinds and R = 3 recompute modes (none, selective, full).
+    """Coefficients of N layouts, K layer kinds and R recompute modes: none, selective with each of
+    the `recompute_sets`, full.
 
     Bytes are what the allocator reserves: its slack is in every column.
 
@@ -154,7 +154,7 @@ class _Pricing:
         """One layer of `kind` by recompute mode."""
         work, host = self.work.rank, self.work.rank.host
         sent, parts = self._sent(self.parts[kind], again=True), []
-        for mode in MODES:
+        for mode in self.work.modes:
             cost = work.plain_cost(kind, mode)
             saved_s = self.work.rows(host.activations_s(cost.saved_bytes)) if host else 0.0
             parts.append(self._part(cost, sent, saved_s=saved_s, again=True))

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from meshplan.costmodels.elementwise import Condition, Number, maximum, where
-from meshplan.costmodels.layout import SCHEDULES, Layout
+from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
 from meshplan.costmodels.memory.states import (
@@ -79,8 +79,8 @@ class Rank:
     def __init__(self, setting: Setting, layout: Layout | Layouts) -> None:
         self.setting, self.layout = setting, layout
         self._operations: dict[int, tuple[Operation, ...]] = {}
-        self._costs: dict[tuple[int, str], Cost] = {}
-        self._saved: dict[tuple[int, str], Number] = {}
+        self._costs: dict[tuple[int, Mode], Cost] = {}
+        self._saved: dict[tuple[int, Mode], Number] = {}
 
     @cached_property
     def site(self) -> Site:
@@ -141,31 +141,34 @@ class Rank:
             self._operations[kind] = layer_operations(self.site, self.setting.model.kinds[kind])
         return self._operations[kind]
 
-    def plain_cost(self, kind: int, mode: str) -> Cost:
+    def _replayed(self, mode: Mode) -> tuple[RecomputeModule, ...]:
+        """The modules that a layer under `mode` replays, where it does not replay all."""
+        if mode == "selective":
+            assert isinstance(self.layout, Layout), "of many layouts the modules say it"
+            return self.layout.selective_modules
+        return () if isinstance(mode, str) else mode
+
+    def plain_cost(self, kind: int, mode: Mode) -> Cost:
         """One layer of `kind` under recompute `mode`, without the traffic of its weights."""
         if (kind, mode) not in self._costs:
             operations, saved_bytes = self.operations(kind), self.layer_saved_bytes(kind, mode)
             if mode == "none":
                 self._costs[kind, mode] = self.pricer.cost(operations)
             else:
-                again = None if mode == "full" else self.layout.selective_modules
+                again = None if mode == "full" else self._replayed(mode)
                 plain = self.plain_cost(kind, "none")
                 cost = self.pricer.replaying(plain, operations, again, saved_bytes)
                 self._costs[kind, mode] = cost
         return self._costs[kind, mode]
 
-    def layer_saved_bytes(self, kind: int, mode: str) -> Number:
+    def layer_saved_bytes(self, kind: int, mode: Mode) -> Number:
         """What a layer keeps of a micro-batch for its backward."""
         if (kind, mode) not in self._saved:
-            modules = self.layout.selective_modules if mode == "selective" else ()
-            self._saved[kind, mode] = (
-                input_bytes(self.site)
-                if mode == "full"
-                else self.pricer.saved_bytes(self.operations(kind), modules)
-            )
+            saved_bytes = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
+            self._saved[kind, mode] = input_bytes(self.site) if mode == "full" else saved_bytes
         return self._saved[kind, mode]
 
-    def replay_bytes(self, kind: int, mode: str) -> Number:
+    def replay_bytes(self, kind: int, mode: Mode) -> Number:
         """What a replayed layer holds beyond what it kept."""
         return self.layer_saved_bytes(kind, "none") - self.layer_saved_bytes(kind, mode)
 

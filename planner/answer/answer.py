@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from meshplan.costmodels.layout import Layout, differing_axes
+from meshplan.costmodels.step.recompute_sets import recompute_sets
+from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     Change,
@@ -80,6 +82,8 @@ def plan_of(
     cases = [case_at(q, solution.layout) for solution in result.solutions]
     best = cases.pop(at)
     plan = priced(best)
+    sets = recompute_sets(Setting.fitted(q.model, q.training, q.cluster, q.engine))
+    words = space_words(q.model, q.training, q.engine, q.pins, sets)
     return Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),
@@ -87,7 +91,7 @@ def plan_of(
         engine=q.engine.name,
         layout=best.layout,
         prediction=plan.prediction,
-        search=report_of(result, space_words(q.model, q.training, q.engine, q.pins)),
+        search=report_of(result, words),
         runners_up=tuple(_runner_up(best.layout, plan, other) for other in cases[: _rest(top)]),
         reasons=reasons(plan),
         learned=q.engine.learned,

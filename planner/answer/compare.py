@@ -26,7 +26,7 @@ from meshplan.planner.case.reading import Reading
 from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.space.axis_rules import MOST_MICRO_BATCH
+from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES
 from meshplan.planner.space.pins import Pins, parse_pin
 
 Unit = Literal["text", "s", "bytes", "fraction", "count"]
@@ -145,7 +145,7 @@ def same_question(question: Question, yours: Case) -> Question:
         return question
     pins, size = question.pins, yours.layout.micro_batch_size
     if _outside(question, yours):
-        sizes = ",".join(str(2**i) for i in range(MOST_MICRO_BATCH.bit_length()))
+        sizes = ",".join(map(str, USUAL_MICRO_BATCHES))
         pins = Pins(
             {**pins.axes, "micro_batch_size": parse_pin("micro_batch_size", f"{sizes},{size}")}
         )
@@ -171,8 +171,7 @@ def why_not_the_plan(question: Question, yours: Case) -> str:
 def _outside(question: Question, yours: Case) -> bool:
     """Whether the search would not look at the config's micro-batch, though no pin forbids it."""
     size = yours.layout.micro_batch_size
-    usual = size & (size - 1) == 0 and size <= MOST_MICRO_BATCH
-    return not usual and "micro_batch_size" not in question.pins.axes
+    return size not in USUAL_MICRO_BATCHES and "micro_batch_size" not in question.pins.axes
 
 
 def differences(question: Question, yours: Case) -> Iterator[str]:

@@ -70,7 +70,7 @@ def row_fits(space: Space, coefficients: Coefficients) -> Bools:
                 np.array([vector for vector, _ in held])[of_shape[some]],
                 np.array([v_shaped for _, v_shaped in held])[of_shape[some]],
             )
-            for modes in space.mode_classes:
+            for modes in map(space.columns_of, space.mode_classes):
                 fits[every[some]] |= ranks.hold(space, modes)
     return fits
 
@@ -125,7 +125,7 @@ class _LeastHeld:
 
 
 def _modes(space: Space) -> list[int]:
-    return sorted({mode for modes in space.mode_classes for mode in modes})
+    return sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
 
 
 def _shapes(space: Space) -> list[tuple[int, int, Ints]]:

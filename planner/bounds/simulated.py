@@ -80,7 +80,7 @@ class Passes:
     def of(cls, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
         """Those of `rows` run as `alike`."""
         counts = np.array(same.kind_counts)
-        modes = list(same.modes)
+        modes = [same.columns[mode] for mode in same.modes]
         each = found.layer_s[rows][:, :, modes]
         layer = each.min(axis=2)
         return cls(

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.step.recompute_sets import replaying
+from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
@@ -163,7 +165,12 @@ def _memory_changes(case: Case) -> Iterator[Fix]:
         yield Fix(f"micro_batch_size {value}", replace(la, micro_batch_size=value))
     if la.recompute in ("none", "mixed") and "selective" in rules.recompute:
         stages = tuple(Stage(stage.layers, selective_layers=stage.layers) for stage in la.stages)
-        yield Fix("recompute selective", replace(la, stages=stages))
+        setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
+        plain = all(not stage.selective_layers for stage in la.stages)
+        like = replaying(la, setting) if plain else la
+        same = like.selective_modules == la.selective_modules
+        of = "" if same else f" of {' + '.join(like.selective_modules)}"
+        yield Fix(f"recompute selective{of}", replace(like, stages=stages))
     if la.recompute != "full" and "full" in rules.recompute:
         stages = tuple(Stage(stage.layers, full_layers=stage.layers) for stage in la.stages)
         yield Fix("recompute full", replace(la, stages=stages))

@@ -88,6 +88,18 @@ class Coefficients:
         }
         return replace(self, **columns)
 
+    def recomputing(self, columns: tuple[int, int, int]) -> Self:
+        """With three recompute modes: those of these `columns`."""
+        if self.layer_ns.shape[2] == len(columns):
+            return self
+        three = list(columns)
+        return replace(
+            self,
+            layer_ns=self.layer_ns[:, :, three],
+            layer_saved_kib=self.layer_saved_kib[:, :, three],
+            transient_kib=self.transient_kib[:, three],
+        )
+
     def held_as(self, schedule: Schedule) -> Self:
         """The memory of layers under `schedule`: a zero-bubble one holds a micro-batch until W, and
         from I to W its inputs and output gradients instead of what was saved.

@@ -21,7 +21,8 @@ from meshplan.planner.space.stage_splits import splits
 class Pipelines:
     """A pipeline that one layout runs, or many; and their prices.
 
-    prices      a row for each, held in memory as the schedule holds them
+    prices      a row for each, held in memory as the schedule holds them; three recompute modes
+    columns     those of the space's prices that hold the three modes
     modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
     pattern     the kind of each layer in model order
     splits      the layers per stage to choose from, None for any
@@ -36,6 +37,7 @@ class Pipelines:
     pattern: tuple[int, ...]
     splits: tuple[tuple[int, ...], ...] | None = None
     empty_ends: bool = False
+    columns: tuple[int, int, int] = (0, 1, 2)
 
     @property
     def chunks(self) -> int:
@@ -128,11 +130,11 @@ def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Varian
     """`rows` of `space`, which have equally many pipeline ranks, run as `variant`."""
     pp, vpp = int(space.layouts.pipeline_parallel[rows[0]]), variant.virtual_stages
     return SamePipeline(
-        prices=coefficients.take(rows).held_as(variant.schedule),
+        prices=coefficients.take(rows).recomputing(variant.columns).held_as(variant.schedule),
         m=space.layouts.num_micro_batches[rows],
         schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
         pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
-        empty_ends=space.legality.layers_count_ends,
+        empty_ends=space.legality.layers_count_ends, columns=variant.columns,
     )  # fmt: skip
 
 

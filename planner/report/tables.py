@@ -219,7 +219,8 @@ def stages_line(plan: Plan) -> str:
     if full:
         told.append(f"{full} of {total} recomputed")
     if selective:
-        told.append(f"{selective} of {total} selectively recomputed")
+        modules = ", ".join(plan.layout.selective_modules)
+        told.append(f"{selective} of {total} selectively recomputed: {modules}")
     return ", ".join(told)
 
 

@@ -233,7 +233,8 @@ class OpenLayouts:
     def _mean_ranks(self, rows: Ints) -> Floats:
         p, layouts, model = self.passes, self.space.layouts, self.space.model
         counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
-        modes = sorted({mode for modes in self.space.mode_classes for mode in modes})
+        space = self.space
+        modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
         pp, m = layouts.pipeline_parallel[rows], layouts.num_micro_batches[rows]
         layer = p.layer_s[rows][:, :, modes].sum(axis=3).min(axis=2)
         work = layer @ counts + p.embedding_s[rows].sum(axis=1) + p.head_s[rows].sum(axis=1)

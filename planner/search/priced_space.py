@@ -9,6 +9,7 @@ from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.prices import Prices
 from meshplan.costmodels.step.prices import price as closed_form_price
+from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -39,7 +40,8 @@ def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
     q = question
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
     space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, per_node)
-    return open_exchanges(space, Setting.fitted(q.model, q.training, q.cluster, q.engine))
+    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    return open_exchanges(space.replaying(recompute_sets(setting)), setting)
 
 
 def closed_form(layouts: Layouts, question: Question) -> Prices:

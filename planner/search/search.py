@@ -21,7 +21,13 @@ from typing import Literal
 
 import numpy as np
 
-from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout, check_layout
+from meshplan.costmodels.layout import (
+    CONTEXT_KINDS,
+    DISPATCHERS,
+    SELECTIVE,
+    Layout,
+    check_layout,
+)
 from meshplan.costmodels.layouts import Layouts
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan
@@ -234,6 +240,7 @@ def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan)
     zero = int(layouts.zero_stage[row])
     replicas = int(layouts.data_parallel[row] * layouts.context_parallel[row])
     group = int(layouts.shard_group[row])
+    selective = any(stage.selective_layers for stage in plan.stages)
     return Layout(
         data_parallel=int(layouts.data_parallel[row]),
         tensor_parallel=int(layouts.tensor_parallel[row]),
@@ -250,6 +257,7 @@ def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan)
         context_kind=("", *CONTEXT_KINDS)[layouts.context_kind[row]],
         dispatcher=("", *DISPATCHERS)[layouts.dispatcher[row]],
         stages=plan.stages,
+        selective_modules=variant.replayed if selective else SELECTIVE,
         optimizer_offload=float(layouts.optimizer_offload[row]),
         activation_offload=float(layouts.activation_offload[row]),
     )

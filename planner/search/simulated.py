@@ -326,7 +326,8 @@ class Simulated:
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:
             layout = self.layout_of(row, variant, StagePlan(stages, 0, ()))
-            self._times[row, variant] = CutTimes(self.setting, layout, self.passes, row)
+            priced = self.passes, row, variant.columns
+            self._times[row, variant] = CutTimes(self.setting, layout, *priced)
         return self._times[row, variant]
 
     def _judge(self, row: int, variant: Variant, plan: StagePlan | None) -> float:

@@ -23,7 +23,7 @@ from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules
 from meshplan.planner.space.pins import FRACTION_AXES
 from meshplan.planner.space.stage_splits import can_split
 
-MOST_MICRO_BATCH = 64
+USUAL_MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -113,9 +113,8 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
     if funnel.is_pinned("micro_batch_size"):
         funnel.keep_pinned("micro_batch_size")
     else:
-        mbs = funnel["micro_batch_size"]
-        legal = (mbs <= MOST_MICRO_BATCH) & (mbs & (mbs - 1) == 0)
-        funnel.keep(legal, "micro_batch_size above 64 or no power of two (a pin opens it)")
+        legal = np.isin(funnel["micro_batch_size"], USUAL_MICRO_BATCHES)
+        funnel.keep(legal, "micro_batch_size not 1, 2, 3, 4, 6, 8, 16, 32 or 64 (a pin opens it)")
     per_step = funnel["data_parallel"] * funnel["micro_batch_size"]
     funnel.keep(batch % per_step == 0, "data_parallel x micro_batch_size misses the global batch")
     per_step = funnel["data_parallel"] * funnel["micro_batch_size"]

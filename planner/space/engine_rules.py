@@ -6,7 +6,13 @@ what the engine itself would refuse, and names what the engine's profile does no
 
 from collections.abc import Callable
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, Schedule
+from meshplan.costmodels.layout import (
+    SELECTIVE,
+    InvalidLayout,
+    Layout,
+    RecomputeModule,
+    Schedule,
+)
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.schedule.in_flight import ZERO_BUBBLE
@@ -28,6 +34,12 @@ def shards_under(schedule: Schedule, legality: Legality, zero_stage: int) -> boo
 def recomputes_under(schedule: Schedule, legality: Legality) -> bool:
     """Whether the engine recomputes layers under `schedule`."""
     return schedule not in ZERO_BUBBLE or legality.recompute_with_split_backward
+
+
+def replays(modules: tuple[RecomputeModule, ...], legality: Legality) -> bool:
+    """Whether the engine's selective recompute can be of these modules."""
+    known = set(legality.recompute_modules or SELECTIVE)
+    return set(modules) == known if legality.recompute_policy else set(modules) <= known
 
 
 def check_engine(layout: Layout, model: Model, training: Training, engine: Engine) -> None:
@@ -254,5 +266,9 @@ def unpriced(layout: Layout, engine: Engine) -> tuple[str, ...]:
         f"sequence_parallel {la.sequence_parallel}": split and la.sequence_parallel != sequence,
         "expert_parallel": la.expert_parallel > 1 and not rules.expert_parallel,
         "shard_group": la.shard_group > 0 and not rules.hybrid_shard,
+        f"selective recompute of {', '.join(la.selective_modules)}": any(
+            stage.selective_layers for stage in la.stages
+        )
+        and not replays(la.selective_modules, rules),
     }
     return tuple(f"the profile of {engine.name} does not cover {x}" for x in found if found[x])

@@ -8,7 +8,7 @@
 
 Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (`Engine.legality`),
 the pins, and five default ranges that keep out what never pays and that a pin opens:
-    tp up to one node; mbs a power of two up to 64; sequence parallelism on where it can be;
+    tp up to one node; mbs 1 2 3 4 6 8 16 32 64; sequence parallelism on where it can be;
     everything on the device;
     ZeRO over all of dp cp, or (where the engine has hybrid sharding) over what is left of one node.
 Counts: each rule counts the rows that it dropped, before the axes below it multiply them.
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from meshplan.costmodels.elementwise import Condition
-from meshplan.costmodels.layout import SCHEDULES, Schedule
+from meshplan.costmodels.layout import SCHEDULES, SELECTIVE, RecomputeModule, Schedule
 from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
@@ -42,7 +42,13 @@ from meshplan.planner.space.axis_rules import (
 )
 from meshplan.planner.space.engine_rules import recomputes_under, shards_under
 from meshplan.planner.space.funnel import Funnel
-from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules, mode_classes
+from meshplan.planner.space.legal_schedules import (
+    FULLY,
+    NO_RECOMPUTE,
+    SELECTIVELY,
+    legal_schedules,
+    mode_classes,
+)
 from meshplan.planner.space.pins import FRACTION_AXES, Pins
 
 ANY = -1  # of a row: no price depends on its schedule
@@ -50,22 +56,32 @@ ANY = -1  # of a row: no price depends on its schedule
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A schedule with its chunks per pipeline rank, and the recompute modes that layers may mix."""
+    """A schedule with its chunks per pipeline rank, and the recompute modes that layers may mix.
+
+    replayed   what a selectively recomputed layer replays
+    columns    those of the prices that hold none, selective with `replayed`, and full
+    """
 
     schedule: Schedule
     virtual_stages: int
     modes: tuple[int, ...]
+    replayed: tuple[RecomputeModule, ...] = SELECTIVE
+    columns: tuple[int, int, int] = (0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The legal rows, the pins that chose them, and the count of those dropped by reason."""
+    """The legal rows, the pins that chose them, and the count of those dropped by reason.
+
+    recompute_sets  what selective recompute may replay, the same set in all layers of a plan
+    """
 
     layouts: Layouts
     model: Model
     legality: Legality
     pins: Pins
     dropped: dict[str, int]
+    recompute_sets: tuple[tuple[RecomputeModule, ...], ...] = (SELECTIVE,)
     _variants: dict[tuple[int, ...], tuple[Variant, ...]] = field(default_factory=dict)
 
     @property
@@ -80,17 +96,31 @@ class Space:
         chunks, shape = int(self.layouts.virtual_stages[row]), int(self.layouts.schedule[row])
         zero = int(self.layouts.zero_stage[row])
         plain = bool(self.layouts.activation_offload[row]) and self._offloads_plainly
+        last = len(self.recompute_sets) + 1
         known = self._variants.get((pp, m, zero, chunks, shape, plain))
         if known is None:
             known = self._variants[pp, m, zero, chunks, shape, plain] = tuple(
-                Variant(schedule, vpp, modes)
+                Variant(schedule, vpp, modes, replayed, (0, column, last))
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
                 if chunks in (0, min(vpp, 2))
                 if shape in (ANY, _shape(schedule))
                 if shards_under(schedule, self.legality, zero)
                 for modes in (((NO_RECOMPUTE,),) if plain else self._modes_under(schedule))
+                for column, replayed in enumerate(
+                    self.recompute_sets if SELECTIVELY in modes else self.recompute_sets[:1], 1
+                )
             )
         return known
+
+    def replaying(self, sets: tuple[tuple[RecomputeModule, ...], ...]) -> "Space":
+        """With these `recompute_sets`."""
+        return replace(self, recompute_sets=sets, _variants={})
+
+    def columns_of(self, modes: tuple[int, ...]) -> tuple[int, ...]:
+        """The columns of the prices that hold recompute modes."""
+        sets = len(self.recompute_sets)
+        held = {NO_RECOMPUTE: [0], SELECTIVELY: range(1, sets + 1), FULLY: [sets + 1]}
+        return tuple(column for mode in modes for column in held[mode])
 
     def _modes_under(self, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
         """No layer recomputes where `schedule` splits the backward and the engine lacks both."""

@@ -6,7 +6,7 @@ from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.planner.space.pins import Pins
 from meshplan.planner.space.stage_splits import can_split
 
-NO_RECOMPUTE = MODES.index("none")
+NO_RECOMPUTE, SELECTIVELY, FULLY = (MODES.index(mode) for mode in ("none", "selective", "full"))
 
 
 def legal_schedules(

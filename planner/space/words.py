@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -20,18 +21,26 @@ CUTS = {
 """By `Legality.uneven_stages`."""
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node",
-    "micro_batch_size": "micro-batches of a power of two up to 64",
+    "micro_batch_size": "micro-batches of 1, 2, 3, 4, 6, 8, 16, 32 and 64",
     "shard_group": "ZeRO over all replicas or those of a node",
 }
 """What a pin on the axis opens (`planner.space.legal_layouts`)."""
 
 
-def space_words(model: Model, training: Training, engine: Engine, pins: Pins) -> tuple[str, ...]:
+def space_words(
+    model: Model,
+    training: Training,
+    engine: Engine,
+    pins: Pins,
+    sets: Sequence[tuple[RecomputeModule, ...]],
+) -> tuple[str, ...]:
     """One line each: cuts, recomputation, exchanges, what pins would open, what is left out."""
     legality = engine.legality
     lines = [CUTS[legality.uneven_stages], "layers recompute only where memory asks for it"]
     if "selective" in legality.recompute and pins.allows("recompute", "selective"):
-        lines.append("selective recomputation of the core attention, of no other operation")
+        named = _or([", ".join(modules) for modules in sets], "; or ")
+        one = "the same set in all layers, " if len(sets) > 1 else ""
+        lines.append(f"selective recomputation of {named}: {one}no other set")
     kinds, _ = context_kinds(model, training, engine)
     if allowed := [kind for kind in kinds if pins.allows("context_kind", kind)]:
         lines.append(f"context parallelism by {_or(allowed)}, the same in all layers")
@@ -56,9 +65,10 @@ def _dispatch_words(engine: Engine, pins: Pins) -> Iterator[str]:
         yield f"tokens to experts by {_or(kinds)}, where GPUs and groups allow it{opens}"
 
 
-def _or(kinds: Sequence[str]) -> str:
+def _or(kinds: Sequence[str], before_last: str = " or ") -> str:
     *most, last = kinds
-    return f"{', '.join(most)} or {last}" if most else last
+    between = "; " if before_last.startswith(";") else ", "
+    return f"{between.join(most)}{before_last}{last}" if most else last
 
 
 def _and(texts: Sequence[str]) -> str:

@@ -14,8 +14,9 @@ from typing import get_args
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layout
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.recompute_sets import replaying
 from meshplan.costmodels.step.setting import Setting
-from meshplan.hardware_profiles.engine_schema import Legality
+from meshplan.hardware_profiles.engine_schema import Legality, RecomputeModule
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.reading import Fact, Reading, Recompute
 from meshplan.planner.case.resolve import Case, check_case, resolve
@@ -64,6 +65,11 @@ def _with_kinds(case: Case, choice: Choice) -> Layout:
     check_layout(case.layout, case.model, case.training)
     stated = replace(case.layout, context_kind=choice.context_kind, dispatcher=choice.dispatcher)
     setting = Setting.fitted(case.model, case.training, case.cluster, case.engine)
+    if any(stage.selective_layers for stage in stated.stages):
+        named = [each for each in get_args(RecomputeModule) if each in choice.replays.split("+")]
+        stated = replace(stated, selective_modules=tuple(named)) if named else (
+            replaying(stated, setting)
+        )  # fmt: skip
     return with_fastest_kinds(stated, setting)
 
 
@@ -150,12 +156,14 @@ def write_stages(stages: tuple[Stage, ...]) -> str:
 def choice_of(layout: Layout) -> Choice:
     """The sliders that show `layout`, its cut into stages included."""
     usual = "interleaved_1f1b" if layout.virtual_stages > 1 else "1f1b"
+    selective = any(stage.selective_layers for stage in layout.stages)
     return Choice(
         **{name: getattr(layout, name) for name in STATED},
         shard_group=layout.shard_group,
         context_kind=layout.context_kind,
         dispatcher=layout.dispatcher,
         recompute=layout.recompute,
+        replays="+".join(layout.selective_modules) if selective else "",
         schedule=None if layout.schedule == usual else layout.schedule,
         stages=write_stages(layout.stages),
     )

@@ -53,12 +53,16 @@ class Job(Frozen):
         return Arguments(**words, pins=pins)
 
 
+MOST_LETTERS = 200  # of all modules together
+
+
 class Choice(Frozen):
     """The layout on the sliders; data parallel is what is left of the GPUs.
 
     schedule  None: 1F1B, interleaved where a rank has several stages
     context_kind, dispatcher
               "": the fastest that the engine has for the degrees
+    replays   modules that selective layers replay, joined by +; "": the engine's smallest set
     stages    the cut into stages, in runs of COUNT*LAYERS/SELECTIVE/FULL; None: the most even one
     """
 
@@ -75,6 +79,7 @@ class Choice(Frozen):
     schedule: Schedule | None = None
     context_kind: ContextKind | Literal[""] = ""
     dispatcher: Dispatcher | Literal[""] = ""
+    replays: str = Field(default="", max_length=MOST_LETTERS, pattern=r"^[a-z_+]*$")
     stages: str | None = Field(
         default=None, max_length=MOST_LAYERS, pattern=rf"^{STAGE}(,{STAGE})*$"
     )

@@ -6,7 +6,7 @@ from typing import Any
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.settings import one_line
-from meshplan.planner.space.axis_rules import MOST_MICRO_BATCH, divisors
+from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES, divisors
 from meshplan.planner.ui.layouts import case_of_choice
 from meshplan.planner.ui.requests import Choice
 
@@ -45,7 +45,7 @@ def _values(asked: Asked, choice: Choice) -> Iterator[tuple[str, list[Any]]]:
         "expert_parallel": divisors(q.model.num_experts) if q.model.is_moe else [1],
         "expert_tensor_parallel": divisors(choice.tensor_parallel) if q.model.is_moe else [1],
         "zero_stage": range(4),
-        "micro_batch_size": [2**k for k in range(MOST_MICRO_BATCH.bit_length())],
+        "micro_batch_size": USUAL_MICRO_BATCHES,
     }
     for axis, values in numbers.items():
         yield axis, sorted({*values, getattr(choice, axis)})

@@ -27,6 +27,7 @@ from meshplan.costmodels.model.transformer import (
     Tower,
 )
 from meshplan.costmodels.operations.rank_share import stated
+from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Images, Lora, Training
 from meshplan.hardware_profiles.engine_schema import Legality
@@ -238,6 +239,8 @@ def random_case(
         images=draw(seen()) if model.tower else None,
     )
     setting = Setting(model, training, cluster, named, TUNING)
+    modules = draw(st.sampled_from(recompute_sets(setting)))
+    layout = replace(layout, selective_modules=modules)
     return Case(setting, layout, layouts_of(layout, training))
 
 

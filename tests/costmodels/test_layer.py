@@ -67,13 +67,15 @@ def costs(step: StepModel, kind: int) -> list[Cost]:
 @settings(max_examples=30)
 @given(data=st.data())
 def test_recompute_only_adds_a_replay(cases: Callable[..., st.SearchStrategy], data: st.DataObject):
-    """Full recompute replays the forward, selective less of it; the other passes do not change."""
+    """Full recompute replays the forward, selective no more of it (of a layer without its modules
+    nothing); the other passes do not change.
+    """
     step = data.draw(cases()).step
     for kind in range(len(step.setting.model.kinds)):
         none, selective, full = costs(step, kind)
         assert none.replay.total_s == 0
         assert full.replay == full.forward
-        assert 0 < float(selective.replay.total_s) <= float(full.replay.total_s)
+        assert 0 <= float(selective.replay.total_s) <= float(full.replay.total_s)
         if step.setting.training.lora is None:
             assert float(full.replay_flops) == pytest.approx(float(none.model_flops) / 3)
         for cost in (selective, full):

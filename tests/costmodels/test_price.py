@@ -15,6 +15,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.step.price_once import Room
 from meshplan.costmodels.step.prices import Prices, price
+from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
@@ -35,12 +36,20 @@ def priced(case) -> Prices:
     return price(case.layouts, case.setting)
 
 
+def column(case, mode: str) -> int:
+    """Where the prices have what the layers of `case` recompute under `mode`."""
+    sets = recompute_sets(case.setting)
+    if mode == "selective":
+        return 1 + sets.index(case.layout.selective_modules)
+    return {"none": 0, "full": 1 + len(sets)}[mode]
+
+
 def chunk_times_s(prices: Prices, case) -> list[float]:
     """Seconds of one micro-batch in each stage, as the stage problem adds them up."""
     times = []
     for counts in case.step.stage_counts:
         layers = (
-            n * prices.layer_s[0, kind, MODES.index(mode)] for (kind, mode), n in counts.items()
+            n * prices.layer_s[0, kind, column(case, mode)] for (kind, mode), n in counts.items()
         )
         times.append(sum(layers) + prices.send_s[0])
     times[0] += prices.embedding_s[0]
@@ -79,8 +88,8 @@ def peaks_bytes(prices: Prices, case) -> list[float]:
         for (kind, mode), n in counts.items():
             states += n * prices.layer_state_bytes[0, kind]
             update += n * prices.layer_update_bytes[0, kind]
-            saved += n * prices.layer_saved_bytes[0, kind, MODES.index(mode)]
-            transient = max(transient, prices.transient_bytes[0, MODES.index(mode)])
+            saved += n * prices.layer_saved_bytes[0, kind, column(case, mode)]
+            transient = max(transient, prices.transient_bytes[0, column(case, mode)])
         held = in_flight("1f1b", pp, 1, m)[s][0][0] * saved
         peaks.append(float(prices.fixed_bytes[0] + states + max(held + transient, update)))
     return peaks
@@ -188,9 +197,12 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
         slack = 1 + case.setting.tuning.activation_slack_fraction
         on_device = 1 - case.layout.activation_offload
         saved = [slack * float(cost.saved_bytes) * on_device for cost in alone]
-        assert list(prices.layer_saved_bytes[0, kind]) == pytest.approx(saved, rel=RELATIVE)
-        for mode in (1, 2):  # less gradient communication is seen where the backward is longer
-            assert prices.layer_s[0, kind, mode] <= float(alone[mode].total_s) * (1 + RELATIVE)
+        columns = [column(case, mode) for mode in MODES]
+        found = prices.layer_saved_bytes[0, kind, columns]
+        assert list(found) == pytest.approx(saved, rel=RELATIVE)
+        for at, cost in zip(columns[1:], alone[1:], strict=True):
+            # less gradient communication is seen where the backward is longer
+            assert prices.layer_s[0, kind, at] <= float(cost.total_s) * (1 + RELATIVE)
     host_s = case.setting.tuning.micro_batch_s / 2 / case.layout.virtual_stages
     blocking_s = step.work.forward_s[0] - float(step.stage_costs[0].forward.total_s) - host_s
     assert prices.send_s[0] == pytest.approx(2 * blocking_s, abs=1e-12)

@@ -62,7 +62,7 @@ EXAMPLES = [
         "megatron/deepseek_v3_fsdp.sh",
         "dp256 ep8 zero3 mbs4 recompute-selective",
         {"vocab_size": 129280},
-        {"selective_modules": ("mlp", "moe", "mla_up_proj", "norm")},
+        {"selective_modules": ("mlp", "moe", "mla_up_proj", "layernorm")},
         {"seq_len": 4096, "global_batch_size": 2048},
         {"gpus": 3},
     ),

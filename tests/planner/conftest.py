@@ -94,7 +94,9 @@ def small_question(
     """A question about a model of tiny layers: kind 0 dense, kind 1 mixture of experts."""
     kinds = (DENSE, MOE)[: max(pattern) + 1]
     engine = load_engine(named)
-    rules = engine.legality.model_copy(update=dict(legality))
+    # Made-up prices know one way to recompute selectively.
+    one_set = {"recompute_modules": (), "recompute_policy": False}
+    rules = engine.legality.model_copy(update=one_set | legality)
     return Question(
         model=Model(name="small", hidden=128, vocab=512, kinds=kinds, pattern=pattern),
         training=Training(seq_len=64, global_batch_size=batch),

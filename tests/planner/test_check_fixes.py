@@ -37,6 +37,9 @@ def _made(layout: Layout, fix: Fix) -> Layout:
     changed: dict[str, object] = {"stages": stages}
     for part in text.split(", "):
         name, _, value = part.partition(" ")
+        if value.startswith("selective of "):
+            modules = value.removeprefix("selective of ").split(" + ")
+            changed["selective_modules"] = tuple(modules)
         if name in ("recompute", "stages") or name.isdecimal():
             continue
         known = {"true": True, "false": False}

@@ -48,8 +48,9 @@ def test_space_is_what_check_layout_allows(
     )  # fmt: skip
     legal = set()
     for tp, cp, pp, ep, mbs, zero in itertools.product(
-        range(1, gpus + 1), range(1, gpus + 1), range(1, 5), range(1, 5), (1, 2, 4, 8, 16), range(4)
-    ):
+        range(1, gpus + 1), range(1, gpus + 1), range(1, 5), range(1, 5), (1, 2, 3, 4, 6, 8, 16),
+        range(4),
+    ):  # fmt: skip
         dp, rest = divmod(gpus, tp * cp * pp)
         if rest or dp == 0 or (dp * cp == 1 and zero > 0):
             continue
@@ -118,11 +119,11 @@ def test_pins_only_remove(question: Questions) -> None:
 
 
 def test_pinned_axes_lift_default_ranges(question: Questions) -> None:
-    """Tensor parallelism beyond a node and odd micro-batches are there once they are asked for."""
+    """Tensor parallelism beyond a node and micro-batches of 12 are there where asked for."""
     asked = question((0, 0), 16, 48, kv_heads_divide=False)
     assert space_of(asked).layouts.micro_batch_size.max() == 16
-    wide = replace(asked, pins=parse_pins({"micro_batch_size": "3"}))
-    assert set(space_of(wide).layouts.micro_batch_size.tolist()) == {3}
+    wide = replace(asked, pins=parse_pins({"micro_batch_size": "12"}))
+    assert set(space_of(wide).layouts.micro_batch_size.tolist()) == {12}
 
 
 def test_a_pinned_tp_keeps_every_expert_tensor_degree(question: Questions) -> None:
@@ -136,16 +137,16 @@ def test_a_pinned_tp_keeps_every_expert_tensor_degree(question: Questions) -> No
 
 
 def test_every_dropped_row_has_a_reason(question: Questions) -> None:
-    """Four GPUs and a batch of six, by hand: what each rule on the batch drops."""
+    """Four GPUs and a batch of eighteen, by hand: what each rule on the batch drops."""
     asked = question(
-        (0, 0), 4, 6, zero_stages=(0,), context_parallel=False, kv_heads_divide=False,
+        (0, 0), 4, 18, zero_stages=(0,), context_parallel=False, kv_heads_divide=False,
         micro_batches_at_least_pp=False,
     )  # fmt: skip
-    # (tp, pp) of 4 GPUs: (1,1) (1,2) (2,1) (2,2) (4,1), so dp 4 2 2 1 1; of mbs 1 2 3 6 two go
+    # (tp, pp) of 4 GPUs: (1,1) (1,2) (2,1) (2,2) (4,1), so dp 4 2 2 1 1; of mbs 1 2 3 6 9 18 two go
     dropped = space_of(asked).dropped
-    assert dropped["micro_batch_size above 64 or no power of two (a pin opens it)"] == 10
-    # dp 4 never divides 6; dp 2 x mbs 2 neither
-    assert dropped["data_parallel x micro_batch_size misses the global batch"] == 4
+    assert dropped["micro_batch_size not 1, 2, 3, 4, 6, 8, 16, 32 or 64 (a pin opens it)"] == 10
+    # dp 4 never divides 18: four; dp 2, twice: not with mbs 2 or 6
+    assert dropped["data_parallel x micro_batch_size misses the global batch"] == 8
 
 
 def test_one_rank_is_not_chunked(question: Questions) -> None:

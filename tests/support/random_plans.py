@@ -35,7 +35,7 @@ CHUNKED: dict[Schedule, tuple[int, ...]] = {
     "zb_v": (2,),
     "dualpipe_v": (2,),
 }
-MODULES: tuple[RecomputeModule, ...] = ("core_attention", "norm", "mlp")
+MODULES: tuple[RecomputeModule, ...] = ("core_attention", "layernorm", "mlp")
 CLUSTER = "dgx-h100"
 ENGINES = {name: load_engine(name) for name in engine_names()}
 

@@ -17,6 +17,7 @@ from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Stage
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.price_passes import pass_seconds
+from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
@@ -36,6 +37,14 @@ from meshplan.planner.space.pins import parse_pins
 ATTENTION = Attention(heads=16, kv_heads=8, head_dim=128, v_head_dim=128)
 DENSE = Layer(attention=ATTENTION, ffn=8192)
 MOE = Layer(attention=ATTENTION, experts=Experts(experts=4, top_k=2, ffn=2048))
+LATENT = Layer(
+    attention=Attention(
+        heads=16, kv_heads=16, head_dim=192, v_head_dim=128, q_lora_rank=512, kv_lora_rank=256,
+        rope_head_dim=64,
+    ),
+    experts=Experts(experts=4, top_k=2, ffn=2048, shared_ffn=2048),
+)  # fmt: skip
+"""With all that Megatron-Core may recompute."""
 PINNED = {"context_parallel": "1", "shard_group": "..16", "sequence_parallel": "on"}
 CHOOSING = ("megatron", "megatron-bridge", "nemo", "torchtitan", "torchtitan", "accelerate")
 """Engines that choose the kinds of their exchanges."""
@@ -79,6 +88,24 @@ def random_question(seed: int) -> Question:
     )  # fmt: skip
 
 
+def latent_question(seed: int) -> Question:
+    """One of layers with latent attention and shared experts that is short of memory, of an engine
+    that recomputes by operation.
+    """
+    draw, q = random.Random(-1_000 - seed), random_question(seed)
+    layers = min(q.model.num_layers, 3)
+    few = 2e9 + layers / q.gpus * draw.uniform(4e9, 8e9)
+    pins = {**PINNED, "context_parallel": "1", "virtual_stages": draw.choice(("1", "1", "2.."))}
+    return replace(
+        q,
+        cluster=q.cluster.model_copy(update={"usable_memory_bytes": few}),
+        engine=load_engine(draw.choice(("megatron", "nemo", "native"))),
+        model=replace(q.model, kinds=(LATENT,), pattern=(0,) * layers),
+        pins=parse_pins(pins),
+        training=replace(q.training, seq_len=8192) if draw.random() < 0.7 else q.training,
+    )
+
+
 def fastest(question: Question) -> float | None:
     """The least simulated step of everything; infinite if nothing fits, None if it is too much."""
     q = question
@@ -88,9 +115,11 @@ def fastest(question: Question) -> float | None:
     coefficients = price_space(q, space, closed_form)
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     passes = pass_seconds(space.layouts, setting)
-    best, priced = math.inf, 0
+    best, priced, sets = math.inf, 0, recompute_sets(setting)
     for row in range(len(space.layouts)):
-        for variant in space.variants(row):
+        for each in space.variants(row):
+            columns = (0, 1 + sets.index(each.replayed), 1 + len(sets))
+            variant = replace(each, columns=columns)
             problem = stage_problem(space, coefficients, row, variant)
             times = None
             for stages in every_plan(problem):
@@ -100,7 +129,7 @@ def fastest(question: Question) -> float | None:
                 if times is None:
                     plan = StagePlan(stages, 0, ())
                     layout = layout_of_row(space.layouts, row, variant, plan)
-                    times = CutTimes(setting, layout, passes, row)
+                    times = CutTimes(setting, layout, passes, row, variant.columns)
                 if times.step_s(stages) >= best or evaluate(problem, stages) is None:
                     continue
                 layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
@@ -112,6 +141,8 @@ def every_kind(question: Question) -> Space:
     """The rows with every kind of context parallelism and dispatcher, by rules of its own."""
     q, g = question, question.cluster.gpus_per_node
     space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, g)
+    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    space = space.replaying(recompute_sets(setting))
     la, rules, found = space.layouts, q.engine.legality, list[tuple[int, int, int]]()
     for row in range(len(la)):
         tp, cp, ep, etp = (

@@ -53,10 +53,11 @@ OLDER = {
 """Names that older releases and forks have for the same counts."""
 MODULES: dict[str, RecomputeModule] = {
     "core_attn": "core_attention",
-    "layernorm": "norm",
+    "layernorm": "layernorm",
     "mlp": "mlp",
     "moe_act": "moe_act",
     "mla_up_proj": "mla_up_proj",
+    "shared_experts": "shared_experts",
     "moe": "moe",
 }
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -158,7 +159,11 @@ def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]
         return {}, unsaid
     if rule.mode == "selective":
         theirs = {ours: name for name, ours in MODULES.items()}
-        modules = [theirs[module] for module in la.selective_modules]
+        known = [module for module in la.selective_modules if module in theirs]
+        if other := [module for module in la.selective_modules if module not in theirs]:
+            why = f"Megatron's modules are {', '.join(MODULES)}"
+            unsaid.append(CannotSay("layout.selective_modules", ", ".join(other), why))
+        modules = [theirs[module] for module in known] or ["core_attn"]
         return {"recompute_granularity": "selective", "recompute_modules": modules}, unsaid
     method, count = ("uniform", 1) if rule.first is None else ("block", rule.first)
     return {

@@ -46,7 +46,7 @@ from meshplan.planner.case.reading import (
     Exported,
 )
 from meshplan.planner.case.resolve import engine_named
-from meshplan.planner.space.engine_rules import check_split_backward
+from meshplan.planner.space.engine_rules import check_split_backward, replays
 
 LATEST: Version = "0.3"
 
@@ -180,7 +180,8 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
         unsaid += unless(la, "1 or tensor_parallel", expert_tensor_parallel=1)
     unsaid += exchange_unsaid(la, version)
     unsaid += recompute_unsaid(la)
-    unsaid += modules_unsaid(la, "selective means its own list of operations")
+    if not replays(la.selective_modules, engine_named("torchtitan").legality):
+        unsaid += modules_unsaid(la, "selective means its own list of operations")
     said = ("fp32", "bf16", "fp8", "mxfp8") + (("nvfp4",) if version == "0.3" else ())
     if training.precision not in said:
         unsaid.append(CannotSay("training.precision", training.precision, f"it has {said}"))

@@ -24,6 +24,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
 )
 from meshplan.executor.frameworks.torchtitan.python import read_python
 from meshplan.hardware_profiles.engine_schema import Dispatcher
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.reading import (
     Fact,
     IllegalConfig,
@@ -102,13 +103,17 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     _read_exchanges(values, facts)
     if values.on("training.enable_cpu_offload"):
         notes.append("training.enable_cpu_offload moves all sharded state to the host: not priced")
+    recompute = _recompute(values, python=python)
+    if recompute.mode == "selective":
+        policy = load_engine("torchtitan").legality.recompute_modules
+        put(facts, selective_modules=Fact(policy, 1))
     return Reading(
         framework="torchtitan",
         engine="torchtitan",
         path=path,
         facts=facts,
         placement=placement,
-        recompute=_recompute(values, python=python),
+        recompute=recompute,
         ignored=values.ignored(),
         unread=(*_unknown_converters(values), *_unknown_keys(values), *_encoders(values)),
         notes=(*notes, *values.suspects(COUNTS.values())),

@@ -1,0 +1,164 @@
+"""Recompute by operation: what each module replays and frees, and which sets a search chooses from.
+
+The layers worked by hand hold 1,024 tokens of 16 bits on one rank; h 1,024, so that a tensor of
+the residual stream is 2 MiB; 8 heads of 128; latents of 512 and 256, keys of 192; a dense
+feed-forward of 4,096; 8 experts of 512, two for each token, and shared ones of 512.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshplan.costmodels.layout import Layout, RecomputeModule, even_stages
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.operations.replayed import replayed_of
+from meshplan.costmodels.step.ranks import Rank
+from meshplan.costmodels.step.recompute_sets import _Priced, recompute_sets
+from meshplan.costmodels.step.setting import Setting
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import MIB
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.load_models import load_model_config
+
+HEADS = Attention(heads=8, kv_heads=8, head_dim=128, v_head_dim=128)
+LATENT = Attention(
+    heads=8, kv_heads=8, head_dim=192, v_head_dim=128, q_lora_rank=512, kv_lora_rank=256,
+    rope_head_dim=64,
+)  # fmt: skip
+EXPERTS = Experts(experts=8, top_k=2, ffn=512, shared_ffn=512)
+DENSE, MOE = Layer(attention=HEADS, ffn=4096), Layer(attention=LATENT, experts=EXPERTS)
+MODEL = Model(name="both", hidden=1024, vocab=32_000, kinds=(DENSE, MOE), pattern=(0, 1, 1, 1))
+SMALL = 1 / 32  # MiB: 4 bytes for each token and head, or for each token and expert
+
+
+def rank_of(engine: str, **degrees: int) -> Rank:
+    """A rank that has `MODEL`, in the words of an engine."""
+    setting = Setting.fitted(
+        MODEL, Training(seq_len=1024, global_batch_size=64), load_cluster("dgx-h100"),
+        load_engine(engine),
+    )  # fmt: skip
+    return Rank(setting, Layout(stages=even_stages(4, 1), **degrees))
+
+
+@pytest.mark.parametrize(("kind", "module", "freed_mib"), [
+    pytest.param(0, "layernorm", 0, id="dense: norms are part of the products behind them"),
+    pytest.param(1, "layernorm", 2 + 2, id="before latent attention and before experts"),
+    pytest.param(0, "mlp", 2 + 16 + 8, id="its norm 2 h, gate and up 2 x 2 x 4096, activation"),
+    pytest.param(1, "mlp", 0, id="mlp: no experts, not the shared ones either"),
+    pytest.param(1, "moe_act", 2, id="two rows of 512 for each token"),
+    pytest.param(0, "moe_act", 0, id="moe_act: no dense activation"),
+    pytest.param(1, "shared_experts", 2 + 1, id="gate and up 2 x 2 x 512, activation"),
+    pytest.param(1, "mla_up_proj", 2 + 6 + 1.5, id="values 1024, q and k 3072, norms 768"),
+    pytest.param(1, "core_attention", SMALL, id="one fp32 for each token and head"),
+    pytest.param(1, "moe", SMALL + 4 + 4 + 2 + 4 + 3,
+                 id="scores, rows, gate and up, activation, weighted rows, shared"),
+])  # fmt: skip
+def test_what_a_module_frees_by_hand(kind: int, module: RecomputeModule, freed_mib: float) -> None:
+    """Under Megatron-Core with Transformer Engine's products."""
+    rank = rank_of("megatron")
+    assert float(rank.replay_bytes(kind, (module,))) / MIB == pytest.approx(freed_mib)
+
+
+@pytest.mark.parametrize(("engine", "kind", "module", "expected"), [
+    ("megatron", 0, "mlp", "feed_forward_norm feed_forward_input up activation down "
+                           "feed_forward_output"),
+    ("native", 0, "mlp", "feed_forward_input up activation down feed_forward_output"),
+    ("megatron", 1, "layernorm", "attention_norm feed_forward_norm"),
+    ("megatron", 1, "moe_act", "activation"),
+    ("megatron", 1, "mla_up_proj", "latent_norm q_up kv_up rotary"),
+    ("megatron", 1, "shared_experts", "shared_input up activation down shared_output"),
+])  # fmt: skip
+def test_what_a_module_replays(
+    engine: str, kind: int, module: RecomputeModule, expected: str
+) -> None:
+    """The operations by name, in forward order."""
+    again = replayed_of(rank_of(engine).operations(kind), (module,))
+    assert " ".join(op.name for op in again) == expected
+
+
+def test_moe_holds_all_behind_its_norm() -> None:
+    """Of the feed-forward half all but the norm before it and the residual behind it."""
+    operations = rank_of("megatron").operations(1)
+    names = [op.name for op in operations]
+    half = operations[names.index("feed_forward_norm") + 1 : -1]
+    assert replayed_of(operations, ("moe",)) == list(half)
+
+
+SETS = st.lists(st.sampled_from(get_args(RecomputeModule)), unique=True).map(tuple)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), one=SETS, more=SETS)
+def test_more_modules_never_keep_more_and_never_take_less(
+    cases: Callable[..., st.SearchStrategy], data: st.DataObject, one, more
+) -> None:
+    """Of any layer of any layout, all of it at most: what full recompute replays and frees."""
+    case = data.draw(cases())
+    rank = Rank(case.setting, case.layout)
+    for kind in range(len(case.setting.model.kinds)):
+        of_one, of_both = rank.plain_cost(kind, one), rank.plain_cost(kind, (*one, *more))
+        assert float(of_both.saved_bytes) <= float(of_one.saved_bytes) * (1 + 1e-12)
+        assert float(of_both.total_s) >= float(of_one.total_s) * (1 - 1e-12)
+        everything = rank.plain_cost(kind, "full")
+        assert float(of_both.replay.total_s) <= float(everything.replay.total_s) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("engine", ["megatron", "native"])
+def test_no_set_of_modules_lies_below_the_corners(engine: str) -> None:
+    """Every set of the engine's modules, against layers that mix two neighbouring corners: none
+    frees as much in less time, to a hundredth of a full replay.
+    """
+    setting = rank_of(engine).setting
+    allowed, priced = setting.engine.legality.recompute_modules, _Priced(setting)
+    corners = priced.corners(list(priced.way(allowed)))
+    line = [priced.point(()), *corners, priced.of_all]
+    compared = 0
+    for count in range(1, len(allowed) + 1):
+        for modules in combinations(allowed, count):
+            seconds, freed, _ = priced.point(modules)
+            for a, b in pairwise(line):
+                if a.freed_bytes <= freed <= b.freed_bytes:
+                    share = (freed - a.freed_bytes) / (b.freed_bytes - a.freed_bytes)
+                    mixed = a.seconds + share * (b.seconds - a.seconds)
+                    assert seconds >= mixed - 0.01 * priced.of_all.seconds, modules
+                    compared += 1
+    assert compared >= 2 ** len(allowed) - 1
+
+
+def test_sets_of_a_model_with_all_modules() -> None:
+    """DeepSeek-V3 under Megatron-Core: what costs least for each byte first; each set frees more
+    than the one before, at a higher price for each byte.
+    """
+    model = model_from_config(load_model_config("deepseek-v3"), "deepseek-v3")
+    training = Training(seq_len=4096, global_batch_size=64)
+    setting = replace(rank_of("megatron").setting, model=model, training=training)
+    sets, priced = recompute_sets(setting), _Priced(setting)
+    assert set(sets[0]) == {"layernorm", "moe_act", "mla_up_proj"}
+    line = [priced.point(modules) for modules in ((), *sets)] + [priced.of_all]
+    prices = [(b.seconds - a.seconds) / (b.freed_bytes - a.freed_bytes) for a, b in pairwise(line)]
+    assert prices == sorted(prices)
+
+
+@pytest.mark.parametrize(("engine", "expected"), [
+    pytest.param("generic", (("core_attention",),), id="an engine that says nothing"),
+    pytest.param("torchtitan", (("norm", "pointwise", "linear_half"),), id="one policy"),
+])  # fmt: skip
+def test_engines_without_a_choice(engine: str, expected) -> None:
+    """One set, whatever the model."""
+    assert recompute_sets(rank_of(engine).setting) == expected
+
+
+def test_tensor_parallel_exchanges_are_replayed_with_the_mlp() -> None:
+    """A replayed feed-forward gathers and scatters again: its replay waits for both."""
+    rank = rank_of("megatron", tensor_parallel=2)
+    rank = Rank(rank.setting, replace(rank.layout, sequence_parallel=True))
+    replay, whole = rank.plain_cost(0, ("mlp",)).replay, rank.plain_cost(0, "full").replay
+    assert float(replay.tensor_s) > 0
+    assert float(replay.tensor_s) < float(whole.tensor_s)
