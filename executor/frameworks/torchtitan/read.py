@@ -149,7 +149,7 @@ def _read_exchanges(values: Values, facts: dict[str, Fact]) -> None:
     """The kinds of the exchanges that there are."""
     rotate = values.word(ROTATES, "parallelism.context_parallel_rotate_method")
     if facts.get("context_parallel", Fact(1, 1)).value > 1:
-        put(facts, context_kind=rotate)
+        put(facts, context_kind=rotate or Fact("all_gather", 1))  # its default, in every version
     words: dict[str, Dispatcher] = {**BACKENDS, "hybridep": "hybridep"}
     backend = values.word(words, "parallelism.expert_parallel_comm_backend")
     if facts.get("expert_parallel", Fact(1, 1)).value > 1:
