@@ -22,7 +22,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     V_SHAPED,
     model_named,
 )
-from meshplan.executor.frameworks.torchtitan.python import read_python
+from meshplan.executor.frameworks.torchtitan.python import UNCLEAR, read_python
 from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.planner.case.reading import (
     Fact,
@@ -100,8 +100,6 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
     put(facts, optimizer_states=_states(values))
     _read_exchanges(values, facts)
-    if values.on("training.enable_cpu_offload"):
-        notes.append("training.enable_cpu_offload moves all sharded state to the host: not priced")
     return Reading(
         framework="torchtitan",
         engine="torchtitan",
@@ -110,9 +108,30 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         placement=placement,
         recompute=_recompute(values, python=python),
         ignored=values.ignored(),
-        unread=(*_unknown_converters(values), *_unknown_keys(values), *_encoders(values)),
+        unread=(
+            *_unknown_converters(values),
+            *_unknown_keys(values),
+            *_encoders(values),
+            *_on_host(values),
+            *_unclear(values),
+        ),
         notes=(*notes, *values.suspects(COUNTS.values())),
     )
+
+
+def _on_host(values: Values) -> list[Fact]:
+    """Weights, gradients and optimizer states on the host."""
+    asked = values.flag("training.enable_cpu_offload")
+    why = "weights on the host are not modelled"
+    return (
+        [Fact(f"training.enable_cpu_offload ({why})", asked.line)] if asked and asked.value else []
+    )
+
+
+def _unclear(values: Values) -> tuple[Fact, ...]:
+    """What a Python function does that is not read."""
+    named = values.get(UNCLEAR)
+    return named.value if named else ()
 
 
 def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
