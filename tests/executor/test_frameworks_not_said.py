@@ -230,3 +230,13 @@ def test_arguments_that_no_command_takes(
     reading = read_config(text, "conf.sh")
     assert ("the degrees" in str([fact.value for fact in reading.unread])) is named
     assert any("read from its variables" in note for note in reading.notes) is noted
+
+
+def test_a_module_that_megatron_recomputes_is_not_called_illegal() -> None:
+    """GeodesicResearch/geodesic-megatron replays shared experts alone: legal, not modelled."""
+    text = (
+        "model: {tensor_model_parallel_size: 1, recompute_granularity: selective, "
+        "recompute_modules: [shared_experts]}\ntrain: {micro_batch_size: 1}\n"
+    )
+    with pytest.raises(UnreadableConfig, match=r"shared_experts.*not modelled"):
+        read_config(text, "overrides.yaml", "bridge")
