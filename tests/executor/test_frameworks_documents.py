@@ -3,6 +3,9 @@
 import time
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshplan.executor.frameworks.documents.parse import number, read_json, read_toml, read_yaml
 from meshplan.planner.case.reading import Fact, UnreadableConfig
@@ -15,6 +18,43 @@ def test_yaml_lines() -> None:
     assert found["a.c"] == Fact([1, "x"], 4)
     assert found["d"] == Fact("yes", 5)
     assert found["e"] == Fact(1e9, 6)
+
+
+MERGES = (
+    "base: &b {x: 1, n: {a: 1, b: 2}}\nother: &o {x: 5, y: 6}\n"
+    "after:\n  n: {c: 3}\n  <<: *b\nlist:\n  <<: [*o, *b]\n  y: 7\n"
+    "twice: &t\n  <<: *o\n  z: 8\nchain:\n  <<: *t\nquoted: {'<<': 4}\n"
+)
+
+
+def test_merged_keys_are_those_of_pyyaml() -> None:
+    """`<<` brings keys in, a mapping's own win (whole), an earlier of several merged ones too."""
+    found = {name: fact.value for name, fact in read_yaml(MERGES).items()}
+    assert found == _flat(yaml.safe_load(MERGES), "")
+    assert read_yaml(MERGES)["after.x"] == Fact(1, 1)  # the line that states it
+
+
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 9)), max_size=3),
+       st.permutations(["*a", "*b", "*c"]), st.integers(0, 3))  # fmt: skip
+def test_any_merge_is_pyyamls(own: list[tuple[str, int]], order: list[str], merged: int) -> None:
+    """Mappings merged in any order beside any keys, against PyYAML's own loader."""
+    keys = "".join(f"  {key}: {value}\n" for key, value in dict(own).items())
+    text = (
+        "a: &a {x: 10, y: 11}\nb: &b {y: 12, z: 13}\nc: &c {<<: *a, z: 14}\n"
+        f"d:\n  k: 1\n{keys}  <<: [{', '.join(order[:merged])}]\n"
+    )
+    found = {name: fact.value for name, fact in read_yaml(text).items()}
+    assert found == _flat(yaml.safe_load(text), "")
+
+
+def _flat(data: dict[str, object], prefix: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in data.items():
+        nested = isinstance(value, dict)
+        found[prefix + key] = None if nested else value
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+    return found
 
 
 def test_json_lines() -> None:
@@ -38,6 +78,13 @@ def test_toml_lines() -> None:
         pytest.param(read_yaml, "- 1\n- 2", id="a list, no mapping"),
         pytest.param(read_yaml, "[" * 50_000, id="YAML 50,000 deep"),
         pytest.param(read_yaml, "a: &x\n  b: *x", id="an alias of itself"),
+        pytest.param(read_yaml, "a: &x\n  <<: *x", id="a merge of itself"),
+        pytest.param(read_yaml, "a: 1\n<<: [1]", id="a merge of a number"),
+        pytest.param(
+            read_yaml,
+            "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}}}\n" for n in range(1, 99)),
+            id="a merge 99 deep",
+        ),
         pytest.param(
             read_yaml,
             "a0: &a0 {x: 1, y: 2}\n"

@@ -186,3 +186,57 @@ def test_functions_that_call_each_other_end() -> None:
     many = REGISTRY + "".join(f"def f{i}():\n    pass\n" for i in range(197))
     with pytest.raises(UnreadableConfig, match="201 functions"):
         read_config(many, "a.py")
+
+
+TEST_CASE = (
+    "BASE: &BASE\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n"
+    "  --seq-length: 512\n  --bf16: true\n  --use-distributed-optimizer: true\n"
+    "MODEL_ARGS:\n  <<: *BASE\n  --micro-batch-size: 2\n  --tensor-model-parallel-size: 1\n"
+    "MODEL_ARGS_2:\n  <<: *BASE\n  --micro-batch-size: 1\n  --tensor-model-parallel-size: 2\n"
+)
+
+
+def test_each_run_of_a_test_case_has_what_it_merges() -> None:
+    """NVIDIA/Megatron-LM tests/functional_tests gpt3_mcore_reruns_resume_check_grads: several runs
+    in one YAML, all upon the same arguments.
+    """
+    first = read_config(TEST_CASE, "model_config.yaml")
+    (second,) = first.others
+    names = ("tensor_parallel", "micro_batch_size", "seq_len", "precision", "zero_stage")
+    assert [first.facts[name].value for name in names] == [1, 2, 512, "bf16", 1]
+    assert [second.facts[name].value for name in names] == [2, 1, 512, "bf16", 1]
+
+
+PART = (
+    'MODEL_ARGS="--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --bf16 '
+    '--micro-batch-size 1 --seq-length 4096 %s"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "command", "named", "noted"),
+    [
+        pytest.param("", "", True, False, id="a part: another script may state the degrees"),
+        pytest.param("--tensor-model-parallel-size 4", "", False, True, id="a whole, never run"),
+        pytest.param("", "torchrun pretrain_gpt.py $MODEL_ARGS\n", False, False, id="a run"),
+    ],
+)
+def test_arguments_that_no_command_takes(
+    degrees: str, command: str, named: bool, noted: bool
+) -> None:
+    """A part of a script (Megatron's examples/post_training/modelopt/conf) says nothing of degrees:
+    what sources it does."""
+    text = "#!/bin/bash\n# --micro-batch-size\n" + PART % degrees + command
+    reading = read_config(text, "conf.sh")
+    assert ("the degrees" in str([fact.value for fact in reading.unread])) is named
+    assert any("read from its variables" in note for note in reading.notes) is noted
+
+
+def test_a_module_that_megatron_recomputes_is_not_called_illegal() -> None:
+    """GeodesicResearch/geodesic-megatron replays shared experts alone: legal, not modelled."""
+    text = (
+        "model: {tensor_model_parallel_size: 1, recompute_granularity: selective, "
+        "recompute_modules: [shared_experts]}\ntrain: {micro_batch_size: 1}\n"
+    )
+    with pytest.raises(UnreadableConfig, match=r"shared_experts.*not modelled"):
+        read_config(text, "overrides.yaml", "bridge")

@@ -103,6 +103,13 @@ CASES = [
         id="torchtitan 0.3: 256 / dp 8 = 32 local",
     ),
     pytest.param(
+        "torchtitan-0.3", "torchtitan-0.3",
+        _layout("selective", data_parallel=8, context_parallel=2, tensor_parallel=4, zero_stage=3,
+                shard_group=8, sequence_parallel=True, context_kind="all_gather"),
+        {"degrees": [2, 4, 2, 4, 1, 1], "local_batch_size": 1, "global_batch_size": 256},
+        id="torchtitan 0.3: 2 copies x 4 shards x cp 2 x tp 4 = 64",
+    ),
+    pytest.param(
         "bridge", "megatron-core",
         _layout("selective", **PIPELINED, zero_stage=1),
         {"tensor_parallel": 4, "pipeline_parallel": 2, "virtual_stages": 2, "context_parallel": 1,

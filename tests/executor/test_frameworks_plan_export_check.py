@@ -179,7 +179,6 @@ def exchanging(engine: str, context_kind: str, dispatcher: str) -> Plan:
         ("megatron", "megatron", "hierarchical", "hybridep"),
         ("torchtitan", "torchtitan-0.2", "ring", "deepep"),
         ("torchtitan", "torchtitan-0.2", "all_gather", "all_to_all"),
-        ("torchtitan", "torchtitan", "ring", "all_to_all"),
     ],
 )
 def test_kinds_of_exchanges_come_back_with_their_price(
@@ -199,6 +198,22 @@ def test_kinds_of_exchanges_come_back_with_their_price(
         assert case.layout.context_kind == context_kind
         assert case.layout.dispatcher == dispatcher
         assert predicted(case).step_time_s == pytest.approx(plan.prediction.step_time_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(("context_kind", "listed"), [("ring", True), ("all_gather", False)])
+def test_torchtitan_0_3_has_one_kind(context_kind: str, listed: bool) -> None:
+    """Its ParallelismConfig (torchtitan 0.3.0 config/configs.py) lost 0.2's key: the file never
+    states it, lists a ring, and is priced as the default, all_gather."""
+    plan = exchanging("torchtitan", context_kind, "all_to_all")
+    exported = exporter_named("torchtitan")(plan, 8)
+    name, text = next(iter(exported.files.items()))
+    assert "rotate_method" not in text
+    assert ("layout.context_kind" in {each.name for each in exported.cannot_say}) is listed
+    case = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
+    case = replace(case, layout=replace(case.layout, stages=plan.layout.stages))
+    assert plan.prediction is not None
+    same = predicted(case).step_time_s == pytest.approx(plan.prediction.step_time_s, rel=1e-12)
+    assert same is not listed
 
 
 def test_a_plan_file_states_its_kinds() -> None:

@@ -3,7 +3,8 @@
     python parse_with.py deepspeed ds_config.json WORLD_SIZE
 
 A script, not a module: it runs in the interpreter that has the framework (docs/frameworks.md), so
-it imports nothing of ours. A missing framework is exit code 77 with the reason.
+it imports nothing of ours. A framework that is not there is exit code 77 with the reason; one that
+is there and cannot read the file, or lacks a package of its own, fails.
 """
 
 import dataclasses
@@ -54,7 +55,6 @@ def accelerate(path: Path, world: int) -> dict[str, object]:
 
 def torchtitan_02(path: Path, world: int) -> dict[str, object]:
     """torchtitan 0.2's ConfigManager on the TOML, and the mesh sizes that follow."""
-    importlib.import_module("torchtitan.config.job_config")  # 0.3 has no such module
     manager = importlib.import_module("torchtitan.config").ConfigManager()
     config = manager.parse_args([f"--job.config_file={path}"])
     degrees = config.parallelism
@@ -73,7 +73,6 @@ def torchtitan_02(path: Path, world: int) -> dict[str, object]:
 
 def torchtitan_03(path: Path, world: int) -> dict[str, object]:
     """torchtitan 0.3's ConfigManager on the exported module, and the mesh sizes that follow."""
-    importlib.import_module("torchtitan.config.configs")  # 0.2 has no such module
     sys.path.insert(0, str(path.parent))
     manager = importlib.import_module("torchtitan.config").ConfigManager()
     config = manager.parse_args(["--module", path.stem, "--config", "meshplan"])
@@ -120,8 +119,7 @@ def megatron_bridge(path: Path, world: int) -> dict[str, object]:
     """
     typing.__dict__.setdefault("override", lambda method: method)  # Python 3.12's
     found = importlib.util.find_spec("megatron.bridge")
-    if found is None:
-        raise ImportError("no megatron.bridge on PYTHONPATH")
+    assert found is not None
     for name in ("megatron.bridge", "megatron.bridge.training"):  # without what they import
         package = types.ModuleType(name)
         package.__path__ = list(found.submodule_search_locations or ())
@@ -305,10 +303,32 @@ PARSERS = {
     "megatron-bridge": megatron_bridge,
 }
 
+HOMES = {
+    "skypilot": "sky",
+    "kubeflow": "kubeflow.training",
+    "megatron-lm": "megatron.training",
+    "nanotron": "nanotron",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+    "torchtitan-0.2": "torchtitan.config.job_config",  # 0.3 has no such module
+    "torchtitan-0.3": "torchtitan.config.configs",  # 0.2 has no such module
+    "megatron-core": "megatron.core",
+    "megatron-bridge": "megatron.bridge",
+}
+"""The package or module whose absence means that a framework is not installed."""
+
+
+def _is_here(name: str) -> bool:
+    """Whether the module can be found; those that it is in are imported for that."""
+    parent, _, _ = name.rpartition(".")
+    if parent and not _is_here(parent):
+        return False
+    return importlib.util.find_spec(name) is not None
+
+
 if __name__ == "__main__":
-    try:
-        understood = PARSERS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
-    except ImportError as error:
-        print(f"{sys.argv[1]} is not installed here: {error}", file=sys.stderr)
+    parser, file, gpus = sys.argv[1:]
+    if not _is_here(HOMES[parser]):
+        print(f"{parser} is not installed here: no module {HOMES[parser]}", file=sys.stderr)
         sys.exit(MISSING)
-    print(json.dumps(understood))
+    print(json.dumps(PARSERS[parser](Path(file), int(gpus))))

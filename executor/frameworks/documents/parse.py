@@ -2,8 +2,11 @@
 
 YAML goes through its node tree rather than through `safe_load`, because only nodes know their
 lines and because the loader's constructors fail in ways that are not YAML errors (a date with
-month 99). Lists stay values. A document that is not a mapping, nests too deep or expands too far
-is refused in one line.
+month 99). Lists stay values; a merge (`<<: *base`) is what it stands for. A document that is not
+a mapping, nests too deep or expands too far is refused in one line.
+
+Source: yaml.org/type/merge (2005): a mapping's own keys win over merged ones, and of a list of
+merged mappings the earlier one wins.
 """
 
 import json
@@ -27,6 +30,7 @@ from meshplan.planner.case.limits import (
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
 _QUOTED = ("'", '"', "|", ">")
+_MERGE = "tag:yaml.org,2002:merge"
 _TRUE, _FALSE = frozenset(("true", "yes", "on")), frozenset(("false", "no", "off"))
 
 
@@ -50,11 +54,28 @@ def read_yaml(text: str) -> dict[str, Fact]:
 def _flatten_yaml(
     node: yaml.MappingNode, prefix: str, found: dict[str, Fact], seen: list[int]
 ) -> None:
-    for key, value in node.value:
+    for key, value in _merged(node).values():
         name = _named(prefix + str(key.value), key.start_mark.line + 1)
         found[name] = Fact(_yaml_value(value, seen), key.start_mark.line + 1)
         if isinstance(value, yaml.MappingNode):
             _flatten_yaml(value, name + ".", found, seen)
+
+
+def _merged(node: yaml.MappingNode, depth: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """The keys and values of a mapping by key, those that it merges included."""
+    entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    merges = [value for key, value in node.value if key.tag == _MERGE]
+    for value in merges:
+        line = value.start_mark.line + 1
+        if depth > MAX_DEPTH:
+            raise UnreadableConfig(f"merges (<<) more than {MAX_DEPTH} deep; no config has", line)
+        bases = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for base in bases:
+            if not isinstance(base, yaml.MappingNode):
+                raise UnreadableConfig("`<<` merges what is not a mapping", line)
+            entries = _merged(base, depth + 1) | entries
+    own = {str(key.value): (key, value) for key, value in node.value if key.tag != _MERGE}
+    return entries | own
 
 
 def _yaml_value(node: yaml.Node, seen: list[int]) -> Any:

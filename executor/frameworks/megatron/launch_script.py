@@ -43,7 +43,7 @@ from meshplan.executor.frameworks.megatron.settings import (
     training_facts,
     training_settings,
 )
-from meshplan.executor.frameworks.shell.launches import launches
+from meshplan.executor.frameworks.shell.launches import is_launched, launches
 from meshplan.executor.frameworks.shell.script import read_script
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -78,7 +78,11 @@ _OTHER_PROGRAMS = re.compile(
     r"main\.py$|orqa|prompt|validate|mmlu|feature|llava|qwen2_vl|clip|hf2|2hf|detxo",
     re.I,
 )
-_TEST_CASE = re.compile(r"^MODEL_ARGS:\s*$", re.M)
+_TEST_CASE = re.compile(r"^MODEL_ARGS(_[0-9]+)?:\s*$", re.M)
+_RUN = re.compile(r"MODEL_ARGS(_[0-9]+)?")
+_DEGREES = frozenset(
+    ("tensor_model_parallel_size", "pipeline_model_parallel_size", "model_parallel_size")
+)
 _LISTS = ("recompute_modules", "hierarchical_context_parallel_sizes", "cp_comm_type")
 MAX_CASES = 64  # launches of one script
 _MARKS = frozenset(
@@ -171,32 +175,48 @@ def read(text: str, path: str) -> Reading:
     Raises `UnreadableConfig` and `IllegalConfig`.
     """
     if _TEST_CASE.search(text):
-        return _reading(_test_case(text), path, text, ())
+        return _joined(_test_cases(text), path, text, ())
     script = read_script(text)
-    commands = launches(script, lambda word: word.lstrip("-").replace("-", "_") in _MARKS)
+    commands = launches(script, _is_mark)
     if not any(set(arguments(words)) & _MARKS for words in commands):
         raise UnreadableConfig("no Megatron arguments found, such as --tensor-model-parallel-size")
-    cases = [_command(words) for words in commands]
-    notes = tuple(script.notes)
+    reading = _joined([_command(words) for words in commands], path, text, tuple(script.notes))
+    return reading if is_launched(script, _is_mark) else _unlaunched(reading, commands[0])
+
+
+def _is_mark(word: str) -> bool:
+    return word.lstrip("-").replace("-", "_") in _MARKS
+
+
+def _unlaunched(reading: Reading, words: list[Fact]) -> Reading:
+    """Arguments that a script only keeps in variables: who sources it may add the degrees."""
+    alone = "no command of this script takes its arguments"
+    if set(arguments(words)) & _DEGREES:
+        return replace(reading, notes=(*reading.notes, f"{alone}: read from its variables"))
+    why = Fact(f"the degrees ({alone}, which state no --tensor-model-parallel-size)", 1)
+    return replace(reading, unread=(*reading.unread, why))
+
+
+def _joined(cases: list["_Command"], path: str, text: str, notes: tuple[str, ...]) -> Reading:
+    """The first case, with the others."""
     if len(cases) > MAX_CASES:
         notes += (f"{len(cases)} launches: the first {MAX_CASES} are judged",)
     first, *others = (_reading(case, path, text, notes) for case in cases[:MAX_CASES])
     return replace(first, others=tuple(others))
 
 
-def _test_case(text: str) -> "_Command":
-    """Megatron's own test cases: a YAML mapping of flags to values below MODEL_ARGS."""
-    found = read_yaml(text)
-    flags = {}
-    for name, fact in found.items():
+def _test_cases(text: str) -> list["_Command"]:
+    """Megatron's own test cases: YAML mappings of flags to values, each of them a run."""
+    runs: dict[str, dict[str, Fact]] = {}
+    for name, fact in read_yaml(text).items():
         section, _, flag = name.partition(".")
-        if section == "MODEL_ARGS" and flag.startswith("--") and fact.value is not False:
+        if _RUN.fullmatch(section) and flag.startswith("--") and fact.value is not False:
             name = flag[2:].replace("-", "_")
             value = fact.value if isinstance(fact.value, list | bool) else str(fact.value)
             if name == "recompute_modules" and isinstance(value, str):
                 value = value.strip("[]").replace(",", " ").split()
-            flags[name] = Fact(value, fact.line)
-    return _Command("", {}, flags)
+            runs.setdefault(section, {})[name] = Fact(value, fact.line)
+    return [_Command("", {}, flags) for flags in runs.values()] or [_Command("", {}, {})]
 
 
 @dataclass(frozen=True, slots=True)

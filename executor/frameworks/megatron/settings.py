@@ -60,6 +60,8 @@ MODULES: dict[str, RecomputeModule] = {
     "shared_experts": "shared_experts",
     "moe": "moe",
 }
+_NOT_PRICED = ("shared_experts", "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
+"""Megatron's other modules (transformer_config.py): legal, and not modelled alone."""
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 OPTIMIZERS: dict[str, Optimizer] = {
     "adam": "adamw",
@@ -317,6 +319,8 @@ def _modules(named: Fact, facts: dict[str, Fact]) -> list[str]:
     words = named.value if isinstance(named.value, list) else str(named.value).split()
     known = [MODULES[word] for word in map(str, words) if word in MODULES]
     unknown = [str(word) for word in words if str(word) not in MODULES]
+    if not known and set(unknown) <= set(_NOT_PRICED):
+        raise UnreadableConfig(f"recompute_modules {shown(unknown)}: not modelled", named.line)
     if not known:
         raise IllegalConfig(
             f"recompute_modules {shown(unknown)}; known are {', '.join(MODULES)}", named.line

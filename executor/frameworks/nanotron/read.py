@@ -1,6 +1,7 @@
 """Reads nanotron's YAML, its model included, as a Llama, Qwen2 or mixture-of-experts configuration.
 
-Absent settings are the defaults of `ParallelismArgs` and `MoEConfig`. Sources as in `nanotron`.
+Absent settings are the defaults of `ParallelismArgs` and `MoEConfig`. The keys are a closed list
+(`nanotron_keys.toml`). Sources as in `nanotron`.
 """
 
 from collections.abc import Mapping
@@ -8,9 +9,11 @@ from typing import Any
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put
+from meshplan.executor.frameworks.keys.lists import judged, unjudged
 from meshplan.executor.frameworks.nanotron.export import COUNTS, DTYPES, PIPELINE_ENGINES, TP_MODES
 from meshplan.planner.case.reading import Fact, Placement, Reading, Recompute, UnreadableConfig
 
+_KEYS = ("nanotron_keys.toml",)
 _SIZES = (
     "hidden_size",
     "num_hidden_layers",
@@ -43,21 +46,39 @@ def read(text: str, path: str) -> Reading:
         optimizer=values.word({"adamW": "adamw", "sgd": "sgd"}, "optimizer.optimizer_factory.name"),
     )
     shape = _shape_of(values)
-    stated = values.found.get("model.model_config")
+    replayed = values.on("parallelism.recompute_layer")
+    unread = [*_unread(values, shape), *values.nested()]
+    not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return Reading(
         framework="nanotron",
         engine="nanotron",
         path=path,
         facts=facts,
         placement=Placement(rule="cost", line=facts.get("pipeline_parallel", Fact(1, 1)).line),
-        recompute=Recompute("full" if values.on("parallelism.recompute_layer") else "none"),
+        recompute=Recompute("full" if replayed else "none"),
         model_config=shape,
         ignored=values.ignored(),
-        notes=values.suspects(COUNTS.values()),
-        unread=(Fact("model.model_config (its sizes are not read)", stated.line),)
-        if stated and shape is None
-        else (),
+        notes=(*noted, *values.suspects(COUNTS.values())),
+        unread=(*unread, *not_understood),
     )
+
+
+def _unread(values: Values, shape: Mapping[str, Any] | None) -> list[Fact]:
+    """What other sizes follow from than those that are priced."""
+    unread = []
+    stated = values.found.get("model.model_config")
+    if stated and shape is None:
+        unread.append(Fact("model.model_config (its sizes are not read)", stated.line))
+    wide = values.flag("optimizer.accumulate_grad_in_fp32")
+    if wide and not wide.value:
+        why = "gradients summed in 16 bit are not modelled"
+        unread.append(Fact(f"optimizer.accumulate_grad_in_fp32 false ({why})", wide.line))
+    multiple = values.count("model.make_vocab_size_divisible_by")
+    vocab = shape.get("vocab_size") if shape else None
+    if multiple and vocab and vocab % multiple.value:
+        why = f"it pads the vocabulary of {vocab}, which is not modelled"
+        unread.append(Fact(f"model.make_vocab_size_divisible_by ({why})", multiple.line))
+    return unread
 
 
 def _shape_of(values: Values) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from meshplan.planner.case.reading import Fact
 def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
     """The different commands with many `known` flags, in order; else all flags in the variables.
 
-    A script that only writes its command into a file never runs it as one.
+    A script that only writes its command into a file never runs it as one; nor does a part of
+    scripts, which another one sources (`is_launched` tells).
     """
     most = max((_count(words, known) for words in script.commands), default=0)
     found: dict[tuple[str, ...], list[Fact]] = {}
@@ -23,6 +24,11 @@ def launches(script: Script, known: Callable[[str], bool]) -> list[list[Fact]]:
         said = [Fact(text, fact.line) for fact in values for text in str(fact.value).split()]
         rest += said if any(known(str(word.value)) for word in said) else []
     return [rest] if rest else []
+
+
+def is_launched(script: Script, known: Callable[[str], bool]) -> bool:
+    """Whether a command of the script takes `known` flags."""
+    return any(_count(words, known) for words in script.commands)
 
 
 def _count(words: list[Fact], known: Callable[[str], bool]) -> int:

@@ -9,7 +9,7 @@
     stages                     module_fqns_per_model_part, or its default: the ends count as a layer
     micro_batch_size           [training] local_batch_size; with a pipeline it is split further by
                                pipeline_parallel_microbatch_size
-    context_kind               context_parallel_rotate_method = "allgather" / "alltoall"
+    context_kind               0.2: context_parallel_rotate_method = "allgather" / "alltoall"
     dispatcher                 0.2: expert_parallel_comm_backend = "standard" / "deepep"
     recompute                  [activation_checkpoint] mode; 0.3: FullAC / SelectiveAC / None
 

@@ -140,7 +140,9 @@ def exchange_unsaid(layout: Layout, version: Version) -> list[CannotSay]:
 
 
 def _exchanges(layout: Layout, version: Version) -> Iterator[tuple[str, Mapping[str, str], str]]:
+    if version == "0.3":  # its ParallelismConfig has neither key
+        return
     if layout.context_parallel > 1:
         yield "context_parallel_rotate_method", ROTATES, layout.context_kind
-    if layout.expert_parallel > 1 and version == "0.2":
+    if layout.expert_parallel > 1:
         yield "expert_parallel_comm_backend", BACKENDS, layout.dispatcher

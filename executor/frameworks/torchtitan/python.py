@@ -2,8 +2,8 @@
 
 Reading looks at the syntax only: the keyword arguments of `ParallelismConfig(...)`,
 `TrainingConfig(...)` and `X.Config()`, assignments such as `config.parallelism.x = 8`, and the base
-configuration that the function starts from, of torchtitan or of the same file. Each function of a
-file is a configuration. Values that are not literals are left out.
+configuration that the function starts from, of the same file. Each function of a file is a
+configuration. What is no literal, and what else may change a section, is named (`python_unclear`).
 
 Source: torchtitan 0.3.0 `torchtitan/config/README.md` (a configuration is a function),
 `torchtitan/models/llama3/config_registry.py`.
@@ -23,6 +23,12 @@ from meshplan.executor.frameworks.torchtitan.names import (
     model_named,
     model_of_function,
 )
+from meshplan.executor.frameworks.torchtitan.python_unclear import (
+    imported_registries,
+    of_another_file,
+    unclear,
+    with_constants,
+)
 from meshplan.planner.case.limits import MAX_COUNT, check_lines, check_size
 from meshplan.planner.case.reading import Fact, UnreadableConfig
 
@@ -35,6 +41,7 @@ _SECTION = {
     "TrainingConfig": "training",
     "CompileConfig": "compile",
 }
+UNCLEAR = "unclear"  # not a key of torchtitan's: what the syntax does not say, by its lines
 _CHECKPOINT = {"FullAC": "full", "SelectiveAC": "selective"}
 
 
@@ -113,12 +120,13 @@ def read_python(text: str) -> dict[str, dict[str, Fact]]:
         raise UnreadableConfig(f"not Python: {error.msg}", error.lineno or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableConfig(f"not Python that a config needs: {error}") from None
+    tree = with_constants(tree)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if not 0 < len(functions) <= MAX_FUNCTIONS:
         raise UnreadableConfig(
             f"{len(functions)} functions; a file of configurations has from 1 to {MAX_FUNCTIONS}"
         )
-    registry = _Registry(functions, _module(tree))
+    registry = _Registry(functions, _module(tree), imported_registries(tree))
     names = _configurations(functions)
     return {name: registry.facts(name) for name in names[:MAX_CONFIGURATIONS]}
 
@@ -139,8 +147,10 @@ def _configurations(functions: Mapping[str, ast.FunctionDef]) -> list[str]:
 class _Registry:
     """The functions of a file, each followed once; those that one calls come first in it."""
 
-    def __init__(self, functions: Mapping[str, ast.FunctionDef], module: str) -> None:
-        self._functions, self._module = functions, module
+    def __init__(
+        self, functions: Mapping[str, ast.FunctionDef], module: str, imported: set[str]
+    ) -> None:
+        self._functions, self._module, self._imported = functions, module, imported
         self._known: dict[str, dict[str, Fact]] = {}
 
     def facts(self, name: str) -> dict[str, Fact]:
@@ -156,13 +166,22 @@ class _Registry:
         for node in _in_order(function):
             if isinstance(node, ast.Call):
                 name = _dotted(node.func)
+                if name in self._imported:
+                    found.clear()  # it begins anew, from what another file says
                 if name in self._functions and name not in called and len(called) < MAX_BASES:
                     called.add(name)
                     found |= self.facts(name)
                 else:
                     _call(node, self._module, found)
             elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-                _assignment(node, found)
+                _assignment(node.targets[0], node.value, found)
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                _assignment(node.target, node.value, found)
+        _name_unclear(
+            found,
+            [*unclear(function, self._functions),
+             *of_another_file(function, self._imported, found)],
+        )  # fmt: skip
         stated = found.get("model.ours", Fact(None, 1))
         named = model_of_function(function.name)  # a registry's own name for its model
         if stated.value is None and named:
@@ -209,10 +228,7 @@ def _literal(node: ast.expr) -> object:
 def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
     name = _dotted(node.func)
     if name in _SECTION:
-        for keyword in node.keywords:
-            if keyword.arg:
-                line = keyword.value.lineno
-                found[f"{_SECTION[name]}.{keyword.arg}"] = Fact(_literal(keyword.value), line)
+        _new_section(_SECTION[name], node, found)
     elif name == "Trainer.Config":
         if any(k.arg == "activation_checkpoint" and _is_none(k.value) for k in node.keywords):
             found["activation_checkpoint.mode"] = Fact("none", node.lineno)
@@ -229,13 +245,35 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         found["model.ours"] = Fact(model, node.lineno)
 
 
-def _assignment(node: ast.Assign, found: dict[str, Fact]) -> None:
-    name = _dotted(node.targets[0])
-    _, _, below = name.partition(".")
+def _new_section(section: str, node: ast.Call, found: dict[str, Fact]) -> None:
+    """A section as it is made: what the one before it said is gone."""
+    for name in [name for name in found if name.startswith(f"{section}.")]:
+        del found[name]
+    found[section] = Fact(None, node.lineno)
+    for keyword in node.keywords:
+        if keyword.arg:
+            _put(f"{section}.{keyword.arg}", keyword.value, found)
+
+
+def _put(name: str, value: ast.expr, found: dict[str, Fact]) -> None:
+    literal = _literal(value)
+    found[name] = Fact(literal, value.lineno)
+    if literal is None and not _is_none(value):
+        _name_unclear(found, [Fact(f"{name} = {ast.unparse(value)[:40]}", value.lineno)])
+
+
+def _name_unclear(found: dict[str, Fact], more: list[Fact]) -> None:
+    before = found[UNCLEAR].value if UNCLEAR in found else ()
+    if more:
+        found[UNCLEAR] = Fact((*before, *more), more[0].line)
+
+
+def _assignment(target: ast.expr, value: ast.expr, found: dict[str, Fact]) -> None:
+    _, _, below = _dotted(target).partition(".")
     if below.startswith(("parallelism.", "training.")):
-        found[below] = Fact(_literal(node.value), node.lineno)
-    elif below == "activation_checkpoint" and _is_none(node.value):
-        found["activation_checkpoint.mode"] = Fact("none", node.lineno)
+        _put(below, value, found)
+    elif below == "activation_checkpoint" and _is_none(value):
+        found["activation_checkpoint.mode"] = Fact("none", value.lineno)
 
 
 def _is_none(node: ast.expr) -> bool:

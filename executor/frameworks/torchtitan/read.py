@@ -22,7 +22,7 @@ from meshplan.executor.frameworks.torchtitan.names import (
     V_SHAPED,
     model_named,
 )
-from meshplan.executor.frameworks.torchtitan.python import read_python
+from meshplan.executor.frameworks.torchtitan.python import UNCLEAR, read_python
 from meshplan.hardware_profiles.engine_schema import Dispatcher
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.case.reading import (
@@ -101,8 +101,6 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
     put(facts, optimizer_states=_states(values))
     _read_exchanges(values, facts)
-    if values.on("training.enable_cpu_offload"):
-        notes.append("training.enable_cpu_offload moves all sharded state to the host: not priced")
     recompute = _recompute(values, python=python)
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
@@ -115,9 +113,30 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         placement=placement,
         recompute=recompute,
         ignored=values.ignored(),
-        unread=(*_unknown_converters(values), *_unknown_keys(values), *_encoders(values)),
+        unread=(
+            *_unknown_converters(values),
+            *_unknown_keys(values),
+            *_encoders(values),
+            *_on_host(values),
+            *_unclear(values),
+        ),
         notes=(*notes, *values.suspects(COUNTS.values())),
     )
+
+
+def _on_host(values: Values) -> list[Fact]:
+    """Weights, gradients and optimizer states on the host."""
+    asked = values.flag("training.enable_cpu_offload")
+    why = "weights on the host are not modelled"
+    return (
+        [Fact(f"training.enable_cpu_offload ({why})", asked.line)] if asked and asked.value else []
+    )
+
+
+def _unclear(values: Values) -> tuple[Fact, ...]:
+    """What a Python function does that is not read."""
+    named = values.get(UNCLEAR)
+    return named.value if named else ()
 
 
 def _renamed(found: Mapping[str, Fact]) -> dict[str, Fact]:
@@ -154,7 +173,7 @@ def _read_exchanges(values: Values, facts: dict[str, Fact]) -> None:
     """The kinds of the exchanges that there are."""
     rotate = values.word(ROTATES, "parallelism.context_parallel_rotate_method")
     if facts.get("context_parallel", Fact(1, 1)).value > 1:
-        put(facts, context_kind=rotate)
+        put(facts, context_kind=rotate or Fact("all_gather", 1))  # its default, in every version
     words: dict[str, Dispatcher] = {**BACKENDS, "hybridep": "hybridep"}
     backend = values.word(words, "parallelism.expert_parallel_comm_backend")
     if facts.get("expert_parallel", Fact(1, 1)).value > 1:
