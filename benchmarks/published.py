@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.families import OUT
-from benchmarks.family_fuzz import WITH_BUFFERS
+from benchmarks.family_fuzz import READ_AS_TRAINED, WITH_BUFFERS
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config, why_no_tower
@@ -48,11 +48,8 @@ def theirs(config: dict[str, Any]) -> tuple[int, int]:
             module = transformers.AutoModelForCausalLM.from_config(made)
     each = {name: parameter.numel() for name, parameter in module.named_parameters()}
     towers = sum(n for name, n in each.items() if any(part in name for part in TOWER_PARTS))
-    inner = made.get_text_config().model_type
-    if inner in WITH_BUFFERS:
-        towers -= (buffers := _corrections(module))
-        return sum(each.values()) + buffers, towers + buffers
-    return sum(each.values()), towers
+    with_buffers = made.get_text_config().model_type in WITH_BUFFERS
+    return sum(each.values()) + (_corrections(module) if with_buffers else 0), towers
 
 
 def _corrections(module: Any) -> int:
@@ -85,6 +82,10 @@ def compared(config: dict[str, Any], name: str) -> tuple[str, str]:
     if model.tower:
         ours, expected = ours + tower_parameters(model.tower), total
     left_out = f", without its tower: {why_no_tower(config, model)}" if ours < total else ""
+    as_trained = [f"{field}: {why}" for (family, field), why in READ_AS_TRAINED.items()
+                  if family == config["model_type"] and config.get(field)]  # fmt: skip
+    if ours != expected and as_trained:
+        return "read as it is trained", "; ".join(as_trained)
     word = "equal" if ours == expected else "different"
     return word, f"{ours:,} and {expected:,}{left_out}"
 

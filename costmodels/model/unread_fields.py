@@ -48,11 +48,11 @@ CHANGES_COST = _names("""
     shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size
     short_conv_kernel_size sliding_window sliding_window_pattern sliding_window_size ssm_state_size
     state_size swa_head_dim swa_num_attention_heads swa_num_key_value_heads swa_v_head_dim
-    use_attention_gate use_bias use_bidirectional_attention use_conv_bias use_double_wide_mlp
-    use_parallel_residual use_post_norm use_qk_norm use_qkv_bias use_sandwich_norm
-    use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input window_size
-    word_embed_proj_dim zero_expert_num _remove_final_layer_norm layer_norm_elementwise_affine
-    projectors_bias
+    top_k_experts use_attention_gate use_bias use_bidirectional_attention use_conv_bias
+    use_double_wide_mlp use_parallel_residual use_post_norm use_qk_norm use_qkv_bias
+    use_sandwich_norm use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input
+    window_size word_embed_proj_dim zero_expert_num _remove_final_layer_norm
+    layer_norm_elementwise_affine projectors_bias
 """)
 
 SAID_ELSEWHERE = _names("""
