@@ -57,6 +57,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cohere": {"use_qk_norm": True},
     "gemma4_text": {
         "num_kv_shared_layers": 10, "num_global_key_value_heads": 2, "attention_k_eq_v": True,
+        "enable_moe_block": True, "num_experts": 16, "top_k_experts": 4,
+        "moe_intermediate_size": 512,
     },
     "stablelm": {"use_qkv_bias": True, "use_parallel_residual": True},
     "starcoder2": {"use_bias": False},

@@ -9,8 +9,9 @@ nothing says is an error, and the command ends with 1. Layers are cut to `LAYERS
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +25,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.towers import tower_parameters
 
+Counted = tuple[dict[str, Any], int]
 LAYERS = 6
 OF_NO_MODULE = ("num_labels", "chunk_size_feed_forward")
 WITH_BUFFERS = ("deepseek_v3",)
@@ -74,14 +76,27 @@ def outcomes(model_type: str) -> Iterator[Outcome]:
     for field, value in fields.items():
         if field not in OF_NO_MODULE and (model_type, field) not in READ_AS_TRAINED:
             for other in others_than(value):
-                yield _outcome(model_type, changes, field, other)
+                yield outcome(field, other, partial(_changed, model_type, changes), ours)
 
 
-def _outcome(model_type: str, changes: dict[str, Any], field: str, value: object) -> Outcome:
-    auto = import_module("transformers").AutoConfig
+def _changed(model_type: str, changes: dict[str, Any], field: str, value: object) -> Counted:
+    config = import_module("transformers").AutoConfig.for_model(
+        model_type, **{**changes, field: value}
+    )
+    return fields_of(config), theirs(config)
+
+
+def outcome(
+    field: str,
+    value: object,
+    counted_with: Callable[[str, object], Counted],
+    ours: Callable[[dict[str, Any]], tuple[int, ...]],
+) -> Outcome:
+    """What a field's other value leads to: what the file says then and the module's parameters,
+    beside ours, any of which may be meant.
+    """
     try:
-        config = auto.for_model(model_type, **{**changes, field: value})
-        read, counted = fields_of(config), theirs(config)
+        read, counted = counted_with(field, value)
     except Exception as error:  # whatever a family's own code raises, it has refused the value
         return Outcome(field=field, value=value, word="unbuilt", detail=str(error)[:80])
     try:
@@ -135,13 +150,13 @@ def causal_families() -> list[str]:
     return sorted(set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) & set(FAMILIES))
 
 
-def main() -> int:
-    """Count all outcomes, and print what is different."""
+def told(families: list[str], outcomes_of: Callable[[str], Iterator[Outcome]]) -> int:
+    """Count all outcomes, and print what is different; 1 where something is."""
     warnings.simplefilter("ignore")
     import_module("transformers").logging.set_verbosity_error()
     console, words = Console(), dict[str, int]()
-    for model_type in track(sys.argv[1:] or causal_families(), "changing"):
-        made = list(outcomes(model_type))
+    for model_type in track(families, "changing"):
+        made = list(outcomes_of(model_type))
         if not made:
             console.print(f"{model_type}: no configuration is read exactly, none is changed")
         for each in made:
@@ -153,4 +168,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(sys.argv[1:] or causal_families(), outcomes))

@@ -29,6 +29,12 @@ class Fields:
         """The same description but for `fields`."""
         return replace(self, config={**self.config, **fields}) if fields else self
 
+    def renamed(self, names: Mapping[str, str]) -> "Fields":
+        """The same description, whose fields of these older names have their newer ones."""
+        self.asked.update(names)
+        known = {names.get(key, key): value for key, value in self.config.items()}
+        return replace(self, config=known)
+
     def refuse(self, reason: str) -> UnsupportedModel:
         """The error to raise when this model cannot be priced because of `reason`."""
         return UnsupportedModel(f"{self.name}: {reason}")

@@ -17,6 +17,7 @@ from meshplan.costmodels.model.layer_patterns import (
     Words,
     after_leading,
     all_full,
+    flagged,
     listed,
 )
 from meshplan.costmodels.model.transformer import (
@@ -199,6 +200,7 @@ def _words(family: Family, f: Fields) -> tuple[Words, Words]:
     if family.experts is None or found is None or found[1] == 0:
         return mixers, dense
     stated = listed(f, "mlp_layer_types", words=FEED_FORWARDS)
+    stated = stated or flagged(f, "moe_layer_freq", "sparse", "dense")
     return mixers, stated or family.experts.layers(f)
 
 
@@ -261,7 +263,7 @@ def _attention(family: Family, f: Fields, word: str) -> Attention:
     if word == "chunked":
         width = f.count("attention_chunk_size")
     gate = family.gate if _flag(f, family.gated_output) else "none"
-    normed = _flag(f, family.qk_normed) if family.qk_norm != "none" else False
+    normed = _is_normed(family, f)
     index = None
     if family.indexed and word == "full":
         heads, dim = f.count("index_n_heads"), f.count("index_head_dim")
@@ -271,6 +273,23 @@ def _attention(family: Family, f: Fields, word: str) -> Attention:
         qk_norm=family.qk_norm if normed else "none",
         sinks=family.sinks and word in family.sinks_on,
     )  # fmt: skip
+
+
+def _is_normed(family: Family, f: Fields) -> bool:
+    """Whether queries and keys are; a field that says again what the family's code has must agree.
+
+    `qk_norm_type`: MiniMax's word for a norm of each head or of all heads of a layer.
+    """
+    if family.qk_norm == "none":
+        return False
+    told = family.qk_normed if isinstance(family.qk_normed, tuple) else ("use_qk_norm", True)
+    normed = f.flag(*told)
+    if not normed and family.qk_normed is True:
+        raise f.refuse("use_qk_norm is false, but this family always normalises queries and keys")
+    words = {"head": "per_head", "full": "per_layer"}
+    if f.word("qk_norm_type") not in (None, words[family.qk_norm]):
+        raise f.refuse(f"qk_norm_type is not {words[family.qk_norm]}, which this family has")
+    return normed
 
 
 def _grouped(family: Family, f: Fields) -> Attention:
@@ -323,7 +342,7 @@ def _experts(family: Family, f: Fields) -> Experts:
     number = f.count(*routed.shared, default=0, least=0) if routed.shared else 0
     shared = ffn * number
     if routed.shared_width:
-        width = f.count(*routed.shared_width, default=shared, least=0)
+        width = f.count(*routed.shared_width, default=ffn if routed.shared else 0, least=0)
         shared = width * number if routed.shared else width
     experts, top_k = f.count(*routed.experts), f.count(*routed.top_k)
     if top_k > experts:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.transformer import Layer, Model
+from meshplan.costmodels.model.transformer import Experts, Layer, Model
 
 
 def activation_numbers(f: Fields) -> int:
@@ -99,13 +99,18 @@ def stablelm(f: Fields, model: Model) -> Model:
     return replace(model, norms_per_layer=1 if model.parallel_blocks else 2)
 
 
+BETWEEN_IMAGE_TOKENS = tuple(("use_bidirectional_attention", said) for said in (False, "vision"))
+
+
 def gemma4(f: Fields, model: Model) -> Model:
     """Layers' own inputs, keys that are values too or those of an earlier layer, and experts beside
     the dense feed-forward."""
     if f.flag("use_double_wide_mlp", False):
         raise f.refuse("use_double_wide_mlp is not priced")
+    if f.present("use_bidirectional_attention") not in (None, *BETWEEN_IMAGE_TOKENS):
+        raise f.refuse("use_bidirectional_attention is not priced; causal attention is")
     if f.flag("enable_moe_block", False):
-        raise f.refuse("enable_moe_block, experts beside the dense feed-forward, is not priced")
+        model = _beside_dense(f, model)
     same, shared = (
         f.flag("attention_k_eq_v", False),
         f.count("num_kv_shared_layers", default=0, least=0),
@@ -119,10 +124,32 @@ def gemma4(f: Fields, model: Model) -> Model:
             attention = replace(attention, own_keys=False)
         made.append(replace(layer, attention=attention))
     inputs = f.count("hidden_size_per_layer_input", default=0, least=0)
-    rows = f.count("vocab_size_per_layer_input", default=model.vocab) if inputs else 0
+    rows = f.count("vocab_size_per_layer_input", default=model.vocab)
     return replace(
-        of_layers(model, made), layer_inputs=inputs, layer_input_vocab=rows,
+        of_layers(model, made), layer_inputs=inputs, layer_input_vocab=rows if inputs else 0,
     )  # fmt: skip
+
+
+def gemma4_without_experts(f: Fields, model: Model) -> Model:
+    """The unified Gemma 4, whose module builds no experts whatever its file says."""
+    if f.flag("enable_moe_block", False):
+        raise f.refuse("enable_moe_block is true, but this family has no experts")
+    return gemma4(f, model)
+
+
+def _beside_dense(f: Fields, model: Model) -> Model:
+    """Gemma 4's experts: the dense feed-forward is the expert that each token visits. Three norms
+    more, a scale of what the router reads, and one of each expert's weight.
+    """
+    number, ffn = f.count("num_experts"), f.count("moe_intermediate_size")
+    top_k = f.count("top_k_experts")
+    return of_layers(model, [
+        replace(
+            layer, ffn=0, further_norms=layer.further_norms + 4, numbers=layer.numbers + number,
+            experts=Experts(experts=number, top_k=top_k, ffn=ffn, shared_ffn=layer.ffn),
+        )
+        for layer in layers_of(model)
+    ])  # fmt: skip
 
 
 def bidirectional(f: Fields, model: Model) -> Model:
@@ -190,9 +217,8 @@ def mpt(f: Fields, model: Model) -> Model:
 
 def shared_choice(f: Fields, model: Model) -> Model:
     """GLM-5: layers of type "shared" attend to the keys that an earlier layer's indexer chose."""
-    types = f.texts("indexer_types")
-    if types is None:
-        return model
+    by_rule = _indexer_types(f)
+    types = f.texts("indexer_types") or by_rule
     if len(types) != model.num_layers:
         raise f.refuse(f"indexer_types names {len(types)} layers of {model.num_layers}")
     made = []
@@ -201,6 +227,45 @@ def shared_choice(f: Fields, model: Model) -> Model:
         if index and each == "shared":
             index = replace(index, heads=0, head_dim=0)
         made.append(replace(layer, attention=replace(layer.attention, indexer=index)))
+    return of_layers(model, made)
+
+
+def _indexer_types(f: Fields) -> tuple[str, ...]:
+    """A letter for each layer, or one layer in `index_topk_freq` that has its own indexer."""
+    letters = f.word("index_topk_pattern")
+    every = f.count("index_topk_freq", default=1)
+    last = f.count("index_skip_topk_offset", default=2, least=0)
+    if letters is not None:
+        if set(letters) - set("FS"):
+            raise f.refuse("index_topk_pattern has another letter than F and S")
+        return tuple("full" if letter == "F" else "shared" for letter in letters)
+    return tuple("shared" if max(i - last + 1, 0) % every else "full" for i in range(f.num_layers))
+
+
+def minimax_modules(f: Fields, model: Model) -> Model:
+    """`use_mtp` false leaves out the modules of multi-token prediction; each has one layer."""
+    if f.count("mtp_transformer_layers", default=1) != 1:
+        raise f.refuse("mtp_transformer_layers other than 1 is not priced")
+    return model if f.flag("use_mtp", True) else replace(model, mtp_layers=0)
+
+
+def exaone_modules(f: Fields, model: Model) -> Model:
+    """EXAONE 4.5: several modules of multi-token prediction may be one, used again."""
+    if f.flag("mtp_share_layers", False) and model.mtp_layers > 1:
+        raise f.refuse(f"mtp_share_layers: {model.mtp_layers} modules of one are not priced")
+    return model
+
+
+def mimo(f: Fields, model: Model) -> Model:
+    """MiMo-V2: which layers have sinks is told of layers with a window and of the others."""
+    slides = f.flag("add_swa_attention_sink_bias", True)
+    sees_all = f.flag("add_full_attention_sink_bias", False)
+    made = [
+        replace(layer, attention=replace(
+            layer.attention, sinks=slides if layer.attention.window else sees_all
+        ))
+        for layer in layers_of(twice_the_window_keys(f, model))
+    ]  # fmt: skip
     return of_layers(model, made)
 
 

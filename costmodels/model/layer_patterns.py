@@ -19,6 +19,7 @@ Pattern = Callable[[Fields], Words]
 
 MIXERS = {
     "full_attention": "full", "attention": "full", "indexed_attention": "full", "global": "full",
+    "deepseek_sparse_attention": "full",
     "sliding_attention": "sliding", "sliding_window": "sliding", "local": "sliding",
     "chunked_attention": "chunked", "linear_attention": "recurrent", "mamba": "recurrent",
     "mamba2": "recurrent", "recurrent": "recurrent", "conv": "recurrent", "hybrid": "full",
@@ -46,6 +47,16 @@ def listed(f: Fields, *keys: str, words: dict[str, str]) -> Words | None:
             raise f.refuse(f"{key} names {len(types)} layers of {f.num_layers}")
         return tuple(words[each] for each in types)
     return None
+
+
+def flagged(f: Fields, key: str, yes: str, no: str) -> Words | None:
+    """A list of 1 and 0 for each layer; None where the field is absent or is one number."""
+    if not isinstance(f.config.get(key), list):
+        return None
+    flags = f.counts(key) or ()
+    if len(flags) != f.num_layers or not set(flags) <= {0, 1}:
+        raise f.refuse(f"{key} is not a list of {f.num_layers} layers' 1 or 0")
+    return tuple(yes if flag else no for flag in flags)
 
 
 def by_rule(f: Fields, rule: Callable[[int], bool], yes: str, no: str) -> Words:
@@ -91,6 +102,13 @@ def slides_but_each(every: int, *keys: str, first: bool = False) -> Pattern:
         return by_rule(f, lambda i: i % period != at, "sliding", "full")
 
     return pattern
+
+
+def mimo_windows(f: Fields) -> Words:
+    """`hybrid_layer_pattern` has a 1 for a window; absent, all slide but the first and each sixth
+    (MiMo-V2-Flash)."""
+    stated = flagged(f, "hybrid_layer_pattern", "sliding", "full")
+    return stated or by_rule(f, lambda i: i > 0 and (i + 1) % 6 != 0, "sliding", "full")
 
 
 def recurrent_but_each(every: int, *keys: str) -> Pattern:

@@ -107,7 +107,7 @@ def numerics_of(f: Fields) -> Numerics:
     router = ROUTERS.get(str(f.config.get("model_type")))
     return Numerics(
         norm_epsilon=f.number("rms_norm_eps", "norm_epsilon", "layer_norm_epsilon",
-                              "layer_norm_eps", "norm_eps"),
+                              "layer_norm_eps", "layernorm_epsilon", "norm_eps"),
         activation=OWN_ACTIVATIONS.get(str(f.config.get("model_type")))
         or f.word("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
         init_std=f.number("initializer_range", "init_std"),
@@ -122,17 +122,24 @@ def numerics_of(f: Fields) -> Numerics:
 def _rotary(f: Fields) -> Rotary:
     """The fields of transformers 4, or `rope_parameters`, which has one part for each kind of
     layer where they differ (Gemma 3)."""
+    if f.config.get("model_type") in WITHOUT_POSITIONS:
+        return Rotary()
     stated = f.section("rope_parameters")
     local = stated.section("sliding_attention") if stated else None
     full = (stated.section("full_attention") if stated else None) or stated
     place = full or f
     scaling = full or f.section("rope_scaling")
     share = place.number("partial_rotary_factor") or f.number("partial_rotary_factor", "rotary_pct")
+    width, rotated = f.number("head_dim"), f.number("rotary_dim")
+    if share is None and width and rotated:
+        share = rotated / width
     return Rotary(
         base=place.number("rope_theta") or f.number("rope_theta", "rotary_emb_base"),
         share=1.0 if share is None else share,
         scaling=_scaling(scaling) if scaling else None,
-        local_base=local.number("rope_theta") if local else f.number("rope_local_base_freq"),
+        local_base=local.number("rope_theta")
+        if local
+        else f.number("rope_local_base_freq", "swa_rope_theta"),
         skips_every=_skips_every(f),
     )
 
@@ -213,10 +220,21 @@ def _llama4_router(_f: Fields) -> Router:
     return Router(score="sigmoid", normalised=False, weighs_inputs=True)
 
 
+def _bailing_router(f: Fields) -> Router:
+    """Ling 2.0's is DeepSeek-V3's; the first Ling's has neither groups nor a bias."""
+    grouped = f.present("n_group") is not None
+    if f.flag("moe_router_enable_expert_bias", grouped) or f.word("score_function") == "sigmoid":
+        return _deepseek_router(f, "sigmoid", "noaux_tc")
+    return _qwen_router(f)
+
+
 def _longcat_router(f: Fields) -> Router:
     scale = f.number("routed_scaling_factor")
     return Router(score="softmax", normalised=False, bias=True, scale=scale)
 
+
+WITHOUT_POSITIONS = ("nemotron_h",)
+"""Families whose attention is told no positions, although their files state a base."""
 
 OWN_ACTIVATIONS = {"gpt_oss": "clamped_swiglu", "xlstm": "silu"}
 """Of families whose code has one whatever the field says (`modeling_gpt_oss.py`: alpha, limit)."""
@@ -241,6 +259,8 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
         ("qwen3_next", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe", "flex_olmo", "mellum",
          "flint", "lara_mini"), _qwen_router
     ),
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), _bailing_router),
+    **dict.fromkeys(("gemma4", "gemma4_text", "gemma4_unified_text"), _chosen),
     "longcat_flash": _longcat_router,
     "minimax_m2": lambda _f: _corrected("sigmoid"),
     "ernie4_5_moe": lambda _f: _corrected("softmax"),

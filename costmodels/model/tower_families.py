@@ -272,11 +272,22 @@ def internvl(o: Fields, v: Fields, hidden: int) -> Tower:
     )  # fmt: skip
 
 
+MOONVIT = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+"""Fields that files of Kimi K2.5 and later begin with `vt_`."""
+
+
 def kimi(o: Fields, v: Fields, hidden: int) -> Tower:
     """MoonViT (2504.07491): learnt and rotary positions, two by two merged."""
+    v = v.renamed({f"vt_{key}": key for key in MOONVIT})
     wide, sides = v.count("hidden_size"), v.counts("merge_kernel_size") or (2, 2)
+    for key, size in (("mm_hidden_size", wide), ("text_hidden_size", hidden)):
+        if v.count(key, default=size) != size:
+            raise v.refuse(f"{key} of vision_config is not {size}, the width that it joins")
     if o.count("projection_hidden_size", default=wide) != wide:
         raise o.refuse("projection_hidden_size is not the hidden_size of vision_config")
+    for key, known in (("merge_type", "sd2_tpool"), ("mm_projector_type", "patchmerger")):
+        if v.word(key) not in (None, known):
+            raise v.refuse(f"{key} of vision_config is not {known!r}, which is priced")
     merged = math.prod(sides)
     rows = math.prod(
         v.count(f"pos_emb_{way}", f"init_pos_emb_{way}", default=64) for way in ("height", "width")
@@ -329,6 +340,8 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
     )  # fmt: skip
     plain = stack.kinds[0].attention
     width = v.count("head_dim", default=plain.head_dim)
+    if v.count("global_head_dim", default=width) != width:
+        raise v.refuse(f"global_head_dim of vision_config is not its head_dim, {width}")
     kv_heads = v.count("num_key_value_heads", default=plain.heads)
     own = replace(plain, qk_norm="head", kv_heads=kv_heads, head_dim=width, v_head_dim=width)
     return Tower(

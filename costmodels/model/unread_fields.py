@@ -48,11 +48,11 @@ CHANGES_COST = _names("""
     shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size
     short_conv_kernel_size sliding_window sliding_window_pattern sliding_window_size ssm_state_size
     state_size swa_head_dim swa_num_attention_heads swa_num_key_value_heads swa_v_head_dim
-    use_attention_gate use_bias use_bidirectional_attention use_conv_bias use_double_wide_mlp
-    use_parallel_residual use_post_norm use_qk_norm use_qkv_bias use_sandwich_norm
-    use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input window_size
-    word_embed_proj_dim zero_expert_num _remove_final_layer_norm layer_norm_elementwise_affine
-    projectors_bias
+    top_k_experts use_attention_gate use_bias use_bidirectional_attention use_conv_bias
+    use_double_wide_mlp use_parallel_residual use_post_norm use_qk_norm use_qkv_bias
+    use_sandwich_norm use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input
+    window_size word_embed_proj_dim zero_expert_num _remove_final_layer_norm
+    layer_norm_elementwise_affine projectors_bias
 """)
 
 SAID_ELSEWHERE = _names("""
@@ -77,10 +77,9 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "llama4_text": _names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
     "doge": _names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
     "gemma3_text": _names("_sliding_window_pattern"),
-    "gemma4_unified_text": _names("use_bidirectional_attention"),  # between tokens of an image
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
-        _names("attn_output_gate mtp_use_dedicated_embeddings"),
+        _names("attn_output_gate output_gate_type mtp_use_dedicated_embeddings"),
     ),
     "xlstm": _names("add_out_norm weight_mode"),
     "falcon": _names("alibi"),
@@ -90,11 +89,16 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "lfm2": _names("block_dim conv_dim conv_dim_out block_use_swiglu use_pos_enc"),
     "lfm2_moe": _names("use_expert_bias"),
     "mamba2": _names("expand time_step_rank rms_norm norm_before_gate"),
-    "nemotron_h": _names("expand mtp_layers_block_type num_query_groups"),
+    "nemotron_h": _names(
+        "expand mtp_layers_block_type mtp_hybrid_override_pattern num_query_groups"
+    ),
     "falcon_h1": _names("mamba_use_mlp mamba_norm_before_gate mlp_expansion_factor"),
     "cohere2": COHERE2,
     "cohere2_moe": COHERE2 | _names("shared_expert_combination_strategy"),
+    "minimax_m2": _names("use_routing_bias"),
     "minimax_m3_vl_text": _names("index_block_size index_local_blocks index_topk_blocks"),
+    "glm_moe_dsa": _names("index_share_for_mtp_iteration"),
+    "mimo_v2_flash": _names("attention_chunk_size"),
     "kimi_linear": _names("mla_use_nope num_expert_group"),
     "bailing_hybrid": _names("num_expert_group"),
     "rwkv": _names("rescale_every"),
@@ -131,8 +135,14 @@ CHANGES_NOTHING = _names("""
     transformers_version use_associative_scan use_bfloat16 use_cache use_flash_attn
     use_flash_attention use_grouped_topk use_mamba_kernels use_mambapy vision_config audio_config
     attn_implementation mlp_multipliers unsloth_fixed unsloth_version
+    indexer_rope_interleave initial_context_length
+    begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty length_penalty min_length no_repeat_ngram_size
+    num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+    repetition_penalty suppress_tokens temperature top_k top_p typical_p
 """)
-"""Ids, numerics and what only inference has, of the families that are read."""
+"""Ids, numerics and what only inference has, of the families that are read; transformers 4 wrote
+settings of generation into nested configurations (5.24 generation/configuration_utils.py)."""
 
 OF_NOTHING = re.compile(
     r"^_|^summary_|^time_step_|(^|_)(token|dropout|pdrop|jitter|loss|label|id2label|label2id|eps|"
@@ -153,7 +163,9 @@ OF_NO_TOWER = _names("""
     attention_dropout dropout hidden_dropout_prob initializer_factor layer_norm_eps layerdrop
     norm_eps pos_emb_time projection_dropout rms_norm_eps spatial_patch_size tokens_per_second
     vision_feature_select_strategy vocab_size projection_dim multi_modal_projector_bias
-    norm_type image_size num_channels use_mean_pooling vision_feature_layer
+    norm_type image_size num_channels use_mean_pooling vision_feature_layer default_output_length
+    image_seq_length init_pos_emb_time pos_emb_type projector_hidden_act projector_ln_eps
+    standardize video_attn_type video_seq_length
 """)
 """Fields of a `vision_config` that change no size of what is read of it, or that say again what
 the reader knows (a projector without biases, channels of a module that has no stem)."""

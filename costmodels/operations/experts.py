@@ -72,6 +72,25 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         yield gather_tokens(site, "shared_input", "shared_experts")
         yield from dense_feed_forward(site, experts.shared_ffn / shard.tp, "shared_experts")
         yield scatter_tokens(site, "shared_output", "shared_experts")
+        if experts.shared_gate:
+            yield from _shared_gate(site, t)
+
+
+def _shared_gate(site: Site, tokens: Number) -> Iterator[Operation]:
+    """The shared experts' output times the sigmoid of one number for each token; it is kept."""
+    size = site.itemsize * tokens * site.model.hidden
+    yield Matmul(
+        name="shared_gate",
+        m=tokens,
+        n=1,
+        k=site.model.hidden,
+        recipe=False,
+        modules=("shared_experts",),
+    )
+    yield Pointwise(
+        name="gated_shared", forward_bytes=2 * size, backward_bytes=4 * size, saved_bytes=size,
+        modules=("shared_experts",),
+    )  # fmt: skip
 
 
 def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]:

@@ -81,7 +81,8 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if kind.recurrent:
         yield from recurrent_operations(site, kind.recurrent)
     yield scatter_tokens(site, "attention_output")
-    yield _residual(site, "attention_residual")
+    added = site.model.parallel_blocks and kind.has_feed_forward
+    yield _residual(site, "attention_residual", kept=not added)
 
 
 def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
@@ -231,7 +232,7 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
 
 
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
-    if not (site.model.parallel_blocks and kind.has_mixer):
+    if not (site.model.parallel_blocks and kind.has_mixer) or site.model.norms_per_layer > 1:
         apart = _norm_module(site, apart=bool(kind.experts))
         yield norm(site, "feed_forward_norm", apart or "mlp")
     if kind.experts:
@@ -280,8 +281,10 @@ def _kept_norms(site: Site) -> Number:
     return intermediates + where(site.kernels.saves_gathered and site.shard.tp > 1, 0.0, 1.0)
 
 
-def _residual(site: Site, name: str) -> Pointwise:
-    """The add after each half; its output is the next input, kept for its norm's backward."""
+def _residual(site: Site, name: str, *, kept: bool = True) -> Pointwise:
+    """The add after each half; its output is the next input, kept for its norm's backward. What
+    only another sum reads is not kept (parallel blocks).
+    """
     width = site.itemsize * site.shard.tokens_outside * site.model.hidden
     mask = width / site.itemsize if site.kernels.dropout else 0.0
     return Pointwise(
@@ -289,6 +292,6 @@ def _residual(site: Site, name: str) -> Pointwise:
         forward_bytes=3 * width + mask,
         backward_bytes=3 * width + mask,
         measured_as=("add", "add"),
-        saved_bytes=width + mask,
+        saved_bytes=width * kept + mask,
         modules=("input",),
     )

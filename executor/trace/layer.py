@@ -160,13 +160,45 @@ def _saved(flow: Flow) -> dict[str, float]:
 
 
 def _fused_saved(flow: Flow) -> dict[str, float]:
+    """What chains need, what products read, and what attention reads and writes.
+
+    A cast copy of what is kept is made anew in the backward (a router's input in 32 bits, as in
+    Megatron-LM@d98e8a64 core/transformer/moe/moe_utils.py RouterGatingLinearFunction). Attention
+    keeps its operands, not the whole of a joint projection that they are views of (they are made
+    contiguous: core/transformer/multi_latent_attention.py).
+    """
     kept = {value for chain in flow.chains for value in chain.kept}
     for kernel in flow.record.kernels:
-        if kernel.kind in ("product", "attention"):
+        if kernel.kind == "product":
             kept |= set(kernel.reads)
         if kernel.kind == "attention":
             kept |= set(kernel.writes)
-    return _bytes_of(flow, (kept & flow.own) - _statistics(flow))
+    kept = (kept - _casts_of(flow, kept)) & flow.own - _statistics(flow)
+    found = defaultdict(float, _bytes_of(flow, kept))
+    for value, size in _operands(flow).items():
+        if value in flow.own and value not in kept:
+            found[flow.parts.get(value, "stream")] += size
+    return found
+
+
+def _casts_of(flow: Flow, kept: set[int]) -> set[int]:
+    """Copies in another type of what is kept too."""
+    return {value for kernel in flow.record.kernels
+            if kernel.name == "_to_copy" and kept.issuperset(kernel.reads)
+            for value in kernel.writes if value not in kernel.reads}  # fmt: skip
+
+
+def _operands(flow: Flow) -> dict[int, float]:
+    """Bytes of attention's queries, keys and values by the storage that they are in."""
+    found: dict[int, float] = defaultdict(float)
+    for kernel in flow.record.kernels:
+        if kernel.kind == "attention":
+            heads, kv_heads, d, d_v, _ = kernel.attention
+            for value, width in zip(kernel.reads, (heads * d, kv_heads * d, kv_heads * d_v),
+                                    strict=True):  # fmt: skip
+                found[value] += 2.0 * flow.tokens * width
+    sizes = flow.record.values
+    return {value: min(size, sizes[value].nbytes) for value, size in found.items()}
 
 
 def _statistics(flow: Flow) -> set[int]:

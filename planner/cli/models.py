@@ -1,5 +1,6 @@
 """`meshplan models`: the catalogue, and what is known about one model."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +57,7 @@ def models(
     if as_json:
         print_json({**facts(config, model), "config": config})
     else:
-        print_tables(model_table(facts(config, model), model))
+        print_tables(model_table(facts(config, model), model, name))
 
 
 def facts(config: dict[str, Any], model: Model) -> dict[str, Any]:
@@ -93,8 +94,8 @@ def catalogue_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def model_table(row: dict[str, Any], model: Model) -> Table:
-    """One model: sizes, parameters by what they do, and how to plan it."""
+def model_table(row: dict[str, Any], model: Model, asked: str) -> Table:
+    """One model: sizes, parameters by what they do, and how to plan it as it was asked for."""
     table = listing()
     for key, value in row.items():
         shown = f"{value:,}" if isinstance(value, int) else str(value)
@@ -105,5 +106,5 @@ def model_table(row: dict[str, Any], model: Model) -> Table:
             table.add_row(f"  in {part.replace('_', ' ')}", f"{getattr(count, part):,}")
     if model.tower:
         table.add_row("  in vision tower", f"{tower_parameters(model.tower):,}")
-    table.add_row("plan it", PLAN_HINT.format(row["name"]))
+    table.add_row("plan it", PLAN_HINT.format(shlex.quote(asked)))
     return table

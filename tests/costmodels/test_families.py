@@ -25,6 +25,7 @@ from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load_models import load_model_config
 
 CONFIGS: dict[str, Any] = json.loads(Path(__file__).with_name("family_configs.json").read_text())
 PUBLISHED: dict[str, Any] = json.loads(
@@ -167,3 +168,63 @@ def test_an_unknown_field_is_named() -> None:
 def test_defaults_leave_nothing_unexplained(name: str) -> None:
     """No configuration of transformers itself draws the warning."""
     assert [words for words in left_out(CONFIGS[name]["config"]) if "field" in words] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "said"),
+    [
+        ("minimax-m2", {"qk_norm_type": "per_head"}, "qk_norm_type is not per_layer"),
+        ("minimax-m2", {"use_qk_norm": False}, "use_qk_norm is false"),
+        ("minimax-m2", {"mtp_transformer_layers": 2}, "mtp_transformer_layers other than 1"),
+        ("mimo-v2-flash", {"hybrid_layer_pattern": [0, 1]}, "hybrid_layer_pattern is not a list"),
+        ("mimo-v2-flash", {"moe_layer_freq": [2] * 48}, "moe_layer_freq is not a list of 48"),
+        ("glm-5", {"index_topk_pattern": "FFX"}, "index_topk_pattern has another letter"),
+        ("qwen3-30b-a3b", {"use_qk_norm": False}, "use_qk_norm is false"),
+    ],
+)
+def test_what_a_file_says_again_must_agree(model: str, changes: dict[str, Any], said: str) -> None:
+    """Published files repeat what their family's code has; another value is another model."""
+    with pytest.raises(UnsupportedModel, match=said):
+        model_from_config(load_model_config(model) | changes, model)
+
+
+def test_two_modules_that_are_one_are_refused() -> None:
+    """EXAONE 4.5 has one module of multi-token prediction, so that it is shared means nothing."""
+    config = PUBLISHED["EXAONE-4.5"]["config"]
+    assert model_from_config(config, "x").mtp_layers == 1
+    with pytest.raises(UnsupportedModel, match="mtp_share_layers"):
+        model_from_config(config | {"num_nextn_predict_layers": 2}, "x")
+
+
+def test_one_layer_in_four_has_an_indexer() -> None:
+    """GLM-5.2's `index_topk_freq` 4 and offset 3: the first three, then each fourth, as its file
+    lists them too; 6144 x 128 + 2048 x 32 x 128 + 2 x 128 + 6144 x 32 numbers in each."""
+    config = load_model_config("glm-5")
+    fewer = {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    model = model_from_config(config | fewer, "x")
+    own = [bool(kind.attention.indexer and kind.attention.indexer.heads)
+           for kind in (model.kinds[at] for at in model.pattern)]  # fmt: skip
+    assert own == [i < 3 or (i - 2) % 4 == 0 for i in range(78)]
+    each = 6144 * 128 + 2048 * 32 * 128 + 2 * 128 + 6144 * 32
+    whole = model_parameters(model_from_config(config, "x")).without_mtp
+    assert whole - model_parameters(model).without_mtp == own.count(False) * each
+
+
+def test_modules_that_are_not_used_are_not_counted() -> None:
+    """MiniMax-M2's file has three modules of multi-token prediction, unless `use_mtp` is false."""
+    config = load_model_config("minimax-m2")
+    layers = [
+        model_from_config(config | {"use_mtp": told}, "x").mtp_layers for told in (True, False)
+    ]
+    assert layers == [3, 0]
+
+
+def test_experts_beside_a_dense_feed_forward() -> None:
+    """Gemma 4 26B-A4B: 128 experts of 704 beside 2112 in each of 30 layers, with three norms, a
+    scale and one number for each expert: 30 (128 x (3 x 2816 x 704 + 2816 + 1) + 4 x 2816)."""
+    config = load_model_config("gemma-4-26b-a4b")
+    off = {"enable_moe_block": False, "num_experts": None, "top_k_experts": None}
+    text = config["text_config"] | off | {"moe_intermediate_size": None}  # type: ignore[operator]
+    dense = config | {"text_config": text}
+    counts = [model_parameters(model_from_config(each, "x")).total for each in (config, dense)]
+    assert counts[0] - counts[1] == 30 * (128 * (3 * 2816 * 704 + 2816 + 1) + 4 * 2816)

@@ -266,3 +266,17 @@ def test_a_tower_of_another_family_is_refused_by_name() -> None:
     """A vision part is never taken for one that it is not."""
     with pytest.raises(UnsupportedModel, match="the vision tower of model_type 'aria'"):
         tower_of(Fields({"model_type": "aria", "vision_config": {"depth": 2}}, "aria"), 1024)
+
+
+def test_older_names_of_a_towers_fields() -> None:
+    """Kimi K2.5's own file begins four sizes with `vt_`; a tower that merges otherwise is named."""
+    config = CONFIGS["kimi_k25"]["config"]
+    sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+    older = {f"vt_{key}" if key in sizes else key: value
+             for key, value in config["vision_config"].items()}  # fmt: skip
+    written = config | {"vision_config": older | {"merge_type": "sd2_tpool"}}
+    tower, renamed = (model_from_config(each, "x").tower for each in (config, written))
+    assert tower is not None
+    assert renamed == tower
+    other = config | {"vision_config": older | {"merge_type": "none"}}
+    assert "merge_type of vision_config" in why_no_tower(other, model_from_config(other, "x"))

@@ -312,6 +312,14 @@ def test_models_lists_and_shows() -> None:
     assert "8,030,261,248" in run("models", "llama-3.1-8b").stdout
 
 
+def test_a_file_is_planned_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `models FILE` proposes names the file, for its model is in no catalogue."""
+    monkeypatch.chdir(tmp_path)
+    config = json.loads(run("models", "llama-3.1-8b", "--json").stdout)["config"]
+    Path("c.json").write_text(json.dumps(config))
+    assert "meshplan plan c.json --gpus" in run("models", "c.json").stdout
+
+
 def test_headroom_is_left_free() -> None:
     """No rank of a plan holds more than the device less the headroom; the plan is of the same
     cluster, and says how probable it is that it fits, the more so the more is left.

@@ -8,6 +8,7 @@ from meshplan.costmodels.model.families.parts import (
     COHERE,
     LLAMA,
     MISTRAL,
+    MODULES,
     PLAIN,
     USING_BIAS,
 )
@@ -66,6 +67,13 @@ DENSE: dict[str, Family] = {
     "exaone4": replace(
         PLAIN, qk_norm="head", mixers=layers.slides_but_each(4, "sliding_window_pattern")
     ),
+    "exaone4_5_text": replace(
+        PLAIN,
+        qk_norm="head",
+        mixers=layers.slides_but_each(4),
+        modules=MODULES,
+        adjust=rules.exaone_modules,
+    ),
     "smollm3": replace(LLAMA, tied=True, mixers=layers.windowed_when_told),
     "mistral": MISTRAL,
     "ministral": replace(MISTRAL, qkv_bias=False, out_bias=False),
@@ -96,7 +104,7 @@ DENSE: dict[str, Family] = {
         mixers=layers.slides_but_each(6, "sliding_window_pattern", "_sliding_window_pattern"),
     ),
     "gemma4_text": GEMMA4,
-    "gemma4_unified_text": GEMMA4,
+    "gemma4_unified_text": replace(GEMMA4, adjust=rules.gemma4_without_experts),
     "olmo": Family(norm="none"),
     "olmo2": Family(qk_norm="full"),
     "olmo3": Family(qk_norm="full", mixers=layers.slides_but_each(4)),

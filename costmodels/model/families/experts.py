@@ -29,7 +29,25 @@ GLM4_MOE = Family(
     experts=DEEPSEEK_EXPERTS,
 )
 
+BAILING = Family(
+    qkv_bias=("use_qkv_bias", False),
+    out_bias=("use_bias", False),
+    mlp_bias=("use_bias", False),
+    qk_norm="head",
+    qk_normed=("use_qk_norm", False),
+    modules=MODULES,
+    experts=Routed(
+        shared=("num_shared_experts",),
+        shared_width=("moe_shared_expert_intermediate_size",),
+        layers=layers.after_leading("first_k_dense_replace"),
+    ),
+)
+"""Ling and Ring, which transformers does not have: inclusionAI/Ling-V2@af8837e
+models/configuration_bailing_moe_v2.py and modeling_bailing_moe_v2.py."""
+
 EXPERTS: dict[str, Family] = {
+    "bailing_moe": BAILING,
+    "bailing_moe_v2": replace(BAILING, head_dim=128, qk_normed=("use_qk_norm", True)),
     "mixtral": replace(MISTRAL, experts=MIXTRAL_EXPERTS, qkv_bias=False, out_bias=False),
     "granitemoe": Family(experts=GRANITE_EXPERTS),
     "granitemoe_swa": Family(
@@ -49,7 +67,14 @@ EXPERTS: dict[str, Family] = {
     ),
     "olmoe": Family(qk_norm="full", experts=MIXTRAL_EXPERTS),
     "flex_olmo": Family(qk_norm="full", experts=MIXTRAL_EXPERTS),
-    "minimax_m2": replace(PLAIN, head_dim=128, qk_norm="full", experts=MIXTRAL_EXPERTS),
+    "minimax_m2": replace(
+        PLAIN,
+        head_dim=128,
+        qk_norm="full",
+        experts=MIXTRAL_EXPERTS,
+        modules=("num_mtp_modules",),
+        adjust=rules.minimax_modules,
+    ),
     "minimax_m3_vl_text": replace(
         PLAIN,
         head_dim=128,
@@ -209,10 +234,8 @@ EXPERTS: dict[str, Family] = {
         head_dim=192,
         qkv_bias=("attention_bias", False),
         out_bias=False,
-        sinks=True,
-        sinks_on=("sliding",),
-        adjust=rules.twice_the_window_keys,
-        mixers=layers.slides_but_each(6),
+        adjust=rules.mimo,
+        mixers=layers.mimo_windows,
         overrides={
             "sliding": {
                 "num_attention_heads": ("swa_num_attention_heads",),

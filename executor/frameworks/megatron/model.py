@@ -282,6 +282,7 @@ def _expert_config(values: Values) -> dict[str, Any] | None:
 def _shared_config(values: Values, shared: int, width: int, routed: list[int]) -> dict[str, Any]:
     """Grouped-query attention with shared experts that no gate weighs."""
     experts = values.count("num_experts", "num_moe_experts")
+    groups, top = values.count("moe_router_num_groups"), values.count("moe_router_group_topk")
     return {
         "model_type": "glm4_moe",
         "n_routed_experts": experts.value if experts else 0,
@@ -290,8 +291,8 @@ def _shared_config(values: Values, shared: int, width: int, routed: list[int]) -
         "mlp_layer_types": ["sparse" if each else "dense" for each in routed],
         "use_qk_norm": values.on("qk_layernorm"),
         "attention_bias": values.on("add_qkv_bias"),
-        "n_group": 1,
-        "topk_group": 1,
+        "n_group": groups.value if groups else 1,
+        "topk_group": top.value if top else 1,
     }
 
 
