@@ -1,6 +1,7 @@
 """One rank alone beside the real run of the same layout on gloo processes of this machine.
 
     python -m benchmarks.one_rank [--cluster PROFILE] [--rounds N] [--only LAYOUT...] [--write]
+    python -m benchmarks.one_rank --minutes 4 --folder FOLDER [...]   # again, until nothing is left
 
 Two processes run each layout in turns: together, and then each its own rank alone, its messages
 answered for; N times, the same steps of the same engine, timed by the same program. Alone they run
@@ -11,16 +12,20 @@ at the same time too, since on a CPU a rank's memory and caches are its neighbou
     processor  the seconds of processor time of a step of the busiest rank, messages included: what
                a neighbour's work on the same cores changes least
 
-each the fastest of all its steps. --write puts the table into docs/execute.md.
+each the fastest of all its steps. --write puts the table into docs/execute.md. With --minutes what
+should not end in time is left for the next call with the same folder and options, round by round;
+the table comes when nothing is left.
 """
 
 import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -44,6 +49,7 @@ from meshplan.executor.onerank.wire import Wire
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
+from meshplan.hardware_profiles.whole_file import write_whole
 
 ATTENTION = Attention(heads=4, kv_heads=2, head_dim=64, v_head_dim=64)
 DENSE = Model(
@@ -55,6 +61,7 @@ SPARSE = Model(
     kinds=(Layer(attention=ATTENTION, experts=Experts(experts=8, top_k=2, ffn=384)),),
 )  # fmt: skip
 TRAINING = Training(seq_len=256, global_batch_size=4, precision="fp32")
+KINDS = ("together", "alone")
 STATES = ("weights", "gradients", "optimizer", "activations")
 ONE, TWO, FOUR = even_stages(4, 1), even_stages(4, 2), even_stages(4, 4)
 LAYOUTS: dict[str, tuple[Model, Layout]] = {
@@ -124,21 +131,32 @@ def model_of(name: str, cluster: str, training: Training) -> StepModel:
     return StepModel(Setting.fitted(model, training, by, engine), layout)
 
 
-def process(rank: int, task: Task) -> None:
-    """One of two processes: every layout, together and alone in turns."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One layout in one round."""
+
+    name: str
+    round: int
+
+    def path(self, folder: str, kind: str, rank: int) -> Path:
+        """Where a rank's figures are, `together` or `alone`."""
+        number = list(LAYOUTS).index(self.name)
+        return Path(folder) / f"{number}.{self.round}.{kind}.{rank}.json"
+
+    def is_done(self, folder: str) -> bool:
+        """Whether both ranks have left both."""
+        return all(self.path(folder, kind, rank).exists() for kind in KINDS for rank in range(2))
+
+
+def process(rank: int, task: Task, turn: Turn) -> None:
+    """One of two processes: a layout, together and then alone."""
     keep_freed_memory()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    for number, name in enumerate(task.names):
-        wire = wire_of(model_of(name, task.cluster, task.training))
-        for turn in range(task.rounds):
-            place = f"{task.folder}/{number}.{turn}"
-            for kind, found in _turn(
-                rank, job_of(name, task.training), wire, task, f"{place}.store"
-            ):
-                path = Path(f"{place}.{kind}.{rank}.json")
-                path.write_text(found.model_dump_json(), encoding="utf-8")
-        if rank == 0:
-            print(f"{name} done", file=sys.stderr, flush=True)
+    job = job_of(turn.name, task.training)
+    wire = wire_of(model_of(turn.name, task.cluster, task.training))
+    store = f"{task.folder}/{os.getppid()}.{list(LAYOUTS).index(turn.name)}.{turn.round}.store"
+    for kind, found in _turn(rank, job, wire, task, store):
+        write_whole(turn.path(task.folder, kind, rank), found.model_dump_json())
 
 
 def _turn(
@@ -154,24 +172,34 @@ def _turn(
     yield "alone", run_alone(job, rank, device, wire, replace(asked, alone=True))
 
 
-def start(task: Task) -> None:
-    """All layouts on two processes: forked, so that torch is imported once."""
-    mp.start_processes(process, (task,), nprocs=2, start_method="fork")
+def start(task: Task, seconds: float = inf) -> list[Turn]:
+    """Every turn that is not done, as long as the next should end in time; those that are left."""
+    ends, longest_s = time.monotonic() + seconds, 0.0
+    waiting = [Turn(name, number) for number in range(task.rounds) for name in task.names]
+    waiting = [turn for turn in waiting if not turn.is_done(task.folder)]
+    while waiting and time.monotonic() + longest_s < ends:
+        began = time.monotonic()
+        # forked, so that torch is imported once
+        mp.start_processes(process, (task, waiting[0]), nprocs=2, start_method="fork")
+        longest_s = max(longest_s, time.monotonic() - began)
+        done = waiting.pop(0)
+        print(f"{done.name}, round {done.round + 1} done", file=sys.stderr, flush=True)
+    return waiting
 
 
 def results(task: Task) -> Iterator[Turns]:
     """What they left in the folder."""
-    for number, name in enumerate(task.names):
+    for name in task.names:
         together, alone = (
-            [_ranks(f"{task.folder}/{number}.{turn}.{kind}") for turn in range(task.rounds)]
-            for kind in ("together", "alone")
+            [_ranks(Turn(name, number), task.folder, kind) for number in range(task.rounds)]
+            for kind in KINDS
         )
         yield Turns(name, together, alone)
 
 
-def _ranks(place: str) -> list[RankMeasured]:
-    texts = (Path(f"{place}.{rank}.json").read_text(encoding="utf-8") for rank in range(2))
-    return [RankMeasured.model_validate_json(text) for text in texts]
+def _ranks(turn: Turn, folder: str, kind: str) -> list[RankMeasured]:
+    paths = (turn.path(folder, kind, rank) for rank in range(2))
+    return [RankMeasured.model_validate_json(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def held(rounds: Sequence[Sequence[RankMeasured]]) -> list[int]:
@@ -258,8 +286,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=TRAINING.global_batch_size)
     parser.add_argument("--only", nargs="*", default=list(LAYOUTS))
     parser.add_argument("--folder", help="of the figures of every step [default: not kept]")
+    parser.add_argument("--minutes", type=float, default=inf, help="of this call; needs --folder")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    if options.minutes < inf and not options.folder:
+        parser.error("--minutes leaves the rest for another call: give it a --folder")
     threads = max(1, num_cores() // 2)
     os.environ.update({**CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)})
     load = os.getloadavg()[0]
@@ -269,7 +300,11 @@ def main() -> None:
             names=tuple(options.only), cluster=options.cluster, rounds=options.rounds,
             steps=options.steps, folder=options.folder or folder, training=training,
         )  # fmt: skip
-        start(task)
+        Path(task.folder).mkdir(parents=True, exist_ok=True)
+        left = start(task, 60 * options.minutes)
+        if left:
+            print(f"{len(left)} of {len(options.only) * options.rounds} turns are left")
+            return
         text = table(list(results(task)), task)
     text += (
         f" {options.rounds} rounds of {options.steps} steps on {num_cores()} shared cores, load "

@@ -216,6 +216,24 @@ class Interference(Frozen):
     compute: float = Field(gt=0)
     communication: float = Field(gt=0)
 
+    @property
+    def slowdown(self) -> float:
+        """`Tuning.interference` i: of B seconds of a message beside computing, B i / (1 + i) are
+        seen. It lasts c B there, in which computing gets done what takes c B / k alone:
+
+            i / (1 + i) = c (1 - 1 / k)        c, k  `communication`, `compute`
+
+        but for `LEAST_HIDDEN` all of B where both at once take as long as one after the other: on a
+        CPU a message takes a core.
+        """
+        seen = max(0.0, self.communication * (1 - 1 / self.compute))
+        seen = min(1 - LEAST_HIDDEN, seen)
+        return seen / (1 - seen)
+
+
+LEAST_HIDDEN = 0.01
+"""Of a message beside computing, where overlapping gains nothing: keeps `slowdown` finite."""
+
 
 class CurveFit(Frozen):
     """seconds = latency_s[i] + size_bytes / bandwidth_bytes_per_s[i] in regime i, small sizes

@@ -29,8 +29,17 @@ def core(site: Site, attention: Attention) -> AttentionCore:
         v_head_dim=attention.v_head_dim,
         fused=site.kernels.flash_attention,
         sinks_s=site.kernels.sink_token_s * t if attention.sinks else 0.0,
+        chunk=_chunk(site, whole=bool(window < seq_len or not attention.causal)),
         saved_bytes=own_output + (logsumexp if site.kernels.flash_attention else scores),
     )
+
+
+def _chunk(site: Site, *, whole: bool) -> Number:
+    """Tokens of a chunk where ranks hold two chunks of a causal sequence each and gather keys."""
+    if whole:
+        return 0.0
+    cut = (site.shard.cp > 1) & site.meets_keys_by("all_gather")
+    return where(cut, site.shard.seq_len / (2.0 * site.shard.cp), 0.0)
 
 
 def output_bytes(site: Site, attention: Attention) -> Number:

@@ -69,6 +69,8 @@ class AttentionCore:
     all_keys    the same without the causal mask, for FLOP conventions that ignore it
     fused       FlashAttention: nothing of size queries x keys is stored
     sinks_s     what a slow kernel for sinks takes longer backward
+    chunk       tokens of each of the 2 cp chunks of a sequence that context parallelism makes (a
+                rank has two, which run apart on their own keys and on earlier ones); 0: one kernel
     """
 
     name: str
@@ -80,6 +82,7 @@ class AttentionCore:
     v_head_dim: int
     fused: bool
     sinks_s: Number = 0.0
+    chunk: Number = 0.0
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("core_attention",)
 

@@ -152,10 +152,8 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     dtype = recipe.other_dtype(device.gpu)
     surface = device.attention_surface(dtype, "backward" if backward else "forward")
     if surface is not None and op.fused:
-        # its third side is tokens of one sequence: what a query of a causal mask meets, twice
-        rates = surface(op.heads * op.queries / (2 * op.keys), 2 * op.keys, op.head_dim)
-        flops = op.forward_flops * (2.5 if backward else 1.0) / _of_flash2(device)
-        return beside + flops / _plain(rates.flops_per_s) * device.slowdown(dtype)
+        each = _measured_s(device, surface, op) * (2.5 if backward else 1.0)
+        return beside + each / _of_flash2(device) * device.slowdown(dtype)
     efficiency = kernels.attention_backward if backward else kernels.attention_forward
     flash = device.attention in ("flash1", "flash2")
     if flash:
@@ -177,6 +175,25 @@ def attention_s(device: Device, op: AttentionCore, *, backward: bool) -> Number:
     math_s = matmuls / device.rate_flops_per_s(dtype) / 0.6
     memory_s = scores * (7.0 if backward else 6.0) / device.bandwidth_bytes_per_s
     return 4 * kernels.launch_s + (math_s + memory_s) * device.tuning.attention_scale
+
+
+def _measured_s(device: Device, surface: Surface, op: AttentionCore) -> Number:
+    """Seconds of the forward's FLOPs at the rates of a measured surface. In chunks, half a chunk of
+    keys is met under a causal mask, the others in kernels of their own. The native engine's kernel
+    takes values as wide as queries.
+    """
+
+    def at(keys: Number) -> Number:
+        # its third side is tokens of one sequence: what a query of a causal mask meets, twice
+        rates = surface(op.heads * op.queries / (2 * keys), 2 * keys, op.head_dim)
+        return keys / _plain(rates.flops_per_s)
+
+    widened = device.attention == "flash2" and op.v_head_dim < op.head_dim
+    wide = 2 * op.head_dim if widened else op.head_dim + op.v_head_dim
+    own = where(op.chunk > 0, op.chunk / 2, op.keys)
+    earlier = op.keys - own
+    apart = at(own) + at(maximum(earlier, 0.5)) * (earlier > 0)
+    return 2.0 * op.queries * op.heads * wide * apart
 
 
 def _of_flash2(device: Device) -> float:

@@ -25,8 +25,12 @@ class Setting:
 
     @classmethod
     def fitted(cls, model: Model, training: Training, cluster: Cluster, engine: Engine) -> Self:
-        """With what was fitted for this engine and GPU, and what the user's own runs corrected."""
+        """With what was fitted for this engine and GPU, what a profile of the cluster measured
+        itself, and what the user's own runs corrected.
+        """
         tuning = load_fit(engine.name, cluster.gpu.name).tuning
+        if cluster.is_measured and cluster.interference:
+            tuning = tuning.model_copy(update={"interference": cluster.interference.slowdown})
         if engine.learned and engine.learned.gpu == cluster.gpu.name:
             tuning = tuning.model_copy(update=engine.learned.values())
         return cls(model, training, cluster, engine, tuning)

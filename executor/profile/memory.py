@@ -2,7 +2,8 @@
 
 bandwidth     bytes that a fused kernel must read and write / seconds; arrays of 1 GiB on a GPU, on
               a CPU of 16 MiB, as small models make them: a large cache may hold them, as in
-              training; also those of the native engine (`native_kernels`)
+              training; also those of the native engine (`native_kernels`). What a step visits once
+              (weights, gradients and moments: `ONCE_A_STEP`) no cache has kept: there 64 MiB
 launch        seconds of a kernel on one number, many of them back to back
 optimizer     fused AdamW on fp32: reads weight, gradient, 2 moments; writes weight, 2 moments
 context       device memory in use before this process allocates: driver, kernels, libraries
@@ -24,13 +25,16 @@ from meshplan.executor.profile.operands import rows_of_numbers
 from meshplan.executor.profile.record import Quantity, Record
 
 ARRAY_BYTES = {"cuda": 1024 * MIB, "cpu": 16 * MIB}
+ONCE_A_STEP, ONCE_BYTES = ("copy", "adamw"), {"cuda": 1024 * MIB, "cpu": 64 * MIB}
 
 
 def measurements(device: torch.device) -> tuple[Measurement, ...]:
     """All of the above, once each; what can be allocated before anything is."""
-    size_bytes = ARRAY_BYTES[device.type]
-    kernels = {**POINTWISE, **NATIVE[device.type]}
-    moved = tuple(_moved(name, make, size_bytes) for name, make in kernels.items())
+    size_bytes, once_bytes = ARRAY_BYTES[device.type], ONCE_BYTES[device.type]
+    moved = tuple(
+        _moved(name, make, once_bytes if name in ONCE_A_STEP else size_bytes)
+        for name, make in {**POINTWISE, **NATIVE[device.type]}.items()
+    )
     host = (_moved("host_to_device", _host_copy, size_bytes),) if device.type == "cuda" else ()
     return (
         Measurement("memory/usable", "usable memory", 0.0, _usable),

@@ -75,7 +75,7 @@ def _cross_entropy(size_bytes: float, device: torch.device, dtype: torch.dtype) 
 
 def _gradient_add(size_bytes: float, device: torch.device, dtype: torch.dtype) -> Moving:
     buffer = rows_of_numbers(size_bytes, device)
-    product = buffer.to(dtype)
+    product = buffer.to(dtype, copy=True)  # in fp32 too a tensor of its own
     return (lambda: buffer.add_(product)), 2 * buffer.nbytes + product.nbytes
 
 

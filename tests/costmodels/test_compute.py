@@ -193,6 +193,46 @@ def test_attention_is_priced_by_the_kernel_of_the_engine(
     assert float(surface(4, 512, 64).flops_per_s) == pytest.approx(rate)
 
 
+def grown_with_length(device: Device) -> Device:
+    """Attention of one width was measured: 1 TFLOP/s at 64 tokens, and twice that at twice them."""
+    points = tuple(
+        AttentionPoint(
+            dtype="bf16", kernel="flash2", direction="forward", batch=b, heads=4, kv_heads=4,
+            head_dim=64, v_head_dim=64, seq_len=s, causal=True, flops_per_s=1e12 * s / 64,
+        )
+        for b in (1, 4, 16) for s in (64, 128, 256, 512)
+    )  # fmt: skip
+    update = {"attention_points": points, "conditions": {"kind": "measured"}}
+    kernels = device.kernels.model_copy(update=update)
+    return replace(device, kernels=kernels, attention="flash2")
+
+
+CORE = AttentionCore(
+    name="core_attention", queries=1024, keys=128, all_keys=256, heads=4, head_dim=64,
+    v_head_dim=64, fused=True,
+)  # fmt: skip
+
+
+def test_chunks_of_a_sequence_cost_their_own_kernels(device: Device) -> None:
+    """cp2 of 256 tokens: of the 128 keys that a query meets on the mean, 32 are in its own chunk of
+    64, at the rate of 64 tokens, and 96 in earlier ones, at that of 192.
+    """
+    here = grown_with_length(device)
+    flops = [2.0 * 1024 * keys * 4 * 128 for keys in (32, 96)]
+    by_hand = flops[0] / 1e12 + flops[1] / 3e12
+    apart = attention_s(here, replace(CORE, chunk=64.0), backward=False)
+    assert apart == pytest.approx(by_hand, rel=0.15)  # the surface is smooth, no table
+    pieces = [attention_s(here, replace(CORE, keys=keys), backward=False) for keys in (32, 96)]
+    assert apart == pytest.approx(sum(pieces), rel=1e-12)
+
+
+def test_the_native_kernel_widens_values(device: Device) -> None:
+    """Values half as wide as queries take as long as whole ones: the kernel runs over zeros."""
+    here = grown_with_length(device)
+    narrow = attention_s(here, replace(CORE, v_head_dim=32), backward=False)
+    assert narrow == pytest.approx(attention_s(here, CORE, backward=False), rel=1e-12)
+
+
 def test_pointwise_by_hand(device: Device):
     """3 kernels of 10 us and 2 GB at 1 TB/s."""
     assert pointwise_s(device, 2e9, 3) == pytest.approx(3e-5 + 2e-3)

@@ -19,6 +19,7 @@ from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Precision, Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import Interference
 from meshplan.hardware_profiles.tunings import Tuning
 
 SECONDS = st.floats(0, 1e3)
@@ -40,6 +41,38 @@ def test_exposed_by_hand(whole, room, overlap, interference, expected):
     takes longer then.
     """
     assert exposed_s(whole, room, overlap, interference) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("compute", "communication", "expected"),
+    [
+        pytest.param(1.25, 1.5, 3.0, id="it lasts 15 s, in which 12 s of computing are done"),
+        pytest.param(2.0, 2.0, 9.9, id="20 s for 10 s of computing: nothing is won, 1 % hidden"),
+        pytest.param(0.98, 1.0, 0.0, id="noise: nothing is lost"),
+    ],
+)
+def test_a_measured_interference_by_hand(compute, communication, expected):
+    """Of 10 s beside much computing: as long as it lasts there, less what is computed by then."""
+    slowdown = Interference(compute=compute, communication=communication).slowdown
+    assert exposed_s(10.0, 1e3, 1.0, slowdown) == pytest.approx(expected)
+
+
+def test_a_profile_that_measured_interference_prices_by_it(models) -> None:
+    """Of a cluster that was measured itself; on any other, and without the measurement, by the fit
+    of the engine.
+    """
+    training, engine = Training(seq_len=4096, global_batch_size=64), load_engine("megatron")
+    published = load_cluster("dgx-h100")
+    slow = Interference(compute=2.0, communication=1.5)
+
+    def interference(**changed: object) -> float:
+        cluster = published.model_copy(update=changed)
+        return Setting.fitted(models["dense"], training, cluster, engine).tuning.interference
+
+    measured = {"kind": "measured"}
+    assert interference(conditions=measured, interference=slow) == pytest.approx(0.75 / 0.25)
+    fitted = interference()
+    assert fitted == interference(interference=slow) == interference(conditions=measured) < 1
 
 
 @given(compute=SECONDS, communication=SECONDS, overlap=FRACTION, interference=FRACTION)

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.runs.runs import read_runs
 from meshplan.planner.runs.validate import Predicted, predict_rows
 
+ROOT = Path(__file__).parents[2]
 DGX = load_cluster("dgx-h100")
 DENSE, META, *_ = items()
 ANY = ComparedPart(name="step of the plan", unit="s", predicted=1.0, measured=1.0)
@@ -88,3 +91,19 @@ def test_a_model_that_no_column_says_is_a_row_that_validate_skips() -> None:
     )  # fmt: skip
     (found,) = predict_rows([on_gpu.unsaid(plan, run, DGX)])
     assert not isinstance(found, Predicted)
+
+
+@pytest.mark.nightly
+def test_the_first_call_profiles_the_machine_before_it_runs_a_plan(tmp_path: Path) -> None:
+    """The script as typed, on a CPU: a minute for the profile, which then prices the plan."""
+    command = [sys.executable, "-m", "benchmarks.on_gpu", "--device", "cpu", "--minutes", "2",
+               "-o", str(tmp_path), "--only", DENSE.name]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    cluster = load_cluster(str(tmp_path / "profile.toml"))
+    assert cluster.is_measured
+    assert cluster.kernels is not None
+    assert cluster.kernels.matmul_points
+    said = json.loads((tmp_path / "items.json").read_text())[DENSE.name]
+    assert not said["reason"]
+    assert said["rows"][0]["priced_by"] == cluster.name
+    assert "nothing is left" in done.stdout
