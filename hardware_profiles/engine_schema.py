@@ -200,6 +200,9 @@ class KernelHabits(Frozen):
                     buffer, and the head's gathered input
     counts_passes   memory counts what is alive for a moment inside a layer's passes (`passes`); of
                     engines fitted on measured runs the fitted slack holds it
+    permutes_by_index
+                    tokens come to their experts and back by PyTorch's indexing (index_select,
+                    index_add) instead of kernels made for it
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
@@ -226,6 +229,7 @@ class KernelHabits(Frozen):
     loss_chunk_bytes: float = 0.0
     keeps_buffers: bool = False
     counts_passes: bool = False
+    permutes_by_index: bool = False
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
     adapts_joined: bool = False
