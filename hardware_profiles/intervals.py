@@ -11,8 +11,9 @@ Two kinds of runs count, because a reader's run may be either:
     runs of the engine on the GPU family   each as 1
     sources that were left out as a whole  together as many runs as the engine lacks to `ENOUGH`, at
                                            least `BORROWED`, each source alike and those of the same
-                                           engine `SAME_ENGINE` times. For an engine without constants
-                                           of its own, those whose engine was left out with them
+                                           engine `SAME_ENGINE` times. For an engine without
+                                           constants of its own, those whose engine was left out
+                                           with them
 
 What no run of the engine covers (the GPU family, the precision, the kind of model, more than
 `FARTHER` times the GPUs of its largest run) cannot be nearer than what is covered: there f is also
