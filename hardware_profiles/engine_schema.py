@@ -155,7 +155,8 @@ class Overlap(Frozen):
     expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
                          under an interleaved pipeline, and wherever a run says so
     context_gather       of an all-gather of keys and values, behind the first chunk's attention
-    waits_at_boundaries  a pipeline boundary between nodes takes `Tuning.boundary_s` to cross
+    waits_at_boundaries  each transfer of a pipeline that leaves a node is a rendezvous of
+                         `Tuning.boundary_s` (`costmodels.step.rendezvous`)
     """
 
     data_reduce: float = Field(ge=0, le=1)

@@ -323,12 +323,6 @@ class Rank:
         across = stride >= self.setting.cluster.gpus_per_node
         return ((self.layout.pipeline_parallel > 1) & across) * 1.0
 
-    @property
-    def boundary_s(self) -> Number:
-        """Seconds that each crossing of a pipeline boundary waits beside the transfer."""
-        waits = self.setting.engine.overlap.waits_at_boundaries
-        return self.setting.tuning.boundary_s * waits * self.crosses_nodes
-
     @cached_property
     def hop_s(self) -> Number:
         """Seconds to hand a micro-batch's activation to the next pipeline rank."""
@@ -344,8 +338,7 @@ class Rank:
     def blocking_s(self) -> Number:
         """Seconds of each crossing for which a rank does nothing else."""
         shown = 1.0 - self.setting.engine.overlap.pipeline
-        waits = shown * self.hop_s + self.boundary_s
-        return where(self.layout.pipeline_parallel > 1, waits, 0.0)
+        return where(self.layout.pipeline_parallel > 1, shown * self.hop_s, 0.0)
 
     # Memory that does not depend on the stages.
 
