@@ -8,7 +8,8 @@
 
 Two kinds of runs count, because a reader's run may be either:
 
-    runs of the engine on the GPU family   each as 1
+    runs of the engine on the GPU family   each as 1, but within one source as the root of how many
+                                           it has: runs of one source are wrong together
     sources that were left out as a whole  together as many runs as the engine lacks to `ENOUGH`, at
                                            least `BORROWED`, each source alike and those of the same
                                            engine `SAME_ENGINE` times. For an engine without
@@ -266,11 +267,18 @@ def _quantile(
     if not runs:
         return math.log(UNKNOWN)
     errors = np.abs(np.log([getattr(run, evidence.what) for run in runs]))
-    weights = np.concatenate([np.ones(len(own)), _lent_weights(sources, name, len(own))])
+    weights = np.concatenate([_own_weights(own), _lent_weights(sources, name, len(own))])
     order = np.argsort(errors)
     reached = np.cumsum(weights[order]) / (weights.sum() + 1.0)
     place = min(int(np.searchsorted(reached, COVERAGE - 1e-9)), len(runs) - 1)
     return float(errors[order][place])
+
+
+def _own_weights(own: Sequence[Ratio]) -> Vector:
+    """Together as many as there are, of each source as the root of its number."""
+    rows = Counter(ratio.suite for ratio in own)
+    weights = np.array([rows[ratio.suite] ** -0.5 for ratio in own])
+    return _scaled(weights, len(own))
 
 
 def _lent_weights(sources: Sequence[Ratio], name: str, own: int) -> Vector:
