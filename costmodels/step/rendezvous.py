@@ -32,5 +32,6 @@ def rendezvous_s(rank: Rank, micro_batches: Number) -> Number:
 
 def once_s(setting: Setting, layouts: Layouts) -> NDArray[np.float64]:
     """(N,) what each row's step takes beside its passes, traffic and update."""
-    stalls = rendezvous_s(Rank(setting, layouts), layouts.num_micro_batches)
+    micro_batches = layouts.num_micro_batches.astype(np.float64)
+    stalls = rendezvous_s(Rank(setting, layouts), micro_batches)
     return setting.tuning.step_s + stalls + np.zeros(len(layouts))
