@@ -7,13 +7,12 @@ import contextlib
 import io
 import re
 import sys
-import tomllib
 from collections import defaultdict
 from pathlib import Path
 
 from benchmarks import ablation
 from meshplan.hardware_profiles.intervals import ratios
-from meshplan.hardware_profiles.tunings import SHIPPED, Fit
+from meshplan.hardware_profiles.tunings import SHIPPED, fits_of
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_errors, summary
 from meshplan.planner.runs.runs import read_runs
@@ -137,8 +136,7 @@ def fits() -> str:
     """The shipped fits: rows, groups, and the error on the groups left out."""
     lines = ["| engine | GPUs | rows | groups | error on those left out |", "|---|---|---|---|---|"]
     for path in sorted(SHIPPED.glob("*.toml")):
-        for family, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
-            fit = Fit.model_validate(table)
+        for family, fit in fits_of(path.stem).items():
             if fit.source.endswith(BUILT_IN.name):  # those of the native engine were measured
                 lines.append(
                     f"| {path.stem} | {family} | {fit.rows} | {fit.groups} "

@@ -168,7 +168,8 @@ class Overlap(Frozen):
     expert_interleaved   of dispatch and combine behind another micro-batch's pass: between nodes
                          under an interleaved pipeline, and wherever a run says so
     context_gather       of an all-gather of keys and values, behind the first chunk's attention
-    waits_at_boundaries  a pipeline boundary between nodes takes `Tuning.boundary_s` to cross
+    waits_at_boundaries  each transfer of a pipeline that leaves a node is a rendezvous of
+                         `Tuning.boundary_s` (`costmodels.step.rendezvous`)
     """
 
     data_reduce: float = Field(ge=0, le=1)
@@ -216,6 +217,9 @@ class KernelHabits(Frozen):
     norms_in_products
                     a norm runs in the kernel of the product behind it (Transformer Engine's
                     LayerNormLinear), but for those before latent attention and before experts
+    permutes_by_index
+                    tokens come to their experts and back by PyTorch's indexing (index_select,
+                    index_add) instead of kernels made for it
     own_token_latents
                     latent attention projects down on each tensor rank's own tokens and gathers the
                     latents instead of the hidden states
@@ -243,6 +247,7 @@ class KernelHabits(Frozen):
     keeps_buffers: bool = False
     counts_passes: bool = False
     norms_in_products: bool = False
+    permutes_by_index: bool = False
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
     adapts_joined: bool = False

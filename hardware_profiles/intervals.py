@@ -1,18 +1,20 @@
 """The interval around a prediction that 8 of 10 runs fall into, learnt from runs left out of fits.
 
     low, high   1 / f and f times the prediction
-    f           the 80th percentile of |ln(measured / predicted)| over left-out runs, weighted
-                (split conformal prediction: Vovk et al. 2005; Lei et al., arXiv 1604.04173; with
-                weights Tibshirani et al., arXiv 1904.06019), and never below `NOISE`
+    f           the 80th percentile of |ln(measured / predicted)| over left-out runs, weighted, the
+                run that is asked about counted among them as infinitely far off (split conformal
+                prediction: Vovk et al. 2005; Lei et al., arXiv 1604.04173; with weights Tibshirani
+                et al., arXiv 1904.06019), so that few runs say less; and never below `NOISE`
 
 Two kinds of runs count, because a reader's run may be either:
 
     runs of the engine on the GPU family   each as 1, but within one source as the root of how many
                                            it has: runs of one source are wrong together
-    sources that were left out as a whole  together as `BORROWED` runs, each source alike and those
-                                           of the same engine `SAME_ENGINE` times: they matter where
-                                           an engine has few runs. For an engine without constants
-                                           of its own, those whose engine was left out with them
+    sources that were left out as a whole  together as many runs as the engine lacks to `ENOUGH`, at
+                                           least `BORROWED`, each source alike and those of the same
+                                           engine `SAME_ENGINE` times. For an engine without
+                                           constants of its own, those whose engine was left out
+                                           with them
 
 What no run of the engine covers (the GPU family, the precision, the kind of model, more than
 `FARTHER` times the GPUs of its largest run) cannot be nearer than what is covered: there f is also
@@ -41,7 +43,7 @@ from meshplan.hardware_profiles.tunings import gpu_family
 
 FILE = Path(__file__).parent / "fits" / "intervals.csv"
 COVERAGE = 0.8
-BORROWED, SAME_ENGINE, FARTHER = 10.0, 2.0, 2.0
+ENOUGH, BORROWED, SAME_ENGINE, FARTHER = 10.0, 3.0, 2.0, 2.0
 NOISE = 0.03
 """Repeats of one layout with many steps differ by 1 to 3 % (docs/accuracy.md)."""
 
@@ -258,15 +260,18 @@ def _of_fitted_engine(ratio: Ratio) -> bool:
 def _quantile(
     evidence: Evidence, own: Sequence[Ratio], sources: Sequence[Ratio], name: str
 ) -> float:
-    """The weighted 80th percentile of |ln ratio|, `UNKNOWN` of nothing."""
+    """The weighted 80th percentile of |ln ratio|, the run that is asked about counted as one that
+    is farther off than all; `UNKNOWN` of nothing.
+    """
     runs = [*own, *sources]
     if not runs:
         return math.log(UNKNOWN)
     errors = np.abs(np.log([getattr(run, evidence.what) for run in runs]))
-    weights = np.concatenate([_own_weights(own), _lent_weights(sources, name)])
+    weights = np.concatenate([_own_weights(own), _lent_weights(sources, name, len(own))])
     order = np.argsort(errors)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(errors[order][np.searchsorted(reached, COVERAGE - 1e-9)])
+    reached = np.cumsum(weights[order]) / (weights.sum() + 1.0)
+    place = min(int(np.searchsorted(reached, COVERAGE - 1e-9)), len(runs) - 1)
+    return float(errors[order][place])
 
 
 def _own_weights(own: Sequence[Ratio]) -> Vector:
@@ -276,15 +281,17 @@ def _own_weights(own: Sequence[Ratio]) -> Vector:
     return _scaled(weights, len(own))
 
 
-def _lent_weights(sources: Sequence[Ratio], name: str) -> Vector:
-    """Together `BORROWED`, each source on a GPU family alike but for those of the same engine."""
+def _lent_weights(sources: Sequence[Ratio], name: str, own: int) -> Vector:
+    """Each source on a GPU family alike but for those of the same engine; beside so many `own` runs
+    together what they lack to `ENOUGH`, at least `BORROWED`; alone as many as there are.
+    """
     rows = Counter((ratio.suite, ratio.engine, ratio.gpu) for ratio in sources)
     weights = np.array([
         (SAME_ENGINE if _fitted_as(ratio.engine) == name else 1.0)
         / rows[ratio.suite, ratio.engine, ratio.gpu]
         for ratio in sources
     ])  # fmt: skip
-    return _scaled(weights, BORROWED)
+    return _scaled(weights, max(BORROWED, ENOUGH - own) if own else len(rows))
 
 
 def _scaled(weights: Vector, total: float) -> Vector:

@@ -1,17 +1,19 @@
 """The few constants that datasheets and microbenchmarks do not give, learnt from measured runs.
 
 `fits/ENGINE.toml` holds one table per GPU family, written by `meshplan validate --fit`, each with
-its date, rows and residual. A family without a table takes the engine's table "any", an engine
-without a file takes `generic`'s: so a framework that nobody measured is priced as the average of
-those that were. MESHPLAN_FITS names a folder of a user's own, which is looked at first.
+its date, rows and residual, and apart from what the runs tell what stayed where learning started. A
+family without a table takes the engine's table "any", an engine without a file takes `generic`'s:
+so a framework that nobody measured is priced as the average of those that were. MESHPLAN_FITS names
+a folder of a user's own, which is looked at first.
 """
 
 import os
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.schema import Frozen
@@ -40,7 +42,8 @@ class Tuning(Frozen):
     routing_s              host time of routing in a mixture-of-experts layer and direction: the
                            counts of tokens per expert come back to the host
     micro_batch_s          host and synchronisation time of each micro-batch on each pipeline rank
-    boundary_s             the same for each crossing of a pipeline boundary between nodes
+    boundary_s             what both ranks of a pipeline's transfer stand still for, where it leaves
+                           a node
     pipelined_rank_s       host time of a tensor-parallel collective per rank of its group, where
                            the pipeline crosses nodes
     step_s                 fixed time of a step: data, logging, optimizer launch
@@ -81,16 +84,38 @@ class Tuning(Frozen):
 class Fit(Frozen):
     """A tuning with where it came from.
 
+    In a file the constants that the runs tell stand under `tuning`, the others, which are where
+    learning started, under `prior`.
+
+    prior           names of those others
     error_fraction  median |predicted / measured - 1| of the step time: over held-out groups where
                     `validate --fit` wrote the file; `source` says where it is over the rows fitted
     """
 
     tuning: Tuning
+    prior: tuple[str, ...] = ()
     date: str
     rows: int
     groups: int
     error_fraction: float
     source: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_table(cls, table: dict[str, Any]) -> dict[str, Any]:
+        kept = table.get("prior")
+        if not isinstance(kept, dict):
+            return table
+        return table | {"tuning": kept | table["tuning"], "prior": tuple(kept)}
+
+    def table(self) -> dict[str, Any]:
+        """As it stands in a file."""
+        found = self.model_dump(exclude_defaults=True)
+        values = self.tuning.model_dump()
+        names = found.pop("prior", ())
+        told = {name: each for name, each in found["tuning"].items() if name not in names}
+        kept = {name: values[name] for name in names}
+        return found | {"tuning": told} | ({"prior": kept} if kept else {})
 
 
 UNFITTED = Fit(

@@ -19,7 +19,8 @@
              (Kernels.attention_half_*): on an H100 215 forward and 550 backward
     share    Kernels.scan_forward, scan_backward
     sinks    what a slow kernel for attention sinks adds backward (`KernelHabits.sink_token_s`)
-    B, e     memory bandwidth and the fraction of it that pointwise kernels reach
+    B, e     memory bandwidth and the fraction of it that pointwise kernels reach; rows taken and
+             added by number (`KernelHabits.permutes_by_index`) at most 5.7e9 bytes/s for each unit
 
 A profile measured on the machine itself replaces all of this, the launch included, by its surfaces
 (`hardware_profiles.surface`), times `Kernels.shared_slowdown`.
@@ -47,6 +48,12 @@ NARROWNESS, NARROWNESS_FLASH2 = 0.4, 0.2
 FLASH1 = 0.5
 """Rate of the first FlashAttention over the second's: "around 2x" on an A100 (2307.08691)."""
 
+INDEXED_BYTES_PER_S_AND_UNIT = 5.7e9
+"""index_select and index_add of rows of 4 KiB in bf16, bytes read and written: 0.727e12 bytes/s on
+an H100 and 0.791e12 on an H200 (benchmarks/measured, 2026-11-22), which have 132 units each and
+memories of 3.35e12 and 4.8e12 bytes/s: what limits them is no memory.
+"""
+
 # A thousand points take half a second, and every layout asks for the same.
 matmuls, attentions = (lru_cache(maxsize=16)(make) for make in (matmul_surface, attention_surface))
 
@@ -62,6 +69,7 @@ class Device:
     tuning: Tuning
     recipe: Recipe
     attention: Literal["unfused"] | AttentionKernel = "cudnn"
+    permutes_by_index: bool = False
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -71,7 +79,10 @@ class Device:
     def moved_bytes_per_s(self, kernel: str) -> float:
         """What `kernel` reaches of it in this number format, if the machine itself was asked."""
         table = self.kernels.pointwise_bytes_per_s if self.kernels.is_measured else {}
-        in_fp32 = table.get(kernel, self.bandwidth_bytes_per_s)
+        usual = self.bandwidth_bytes_per_s
+        if kernel == "permute" and self.permutes_by_index:
+            usual = min(usual, INDEXED_BYTES_PER_S_AND_UNIT * self.gpu.compute_units)
+        in_fp32 = table.get(kernel, usual)
         alone = table.get(pointwise_name(kernel, self.recipe.base_dtype), in_fp32)
         return alone / self.slowdown("memory")
 

@@ -121,7 +121,7 @@ class CutTimes:
             rank = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
             reduce.append(self.reduce_s_of(rank))
             update = max(update, self.update_s_of(rank))
-        return After(tuple(reduce), update + self.model.setting.tuning.step_s)
+        return After(tuple(reduce), update + float(self.passes.step_s[self.row]))
 
     def update_s(self, stages: Sequence[Stage]) -> list[float]:
         """The update of each rank, of one chunk per rank."""

@@ -17,6 +17,7 @@ from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.late_traffic import LateTraffic, late_traffic
 from meshplan.costmodels.step.price_memory import parts_of
 from meshplan.costmodels.step.price_tables import weight_table, work_table
+from meshplan.costmodels.step.rendezvous import once_s
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 
@@ -38,7 +39,7 @@ class PassSeconds:
     reduce, refresh
                    gradients after the last backward; weights after the update
     micro_batch_s  of each rank and micro-batch, shared by its stages' passes
-    step_s         once per step
+    step_s         (N,) once per step
     """
 
     layer_s: Floats
@@ -55,7 +56,7 @@ class PassSeconds:
     reduce: LateTraffic
     refresh: LateTraffic
     micro_batch_s: float
-    step_s: float
+    step_s: Floats
 
 
 def pass_seconds(layouts: Layouts, setting: Setting) -> PassSeconds:
@@ -99,7 +100,7 @@ class _Passes:
             expert=self.weights.stacked(part.expert for part in self.parts),
             reduce=late_traffic(self.weights, "once_s", reduces),
             refresh=late_traffic(self.weights, "refresh_s", gathers),
-            micro_batch_s=setting.tuning.micro_batch_s, step_s=setting.tuning.step_s,
+            micro_batch_s=setting.tuning.micro_batch_s, step_s=once_s(setting, self.layouts),
         )  # fmt: skip
 
     def _layer(self, kind: int, mode: Mode) -> Floats:

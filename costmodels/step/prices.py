@@ -32,6 +32,7 @@ from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.price_memory import memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room
 from meshplan.costmodels.step.price_tables import weight_table, work_table
+from meshplan.costmodels.step.rendezvous import once_s
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
 
@@ -145,7 +146,9 @@ class _Pricing:
             forward_s=forward_s,
             input_grad_s=input_grad_s,
             weight_grad_s=weight_grad_s,
-            fixed_step_s=tuning.step_s + m * tuning.micro_batch_s + once.latency_s,
+            fixed_step_s=once_s(self.setting, self.layouts)
+            + m * tuning.micro_batch_s
+            + once.latency_s,
             capacity_bytes=self.setting.cluster.fillable_bytes,
             **memory_columns(self.layouts, work, self.weights, (self.embedding, self.head)),
         )

@@ -104,7 +104,10 @@ class Rank:
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
         if recipe.cast_bytes and kernels.cast_bytes:
             recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
-        return Device(cluster.gpu, cluster.kernels, setting.tuning, recipe, kernels.attention)
+        return Device(
+            cluster.gpu, cluster.kernels, setting.tuning, recipe, kernels.attention,
+            kernels.permutes_by_index,
+        )  # fmt: skip
 
     @cached_property
     def pricer(self) -> Pricer:
@@ -323,12 +326,6 @@ class Rank:
         across = stride >= self.setting.cluster.gpus_per_node
         return ((self.layout.pipeline_parallel > 1) & across) * 1.0
 
-    @property
-    def boundary_s(self) -> Number:
-        """Seconds that each crossing of a pipeline boundary waits beside the transfer."""
-        waits = self.setting.engine.overlap.waits_at_boundaries
-        return self.setting.tuning.boundary_s * waits * self.crosses_nodes
-
     @cached_property
     def hop_s(self) -> Number:
         """Seconds to hand a micro-batch's activation to the next pipeline rank."""
@@ -344,8 +341,7 @@ class Rank:
     def blocking_s(self) -> Number:
         """Seconds of each crossing for which a rank does nothing else."""
         shown = 1.0 - self.setting.engine.overlap.pipeline
-        waits = shown * self.hop_s + self.boundary_s
-        return where(self.layout.pipeline_parallel > 1, waits, 0.0)
+        return where(self.layout.pipeline_parallel > 1, shown * self.hop_s, 0.0)
 
     # Memory that does not depend on the stages.
 

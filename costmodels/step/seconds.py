@@ -1,6 +1,7 @@
 """Seconds of one training step of one layout.
 
-    step    = makespan of the pipeline (last rank done, gradients reduced) + update + fixed
+    step    = makespan of the pipeline (last rank done, gradients reduced) + update + fixed, and
+              what all ranks of a pipeline wait for together (`rendezvous`)
     gradients: reduced behind the backward of the last micro-batch, as far as the engine overlaps,
                or of each micro-batch (`weight_traffic`); a rank that is done before the last one
                has that time too
@@ -16,6 +17,7 @@ from dataclasses import dataclass, fields
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
 from meshplan.costmodels.seconds.layer import Pass, exposed_s
+from meshplan.costmodels.step.rendezvous import rendezvous_s
 from meshplan.costmodels.step.stages import StageModel
 
 
@@ -80,7 +82,6 @@ def step_time(model: StageModel) -> StepTime:
         2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
     )
     overhead = model.m * model.setting.tuning.micro_batch_s
-    overhead = overhead + float(2 * crossings * model.m * model.boundary_s)
     data = model.m * work.data_s + reduce_s(model, worst)
     update = max(update_s(model, rank) for rank in range(la.pipeline_parallel))
     known = model.m * (work.total_s - work.data_s) + data + send + overhead
@@ -90,7 +91,7 @@ def step_time(model: StageModel) -> StepTime:
         context_s=float(model.m * work.context_s),
         expert_s=float(model.m * work.expert_s),
         data_s=float(data),
-        send_s=send,
+        send_s=send + float(rendezvous_s(model, model.m)),
         offload_s=float(model.m * work.offload_s),
         bubble_s=float(makespan - known),
         optimizer_s=update,

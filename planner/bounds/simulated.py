@@ -82,6 +82,7 @@ class Passes:
         counts = np.array(same.kind_counts)
         modes = [same.columns[mode] for mode in same.modes]
         each = found.layer_s[rows][:, :, modes]
+        update = mean_update_s(found, rows, counts, np.full(len(rows), same.pp))
         layer = each.min(axis=2)
         return cls(
             layer=layer,
@@ -89,7 +90,7 @@ class Passes:
             head=found.head_s[rows],
             extra=found.blocking_s[rows] + found.micro_batch_s / 2 / same.vpp,
             hop=found.hop_s[rows],
-            once=mean_update_s(found, rows, counts, np.full(len(rows), same.pp)) + found.step_s,
+            once=update + found.step_s[rows],
             late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m)),
         )
 

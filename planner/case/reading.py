@@ -111,6 +111,8 @@ class Reading:
     engine          the engine profile that prices it
     facts           by name, of `FIELDS`
     model_config    the model's shape as a Hugging Face configuration, where the file states it
+    userbuffers     whether tensor parallel's collectives run beside products by userbuffers
+                    (Megatron's tp_comm_overlap), None: as the engine usually does
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
     ignored         keys that say nothing about the layout
@@ -128,6 +130,7 @@ class Reading:
     recompute: Recompute = field(default_factory=Recompute)
     model_config: dict[str, Any] | None = None
     expert_tensor_follows: bool = False
+    userbuffers: bool | None = None
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

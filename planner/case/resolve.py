@@ -37,6 +37,7 @@ _OPTIONS = (
     *("sequence_parallel", "selective_modules", "optimizer_offload", "activation_offload"),
     *("context_kind", "dispatcher"),
 )
+WITHOUT, WITH_USERBUFFERS = "megatron", "megatron-bridge"
 _SHOWN = 6  # things that are not understood, of one file
 ENDS = 2  # the embedding and the head may have a stage of their own
 FLAGS = {
@@ -122,7 +123,7 @@ def resolve(
         model = model_named(near.model)  # the config states the shape; this one fills in its vocab
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
-    engine = engine_named(settings.engine or reading.engine)
+    engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
     layout, training = _layout(facts, reading, model)
     return Case(
         model=model,
@@ -132,6 +133,22 @@ def resolve(
         engine=engine,
         notes=(*_replaced(given, reading), *reading.notes, *unpriced(layout, engine)),
     )
+
+
+def _overlapping(engine: Engine, reading: Reading) -> Engine:
+    """The engine as the config's switch has tensor parallel's collectives hidden: as NVIDIA's
+    recipes do with userbuffers, without them what Transformer Engine always hides.
+    """
+    if reading.userbuffers is None or reading.userbuffers == has_userbuffers(engine):
+        return engine
+    tensor = engine_named(WITH_USERBUFFERS if reading.userbuffers else WITHOUT).overlap.tensor
+    overlap = engine.overlap.model_copy(update={"tensor": tensor})
+    return engine.model_copy(update={"overlap": overlap})
+
+
+def has_userbuffers(engine: Engine) -> bool:
+    """Whether it hides more of tensor parallelism than Transformer Engine always does."""
+    return engine.overlap.tensor > engine_named(WITHOUT).overlap.tensor
 
 
 def check_case(case: Case) -> None:

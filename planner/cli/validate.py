@@ -136,7 +136,7 @@ def _fit(rows: list[dict[str, str]], folder: Path, path: Path | None) -> None:
     source = "hardware_profiles/published/runs.csv" if path is None else str(path)
     known = None if path is None else (lambda engine, gpu: load_fit(engine, gpu).tuning)
     for engine, families in fit_all(runs, source, today, console.print, known).items():
-        document = {name: fit.model_dump(exclude_defaults=True) for name, fit in families.items()}
+        document = {name: fit.table() for name, fit in families.items()}
         write_toml(document, folder / f"{engine}.toml")
         print(f"{folder / engine}.toml: {', '.join(sorted(families))}")
 

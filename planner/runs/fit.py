@@ -2,7 +2,8 @@
 
 A pool is an engine's runs on one GPU family or on all; what is learnt of it (`learning`) stays near
 the constants of the next wider pool: the engine on all GPUs, all engines on this family, all
-engines on all GPUs. So a pool with few runs changes little. The wider pools price every run with
+engines on all GPUs. So a pool with few runs changes little, and a constant of time that an engine's
+runs do not tell stays there. The wider pools price every run with
 the habits of the `generic` engine, as a framework that nobody measured would be.
 
 A third of the groups is left out at a time and predicted by a fit on the others: whole frameworks
@@ -167,17 +168,27 @@ def fit_pool(pool: Pool, rivals: Rivals, source: str, date: str) -> Fit | None:
     widest = (pool.engine, pool.family) == (WIDE, "any")
     if not held_out or (median(held_out) >= median(without_it) and not widest):
         return None
+    problem, every = problem_from(rivals.start(NOBODY)), np.arange(len(runs))
+    tuning, told = problem.solve(every), problem.told(every)
+    moved = {c.name for c, known in zip(problem.free, told, strict=True) if known}
     return Fit(
-        tuning=problem_from(rivals.start(NOBODY)).solve(np.arange(len(runs))), date=date,
+        tuning=tuning, date=date,
+        prior=tuple(c.name for c in TIME if c.name not in moved and _differs(tuning, c.name)),
         rows=len(pool.runs), groups=len({pool.group(run) for run in pool.runs}),
         error_fraction=round(math.expm1(median(held_out)), 4), source=source,
     )  # fmt: skip
 
 
+def _differs(tuning: Tuning, name: str) -> bool:
+    """From what a table that leaves it out says."""
+    return bool(getattr(tuning, name) != getattr(Tuning(), name))
+
+
 def problem_of(pool: Pool, runs: Sequence[Run], prior: Tuning) -> Problem:
     """What `runs` of the pool say, priced as the pool prices them."""
     priced = [pool.priced(run) for run in runs]
-    return Problem(priced, _telling(pool, runs), learn_memory(pool, pool.runs, prior))
+    start = learn_memory(pool, pool.runs, prior)
+    return Problem(priced, _telling(pool, runs), start, own=pool.engine != WIDE)
 
 
 def splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:

@@ -9,8 +9,10 @@
     c0   the constant where learning starts: a wider pool's
     s    what one standard deviation of a constant is, 0.2 of a scale, a factor e of seconds
 
-So few runs change little, and many go where they say. By Gauss-Newton: reweighted least squares
-for |r|.
+So few runs change little, and many go where they say. Where runs are priced with their own engine's
+habits (`own`), w has 1 / sqrt(rows of the same source) beside, as a share of its mean, for runs of
+one source are wrong together; and a constant whose standard deviation they leave above `TOLD` of
+what it was stays where it started. By Gauss-Newton: reweighted least squares for |r|.
 """
 
 import math
@@ -27,6 +29,7 @@ from meshplan.planner.runs.validate import memory_gib, step_model
 
 Vector = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ MEMORY = (
     Constant("held_gathers_pipelined", 1.0, 1e-2, 60.0, 1.5),
 )
 NOISE = 0.3
+TOLD = 0.9
 SMALLEST_RESIDUAL = 0.02
 ITERATIONS, LARGEST_MOVE, SMALLEST_GAIN = 10, 0.7, 1e-3
 DIFFERENCE = 0.03
@@ -83,10 +87,20 @@ def _memory_residual(run: Run, tuning: Tuning) -> float:
 
 
 class Problem:
-    """The loss of some constants over some runs, and its Jacobian at the prior's constants."""
+    """The loss of some constants over some runs, and its Jacobian at the prior's constants.
 
-    def __init__(self, runs: Sequence[Run], constants: Sequence[Constant], prior: Tuning) -> None:
-        self.runs, self.prior = list(runs), prior
+    own  the runs are priced with their own engine's habits
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        constants: Sequence[Constant],
+        prior: Tuning,
+        *,
+        own: bool = False,
+    ) -> None:
+        self.runs, self.prior, self.own = list(runs), prior, own
         self.free = list(constants)
         self.residual = _step_residual if self.free[0] in TIME else _memory_residual
         self.deviation = np.array([c.deviation for c in constants])
@@ -94,8 +108,10 @@ class Problem:
         self.high = np.log([c.highest for c in constants])
         known = [getattr(prior, c.name) or c.start for c in constants]
         self.centre = np.clip(np.log(known), self.low, self.high)
-        count = Counter(map(layout_of, runs))
-        self.weights = np.array([count[layout_of(run)] ** -0.5 for run in runs])
+        self.weights = _less_for_repeats([layout_of(run) for run in runs])
+        if own:
+            by_source = _less_for_repeats([run.suite for run in runs])
+            self.weights = self.weights * by_source * np.mean(1 / by_source)
         every = np.arange(len(runs))
         self.start = self.residuals(self.centre, every)
         self.jacobian = self._differences(self.centre, self.start, every)
@@ -112,11 +128,27 @@ class Problem:
             update={c.name: float(f"{math.exp(value):.3g}") for c, value in values}
         )
 
-    def solve(self, rows: Indices) -> Tuning:
-        """The tuning of least loss over `rows`. The Jacobian follows the steps (Broyden's update)
-        and is taken anew where a step does not help.
+    def doubt(self, rows: Indices) -> Vector:
+        """Of each constant, the standard deviation of its logarithm after `rows` over before: of
+        the least squares that weigh as the absolute errors do where the loss is least, were they
+        linear.
         """
-        x, r, jacobian, fresh = self.centre, self.start[rows], self.jacobian[rows], True
+        r, jacobian = self.start[rows], self.jacobian[rows]
+        left = r + jacobian @ self._move(self.centre, r, jacobian, rows)
+        normal = self._normal(left, jacobian, rows)
+        after = np.sqrt(np.diag(np.linalg.inv(normal)))
+        return np.asarray(after / self.deviation)
+
+    def told(self, rows: Indices) -> Bools:
+        """Which constants `rows` move: those that they tell, or all of them."""
+        return np.array(self.doubt(rows) <= TOLD) | (not self.own)
+
+    def solve(self, rows: Indices) -> Tuning:
+        """The tuning of least loss over `rows`, in the constants that they tell. The Jacobian
+        follows the steps (Broyden's update) and is taken anew where a step does not help.
+        """
+        told = self.told(rows)
+        x, r, jacobian, fresh = self.centre, self.start[rows], self.jacobian[rows] * told, True
         for _ in range(ITERATIONS):
             step, found = self._step(x, r, jacobian, rows)
             if step is not None:
@@ -126,7 +158,7 @@ class Problem:
             elif fresh:
                 break
             else:
-                jacobian, fresh = self._differences(x, r, rows), True
+                jacobian, fresh = self._differences(x, r, rows) * told, True
         return self.tuning(x)
 
     def _step(
@@ -149,15 +181,31 @@ class Problem:
         """Where the loss would be least if `r` were linear: least squares, reweighted."""
         move, pull = np.zeros(len(x)), (x - self.centre) / self.deviation**2
         for _ in range(20):
-            left = np.maximum(np.abs(r + jacobian @ move), SMALLEST_RESIDUAL)
-            w = self.weights[rows] / left / NOISE
-            normal = jacobian.T @ (w[:, None] * jacobian) + np.diag(self.deviation**-2.0)
-            move = np.linalg.solve(normal, -(jacobian.T @ (w * r) + pull))
+            left = r + jacobian @ move
+            w = self._least_squares(left, rows)
+            move = np.linalg.solve(
+                self._normal(left, jacobian, rows), -(jacobian.T @ (w * r) + pull)
+            )
         return move
+
+    def _normal(self, left: Vector, jacobian: Vector, rows: Indices) -> Vector:
+        """The matrix of the normal equations where residuals of `left` are left."""
+        w = self._least_squares(left, rows)
+        return jacobian.T @ (w[:, None] * jacobian) + np.diag(self.deviation**-2.0)
+
+    def _least_squares(self, left: Vector, rows: Indices) -> Vector:
+        """Weights with which squares of `left` cost what the loss costs."""
+        return self.weights[rows] / np.maximum(np.abs(left), SMALLEST_RESIDUAL) / NOISE
 
     def _differences(self, x: Vector, r: Vector, rows: Indices) -> Vector:
         steps = DIFFERENCE * np.eye(len(x))
         return np.stack([(self.residuals(x + s, rows) - r) / DIFFERENCE for s in steps], axis=1)
+
+
+def _less_for_repeats(groups: Sequence[Hashable]) -> Vector:
+    """Weights of rows of the same group: the root of one over how many there are."""
+    count = Counter(groups)
+    return np.array([count[group] ** -0.5 for group in groups])
 
 
 def layout_of(run: Run) -> Hashable:

@@ -240,5 +240,5 @@ class OpenLayouts:
         work = layer @ counts + p.embedding_s[rows].sum(axis=1) + p.head_s[rows].sum(axis=1)
         each = work / pp + 2 * p.blocking_s[rows] + p.micro_batch_s
         late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
-        bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
+        bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s[rows]
         return bounds

@@ -69,6 +69,25 @@ def test_thin_matmul_is_bound_by_memory(device: Device):
     assert seconds(device, op) == pytest.approx(1e-5 + moved / 1e12, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("units", "by_index", "kernel", "gb_per_s"),
+    [
+        pytest.param(100, True, "permute", 570.0, id="100 units x 5.7 GB/s"),
+        pytest.param(400, True, "permute", 1000.0, id="400 units: the memory's 1 TB/s"),
+        pytest.param(100, False, "permute", 1000.0, id="kernels made for it: the memory's"),
+        pytest.param(100, True, "copy", 1000.0, id="a copy: the memory's"),
+    ],
+)
+def test_rows_taken_by_number(
+    device: Device, units: int, by_index: bool, kernel: str, gb_per_s: float
+) -> None:
+    """PyTorch's indexing is bound by the units that issue it, where the memory is faster."""
+    gpu = device.gpu.model_copy(update={"compute_units": units})
+    indexing = replace(device, gpu=gpu, permutes_by_index=by_index)
+    moving_s = float(pointwise_s(indexing, 1e9, 0, kernel))
+    assert moving_s == pytest.approx(1.0 / gb_per_s)
+
+
 def test_recipe_chooses_the_rate(device: Device):
     """Under fp8 a layer's product runs at the fp8 peak, the head at the 16-bit one."""
     fp8 = Device(device.gpu, device.kernels, device.tuning, RECIPES["fp8"])

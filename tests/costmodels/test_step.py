@@ -210,19 +210,32 @@ def test_a_layout_that_does_not_fit_is_pressed_too(setting: Setting) -> None:
         assert step.time().step_time_s == pytest.approx(expected_s)
 
 
-def test_only_some_engines_wait_at_boundaries(setting: Setting) -> None:
-    """nanotron before its fix: 0.4 s for both crossings of each micro-batch, nothing since."""
-    layout = Layout(tensor_parallel=8, pipeline_parallel=2, stages=even_stages(8, 2))
-    waited_s = {}
-    for name in ("nanotron", "nanotron-2024"):
-        engine = load_engine(name)
-        with_wait, without = (
-            StepModel(replace(setting, engine=engine, tuning=Tuning(boundary_s=wait_s)), layout)
-            for wait_s in (0.4, 0.0)
-        )
-        waited_s[name] = with_wait.time().step_time_s - without.time().step_time_s
-    assert waited_s["nanotron"] == 0
-    assert waited_s["nanotron-2024"] >= 2 * 0.4 * with_wait.m * (1 - 1e-9)
+@pytest.mark.parametrize(
+    ("engine", "stages", "micro_batches", "stalls"),
+    [
+        pytest.param("nanotron-2024", 2, 4, 8, id="2 (2 - 1) + 2 (4 - 1)"),
+        pytest.param("nanotron-2024", 4, 4, 18, id="2 (4 - 1) + 4 (4 - 1)"),
+        pytest.param("nanotron-2024", 4, 1, 6, id="one micro-batch: there and back"),
+        pytest.param("nanotron-2024", 1, 4, 0, id="no pipeline"),
+        pytest.param("nanotron", 4, 4, 0, id="since its fix"),
+    ],
+)
+def test_ranks_of_a_pipeline_wait_together(
+    setting: Setting, engine: str, stages: int, micro_batches: int, stalls: int
+) -> None:
+    """nanotron before its fix: 0.5 s for each transfer that both ends wait for."""
+    layout = Layout(
+        tensor_parallel=8, pipeline_parallel=stages, micro_batch_size=1,
+        stages=even_stages(8, stages),
+    )  # fmt: skip
+    training = replace(setting.training, global_batch_size=micro_batches)
+    asked = replace(setting, engine=load_engine(engine), training=training)
+    with_wait, without = (
+        StepModel(replace(asked, tuning=Tuning(boundary_s=wait_s)), layout).time()
+        for wait_s in (0.5, 0.0)
+    )
+    assert with_wait.step_time_s - without.step_time_s == pytest.approx(0.5 * stalls)
+    assert with_wait.send_s - without.send_s == pytest.approx(0.5 * stalls)
 
 
 @pytest.mark.parametrize(

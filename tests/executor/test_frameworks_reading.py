@@ -11,6 +11,8 @@ from meshplan.costmodels.training import Precision, Training
 from meshplan.executor.frameworks import FRAMEWORKS, exporter_named, framework_named, read_config
 from meshplan.executor.frameworks.torchtitan.names import MODELS, model_of_function
 from meshplan.planner.case.reading import Reading, UnreadableConfig
+from meshplan.planner.case.resolve import resolve
+from meshplan.planner.case.settings import Settings
 
 TITAN = """
 [training]
@@ -297,3 +299,52 @@ def test_an_unknown_framework_is_told_with_the_known_ones() -> None:
         framework_named("fairseq")
     for name in str(refused.value).partition("known are ")[2].split(", "):
         assert framework_named(name) is not None
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 4096 "
+    "--num-attention-heads 32 --micro-batch-size 1 --global-batch-size 8 --seq-length 4096 --bf16 "
+    "--tensor-model-parallel-size 4 --sequence-parallel --vocab-size 32000 "
+)
+BRIDGE = (
+    "model: {tensor_model_parallel_size: 4, num_layers: 4, hidden_size: 4096, seq_length: 4096,"
+    " num_attention_heads: 32, vocab_size: 32000, sequence_parallel: true}\n"
+    "train: {micro_batch_size: 1, global_batch_size: 8}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "hidden"),
+    [
+        pytest.param(SCRIPT, "train.sh", 0.4, id="off unless told: what is always hidden"),
+        pytest.param(f"{SCRIPT}--tp-comm-overlap", "train.sh", 0.7, id="as recipes hide it"),
+        pytest.param(
+            f"{SCRIPT}--grad-reduce-in-bf16", "train.sh", 0.4, id="16-bit gradients say nothing"
+        ),
+        pytest.param(
+            f"{BRIDGE}comm_overlap: {{tp_comm_overlap: true}}\n", "a.yaml", 0.7, id="Bridge, on"
+        ),
+        pytest.param(
+            f"{BRIDGE}comm_overlap: {{tp_comm_overlap: false}}\n"
+            "mixed_precision: {grad_reduce_in_fp32: false}\n",
+            "a.yaml", 0.4, id="Bridge, off in an engine that has it on",
+        ),
+    ],
+)  # fmt: skip
+def test_userbuffers_hide_tensor_parallelism(text: str, name: str, hidden: float) -> None:
+    """Of four ranks' collectives, 0.7 behind products where tp_comm_overlap says so, else 0.4."""
+    given = Settings(cluster="dgx-h100", gpus=8)
+    case = resolve(read_config(text, name), given, Settings())
+    assert case.engine.overlap.tensor == hidden
+    assert not any("comm_overlap" in note.replace("-", "_") for note in case.notes)
+
+
+def test_a_script_of_a_plan_with_userbuffers_sets_them() -> None:
+    """What was priced as hidden is switched on, and read back as hidden."""
+    layout = Layout(tensor_parallel=4, data_parallel=2, stages=even_stages(32, 1))
+    plan = plan_of("llama-3-8b", layout, Training(seq_len=2048, global_batch_size=8))
+    for engine, switched in (("megatron", False), ("megatron-bridge", True)):
+        exported = FRAMEWORKS["megatron"].export(plan.model_copy(update={"engine": engine}), 8)
+        text = exported.files["train.sh"]
+        assert ("--tp-comm-overlap" in text) == switched
+        assert read_config(text, "train.sh").userbuffers == switched

@@ -122,10 +122,10 @@ def test_each_flag_is_in_one_list() -> None:
 
 def test_a_flag_that_changes_the_time_is_noted() -> None:
     """Overlap and fusions are priced as the engine has them, which one note says."""
-    reading = _read("--tp-comm-overlap --no-bias-swiglu-fusion --hidden-dropout 0.0")
+    reading = _read("--moe-shared-expert-overlap --no-bias-swiglu-fusion --hidden-dropout 0.0")
     assert not reading.unread
     (note,) = reading.notes
-    assert "--tp-comm-overlap, --no-bias-swiglu-fusion say" in note
+    assert "--moe-shared-expert-overlap, --no-bias-swiglu-fusion say" in note
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ import pytest
 from rows import ROW
 from typer.testing import CliRunner
 
-from benchmarks.fit_evidence import doubt_left
 from meshplan.hardware_profiles import tunings
 from meshplan.hardware_profiles.tunings import Fit, Tuning
 from meshplan.planner.cli.main import app
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import spread, step_errors
 from meshplan.planner.runs.fit import Pool, Rivals, fit_pool, rivals_of, wider
-from meshplan.planner.runs.learning import TIME, Indices, Problem
+from meshplan.planner.runs.learning import Indices, Problem
 from meshplan.planner.runs.runs import Run, read_runs, run_of
 from meshplan.planner.runs.validate import predict_rows, predict_run, step_model
 
@@ -55,15 +54,28 @@ def test_what_is_left_out_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_doubt_that_runs_leave() -> None:
-    """One run, predicted 0.3 off, that takes 1 % longer where the first constant is 1 % larger."""
+    """One run, predicted 0.3 off, that takes 1 % longer where the first constant is 1 % larger. The
+    least loss leaves 0.3 - 0.2^2 / 0.3 of it, which squares weigh as 1 / (that x 0.3) would.
+    """
     problem = object.__new__(Problem)
-    problem.free = [TIME[0], TIME[1]]
     problem.deviation, problem.weights = np.array([0.2, 0.2]), np.array([1.0])
     problem.start, problem.jacobian = np.array([-0.3]), np.array([[1.0, 0.0]])
-    left = doubt_left(problem)
-    told = 1 / (0.3 * 0.3)  # the weight of an absolute error of 0.3 where 0.3 is usual
-    assert left["matmul_scale"] == pytest.approx((told + 0.2**-2) ** -0.5 / 0.2)
-    assert left["attention_scale"] == 1
+    problem.centre, problem.own = np.zeros(2), True
+    left = problem.doubt(np.array([0]))
+    told = 1 / ((0.3 - 0.2**2 / 0.3) * 0.3)
+    assert left[0] == pytest.approx((told + 0.2**-2) ** -0.5 / 0.2, rel=1e-3)
+    assert left[1] == 1
+    assert list(problem.told(np.array([0]))) == [True, False]
+
+
+def test_a_table_says_what_is_no_finding() -> None:
+    """What runs do not tell is loaded from under `prior`, and written there."""
+    tuning = Tuning(matmul_scale=1.1, launch_s=5e-5)
+    fit = Fit(tuning=tuning, prior=("launch_s",), date="", rows=6, groups=3, error_fraction=0.1,
+              source="test")  # fmt: skip
+    assert fit.table()["tuning"] == {"matmul_scale": 1.1}
+    assert fit.table()["prior"] == {"launch_s": 5e-5}
+    assert Fit.model_validate(fit.table()) == fit
 
 
 def test_the_wider_pool_forgets_what_a_family_leaves_out() -> None:

@@ -11,6 +11,7 @@
     recompute                  --recompute-granularity, -method, -num-layers, -modules
     context_kind, dispatcher   --cp-comm-type, --moe-token-dispatcher-type (`exchanges`)
     gradients of 16 bit        --grad-reduce-in-bf16 (the engine megatron-bridge; else megatron)
+    hidden tensor parallelism  --tp-comm-overlap (as engines hide it whose recipes have userbuffers)
 
 The rest is in `settings` and `model`. Reading takes what the command line would
 be after the script's own variables (`shell`), and `#SBATCH` lines for the number of GPUs.
@@ -54,6 +55,7 @@ from meshplan.planner.case.reading import (
     Reading,
     UnreadableConfig,
 )
+from meshplan.planner.case.resolve import engine_named, has_userbuffers
 
 FILE = "train.sh"
 _RENAMED = {
@@ -106,6 +108,8 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     training, no_training = training_settings(answer.training)
     if training.get("bf16") and narrow_gradients(plan.engine):
         training["grad_reduce_in_bf16"] = True
+    if answer.layout.tensor_parallel > 1 and has_userbuffers(engine_named(plan.engine)):
+        training["tp_comm_overlap"] = True
     model = {name: value for name, value in model.items() if name not in layout}
     if not answer.model.bias:
         model["disable_bias_linear"] = True
@@ -284,6 +288,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
     if "zero_stage" not in facts:
         put(facts, zero_stage=Fact(0, 1))
     engine = "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
+    userbuffers = values.on("tp_comm_overlap")
     not_understood, noted = judged(_own(values), MEGATRON, "--{}")
     return Reading(
         framework="megatron",
@@ -294,6 +299,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         recompute=recompute,
         model_config=config,
         expert_tensor_follows=True,
+        userbuffers=None if values.on("deepspeed") else userbuffers,
         ignored=values.ignored(),
         notes=(*notes, *more, *noted, *values.suspects(_MARKS)),
         unread=(*unread, *model_unread(values), *not_understood),

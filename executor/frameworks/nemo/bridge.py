@@ -12,6 +12,7 @@
     batch                train.micro_batch_size, train.global_batch_size
     seq_len              dataset.seq_length, model.seq_length
     precision            mixed_precision: bf16_mixed, bf16_with_fp8_current_scaling_mixed ...
+    userbuffers          comm_overlap.tp_comm_overlap, NeMo's model.ub_tp_comm_overlap
     lora                 peft.dim, peft.target_modules, of a recipe for PEFT
     gradients of 16 bit  mixed_precision, built from its class: grad_reduce_in_fp32: false (the
                          engines whose recipes do so; a recipe's name means 32 bit)
@@ -131,6 +132,7 @@ _ROOTS = (
     "trainer",
     "ddp",
     "dist",
+    "comm_overlap",
     "dataset",
     "mixed_precision",
     "data",
@@ -258,6 +260,7 @@ def read(text: str, path: str) -> Reading:
     if nemo and "zero_stage" not in facts and "optimizer" in facts:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
     wide = values.flag("grad_reduce_in_fp32")
+    userbuffers = values.flag("tp_comm_overlap", "ub_tp_comm_overlap")
     precision = facts.get("precision", Fact("bf16", 1)).value
     implied = set() if nemo else _implied(found, precision)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
@@ -273,6 +276,7 @@ def read(text: str, path: str) -> Reading:
         recompute=recompute,
         model_config=config,
         expert_tensor_follows=True,
+        userbuffers=None if userbuffers is None else bool(userbuffers.value),
         ignored=values.ignored(),
         notes=(*notes, *noted, *values.suspects(COUNTS.values())),
         unread=(*unread, *model_unread(values), *not_understood),
