@@ -87,6 +87,7 @@ class RecomputeChains:
         self.order = program(problem.schedule, problem.pp, problem.vpp, problem.m)
         self._starts = starts_of(bare)
         self.peaks = SplitPeaks(problem, self._starts)
+        self._choices_of: dict[tuple[Counts, Counts], Ints] = {}
         self._ways: dict[tuple[int, Counts], Ints] = {}
         self._known: dict[tuple[_Asked, ...], tuple[list[int], Knapsacks]] = {}
         self._round, self._last = 0, [covers[0] for covers in self._covers]
@@ -221,15 +222,18 @@ class RecomputeChains:
         empty where a chunk has none.
         """
         if (rank, allowed) not in self._ways:
-            found = []
-            for chunk in self.problem.chunks_of_rank[rank]:
-                kinds = self.problem.pattern[self._starts[chunk] : self._starts[chunk + 1]]
-                found.append(choices_of(self.problem, kinds, allowed))
+            found = [self._choices(chunk, allowed) for chunk in self.problem.chunks_of_rank[rank]]
             number = np.array([each.shape[1] for each in found])
             at = np.minimum(np.arange(number.max()), number[:, None] - 1)
             rows = [each[:, some] for each, some in zip(found, at, strict=True) if each.size]
             self._ways[rank, allowed] = np.stack(rows, axis=1) if number.all() else EMPTY
         return self._ways[rank, allowed]
+
+    def _choices(self, chunk: int, allowed: Counts) -> Ints:
+        kinds = self.problem.pattern[self._starts[chunk] : self._starts[chunk + 1]]
+        if (kinds, allowed) not in self._choices_of:
+            self._choices_of[kinds, allowed] = choices_of(self.problem, kinds, allowed)
+        return self._choices_of[kinds, allowed]
 
     @cached_property
     def _covers(self) -> list[list[int]]:
