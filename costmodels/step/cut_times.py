@@ -206,7 +206,7 @@ class CutTimes:
         """All that a rank with so many parameters reduces."""
         if (dense, expert) not in self._sent:
             parameters = RankParameters(dense=dense, expert=expert)
-            self._sent[dense, expert] = self.model.traffic.once_s(parameters)
+            self._sent[dense, expert] = float(self.model.traffic.once_s(parameters))
         return self._sent[dense, expert]
 
     def update_s_of(self, rank: Sequence[float]) -> float:
