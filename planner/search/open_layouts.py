@@ -179,12 +179,15 @@ class OpenLayouts:
         if variant.virtual_stages > 1 and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
             parts = [np.flatnonzero(m == each) for each in np.unique(m)]
-        found = []
+        found, numbers = list[Open](), dict[int, int]()
         for part in parts:
             known = self.chains.count(self.shape(int(rows[part[0]]), variant))
             bounds = self._bounds(variant, rows[part], limit_s, known)
             for row, bound in zip(rows[part], np.maximum(bounds, least[part]), strict=True):
-                order = (int(self._place[row]), self.space.variants(row).index(variant), 0)
+                variants = self.space.variants(row)  # the same tuple for all rows of a shape
+                if id(variants) not in numbers:
+                    numbers[id(variants)] = variants.index(variant)
+                order = (int(self._place[row]), numbers[id(variants)], 0)
                 found.append(Open(float(bound), order, int(row), variant, None, known))
         return found
 
