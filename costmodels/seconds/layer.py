@@ -17,9 +17,11 @@ to issue all that if it is longer:
 Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self, get_args
+from functools import cache
+from operator import add, attrgetter
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -58,6 +60,13 @@ from meshplan.hardware_profiles.schema import Cluster
 AXES: tuple[Axis, ...] = get_args(Axis)
 
 
+@cache
+def _columns(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of a dataclass's fields, and what reads them all."""
+    names = tuple(field.name for field in fields(kind))
+    return names, attrgetter(*names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """Seconds of one direction, by cause; adds, and `total_s` is their sum.
@@ -80,12 +89,12 @@ class Pass:
     nearby_s: Number = 0.0
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        names, values = _columns(type(self))
+        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
 
     def __mul__(self, count: Number) -> Self:
-        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+        names, values = _columns(type(self))
+        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
     @property
     def compute_s(self) -> Number:
@@ -128,12 +137,12 @@ class Cost:
     saved_bytes: Number
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        names, values = _columns(type(self))
+        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
 
     def __mul__(self, count: Number) -> Self:
-        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+        names, values = _columns(type(self))
+        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
     @property
     def backward_s(self) -> Number:
