@@ -19,7 +19,6 @@ Leaves out: hiding communication under operations other than the ones named by `
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from operator import add, attrgetter
 from typing import Any, Self, get_args
 
@@ -60,7 +59,6 @@ from meshplan.hardware_profiles.schema import Cluster
 AXES: tuple[Axis, ...] = get_args(Axis)
 
 
-@cache
 def _columns(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     """The names of a dataclass's fields, and what reads them all."""
     names = tuple(field.name for field in fields(kind))
@@ -89,11 +87,11 @@ class Pass:
     nearby_s: Number = 0.0
 
     def __add__(self, other: Self) -> Self:
-        names, values = _columns(type(self))
+        names, values = PASS_COLUMNS
         return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
 
     def __mul__(self, count: Number) -> Self:
-        names, values = _columns(type(self))
+        names, values = PASS_COLUMNS
         return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
     @property
@@ -117,6 +115,9 @@ class Pass:
         return self.compute_s + self.exposed_s
 
 
+PASS_COLUMNS = _columns(Pass)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What a list of operations costs one rank and micro-batch; adds.
@@ -137,11 +138,11 @@ class Cost:
     saved_bytes: Number
 
     def __add__(self, other: Self) -> Self:
-        names, values = _columns(type(self))
+        names, values = COST_COLUMNS
         return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
 
     def __mul__(self, count: Number) -> Self:
-        names, values = _columns(type(self))
+        names, values = COST_COLUMNS
         return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
     @property
@@ -158,6 +159,9 @@ class Cost:
     def total_s(self) -> Number:
         """Forward and backward of one micro-batch."""
         return self.forward.total_s + self.backward_s
+
+
+COST_COLUMNS = _columns(Cost)
 
 
 NOTHING = Cost(
