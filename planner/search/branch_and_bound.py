@@ -48,6 +48,7 @@ PROGRESS_S = 0.2
 NOTHING = 2**62  # a bound: no plan fits
 
 Kind = tuple[int, int, int, int]
+KIND_AXES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
 
 
 class Progress(NamedTuple):
@@ -280,13 +281,8 @@ class BranchAndBound:
 
     def _own_ns(self, rows: Ints) -> Ints:
         """The objective of the best plan of each row's kind, `NOTHING` where there is none."""
-        layouts = self.space.layouts
-        columns = (
-            layouts.tensor_parallel, layouts.context_parallel,
-            layouts.pipeline_parallel, layouts.expert_parallel,
-        )  # fmt: skip
-        kinds = zip(*(column[rows].tolist() for column in columns), strict=True)
-        owns = [self.best.get(kind) for kind in kinds]
+        columns = [getattr(self.space.layouts, axis)[rows].tolist() for axis in KIND_AXES]
+        owns = [self.best.get(kind) for kind in zip(*columns, strict=True)]
         return np.array([own.objective if own else NOTHING for own in owns], np.int64)
 
     def _split_bound(self, entry: _Layout, problem: StageProblem, cutoff: int | None) -> int | None:
@@ -387,13 +383,8 @@ class BranchAndBound:
         return stage_problem(self.space, self.coefficients, row, variant)
 
     def _kind(self, row: int) -> Kind:
-        layouts = self.space.layouts
-        return (
-            int(layouts.tensor_parallel[row]),
-            int(layouts.context_parallel[row]),
-            int(layouts.pipeline_parallel[row]),
-            int(layouts.expert_parallel[row]),
-        )
+        tp, cp, pp, ep = (int(getattr(self.space.layouts, axis)[row]) for axis in KIND_AXES)
+        return tp, cp, pp, ep
 
     def _offer(self, row: int, variant: Variant, plan: StagePlan | None) -> None:
         kind = self._kind(row)
