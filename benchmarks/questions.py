@@ -5,7 +5,9 @@
 Each question is drawn (`drawn`): a model of the catalogue, a cluster, an engine, 8 to 131,072 GPUs,
 sequences of 2,048 to 1M tokens, a batch of 1M to 64M tokens, larger where each GPU would have less
 than a quarter of a sequence. It is asked as a whole process with `--json`, from its start to its
-end; user and system seconds and peak memory are what the kernel says of that process.
+end; user and system seconds and peak memory are what the kernel says of that process. As where the
+package is installed, its modules are compiled before: into a folder of their own, whatever
+PYTHONDONTWRITEBYTECODE says.
 
 What no layout can do (exit code 3) is drawn again and counted apart, with its own seconds; any
 other failure ends the run. The machine's speed stands beside the figures, as the processor-seconds
@@ -105,13 +107,25 @@ def _gpus(draw: random.Random) -> int:
     return count * 3 // 4 if count > 8 and draw.random() < 0.2 else count
 
 
-def answered(question: Drawn) -> Answered:
+def compiled(folder: str) -> dict[str, str]:
+    """The environment of a process that finds the package's modules compiled in `folder`."""
+    kept = {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**kept, "PYTHONPYCACHEPREFIX": folder}
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, "plan", "--help"],
+        env=environment, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return environment
+
+
+def answered(question: Drawn, environment: dict[str, str]) -> Answered:
     """Ask it in a process of its own."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         started = time.perf_counter()
         child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *question.words, "--json"], stdout=out, stderr=err
-        )
+            [sys.executable, "-c", PROGRAM, *question.words, "--json"],
+            stdout=out, stderr=err, env=environment,
+        )  # fmt: skip
         _, ended, usage = os.wait4(child.pid, 0)
         wall_s, child.returncode = time.perf_counter() - started, os.waitstatus_to_exitcode(ended)
         out.seek(0)
@@ -194,15 +208,17 @@ def main() -> None:
     asked = parser.parse_args()
     found, speeds_s, fit, number = list[Answered](), list[float](), 0, 0
     numbers = iter(asked.only) if asked.only else None
-    while numbers is not None or fit < asked.count:
-        number = next(numbers, -1) if numbers is not None else number + 1
-        if number < 0:
-            break
-        if len(found) % 10 == 0:
-            speeds_s.append(additions_s())
-        found.append(answered(drawn(number, asked.seed)))
-        fit += found[-1].status != "REFUSED"
-        print(_printed(found[-1]), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = compiled(folder)
+        while numbers is not None or fit < asked.count:
+            number = next(numbers, -1) if numbers is not None else number + 1
+            if number < 0:
+                break
+            if len(found) % 10 == 0:
+                speeds_s.append(additions_s())
+            found.append(answered(drawn(number, asked.seed), environment))
+            fit += found[-1].status != "REFUSED"
+            print(_printed(found[-1]), flush=True)
     print("\n".join(summary(found, speeds_s)))
     if asked.out:
         with asked.out.open("w", newline="", encoding="utf-8") as file:

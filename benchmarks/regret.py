@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.search import CASES, Case, question_of
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
+from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
@@ -52,6 +53,7 @@ def fastest_other_s(question: Question, count: int) -> tuple[float, int]:
     proof = Simulated(
         q, space, prices, lambda layout: simulated_s(case_at(q, layout)),
         lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
+        rows=np.flatnonzero(row_fits(space, prices)),
     )  # fmt: skip
     best_s, fit = math.inf, 0
     for row, variant, problem in proof.nearest(count):

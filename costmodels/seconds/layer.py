@@ -17,9 +17,10 @@ to issue all that if it is longer:
 Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self, get_args
+from operator import add, attrgetter
+from typing import Any, Self, get_args
 
 import numpy as np
 
@@ -58,6 +59,12 @@ from meshplan.hardware_profiles.schema import Cluster
 AXES: tuple[Axis, ...] = get_args(Axis)
 
 
+def _columns(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of a dataclass's fields, and what reads them all."""
+    names = tuple(field.name for field in fields(kind))
+    return names, attrgetter(*names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """Seconds of one direction, by cause; adds, and `total_s` is their sum.
@@ -80,12 +87,12 @@ class Pass:
     nearby_s: Number = 0.0
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        names, values = PASS_COLUMNS
+        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
 
     def __mul__(self, count: Number) -> Self:
-        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+        names, values = PASS_COLUMNS
+        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
     @property
     def compute_s(self) -> Number:
@@ -108,6 +115,9 @@ class Pass:
         return self.compute_s + self.exposed_s
 
 
+PASS_COLUMNS = _columns(Pass)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What a list of operations costs one rank and micro-batch; adds.
@@ -128,12 +138,12 @@ class Cost:
     saved_bytes: Number
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
+        names, values = COST_COLUMNS
+        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
 
     def __mul__(self, count: Number) -> Self:
-        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+        names, values = COST_COLUMNS
+        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
     @property
     def backward_s(self) -> Number:
@@ -149,6 +159,9 @@ class Cost:
     def total_s(self) -> Number:
         """Forward and backward of one micro-batch."""
         return self.forward.total_s + self.backward_s
+
+
+COST_COLUMNS = _columns(Cost)
 
 
 NOTHING = Cost(

@@ -67,6 +67,7 @@ class CutTimes:
         self.model, self.layout = StepModel(setting, layout), layout
         self.passes, self.row, self.columns = passes, row, columns
         self._stages: dict[StageKey, tuple[float, ...]] = {}
+        self._sent: dict[tuple[float, float], float] = {}
         self._reduced: dict[tuple[float, ...], float] = {}
         self._updated: dict[tuple[float, ...], float] = {}
 
@@ -203,12 +204,19 @@ class CutTimes:
         """`seconds.reduce_s` of a rank."""
         key = (rank[4], rank[5], rank[6])
         if key not in self._reduced:
-            model, parameters = self.model, RankParameters(dense=rank[5], expert=rank[6])
+            model = self.model
             self._reduced[key] = float(exposed_s(
-                model.traffic.once_s(parameters), rank[4],
+                self._once_s(rank[5], rank[6]), rank[4],
                 model.reduce_overlap, model.setting.tuning.interference,
             ))  # fmt: skip
         return self._reduced[key]
+
+    def _once_s(self, dense: float, expert: float) -> float:
+        """All that a rank with so many parameters reduces."""
+        if (dense, expert) not in self._sent:
+            parameters = RankParameters(dense=dense, expert=expert)
+            self._sent[dense, expert] = float(self.model.traffic.once_s(parameters))
+        return self._sent[dense, expert]
 
     def update_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.update_s` of a rank."""

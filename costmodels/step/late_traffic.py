@@ -10,7 +10,8 @@ the bytes of all parts; where curves of a measured cluster stand for that it is 
 smallest part takes alone, since more bytes are never faster.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -41,6 +42,14 @@ class LateTraffic:
             layer_s=self.layer_s[rows], ends_s=self.ends_s[rows],
             least_s=self.least_s[rows], shown=self.shown[rows],
         )  # fmt: skip
+
+    @classmethod
+    def joined(cls, parts: Sequence["LateTraffic"]) -> "LateTraffic":
+        """The rows of all `parts`, one after the other."""
+        return cls(**{
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(cls)
+        })  # fmt: skip
 
 
 def late_traffic(

@@ -5,12 +5,14 @@ that bounds which are put together from them hold for the simulation. Nothing is
 (`costmodels.step.prices` says what is in its once-per-step costs).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from meshplan.costmodels.layout import Mode
-from meshplan.costmodels.layouts import Floats, Layouts
+from meshplan.costmodels.layouts import Floats, Ints, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.seconds.layer import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
@@ -57,6 +59,29 @@ class PassSeconds:
     refresh: LateTraffic
     micro_batch_s: float
     step_s: Floats
+
+    def take(self, rows: Ints) -> "PassSeconds":
+        """Some of the rows."""
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        traffic: dict[str, Any] = {name: getattr(self, name).take(rows) for name in TRAFFIC}
+        return replace(self, **columns, **traffic)
+
+    @classmethod
+    def joined(cls, parts: Sequence["PassSeconds"]) -> "PassSeconds":
+        """The rows of all `parts`, of one setting, one after the other."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
+        }
+        traffic: dict[str, Any] = {
+            name: LateTraffic.joined([getattr(part, name) for part in parts]) for name in TRAFFIC
+        }
+        return replace(parts[0], **columns, **traffic)
+
+
+TRAFFIC = ("reduce", "refresh")
+COLUMNS = tuple(
+    field.name for field in fields(PassSeconds) if field.name not in (*TRAFFIC, "micro_batch_s")
+)
 
 
 def pass_seconds(layouts: Layouts, setting: Setting) -> PassSeconds:

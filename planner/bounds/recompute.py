@@ -140,19 +140,19 @@ class Ranks:
         return float(longer[-1]), work
 
     def choices(self, pair: int, chunk: int, allowed: Counts) -> Ints:
-        """The ways to run a chunk's layers that save more than all that are faster.
-
-        Rows are ns beyond the fastest, KiB saved beside it, layers recomputed in full, selectively.
-        """
+        """`choices_of` a chunk of a split."""
         first = sum(self.splits[pair][:chunk])
         kinds = self.problem.pattern[first : first + self.splits[pair][chunk]]
         if (kinds, allowed) not in self._known:
-            self._known[kinds, allowed] = _choices(self.problem, kinds, allowed)
+            self._known[kinds, allowed] = choices_of(self.problem, kinds, allowed)
         return self._known[kinds, allowed]
 
 
-def _choices(problem: StageProblem, kinds: Counts, allowed: Counts) -> Ints:
-    """`Ranks.choices` of a chunk that holds layers of `kinds`."""
+def choices_of(problem: StageProblem, kinds: Counts, allowed: Counts) -> Ints:
+    """The ways to run a chunk's layers of `kinds` that save more than all that are faster.
+
+    Rows are ns beyond the fastest, KiB saved beside it, layers recomputed in full, selectively.
+    """
     ns, saved = (np.array(table)[list(kinds)] for table in (problem.layer_ns, problem.saved_kib))
     modes = list(problem.modes)
     least = ns[:, modes].min(axis=1, keepdims=True)
@@ -172,7 +172,7 @@ def _choices(problem: StageProblem, kinds: Counts, allowed: Counts) -> Ints:
 def grains_of(saved_kib: Floats, lack_kib: float) -> Ints:
     """`GRAINS`-ths of what a rank lacks, rounded up."""
     if lack_kib <= 0:
-        return np.full(len(saved_kib), GRAINS)
+        return np.full(saved_kib.shape, GRAINS)
     grains: Ints = np.ceil(np.minimum(1.0, saved_kib / lack_kib) * GRAINS).astype(np.int64)
     return grains
 

@@ -9,6 +9,7 @@ A command's module is imported when the command is called, so that `meshplan --h
 once and a command pays only for what it needs.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -155,7 +156,7 @@ def _import_numpy() -> None:
 def load_command(name: str) -> Any:
     """The click command called `name`, its module imported."""
     module, _, attribute = COMMANDS[name].place.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    found = getattr(_imported(module), attribute)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False)
         single.command(name)(found)
@@ -163,6 +164,20 @@ def load_command(name: str) -> Any:
     command = typer.main.get_command(found)
     command.name = name
     return command
+
+
+def _imported(module: str) -> Any:
+    """A module imported without a search for garbage meanwhile: there is none among what modules
+    hold, nor is it looked through later.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
 
 
 def exit_code(error: BaseException) -> int | None:

@@ -1,37 +1,30 @@
-"""`meshplan plan`: the question from the command line, the search, the answer in three steps."""
+"""`meshplan plan`: the question from the command line, the search, the answer in three steps.
+
+What only some answers need (a comparison, tables, what would fit) is imported when they are made.
+"""
 
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from meshplan.planner.answer.answer import TOP, case_at, plan_of, solve
 from meshplan.planner.answer.better_batch import better_batch
-from meshplan.planner.answer.compare import (
-    Comparison,
-    Yours,
-    same_question,
-    why_not_the_plan,
-    yours_of,
-)
-from meshplan.planner.answer.compare import compare as compare_sides
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.cli.progress import SearchLine
-from meshplan.planner.report.comparison import comparison_document, print_comparison
-from meshplan.planner.report.dry_run import dry_run_line
-from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines, most_asked
 from meshplan.planner.report.output import console, print_json
-from meshplan.planner.report.plan import print_answer, print_cost, read_beside
 from meshplan.planner.runs.evidence import nearest_runs
-from meshplan.planner.search.footprint import explain as explain_misfit
 from meshplan.planner.search.search import NoLayoutFits, SearchResult
+
+if TYPE_CHECKING:
+    from meshplan.planner.answer.compare import Comparison, Yours
 
 JOB, PINS, OUTPUT = "The job", "Pins: 8, 1,3, 1..16 or ..4", "The answer"
 SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more
@@ -247,7 +240,12 @@ def plan(
     names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
     pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
     arguments = Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
-    beside = read_beside(compare) if compare else None
+    beside = None
+    if compare:
+        from meshplan.planner.answer.compare import yours_of
+        from meshplan.planner.report.plan import read_beside
+
+        beside = read_beside(compare)
     taken = beside is not None and engine is None and learned is None
     if beside and taken:
         arguments = replace(arguments, engine=beside.engine)
@@ -278,27 +276,37 @@ def plan(
     )
     if out:
         write_plan(answer, out)
-    found = compared(asked, answer, yours, price_per_gpu_hour) if yours else None
+    found = None
+    if yours:
+        from meshplan.planner.report.comparison import comparison_document, print_comparison
+
+        found = compared(asked, answer, yours, price_per_gpu_hour)
     if as_json:
         added = {"comparison": comparison_document(str(compare), found)} if found else {}
         print_json({**answer.model_dump(mode="json"), **added})
     else:
+        from meshplan.planner.report.plan import print_answer, print_cost
+
         print_answer(asked, result, answer)
-    if price_per_gpu_hour is not None and not as_json:
-        print_cost(answer, price_per_gpu_hour)
-    if found and not as_json:
-        print_comparison(console(), str(compare), found)
+        if price_per_gpu_hour is not None:
+            print_cost(answer, price_per_gpu_hour)
+        if found:
+            print_comparison(console(), str(compare), found)
     if dry_run:
+        from meshplan.planner.report.dry_run import dry_run_line
+
         print(dry_run_line(answer, asked.question), file=sys.stderr if as_json else sys.stdout)
     if out:
         print(f"wrote {out}", file=sys.stderr)
 
 
-def compared(asked: Asked, answer: Plan, yours: Yours, price: float | None) -> Comparison:
+def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":
     """The config beside the best layout of its own question: the plan, unless it asks another."""
+    from meshplan.planner.answer.compare import compare, same_question, why_not_the_plan
+
     own = same_question(asked.question, yours.case)
     if own is asked.question:
-        return compare_sides(yours, case_at(own, answer.layout), gpu_hour_price=price)
+        return compare(yours, case_at(own, answer.layout), gpu_hour_price=price)
     said = why_not_the_plan(asked.question, yours.case)
     try:
         result = solve(own, 1)
@@ -307,7 +315,7 @@ def compared(asked: Asked, answer: Plan, yours: Yours, price: float | None) -> C
             f"--compare {yours.path}: no layout fits for its question ({said})"
         ) from None
     best = result.solutions[0].layout
-    found = compare_sides(yours, case_at(own, best), gpu_hour_price=price)
+    found = compare(yours, case_at(own, best), gpu_hour_price=price)
     proved = "" if result.status == "OPTIMAL" else f" (not proved: {result.gap:.1%} is open)"
     note = f"{said}: so ours is the best layout of its question{proved}, not the plan above"
     return replace(found, notes=(note, *found.notes))
@@ -342,6 +350,9 @@ def searched(asked: Asked, top: int, time_limit_s: float | None) -> SearchResult
 
 def _refuse(asked: Asked, error: NoLayoutFits, *, as_json: bool) -> NoReturn:
     """Say what came closest, what it lacks and what would do; exit code 3."""
+    from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines, most_asked
+    from meshplan.planner.search.footprint import explain as explain_misfit
+
     question = asked.question
     why = explain_misfit(question, most_gpus=most_asked(question))
     fuller = fits_fuller(asked)

@@ -70,14 +70,17 @@ class Coefficients:
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """The rows of all `parts`, one after the other."""
-        parts = list(parts)
-        columns: dict[str, Any] = {
-            field.name: np.concatenate([getattr(part, field.name) for part in parts])
-            for field in fields(cls)
-            if field.name != "cap_kib"
-        }
-        return replace(parts[0], **columns)
+        """The rows of all `parts`, one after the other. Each column of the parts is let go when it
+        is joined, so that no two copies of all are in memory.
+        """
+        names = [field.name for field in fields(cls) if field.name != "cap_kib"]
+        columns: dict[str, list[Ints]] = {name: [] for name in names}
+        for part in parts:
+            cap_kib = part.cap_kib
+            for name in names:
+                columns[name].append(getattr(part, name))
+            del part
+        return cls(**{name: np.concatenate(columns.pop(name)) for name in names}, cap_kib=cap_kib)
 
     def take(self, rows: Ints | slice) -> Self:
         """Some of the rows."""

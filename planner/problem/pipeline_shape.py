@@ -39,7 +39,15 @@ class PipelineShape:
 @cache
 def pipeline_shape(schedule: Schedule, pp: int, vpp: int, m: int) -> PipelineShape:
     """The shape of `pp` ranks with `vpp` chunks each that run `m` micro-batches."""
-    held, chunks = in_flight(schedule, pp, vpp, m), pp * vpp
+    return _shape_of(schedule, pp, vpp, in_flight(schedule, pp, vpp, m))
+
+
+@cache
+def _shape_of(
+    schedule: Schedule, pp: int, vpp: int, held: tuple[tuple[Vector, ...], ...]
+) -> PipelineShape:
+    """Many micro-batches hold what a few more than the ranks do."""
+    chunks = pp * vpp
     holder = [rank_of_chunk(schedule, pp, chunk) for chunk in range(chunks)]
     chunks_of_rank = tuple(
         tuple(chunk for chunk, rank in enumerate(holder) if rank == s) for s in range(pp)

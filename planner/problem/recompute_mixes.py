@@ -28,7 +28,7 @@ def mixes(layers: int, modes: tuple[int, ...], transients: tuple[int, ...]) -> l
     return [columns[:, 0], columns[:, 1], columns[:, 2]]
 
 
-def mixed(table: Ints, first: int, cut: Ints, second: Ints, end: int) -> Ints:
+def mixed(table: Ints, first: int | Ints, cut: Ints, second: Ints, end: int | Ints) -> Ints:
     """Sums over layers `first` .. `end` - 1, in mode 2 before `cut`, 1 before `second`, then 0.
 
     `table` is the `prefix` of one row per layer, one column per mode.

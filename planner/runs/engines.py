@@ -1,5 +1,7 @@
 """Frameworks' names, as people write them, and the engines that price them."""
 
+from functools import cache
+
 ENGINES = (
     ("native", "native"), ("hai-llm", "hai-llm"), ("hai_llm", "hai-llm"),
     ("nanotron", "nanotron"), ("picotron", "nanotron"), ("bigscience",
@@ -19,6 +21,7 @@ LAST_WITHOUT_FLASH = 2022
 """Megatron-LM got FlashAttention in 2023 (NVIDIA/Megatron-LM --use-flash-attn, core 0.2)."""
 
 
+@cache
 def engine_name(framework: str) -> str:
     """The engine that stands for a framework's name, `generic` for one that is not known."""
     text = framework.lower()

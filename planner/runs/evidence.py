@@ -74,27 +74,33 @@ def nearest_runs(case: Case, shown: int = SHOWN) -> tuple[MeasuredRun, ...]:
 def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
     """Runs with their framework and distance, the nearest first.
 
-    What the cells of a row say of its distance is a lower bound; only rows whose bound is next are
-    read as runs, and none that is surely like one that was told.
+    What the cells of a row say of its distance is a lower bound, and what its GPU and engine alone
+    say one that costs less; only rows whose bound is next are looked at more closely, and none that
+    is surely like one that was told.
     """
-    queue: list[tuple[float, int, Run | None]] = [
-        (_bound(asked, cells), index, None) for index, cells in enumerate(_rows())
+    queue: list[tuple[float, int, bool, Run | None]] = [
+        (_circumstances_bound(asked, cells), index, False, None)
+        for index, cells in enumerate(_rows())
     ]
     heapq.heapify(queue)
     told = set[tuple[str, ...]]()
     while queue:
-        distance, index, run = heapq.heappop(queue)
-        alike = _alike(_rows()[index])
+        distance, index, closely, run = heapq.heappop(queue)
+        cells = _rows()[index]
+        alike = _alike(cells)
         if run is not None:
             told.add(alike)
-            yield run, _rows()[index]["framework"], distance
+            yield run, cells["framework"], distance
         if alike in told:
             continue
+        if not closely:
+            heapq.heappush(queue, (_bound(asked, cells), index, True, None))
+            continue
         try:
-            run = run_of(_rows()[index])
+            run = run_of(cells)
         except SkippedRow:
             continue
-        heapq.heappush(queue, (distance_of(asked, run), index, run))
+        heapq.heappush(queue, (distance_of(asked, run), index, True, run))
 
 
 def _alike(cells: Cells) -> tuple[str, ...]:
@@ -106,9 +112,12 @@ def _alike(cells: Cells) -> tuple[str, ...]:
 @cache
 def _rows() -> tuple[dict[str, str], ...]:
     with FILE.open(encoding="utf-8", newline="") as file:
+        lines = csv.reader(file)
+        names = next(lines)
+        grade, step, oom = (names.index(name) for name in ("grade", "step_time_s", "oom"))
         return tuple(
-            row for row in csv.DictReader(file)
-            if row["grade"] in COMPLETE and row["step_time_s"] and row["oom"] in ("", "0")
+            dict(zip(names, cells, strict=True)) for cells in lines
+            if cells and cells[grade] in COMPLETE and cells[step] and cells[oom] in ("", "0")
         )  # fmt: skip
 
 
@@ -163,14 +172,19 @@ def _bound(asked: _Asked, cells: Cells) -> float:
     pipeline = _said(cells, "pp", la.pipeline_parallel, 1)
     inner = _said(cells, "cp", la.context_parallel, 1) + _said(cells, "ep", la.expert_parallel)
     return (
-        _least_gpus_apart(asked.gpu, cells["priced_gpu"] or cells["gpu"])
+        _circumstances_bound(asked, cells)
         + _said(cells, "gpus", la.world_size) / 2
         + _said(cells, "seq_len", training.seq_len) / 2
         + (tensor + pipeline + inner) / 4
-        + 2 * _runs_elsewhere(asked.engine, engine_name(cells["framework"]))
         + (_format(training.precision) != _format(cells["precision"].lower() or "bf16"))
         + _least_model(asked.model, cells)
     )
+
+
+def _circumstances_bound(asked: _Asked, cells: Cells) -> float:
+    """What the row's GPU and framework say of it."""
+    apart = _least_gpus_apart(asked.gpu, cells["priced_gpu"] or cells["gpu"])
+    return apart + 2 * _runs_elsewhere(asked.engine, engine_name(cells["framework"]))
 
 
 def _said(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:

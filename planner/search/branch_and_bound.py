@@ -48,6 +48,7 @@ PROGRESS_S = 0.2
 NOTHING = 2**62  # a bound: no plan fits
 
 Kind = tuple[int, int, int, int]
+KIND_AXES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
 
 
 class Progress(NamedTuple):
@@ -259,24 +260,30 @@ class BranchAndBound:
         """The layouts of `rows` run as `variant`, with their packing bounds."""
         limits = self._limits(rows, cutoff)
         bounds = packing_bounds(run_as(self.space, self.coefficients, rows, variant), limits)
+        finite = np.isfinite(bounds)
+        if limits is None:
+            self.misfits += int((~finite).sum())
+            rows, bounds = rows[finite], bounds[finite]
+        else:
+            bounds = np.where(finite, bounds, limits)
+        least_ns = np.maximum(bounds.astype(np.int64), self.bounds[rows].astype(np.int64))
+        open_still = least_ns < self._own_ns(rows)
         waiting: deque[_Layout] = deque()
-        for index, (row, packed) in enumerate(zip(rows.tolist(), bounds, strict=True)):
-            if not np.isfinite(packed):
-                if limits is None:
-                    self.misfits += 1
-                    continue
-                packed = limits[index]
-            bound, own = max(int(packed), int(self.bounds[row])), self.best.get(self._kind(row))
-            if own is None or bound < own.objective:
-                waiting.append(_Layout(bound, next(self._numbers), row, variant, 0, waiting))
+        for row, bound in zip(
+            rows[open_still].tolist(), least_ns[open_still].tolist(), strict=True
+        ):
+            waiting.append(_Layout(bound, next(self._numbers), row, variant, 0, waiting))
         yield from waiting
 
     def _limits(self, rows: Ints, cutoff: int | None) -> Ints | None:
         """What each row's objective must be below: `cutoff`, and the best plan of its kind."""
-        if cutoff is None:
-            return None
-        owns = [self.best.get(self._kind(row)) for row in rows.tolist()]
-        return np.array([min(cutoff, own.objective) if own else cutoff for own in owns])
+        return None if cutoff is None else np.minimum(self._own_ns(rows), cutoff)
+
+    def _own_ns(self, rows: Ints) -> Ints:
+        """The objective of the best plan of each row's kind, `NOTHING` where there is none."""
+        columns = [getattr(self.space.layouts, axis)[rows].tolist() for axis in KIND_AXES]
+        owns = [self.best.get(kind) for kind in zip(*columns, strict=True)]
+        return np.array([own.objective if own else NOTHING for own in owns], np.int64)
 
     def _split_bound(self, entry: _Layout, problem: StageProblem, cutoff: int | None) -> int | None:
         """The bound of `entry` by its splits, found with its next neighbours; None: nothing fits.
@@ -376,13 +383,8 @@ class BranchAndBound:
         return stage_problem(self.space, self.coefficients, row, variant)
 
     def _kind(self, row: int) -> Kind:
-        layouts = self.space.layouts
-        return (
-            int(layouts.tensor_parallel[row]),
-            int(layouts.context_parallel[row]),
-            int(layouts.pipeline_parallel[row]),
-            int(layouts.expert_parallel[row]),
-        )
+        tp, cp, pp, ep = (int(getattr(self.space.layouts, axis)[row]) for axis in KIND_AXES)
+        return tp, cp, pp, ep
 
     def _offer(self, row: int, variant: Variant, plan: StagePlan | None) -> None:
         kind = self._kind(row)

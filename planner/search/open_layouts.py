@@ -13,15 +13,16 @@ limit is higher, it is found anew.
 
 import heapq
 import math
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
+from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.any_split import bounds_of_any_split
-from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
 from meshplan.planner.bounds.stage_chains import cut_bounds
@@ -31,7 +32,7 @@ from meshplan.planner.search.known_chains import KnownChains, Shape
 from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BLOCK = 16_384  # rows that are bounded together
+BLOCK = 16_384  # rows that are priced and bounded together
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # bounded split by split at a time
 
@@ -61,16 +62,15 @@ class _Crowd(NamedTuple):
 
 
 class OpenLayouts:
-    """Everything that is open, of a space under the prices of the simulation."""
+    """What is open, of a space of rows that may fit, under the prices of the simulation."""
 
     def __init__(self, space: Space, prices: Coefficients, passes: PassSeconds) -> None:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
         self.bounded = 0  # layouts, split by split or stage by stage
-        self.row_bounds = self._bounds_of_rows()
-        rows = np.argsort(self.row_bounds, kind="stable")
-        self.rows = rows[np.isfinite(self.row_bounds[rows])]
-        self._place = np.argsort(rows)
+        self.row_bounds = bounds_of_rows(space, passes)
+        self.rows = np.argsort(self.row_bounds, kind="stable")
+        self._place = np.argsort(self.rows)
         self._next_row, self._numbers = 0, count(1)
         self._crowds: list[_Crowd] = []
         self._layouts: list[Open] = []
@@ -179,12 +179,15 @@ class OpenLayouts:
         if variant.virtual_stages > 1 and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
             parts = [np.flatnonzero(m == each) for each in np.unique(m)]
-        found = []
+        found, numbers = list[Open](), dict[int, int]()
         for part in parts:
             known = self.chains.count(self.shape(int(rows[part[0]]), variant))
             bounds = self._bounds(variant, rows[part], limit_s, known)
             for row, bound in zip(rows[part], np.maximum(bounds, least[part]), strict=True):
-                order = (int(self._place[row]), self.space.variants(row).index(variant), 0)
+                variants = self.space.variants(row)  # the same tuple for all rows of a shape
+                if id(variants) not in numbers:
+                    numbers[id(variants)] = variants.index(variant)
+                order = (int(self._place[row]), numbers[id(variants)], 0)
                 found.append(Open(float(bound), order, int(row), variant, None, known))
         return found
 
@@ -224,21 +227,33 @@ class OpenLayouts:
         pp, m = int(layouts.pipeline_parallel[row]), int(layouts.num_micro_batches[row])
         return variant.schedule, pp, variant.virtual_stages, m
 
-    def _bounds_of_rows(self) -> Floats:
-        """A lower bound of every variant of each row: each rank busy with the mean work."""
-        rows = np.arange(len(self.space.layouts))
-        parts = [self._mean_ranks(rows[i : i + BLOCK]) for i in range(0, max(1, len(rows)), BLOCK)]
-        return np.where(row_fits(self.space, self.prices), np.concatenate(parts), math.inf)
 
-    def _mean_ranks(self, rows: Ints) -> Floats:
-        p, layouts, model = self.passes, self.space.layouts, self.space.model
-        counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
-        space = self.space
-        modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
-        pp, m = layouts.pipeline_parallel[rows], layouts.num_micro_batches[rows]
-        layer = p.layer_s[rows][:, :, modes].sum(axis=3).min(axis=2)
-        work = layer @ counts + p.embedding_s[rows].sum(axis=1) + p.head_s[rows].sum(axis=1)
-        each = work / pp + 2 * p.blocking_s[rows] + p.micro_batch_s
-        late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
-        bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s[rows]
-        return bounds
+def passes_below(
+    space: Space, rows: Ints, setting: Setting, limit_s: float
+) -> tuple[Ints, PassSeconds]:
+    """Those of `rows` whose bound is below the limit, with their passes: in blocks, so that what is
+    not kept takes no memory.
+    """
+    kept, parts = list[Ints](), list[PassSeconds]()
+    for first in range(0, max(1, len(rows)), BLOCK):
+        some = rows[first : first + BLOCK]
+        layouts = space.layouts.take(some)
+        passes = pass_seconds(layouts, setting)
+        below = np.flatnonzero(bounds_of_rows(replace(space, layouts=layouts), passes) < limit_s)
+        kept.append(some[below])
+        parts.append(passes.take(below))
+    return np.concatenate(kept), PassSeconds.joined(parts)
+
+
+def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
+    """A lower bound of every variant of each row: each rank busy with the mean work."""
+    p, layouts, model = passes, space.layouts, space.model
+    counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
+    modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
+    rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
+    layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)
+    work = layer @ counts + p.embedding_s.sum(axis=1) + p.head_s.sum(axis=1)
+    each = work / pp + 2 * p.blocking_s + p.micro_batch_s
+    late = reduce_lines(p, rows, modes, (layer, m)).mean_s(counts, pp)
+    bounds: Floats = m * each + late + mean_update_s(p, rows, counts, pp) + p.step_s
+    return bounds

@@ -15,6 +15,7 @@ asked to save as much more as it lacks, a few times, and what fits in the end is
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,22 +26,19 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.step.cut_times import After, CutTimes
-from meshplan.planner.bounds.recompute import GRAINS, WANTED, Counts, Ranks, grains_of
+from meshplan.planner.bounds.knapsacks import Knapsack, Knapsacks
+from meshplan.planner.bounds.recompute import Counts, choices_of
+from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.coefficients import NS_PER_S
-from meshplan.planner.problem.stage_problem import (
-    StagePlan,
-    StageProblem,
-    evaluate,
-    modes_of,
-    peak_kib,
-    starts_of,
-)
+from meshplan.planner.problem.split_peaks import SplitPeaks
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, starts_of
 
 ROUNDS, FEW = 24, 4
 REPAIRS = 3  # of a mix that does not fit
 ALL_COVERS = 4  # rounds: between them a rank is looked at by the cover that asked most of it
-MOST_KNOWN = 64  # lists of ways that are kept
+MOST_KNOWN = 8  # lists of knapsacks that are kept
 MOST_CHUNKS = 40  # of a split whose ranks are looked at by each of their covers
+EMPTY = np.zeros((4, 0, 0), np.int64)
 GAIN, HOPELESS = 2e-4, 0.99  # a round that gains less ends where so much of the limit is missing
 SAFETY = 1 - 1e-9
 
@@ -67,11 +65,12 @@ class _Mixes(NamedTuple):
         return _Mixes(self.added_s.copy(), self.full.copy(), self.selective.copy())
 
 
-class _Ways(NamedTuple):
-    """Of a chunk, its `Ranks.choices`, and what each leaves to save of each number of grains."""
+class _Asked(NamedTuple):
+    """That a rank fits by a cover, and saves so much more."""
 
-    ways: Ints
-    left: Ints
+    rank: int
+    which: int
+    more_kib: float
 
 
 class RecomputeChains:
@@ -81,26 +80,30 @@ class RecomputeChains:
         self, problem: StageProblem, times: CutTimes, bare: tuple[Stage, ...], after: After
     ) -> None:
         self.problem, self.times, self.bare = problem, times, bare
-        self.ranks = Ranks(problem, None)
+        self.pairs = Pairs.below(problem.alone, np.full(1, math.inf))
         self.reduce_s, self.rest_s = after
         self.work = times.work(bare)
         self.rounding_s = problem.m * len(problem.pattern) / NS_PER_S
         self.order = program(problem.schedule, problem.pp, problem.vpp, problem.m)
-        self._known: dict[tuple[int, int, Counts, float], list[_Ways]] = {}
+        self._starts = starts_of(bare)
+        self.peaks = SplitPeaks(problem, self._starts)
+        self._choices_of: dict[tuple[Counts, Counts], Ints] = {}
+        self._ways: dict[tuple[int, Counts], Ints] = {}
+        self._known: dict[tuple[_Asked, ...], tuple[list[int], Knapsacks]] = {}
         self._round, self._last = 0, [covers[0] for covers in self._covers]
 
     def answer(self, enough_s: float) -> Answer:
         """The best bound of a few rounds, or the first above `enough_s`."""
         mean, length, best = np.zeros(self.problem.chunks), 0.0, 0.0
         _, mixes = self._cheapest(np.ones(self.problem.chunks))
-        step_s, plan = math.inf, None
+        step_s, stages = math.inf, tuple[Stage, ...]()
         for number in range(ROUNDS):
             self._round = number
             if not math.isfinite(mixes.added_s.sum()):
                 return Answer(math.inf, math.inf, None)
             found_s, found = self._tried(mixes, mean if number else np.ones(len(mean)))
             if found_s < step_s:
-                step_s, plan = found_s, found
+                step_s, stages = found_s, found
             weights, bare_s = self._longest(mixes.added_s)
             share = 1.0 if number == 0 else 2.0 / (number + 2)
             mean = (1 - share) * mean + share * weights
@@ -111,33 +114,28 @@ class RecomputeChains:
             best = max(best, now)
             if best >= min(enough_s, step_s) or (stuck and best < enough_s * HOPELESS):
                 break
-        return Answer(best, step_s, plan)
+        return Answer(best, step_s, evaluate(self.problem, stages) if stages else None)
 
-    def _tried(self, mixes: _Mixes, weights: Floats) -> tuple[float, StagePlan | None]:
+    def _tried(self, mixes: _Mixes, weights: Floats) -> tuple[float, tuple[Stage, ...]]:
         """The simulated step of `mixes`, or of such that save more on the ranks that do not fit."""
         mixes, more_kib = mixes.copied(), dict[int, float]()
         for _ in range(REPAIRS):
-            stages = tuple(
-                Stage(stage.layers, int(selective), int(full))
-                for stage, full, selective in zip(
-                    self.bare, mixes.full, mixes.selective, strict=True
-                )
-            )
-            lacking = self._lacking_kib(stages)
+            lacks = self.peaks.peaks_kib(mixes.full, mixes.selective) - self.problem.cap_kib
+            lacking = np.flatnonzero(lacks > 0).tolist()
             if not lacking:
-                return self.times.step_s(stages), evaluate(self.problem, stages)
-            for rank, kib in lacking.items():
-                more_kib[rank] = more_kib.get(rank, 0.0) + kib
-                self._of_rank(rank, weights, mixes, more_kib[rank])
+                stages = self._stages(mixes)
+                return self.times.step_s(stages), stages
+            for rank in lacking:
+                more_kib[rank] = more_kib.get(rank, 0.0) + float(lacks[rank])
+            asked = [_Asked(rank, self._last[rank], more_kib[rank]) for rank in lacking]
+            self._written(asked, weights, mixes)
             if not math.isfinite(mixes.added_s.sum()):
                 break
-        return math.inf, None
+        return math.inf, ()
 
-    def _lacking_kib(self, stages: tuple[Stage, ...]) -> dict[int, float]:
-        """By rank that does not fit, what it lacks."""
-        p, starts, modes = self.problem, starts_of(stages), [modes_of(stage) for stage in stages]
-        lacks = {rank: peak_kib(p, rank, starts, modes) - p.cap_kib for rank in range(p.pp)}
-        return {rank: float(kib) for rank, kib in lacks.items() if kib > 0}
+    def _stages(self, mixes: _Mixes) -> tuple[Stage, ...]:
+        columns = zip(self.bare, mixes.full.tolist(), mixes.selective.tolist(), strict=True)
+        return tuple(Stage(stage.layers, selective, full) for stage, full, selective in columns)
 
     def _longest(self, added_s: Floats) -> tuple[Floats, float]:
         """How often the longest chain has each chunk's backward, and its length without what is
@@ -155,56 +153,94 @@ class RecomputeChains:
 
     def _cheapest(self, weights: Floats) -> tuple[float, _Mixes]:
         """The least weighed recomputation with which every rank fits, in seconds; and which."""
-        chunks, total = self.problem.chunks, 0.0
+        chunks = self.problem.chunks
         least = min(self.problem.modes)
         layers = np.array([stage.layers for stage in self.bare])
         mixes = _Mixes(np.zeros(chunks), layers * (least == 2), layers * (least == 1))
-        for rank in range(self.problem.pp):
-            total += self._of_rank(rank, weights, mixes)
-        return total, mixes
+        asked = [
+            _Asked(rank, which, 0.0)
+            for rank in range(self.problem.pp)
+            for which in ([self._last[rank]] if self._round % ALL_COVERS else self._covers[rank])
+        ]
+        return sum(self._written(asked, weights, mixes)), mixes
 
-    def _of_rank(self, rank: int, weights: Floats, mixes: _Mixes, more_kib: float = 0.0) -> float:
-        """The knapsack of one rank by the cover that asks most, whose answer is written into
-        `mixes`; with `more_kib` to save than it must by any.
+    def _written(self, asked: Sequence[_Asked], weights: Floats, mixes: _Mixes) -> list[float]:
+        """Of each rank the least weighed seconds by what asks most of it, whose answer is written
+        into `mixes`.
         """
-        chunks = self.problem.chunks_of_rank[rank]
-        hardest: tuple[float, list[Ints]] = (-1.0, [])
-        every, last = self._covers[rank], self._last[rank : rank + 1]
-        for which in last if more_kib or self._round % ALL_COVERS else every:
-            found = self._by_cover(rank, which, weights, more_kib)
-            if found[0] > hardest[0]:
-                hardest, self._last[rank] = found, which
-        if not math.isfinite(hardest[0]):
-            mixes.added_s[list(chunks)] = math.inf
-            return math.inf
-        for chunk, way in zip(chunks, hardest[1], strict=True):
-            mixes.added_s[chunk] = way[0] / NS_PER_S
-            mixes.full[chunk], mixes.selective[chunk] = way[2], way[3]
-        return hardest[0] / NS_PER_S
+        numbers, knapsacks = self._knapsacks(tuple(asked))
+        held = [list(self.problem.chunks_of_rank[each.rank]) for each in asked]
+        at = [held[number] for number in numbers]
+        solved = knapsacks.least(weights[np.array(at, np.int64).reshape(-1, self.problem.vpp)])
+        best: dict[int, tuple[float, int]] = {}  # of what is asked: by how large a transient
+        for number, (of, ns) in enumerate(zip(numbers, solved.least_ns.tolist(), strict=True)):
+            if ns < best.get(of, (math.inf, -1))[0]:
+                best[of] = ns, number
+        hardest: dict[int, int] = {}  # of a rank: by which cover
+        for of, each in enumerate(asked):
+            known = hardest.get(each.rank)
+            least_ns = best.get(of, (math.inf, -1))[0]
+            if known is None or least_ns > best.get(known, (math.inf, -1))[0]:
+                hardest[each.rank], self._last[each.rank] = of, each.which
+        found = []
+        for of in hardest.values():
+            ns, number = best.get(of, (math.inf, -1))
+            if number < 0:
+                mixes.added_s[held[of]] = math.inf
+            else:
+                ways = solved.chosen(number)
+                mixes.added_s[held[of]] = ways[0] / NS_PER_S
+                mixes.full[held[of]], mixes.selective[held[of]] = ways[2], ways[3]
+            found.append(ns / NS_PER_S)
+        return found
 
-    def _by_cover(
-        self, rank: int, which: int, weights: Floats, more_kib: float
-    ) -> tuple[float, list[Ints]]:
-        """The least weighed ns with which the rank fits by a cover, and the way of each chunk."""
-        p = self.problem
-        lack = float(self.ranks.pairs.lacks_kib(rank, which)[0]) + more_kib
+    def _knapsacks(self, asked: tuple[_Asked, ...]) -> tuple[list[int], Knapsacks]:
+        """Of all that is asked, by each transient that a rank's largest may be; and what each is
+        of. Those of the last few are kept.
+        """
+        if asked not in self._known:
+            while len(self._known) >= MOST_KNOWN:
+                self._known.pop(next(iter(self._known)))
+            pairs = [(of, one) for of, each in enumerate(asked) for one in self._of(each)]
+            self._known[asked] = [of for of, _ in pairs], Knapsacks([one for _, one in pairs])
+        return self._known[asked]
+
+    def _of(self, asked: _Asked) -> Iterator[Knapsack]:
+        """The smallest transient first."""
+        p, (rank, which, more_kib) = self.problem, asked
+        lack = float(self.pairs.lacks_kib(rank, which)[0]) + more_kib
         floor = p.head.transient_kib if p.chunks - 1 in p.chunks_of_rank[rank] else 0
         least = max(floor, min(p.transient_kib[mode] for mode in p.modes))
-        best: tuple[float, list[Ints]] = (math.inf, [])
         for transient in sorted({max(floor, p.transient_kib[mode]) for mode in p.modes}):
             allowed = tuple(mode for mode in p.modes if p.transient_kib[mode] <= transient)
-            prepared = self._ways(rank, which, allowed, lack + transient - least)
-            found = self._knapsack(rank, weights, prepared)
-            if found[0] < best[0]:
-                best = found
-        return best
+            ways = self._ways_of(rank, allowed)
+            if ways.size:
+                yield Knapsack.of(ways, p.shape.covers[which, rank], lack + transient - least)
+
+    def _ways_of(self, rank: int, allowed: Counts) -> Ints:
+        """[.., chunk, way] the `choices_of` each chunk, the last one again where it has fewer;
+        empty where a chunk has none.
+        """
+        if (rank, allowed) not in self._ways:
+            found = [self._choices(chunk, allowed) for chunk in self.problem.chunks_of_rank[rank]]
+            number = np.array([each.shape[1] for each in found])
+            at = np.minimum(np.arange(number.max()), number[:, None] - 1)
+            rows = [each[:, some] for each, some in zip(found, at, strict=True) if each.size]
+            self._ways[rank, allowed] = np.stack(rows, axis=1) if number.all() else EMPTY
+        return self._ways[rank, allowed]
+
+    def _choices(self, chunk: int, allowed: Counts) -> Ints:
+        kinds = self.problem.pattern[self._starts[chunk] : self._starts[chunk + 1]]
+        if (kinds, allowed) not in self._choices_of:
+            self._choices_of[kinds, allowed] = choices_of(self.problem, kinds, allowed)
+        return self._choices_of[kinds, allowed]
 
     @cached_property
     def _covers(self) -> list[list[int]]:
         """Of each rank the covers by which it lacks anything, all or the hardest alone."""
-        p, pairs = self.problem, self.ranks.pairs
+        p, pairs = self.problem, self.pairs
         if p.chunks > MOST_CHUNKS:
-            return [[int(self.ranks.hardest[rank][0])] for rank in range(p.pp)]
+            return [[self._hardest(rank)] for rank in range(p.pp)]
         covers = range(len(p.shape.covers))
         lacks = [
             [float(pairs.lacks_kib(rank, which)[0]) for which in covers] for rank in range(p.pp)
@@ -214,36 +250,7 @@ class RecomputeChains:
             for of_rank in lacks
         ]
 
-    def _ways(self, rank: int, which: int, allowed: Counts, lack_kib: float) -> list[_Ways]:
-        """Of each chunk of a rank; those of the last few lacks are kept."""
-        key = rank, which, allowed, lack_kib
-        if key not in self._known:
-            while len(self._known) >= MOST_KNOWN:
-                self._known.pop(next(iter(self._known)))
-            held, found = self.problem.shape.covers[which, rank], list[_Ways]()
-            chunks = self.problem.chunks_of_rank[rank]
-            for chunk, micro_batches in zip(chunks, held, strict=True):
-                ways = self.ranks.choices(0, chunk, allowed)
-                grains = grains_of(micro_batches * ways[1], lack_kib)
-                found.append(_Ways(ways, np.maximum(0, WANTED - grains[:, None])))
-            self._known[key] = found
-        return self._known[key]
-
-    def _knapsack(
-        self, rank: int, weights: Floats, prepared: list[_Ways]
-    ) -> tuple[float, list[Ints]]:
-        """The least weighed ns that save what is lacking, and the way of each chunk."""
-        known, taken = np.where(WANTED == 0, 0.0, math.inf), []
-        for chunk, (ways, left) in zip(self.problem.chunks_of_rank[rank], prepared, strict=True):
-            if not ways.shape[1]:
-                return math.inf, []
-            cost = known[left] + (weights[chunk] * ways[0])[:, None]
-            way = cost.argmin(axis=0)
-            known = cost[way, WANTED]
-            taken.append((ways, way, left))
-        wanted, chosen = GRAINS, []
-        for ways, way, left in reversed(taken):
-            one = int(way[wanted])
-            chosen.append(ways[:, one])
-            wanted = int(left[one, wanted])
-        return float(known[-1]), chosen[::-1]
+    def _hardest(self, rank: int) -> int:
+        """The cover that asks most of a rank, in fractions of layers."""
+        covers = range(len(self.problem.shape.covers))
+        return int(np.argmax([self.pairs.beyond_ns(rank, which)[0] for which in covers]))

@@ -15,8 +15,8 @@ space is faster by more than a millionth.
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -152,30 +152,22 @@ def _simulated(
     deadline: float | None,
     started: float,
 ) -> SearchResult:
-    """What is best under the simulation, which begins with the best of the closed form.
-
-    Only rows that may fit are priced for it.
+    """What is best under the simulation of the rows that may fit, which begins with the best of the
+    closed form.
     """
-    rows, space, prices = np.sort(run.rows), run.space, run.coefficients
-    if len(rows) < len(space.layouts):
-        space, prices = replace(space, layouts=space.layouts.take(rows)), prices.take(rows)
-    layouts = space.layouts
+    layouts = run.space.layouts
     proof = Simulated(
-        question, space, prices, simulate,
+        question, run.space, run.coefficients, simulate,
         lambda row, variant, plan: layout_of_row(layouts, row, variant, plan),
+        first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=np.sort(run.rows),
     )  # fmt: skip
-
-    def offer(every: Iterable[Found]) -> None:
-        for found in every:
-            proof.offer(found._replace(row=int(np.searchsorted(rows, found.row))))
-
-    offer(run.ranked()[: max(k, FIRST_SIMULATED)])
     open_s = proof.prove(deadline)
     if k > 1:
         proof.find_runners_up(k, deadline)
     if len(proof.best) < k:
         run.find_runners_up(k, deadline)
-        offer(run.ranked()[:k])
+        for found in run.ranked()[:k]:
+            proof.offer(found)
     if not proof.best:
         raise NoLayoutFits(
             f"no layout of {question.model.name} fits on {question.gpus} GPUs in the simulation"

@@ -17,7 +17,7 @@ equal answers.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
@@ -25,16 +25,17 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Layout, Stage
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
+from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.known_chains import Shape
-from meshplan.planner.search.open_layouts import Open, OpenLayouts
+from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.recompute_chains import RecomputeChains
@@ -87,7 +88,10 @@ class Simulated:
     """One search under the simulation: what is open, and the best simulated layout of each kind.
 
     `judged` says what the whole simulation of a layout takes, infinite where it does not fit after
-    all; `layout_of` makes the layout of a row, a variant and a plan.
+    all; `layout_of` makes the layout of a row, a variant and a plan. The plans of `first` are
+    simulated before any row is priced, for most rows are surely slower than the best of them and
+    those nearly as fast: they are left out, as are all but `rows`, if those are said. What is left
+    is numbered anew; `kept` is what it was.
     """
 
     def __init__(
@@ -97,17 +101,26 @@ class Simulated:
         coefficients: Coefficients,
         judged: Callable[[Layout], float],
         layout_of: Callable[[int, Variant, StagePlan], Layout],
+        *,
+        first: Iterable[Found] = (),
+        rows: Ints | None = None,
     ) -> None:
         q = question
-        self.space, self.judged, self.layout_of = space, judged, layout_of
+        self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
         self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
-        self.passes = pass_seconds(space.layouts, self.setting)
-        self.prices = as_simulated(coefficients, self.passes)
         self.best: dict[Kind, Timed] = {}
         self.tally = Tally()
         self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
-        self.open = OpenLayouts(space, self.prices, self.passes)
+        for found in first:
+            self.offer(found)
+        self.kept, self.passes = passes_below(
+            space, np.arange(len(space.layouts)) if rows is None else rows,
+            self.setting, self.best_s * NEARLY,
+        )  # fmt: skip
+        self.space = replace(space, layouts=space.layouts.take(self.kept))
+        self.prices = as_simulated(coefficients.take(self.kept), self.passes)
+        self.open = OpenLayouts(self.space, self.prices, self.passes)
         self._settled: list[Open] = []
 
     @property
@@ -130,7 +143,8 @@ class Simulated:
             (row, each) for row in self.open.rows.tolist() for each in self.space.variants(row)
         )
         for row, variant in islice(every, count):
-            yield row, variant, stage_problem(self.space, self.prices, row, variant)
+            problem = stage_problem(self.space, self.prices, row, variant)
+            yield int(self.kept[row]), variant, problem
 
     def prove(self, deadline: float | None) -> float:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
@@ -160,7 +174,7 @@ class Simulated:
             return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
 
         def limit_s(row: int) -> float:
-            own = self.best.get(self._kind(row))
+            own = self.best.get(self._kind(int(self.kept[row])))
             return min(most_s(), own.step_s) if own else most_s()
 
         # Of what was settled the cuts slower than the best were not looked at.
@@ -259,7 +273,7 @@ class Simulated:
             self.tally.left -= LOOKED_AT
             self.tally.spend(shape)
             step_s, again = times.step_s(stages), stages in seen
-            found_s = self._judge(row, variant, evaluate(problem, stages)) if (
+            found_s = self._judged(row, variant, evaluate(problem, stages)) if (
                 step_s < below_s
             ) else step_s  # fmt: skip
             if found_s > step_s / SETTLED and len(variant.modes) > 1:
@@ -299,7 +313,7 @@ class Simulated:
         bound_s = max(bound_s, step_s)
         if bound_s >= limit_s * SETTLED or cut.recomputes():
             return bound_s
-        found_s = self._judge(row, variant, evaluate(problem, cut.least))
+        found_s = self._judged(row, variant, evaluate(problem, cut.least))
         settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
         return math.inf if settled else bound_s
 
@@ -319,23 +333,23 @@ class Simulated:
         answer = RecomputeChains(alone, times, cut.least, after).answer(limit_s)
         bound_s, found_s = max(bound_s, answer.bound_s), answer.step_s
         if answer.plan is not None and found_s < limit_s * SETTLED:
-            found_s = self._judge(row, variant, answer.plan)
+            found_s = self._judged(row, variant, answer.plan)
         settled = found_s <= bound_s / SETTLED or bound_s >= limit_s * SETTLED
         return [] if settled else [bound_s]
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:
-            layout = self.layout_of(row, variant, StagePlan(stages, 0, ()))
+            layout = self.layout_of(int(self.kept[row]), variant, StagePlan(stages, 0, ()))
             priced = self.passes, row, variant.columns
             self._times[row, variant] = CutTimes(self.setting, layout, *priced)
         return self._times[row, variant]
 
-    def _judge(self, row: int, variant: Variant, plan: StagePlan | None) -> float:
-        """The whole simulation of a plan, which is kept if it is the best of its kind; infinite
-        where nothing fits.
-        """
-        if plan is None:
-            return math.inf
+    def _judged(self, row: int, variant: Variant, plan: StagePlan | None) -> float:
+        """`_judge` of a row that is left; infinite where nothing fits."""
+        return self._judge(int(self.kept[row]), variant, plan) if plan else math.inf
+
+    def _judge(self, row: int, variant: Variant, plan: StagePlan) -> float:
+        """The whole simulation of a plan, which is kept if it is the best of its kind."""
         step_s, kind = self.judged(self.layout_of(row, variant, plan)), self._kind(row)
         known = self.best.get(kind)
         if math.isfinite(step_s) and (known is None or step_s < known.step_s):
@@ -344,7 +358,7 @@ class Simulated:
 
     def _kind(self, row: int) -> Kind:
         if row not in self._kinds:
-            layouts = self.space.layouts
+            layouts = self.layouts
             self._kinds[row] = (
                 int(layouts.tensor_parallel[row]), int(layouts.context_parallel[row]),
                 int(layouts.pipeline_parallel[row]), int(layouts.expert_parallel[row]),

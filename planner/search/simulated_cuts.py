@@ -18,7 +18,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.bounds.simulated import Passes, split_bounds_s
-from meshplan.planner.problem.stage_problem import StageProblem, modes_of, peak_kib, starts_of
+from meshplan.planner.problem.split_peaks import SplitPeaks
+from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.intervals import ProblemChains
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.stages.path import Intervals, stages_of
@@ -70,9 +71,12 @@ def _cut(problem: StageProblem, counts: tuple[int, ...], bound_s: float) -> Cut:
 
 def _lacking(problem: StageProblem, stages: tuple[Stage, ...]) -> tuple[int, ...]:
     """The ranks that do not fit."""
-    starts, modes = starts_of(stages), [modes_of(stage) for stage in stages]
-    ranks = range(problem.pp)
-    return tuple(s for s in ranks if peak_kib(problem, s, starts, modes) > problem.cap_kib)
+    full, selective = (
+        np.array([getattr(stage, name) for stage in stages])
+        for name in ("full_layers", "selective_layers")
+    )
+    peaks = SplitPeaks(problem, starts_of(stages)).peaks_kib(full, selective)
+    return tuple(np.flatnonzero(peaks > problem.cap_kib).tolist())
 
 
 def _listed_below(

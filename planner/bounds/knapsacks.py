@@ -1,0 +1,98 @@
+"""Many knapsacks at once: of each chunk of a rank one way is chosen, so that enough is saved.
+
+    least over one way w of each chunk v of     sum over v of weight[v] ns[v, w]
+    such that                                   sum over v of grains[v, w] >= GRAINS
+
+Each is a dynamic programme over what is still to be saved, in `GRAINS` equal parts. All of them
+take a chunk in the same step, so that a step is a few array operations however many there are.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.planner.bounds.recompute import GRAINS, grains_of
+
+
+class Knapsack(NamedTuple):
+    """One of them; [.., chunk, way], of each chunk the fastest way first, the last one again where
+    a chunk has fewer.
+
+    ways    rows as those of `choices_of`
+    grains  that each way saves, no fewer from way to way
+    """
+
+    ways: Ints
+    grains: Ints
+
+    @classmethod
+    def of(cls, ways: Ints, held: Floats, lack_kib: float) -> "Knapsack":
+        """To save `lack_kib`, where each chunk is held so many times; without the ways that save
+        more than all of it and are slower than one that does.
+        """
+        grains = grains_of(held[:, None] * ways[1], lack_kib)
+        most = 1 + int((grains < GRAINS).sum(axis=1).max())
+        return cls(ways[:, :, :most], grains[:, :most])
+
+
+class Knapsacks:
+    """Knapsacks of equally many chunks."""
+
+    def __init__(self, every: Sequence[Knapsack]) -> None:
+        self.every = every
+        most = max((each.grains.shape[1] for each in every), default=0)
+        self.ns = np.array([_widened(each.ways[0], most) for each in every], float)
+        self.shift = GRAINS - np.array([_widened(each.grains, most) for each in every], np.int64)
+
+    def least(self, weights: Floats) -> "Solved":
+        """Under `weights` [knapsack, chunk]."""
+        number = np.arange(len(self.every))[:, None]
+        known = np.zeros((len(self.every), 2 * GRAINS + 1))
+        known[:, GRAINS + 1 :] = np.inf
+        row, cell = known.strides
+        # [knapsack, shift, wanted] what is known of wanted parts less `GRAINS` - shift
+        windows = as_strided(
+            known, (len(known), GRAINS + 1, GRAINS + 1), (row, cell, cell), writeable=False
+        )
+        tables = [known[:, GRAINS:].copy()]
+        for chunk in range(weights.shape[1]):
+            cost = windows[number, self.shift[:, chunk]]
+            cost += (weights[:, chunk, None] * self.ns[:, chunk])[:, :, None]
+            tables.append(cost.min(axis=1))
+            known[:, GRAINS:] = tables[-1]
+            known[:, :GRAINS] = tables[-1][:, :1]
+        return Solved(self.every, weights, tables)
+
+
+def _widened(of_ways: Ints, most: int) -> Ints:
+    """The last way again, up to so many."""
+    found: Ints = of_ways[:, np.minimum(np.arange(most), of_ways.shape[1] - 1)]
+    return found
+
+
+class Solved(NamedTuple):
+    """The answers: `tables` [knapsack, parts] least ns to save so many, after each chunk."""
+
+    every: Sequence[Knapsack]
+    weights: Floats
+    tables: list[Floats]
+
+    @property
+    def least_ns(self) -> Floats:
+        """[knapsack] infinite where too little can be saved."""
+        least: Floats = self.tables[-1][:, GRAINS]
+        return least
+
+    def chosen(self, number: int) -> Ints:
+        """[.., chunk] of a knapsack that has an answer the ways chosen, of equals the fastest."""
+        (ways, grains), wanted, chosen = self.every[number], GRAINS, list[int]()
+        for chunk in reversed(range(len(grains))):
+            left = np.maximum(0, wanted - grains[chunk])
+            before = self.tables[chunk][number, left]
+            chosen.append(int((before + self.weights[number, chunk] * ways[0, chunk]).argmin()))
+            wanted = int(left[chosen[-1]])
+        found: Ints = ways[:, np.arange(len(grains)), chosen[::-1]]
+        return found
