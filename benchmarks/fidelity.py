@@ -21,6 +21,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.step.prices import Prices, price
+from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -75,6 +76,7 @@ def draw(question: tuple[str, int, int, int, str], engine: str, count: int, seed
     model = read_model(name)[1]
     setting = Setting.fitted(model, training, cluster, load_engine(engine))
     space = enumerate_space(model, training, gpus, setting.engine, Pins(), cluster.gpus_per_node)
+    space = space.replaying(recompute_sets(setting))
     rows = np.random.default_rng(seed).integers(0, len(space.layouts), count)
     layouts = space.layouts.take(rows)
     prices = price(layouts, setting)

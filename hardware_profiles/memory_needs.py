@@ -46,13 +46,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.hardware_profiles.intervals import BORROWED
 from meshplan.hardware_profiles.tunings import gpu_family
 
 FILE = Path(__file__).parent / "fits" / "memory_needs.csv"
 GRID = np.linspace(-0.5, 1.0, 151)
 """Of ln room."""
-WIDTH, MOST = 0.05, 10.0
+WIDTH, MOST, BORROWED = 0.05, 10.0, 10.0
 UNSEEN = 0.1
 FITS = 0.85
 """What plans fit with, unless `--headroom` says otherwise."""

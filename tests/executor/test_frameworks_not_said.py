@@ -232,11 +232,13 @@ def test_arguments_that_no_command_takes(
     assert any("read from its variables" in note for note in reading.notes) is noted
 
 
-def test_a_module_that_megatron_recomputes_is_not_called_illegal() -> None:
-    """GeodesicResearch/geodesic-megatron replays shared experts alone: legal, not modelled."""
+def test_a_module_that_megatron_recomputes_is_read() -> None:
+    """GeodesicResearch/geodesic-megatron replays shared experts alone."""
     text = (
         "model: {tensor_model_parallel_size: 1, recompute_granularity: selective, "
         "recompute_modules: [shared_experts]}\ntrain: {micro_batch_size: 1}\n"
     )
-    with pytest.raises(UnreadableConfig, match=r"shared_experts.*not modelled"):
-        read_config(text, "overrides.yaml", "bridge")
+    reading = read_config(text, "overrides.yaml", "bridge")
+    assert reading.facts["selective_modules"].value == ("shared_experts",)
+    with pytest.raises(UnreadableConfig, match="gdn_norm_out.*not modelled"):
+        read_config(text.replace("shared_experts", "gdn_norm_out"), "overrides.yaml", "bridge")

@@ -60,7 +60,7 @@ MODULES: dict[str, RecomputeModule] = {
     "shared_experts": "shared_experts",
     "moe": "moe",
 }
-_NOT_PRICED = ("shared_experts", "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
+_NOT_PRICED = ("gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
 """Megatron's other modules (transformer_config.py): legal, and not modelled alone."""
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 OPTIMIZERS: dict[str, Optimizer] = {
