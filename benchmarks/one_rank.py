@@ -39,8 +39,8 @@ from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Mod
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import MIB, format_seconds
-from meshplan.executor.engine.engine import Job
-from meshplan.executor.engine.heap import keep_freed_memory
+from meshplan.executor.engine.step.engine import Job
+from meshplan.executor.engine.watch.heap import keep_freed_memory
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
 from meshplan.executor.onerank.measure import Asked, measure
 from meshplan.executor.onerank.one_rank import named, run_alone

@@ -30,8 +30,8 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.executor.dryrun.report import tables
 from meshplan.executor.dryrun.tracker import Tracker
 from meshplan.executor.dryrun.work import Work
-from meshplan.executor.engine.engine import Engine, Job
-from meshplan.executor.engine.pipeline import Batch
+from meshplan.executor.engine.step.engine import Engine, Job
+from meshplan.executor.engine.step.pipeline import Batch
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
 
 

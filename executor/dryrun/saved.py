@@ -7,8 +7,8 @@ import torch
 
 from meshplan.costmodels.layout import Stage
 from meshplan.executor.dryrun.dry_run import watched_engine
-from meshplan.executor.engine.block import Block
-from meshplan.executor.engine.engine import Job
+from meshplan.executor.engine.layers.block import Block
+from meshplan.executor.engine.step.engine import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from meshplan.costmodels.schedule.actions import Action
 from meshplan.executor.dryrun.work import Work
-from meshplan.executor.engine.clock import Phase
+from meshplan.executor.engine.watch.clock import Phase
 
 BLOCK_BYTES = 512
 Category = Literal["weights", "gradients", "optimizer", "activations", "transient"]

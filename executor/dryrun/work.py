@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshplan.executor.engine import kernels, recurrent_kernels
+from meshplan.executor.engine.parts import kernels, recurrent_kernels
 
 aten, c10d = torch.ops.aten, torch.ops.c10d
 

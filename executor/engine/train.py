@@ -21,11 +21,11 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.hf_config import model_from_config
-from meshplan.executor.engine.data import Sequences, UnreadableData
-from meshplan.executor.engine.engine import Engine, Job
-from meshplan.executor.engine.heap import keep_freed_memory
-from meshplan.executor.engine.heartbeat import Heartbeat
-from meshplan.executor.engine.span_file import write_spans
+from meshplan.executor.engine.step.data import Sequences, UnreadableData
+from meshplan.executor.engine.step.engine import Engine, Job
+from meshplan.executor.engine.watch.heap import keep_freed_memory
+from meshplan.executor.engine.watch.heartbeat import Heartbeat
+from meshplan.executor.engine.watch.span_file import write_spans
 from meshplan.executor.parent_death import die_with_parent
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from meshplan.costmodels.model.hf_config import model_from_config
-from meshplan.executor.engine.clock import Span
-from meshplan.executor.engine.coordinates import Coordinates
-from meshplan.executor.engine.span_file import read_spans
+from meshplan.executor.engine.parts.coordinates import Coordinates
+from meshplan.executor.engine.watch.clock import Span
+from meshplan.executor.engine.watch.span_file import read_spans
 from meshplan.executor.launch.results import read_records, typical_step
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.schema import Cluster

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout
 from meshplan.costmodels.model.hf_config import model_from_config
-from meshplan.executor.engine.legality import check_engine_layout
+from meshplan.executor.engine.step.legality import check_engine_layout
 from meshplan.executor.launch.other_engines import HOMES, check_installed
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.hardware_profiles.engines import load_engine

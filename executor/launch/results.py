@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import median, median_low
 from typing import Literal
 
-from meshplan.executor.engine.coordinates import Coordinates
-from meshplan.executor.engine.record import StepRecord, read_record
+from meshplan.executor.engine.parts.coordinates import Coordinates
+from meshplan.executor.engine.watch.record import StepRecord, read_record
 from meshplan.executor.profile.statistics import summarise
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.hardware_profiles.whole_file import write_whole

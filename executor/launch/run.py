@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from meshplan.executor.engine.heartbeat import Beat, read_beat
+from meshplan.executor.engine.watch.heartbeat import Beat, read_beat
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.preflight import CannotRun, RankPlacement, label
 from meshplan.executor.launch.rendezvous import Meeting

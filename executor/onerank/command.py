@@ -16,7 +16,7 @@ from pathlib import Path
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.step.step import StepModel
-from meshplan.executor.engine.coordinates import Coordinates
+from meshplan.executor.engine.parts.coordinates import Coordinates
 from meshplan.executor.launch.failures import RankFailed
 from meshplan.executor.launch.plan_engine import for_engine, repriced_line
 from meshplan.executor.launch.preflight import CannotRun, profile_of

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from meshplan.executor.engine.engine import INIT_STD
+from meshplan.executor.engine.step.engine import INIT_STD
 from meshplan.executor.onerank.line import CpuLine, CudaLine, Line, Waited
 from meshplan.executor.onerank.wire import Wire
 

@@ -16,10 +16,10 @@ import torch
 
 from meshplan.executor.dryrun.dry_run import tag_state
 from meshplan.executor.dryrun.tracker import Tracker
-from meshplan.executor.engine.clock import Span, Spans, by_phase
-from meshplan.executor.engine.data import Sequences
-from meshplan.executor.engine.engine import INIT_STD, Engine, Job
-from meshplan.executor.engine.pipeline import Batch
+from meshplan.executor.engine.step.data import Sequences
+from meshplan.executor.engine.step.engine import INIT_STD, Engine, Job
+from meshplan.executor.engine.step.pipeline import Batch
+from meshplan.executor.engine.watch.clock import Span, Spans, by_phase
 from meshplan.executor.onerank.spans import by_action
 
 

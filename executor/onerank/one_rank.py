@@ -17,9 +17,9 @@ import torch
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.dryrun.dry_run import job_of, shortened
-from meshplan.executor.engine.coordinates import Coordinates
-from meshplan.executor.engine.engine import Job
-from meshplan.executor.engine.heap import keep_freed_memory
+from meshplan.executor.engine.parts.coordinates import Coordinates
+from meshplan.executor.engine.step.engine import Job
+from meshplan.executor.engine.watch.heap import keep_freed_memory
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.executor.onerank.local_group import Answers, answered_here
 from meshplan.executor.onerank.measure import Asked, Measured, NotFinite, measure

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from meshplan.executor.engine.clock import Span
+from meshplan.executor.engine.watch.clock import Span
 
 
 def by_action(spans: Sequence[Span]) -> Mapping[tuple[int, str], tuple[float, float]]:

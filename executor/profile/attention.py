@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from meshplan.executor.engine import kernels
+from meshplan.executor.engine.parts import kernels
 from meshplan.executor.profile.bench import Bench, Call
 from meshplan.executor.profile.matmul import TORCH_DTYPE, dtypes_of
 from meshplan.executor.profile.measurement import Measurement

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record as report_error
 
-from meshplan.executor.engine.heap import keep_freed_memory
+from meshplan.executor.engine.watch.heap import keep_freed_memory
 from meshplan.executor.parent_death import die_with_parent
 from meshplan.executor.profile import attention, collectives, interference, matmul, memory
 from meshplan.executor.profile.bench import Bench

@@ -20,8 +20,8 @@ from meshplan.costmodels.training import Training
 from meshplan.executor.dryrun.dry_run import _measure, dry_run_job, tag_state
 from meshplan.executor.dryrun.saved import saved_per_layer
 from meshplan.executor.dryrun.tracker import Tracker
-from meshplan.executor.engine.data import Sequences
-from meshplan.executor.engine.engine import Engine, Job
+from meshplan.executor.engine.step.data import Sequences
+from meshplan.executor.engine.step.engine import Engine, Job
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
 
 GIB = 2**30

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from meshplan.executor.engine.heap import Heap
+from meshplan.executor.engine.watch.heap import Heap
 
 MIB = 2**20
 
@@ -42,7 +42,7 @@ def test_freed_memory_is_kept(keeps: bool, mapped: bool) -> None:
     told = "heap.keep_freed_memory()" if keeps else ""
     script = f"""
 import torch
-from meshplan.executor.engine import heap
+from meshplan.executor.engine.watch import heap
 {told}
 large = torch.ones(2**24)
 before = heap.Heap()._ask().hblkhd

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from meshplan.executor.engine import kernels
+from meshplan.executor.engine.parts import kernels
 
 ROWS = [3, 0, 70, 64]
 

@@ -9,8 +9,8 @@ import pytest
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model, Recurrent
 from meshplan.costmodels.training import Training
-from meshplan.executor.engine.coordinates import Coordinates
-from meshplan.executor.engine.legality import check_engine_layout
+from meshplan.executor.engine.parts.coordinates import Coordinates
+from meshplan.executor.engine.step.legality import check_engine_layout
 
 ATTENTION = Attention(heads=8, kv_heads=2, head_dim=8, v_head_dim=8)
 DENSE = Model(
@@ -116,7 +116,7 @@ def test_unused_selective_modules_do_not_matter():
     check_engine_layout(replace(ONE, selective_modules=("norm",)), DENSE, TRAINING)
 
 
-@pytest.mark.parametrize("module", ["legality", "coordinates"])
+@pytest.mark.parametrize("module", ["step.legality", "parts.coordinates"])
 def test_without_torch(module):
     """The planner may ask for legality without paying for torch."""
     code = f"import sys, meshplan.executor.engine.{module}; sys.exit('torch' in sys.modules)"

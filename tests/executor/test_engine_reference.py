@@ -15,10 +15,10 @@ from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.numerics import Numerics, Rotary, Router
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.training import Training
-from meshplan.executor.engine.data import Sequences
-from meshplan.executor.engine.engine import Engine, Job
-from meshplan.executor.engine.kernels import EPS
-from meshplan.executor.engine.rank_context import ROPE_BASE
+from meshplan.executor.engine.parts.kernels import EPS
+from meshplan.executor.engine.parts.rank_context import ROPE_BASE
+from meshplan.executor.engine.step.data import Sequences
+from meshplan.executor.engine.step.engine import Engine, Job
 
 TRAINING = Training(seq_len=24, global_batch_size=2, precision="fp32")
 GROUPED = Attention(heads=4, kv_heads=2, head_dim=8, v_head_dim=8, qk_norm="head")

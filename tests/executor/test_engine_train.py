@@ -9,7 +9,7 @@ import pytest
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.training import Training
-from meshplan.executor.engine.data import Sequences, UnreadableData
+from meshplan.executor.engine.step.data import Sequences, UnreadableData
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
 
 CONFIG = {

@@ -227,7 +227,7 @@ SCRIPTED = """
     out.mkdir(parents=True, exist_ok=True)
     rank = os.environ["RANK"]
     (pathlib.Path(os.environ["PIDS"]) / rank).write_text(str(os.getpid()))
-    from meshplan.executor.engine.heartbeat import Heartbeat
+    from meshplan.executor.engine.watch.heartbeat import Heartbeat
     from meshplan.executor.parent_death import die_with_parent
     die_with_parent()
     beat = Heartbeat(out / f"rank{rank}.phase")

@@ -240,5 +240,5 @@ def test_a_module_that_megatron_recomputes_is_read() -> None:
     )
     reading = read_config(text, "overrides.yaml", "bridge")
     assert reading.facts["selective_modules"].value == ("shared_experts",)
-    with pytest.raises(UnreadableConfig, match="gdn_norm_out.*not modelled"):
+    with pytest.raises(UnreadableConfig, match=r"gdn_norm_out.*not modelled"):
         read_config(text.replace("shared_experts", "gdn_norm_out"), "overrides.yaml", "bridge")

@@ -25,8 +25,8 @@ from meshplan.costmodels.layout import Layout, Stage  # noqa: E402
 from meshplan.costmodels.model.hf_config import model_from_config  # noqa: E402
 from meshplan.costmodels.model.transformer import Attention, Model, Recurrent  # noqa: E402
 from meshplan.costmodels.training import Training  # noqa: E402
-from meshplan.executor.engine.data import Sequences  # noqa: E402
-from meshplan.executor.engine.engine import Engine, Job  # noqa: E402
+from meshplan.executor.engine.step.data import Sequences  # noqa: E402
+from meshplan.executor.engine.step.engine import Engine, Job  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 

@@ -16,7 +16,7 @@ from benchmarks.on_gpu_plans import Item, items
 from meshplan.costmodels.layout import check_layout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.units import GIB
-from meshplan.executor.engine.legality import check_engine_layout
+from meshplan.executor.engine.step.legality import check_engine_layout
 from meshplan.executor.launch.results import ComparedPart
 from meshplan.executor.onerank.priced import priced
 from meshplan.hardware_profiles.load import load_cluster

@@ -24,7 +24,7 @@ from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import MIB
 from meshplan.executor.cli.execute import execute
 from meshplan.executor.dryrun.dry_run import shortened
-from meshplan.executor.engine.engine import Job
+from meshplan.executor.engine.step.engine import Job
 from meshplan.executor.onerank import command, line
 from meshplan.executor.onerank.line import CpuLine, Waited
 from meshplan.executor.onerank.local_group import Answers, answered_here

@@ -22,8 +22,8 @@ from first_shown import facts_of, first_shown
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.training import Training
-from meshplan.executor.engine.data import Sequences
-from meshplan.executor.engine.engine import Engine, Job
+from meshplan.executor.engine.step.data import Sequences
+from meshplan.executor.engine.step.engine import Engine, Job
 
 STEPS = 5
 LOSS_TOLERANCE = 2e-6  # relative; fp32 sums in another order differ by some 1e-7

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.executor.cli.execute import execute
-from meshplan.executor.engine.legality import check_engine_layout
+from meshplan.executor.engine.step.legality import check_engine_layout
 from meshplan.executor.launch.plan_engine import engine_of, for_engine, repriced_line
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.hardware_profiles.engines import load_engine

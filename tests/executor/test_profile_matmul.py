@@ -5,7 +5,7 @@ them, and that what they leave to tell can be told.
 import pytest
 import torch
 
-from meshplan.executor.engine import kernels
+from meshplan.executor.engine.parts import kernels
 from meshplan.executor.profile import attention
 from meshplan.executor.profile.matmul import Shape, product_call
 from meshplan.executor.profile.native_kernels import NATIVE

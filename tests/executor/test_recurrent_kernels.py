@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from meshplan.executor.engine import recurrent_kernels as kernels
+from meshplan.executor.engine.parts import recurrent_kernels as kernels
 
 ROWS, BATCH, HEADS, GROUPS, N, V = 13, 2, 4, 2, 3, 5
 

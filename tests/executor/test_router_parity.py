@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from meshplan.costmodels.model.numerics import Router  # noqa: E402
-from meshplan.executor.engine.feed_forward import choices  # noqa: E402
+from meshplan.executor.engine.layers.feed_forward import choices  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 

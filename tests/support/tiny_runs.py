@@ -2,7 +2,7 @@
 
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.training import Training
-from meshplan.executor.engine.record import StepRecord
+from meshplan.executor.engine.watch.record import StepRecord
 from meshplan.executor.launch.preflight import pinned_torch
 from meshplan.executor.launch.probe import Found
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from meshplan.costmodels.operations.embedding_head import rows_that_fit
-from meshplan.executor.engine.functions import Differentiable, Embedding, rows_of
-from meshplan.executor.engine.groups import all_gather, all_reduce, reduce_scatter
-from meshplan.executor.engine.rank_context import Local, Norm
-from meshplan.executor.engine.weights import Unit, Weight
+from meshplan.executor.engine.parts.functions import Differentiable, Embedding, rows_of
+from meshplan.executor.engine.parts.groups import all_gather, all_reduce, reduce_scatter
+from meshplan.executor.engine.parts.rank_context import Local, Norm
+from meshplan.executor.engine.parts.weights import Unit, Weight
 from meshplan.hardware_profiles.engines import load_engine
 
 # fp32 logits of one chunk: enough rows for a large matmul and few additions to the table's gradient

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from meshplan.costmodels.layout import RecomputeModule, Stage
 from meshplan.costmodels.model.transformer import Layer
-from meshplan.executor.engine.attention import GroupedQuery, Latent
-from meshplan.executor.engine.feed_forward import Dense, Mixture
-from meshplan.executor.engine.hooks import Recompute
-from meshplan.executor.engine.rank_context import Local, Norm
-from meshplan.executor.engine.recurrent import RecurrentMixer
-from meshplan.executor.engine.weights import Unit
+from meshplan.executor.engine.layers.attention import GroupedQuery, Latent
+from meshplan.executor.engine.layers.feed_forward import Dense, Mixture
+from meshplan.executor.engine.layers.recurrent import RecurrentMixer
+from meshplan.executor.engine.parts.hooks import Recompute
+from meshplan.executor.engine.parts.rank_context import Local, Norm
+from meshplan.executor.engine.parts.weights import Unit
 
 Mixer = Latent | GroupedQuery | RecurrentMixer
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshplan.executor.engine.functions import Differentiable
-from meshplan.executor.engine.weights import Unit
+from meshplan.executor.engine.parts.functions import Differentiable
+from meshplan.executor.engine.parts.weights import Unit
 
 
 class Enter(Differentiable):

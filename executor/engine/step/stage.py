@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from meshplan.executor.engine.block import Block
-from meshplan.executor.engine.embedding_head import Embed, Head
-from meshplan.executor.engine.hooks import Enter, Leave
-from meshplan.executor.engine.multi_token import MultiToken
-from meshplan.executor.engine.rank_context import Local
-from meshplan.executor.engine.weights import Unit
+from meshplan.executor.engine.layers.block import Block
+from meshplan.executor.engine.layers.embedding_head import Embed, Head
+from meshplan.executor.engine.layers.multi_token import MultiToken
+from meshplan.executor.engine.parts.hooks import Enter, Leave
+from meshplan.executor.engine.parts.rank_context import Local
+from meshplan.executor.engine.parts.weights import Unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from meshplan.costmodels.model.transformer import Recurrent
-from meshplan.executor.engine import recurrent_kernels as kernels
-from meshplan.executor.engine.functions import ColumnLinear, Differentiable, RowLinear
-from meshplan.executor.engine.rank_context import Local
-from meshplan.executor.engine.weights import Weight
+from meshplan.executor.engine.parts import recurrent_kernels as kernels
+from meshplan.executor.engine.parts.functions import ColumnLinear, Differentiable, RowLinear
+from meshplan.executor.engine.parts.rank_context import Local
+from meshplan.executor.engine.parts.weights import Weight
 
 
 class Convolve(Differentiable):

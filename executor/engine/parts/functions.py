@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
-from meshplan.executor.engine import kernels
-from meshplan.executor.engine.groups import all_gather, all_to_all, reduce_scatter
-from meshplan.executor.engine.weights import Ledger, Weight
+from meshplan.executor.engine.parts import kernels
+from meshplan.executor.engine.parts.groups import all_gather, all_to_all, reduce_scatter
+from meshplan.executor.engine.parts.weights import Ledger, Weight
 
 
 class Differentiable(Function):

@@ -13,11 +13,11 @@ The projection is held whole by every tensor rank and runs on its own tokens.
 import torch
 from torch import Tensor
 
-from meshplan.executor.engine.block import Block
-from meshplan.executor.engine.embedding_head import HeadLoss
-from meshplan.executor.engine.functions import ColumnLinear, Embedding
-from meshplan.executor.engine.rank_context import Local, Norm
-from meshplan.executor.engine.weights import Unit
+from meshplan.executor.engine.layers.block import Block
+from meshplan.executor.engine.layers.embedding_head import HeadLoss
+from meshplan.executor.engine.parts.functions import ColumnLinear, Embedding
+from meshplan.executor.engine.parts.rank_context import Local, Norm
+from meshplan.executor.engine.parts.weights import Unit
 
 WEIGHT = 0.3  # 2412.19437 section 4.2, the first 10T tokens
 

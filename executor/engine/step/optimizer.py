@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshplan.executor.engine.groups import all_reduce, group_size
-from meshplan.executor.engine.rank_context import Local
-from meshplan.executor.engine.weights import Unit
+from meshplan.executor.engine.parts.groups import all_reduce, group_size
+from meshplan.executor.engine.parts.rank_context import Local
+from meshplan.executor.engine.parts.weights import Unit
 
 CLIP_NORM = 1.0
 BETAS = (0.9, 0.95)

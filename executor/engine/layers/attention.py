@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from meshplan.costmodels.model.transformer import Attention
-from meshplan.executor.engine import kernels
-from meshplan.executor.engine.functions import (
+from meshplan.executor.engine.parts import kernels
+from meshplan.executor.engine.parts.functions import (
     ColumnLinear,
     Differentiable,
     Gather,
@@ -24,10 +24,10 @@ from meshplan.executor.engine.functions import (
     Rope,
     RowLinear,
 )
-from meshplan.executor.engine.groups import all_gather, reduce_scatter
-from meshplan.executor.engine.rank_context import Local, Norm
-from meshplan.executor.engine.recurrent_kernels import gated_output, gated_output_backward
-from meshplan.executor.engine.weights import Weight
+from meshplan.executor.engine.parts.groups import all_gather, reduce_scatter
+from meshplan.executor.engine.parts.rank_context import Local, Norm
+from meshplan.executor.engine.parts.recurrent_kernels import gated_output, gated_output_backward
+from meshplan.executor.engine.parts.weights import Weight
 
 LATENT_EPS = 1e-6
 """Of the norms of latents, whatever the file says of the others: DeepSeek-V3's own `model.py` and

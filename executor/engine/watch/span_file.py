@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from meshplan.costmodels.schedule.actions import Action
-from meshplan.executor.engine.clock import Span
+from meshplan.executor.engine.watch.clock import Span
 
 
 def write_spans(spans: Iterable[Span], path: Path) -> None:

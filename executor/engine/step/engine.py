@@ -14,21 +14,21 @@ from torch import Tensor
 from meshplan.costmodels.layout import Layout, check_layout
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
-from meshplan.executor.engine.clock import Clock, Observer
-from meshplan.executor.engine.coordinates import Coordinates
-from meshplan.executor.engine.data import Sequences
-from meshplan.executor.engine.embedding_head import Embed, Head
-from meshplan.executor.engine.groups import make_groups
-from meshplan.executor.engine.heap import Heap
-from meshplan.executor.engine.legality import check_engine_layout
-from meshplan.executor.engine.multi_token import MultiToken
-from meshplan.executor.engine.optimizer import Update
-from meshplan.executor.engine.pipeline import Batch, Pipeline
-from meshplan.executor.engine.rank_context import Local
-from meshplan.executor.engine.record import StepRecord
-from meshplan.executor.engine.schedule import actions, rank_of, stages_of
-from meshplan.executor.engine.stage import Ends, VirtualStage
-from meshplan.executor.engine.weights import Source, Unit, Weight
+from meshplan.executor.engine.layers.embedding_head import Embed, Head
+from meshplan.executor.engine.layers.multi_token import MultiToken
+from meshplan.executor.engine.parts.coordinates import Coordinates
+from meshplan.executor.engine.parts.groups import make_groups
+from meshplan.executor.engine.parts.rank_context import Local
+from meshplan.executor.engine.parts.weights import Source, Unit, Weight
+from meshplan.executor.engine.step.data import Sequences
+from meshplan.executor.engine.step.legality import check_engine_layout
+from meshplan.executor.engine.step.optimizer import Update
+from meshplan.executor.engine.step.pipeline import Batch, Pipeline
+from meshplan.executor.engine.step.schedule import actions, rank_of, stages_of
+from meshplan.executor.engine.step.stage import Ends, VirtualStage
+from meshplan.executor.engine.watch.clock import Clock, Observer
+from meshplan.executor.engine.watch.heap import Heap
+from meshplan.executor.engine.watch.record import StepRecord
 
 INIT_STD = 0.02
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from meshplan.executor.engine.groups import group_size
+from meshplan.executor.engine.parts.groups import group_size
 
 
 @dataclass(frozen=True, slots=True)

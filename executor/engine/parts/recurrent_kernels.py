@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshplan.executor.engine.kernels import define
+from meshplan.executor.engine.parts.kernels import define
 
 
 def gradients(

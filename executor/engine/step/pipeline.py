@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from meshplan.costmodels.schedule.actions import Action
-from meshplan.executor.engine.clock import Observer
-from meshplan.executor.engine.rank_context import Local
-from meshplan.executor.engine.schedule import rank_of
-from meshplan.executor.engine.stage import VirtualStage
+from meshplan.executor.engine.parts.rank_context import Local
+from meshplan.executor.engine.step.schedule import rank_of
+from meshplan.executor.engine.step.stage import VirtualStage
+from meshplan.executor.engine.watch.clock import Observer
 
 
 @dataclass(frozen=True, slots=True)

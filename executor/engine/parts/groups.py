@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from meshplan.executor.engine.coordinates import Coordinates
+from meshplan.executor.engine.parts.coordinates import Coordinates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

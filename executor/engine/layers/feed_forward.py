@@ -15,7 +15,7 @@ from torch import Tensor
 
 from meshplan.costmodels.model.numerics import Router
 from meshplan.costmodels.model.transformer import Experts
-from meshplan.executor.engine.functions import (
+from meshplan.executor.engine.parts.functions import (
     AllToAll,
     ColumnLinear,
     Combine,
@@ -24,9 +24,9 @@ from meshplan.executor.engine.functions import (
     RowLinear,
     SwiGlu,
 )
-from meshplan.executor.engine.groups import exchange_counts
-from meshplan.executor.engine.rank_context import Local
-from meshplan.executor.engine.weights import Source, Weight
+from meshplan.executor.engine.parts.groups import exchange_counts
+from meshplan.executor.engine.parts.rank_context import Local
+from meshplan.executor.engine.parts.weights import Source, Weight
 
 
 class Dense:

@@ -1,0 +1,1 @@
+"""The layers themselves, each for a rank's share of it."""

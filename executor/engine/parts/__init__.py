@@ -1,0 +1,1 @@
+"""What layers are built from: groups of ranks, weights in flat buffers, differentiable pieces."""

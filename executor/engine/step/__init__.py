@@ -1,0 +1,1 @@
+"""One rank's step: its data, its stages, its schedule, the optimizer, and what cannot run."""
