@@ -129,6 +129,13 @@ def reserved_interval(asked: Asked) -> Interval:
     return interval(_shipped("reserved", asked.model == STATE), asked)
 
 
+def reserved_range(reserved: float, around: Interval, device: float) -> tuple[float, float]:
+    """Between which 8 of 10 runs reserve, in the unit of `reserved` and of what the `device` has:
+    no run holds more than that, so the upper end is beyond it only where the prediction is.
+    """
+    return reserved * around.low, max(reserved, min(reserved * around.high, device))
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Left-out runs that state `what`."""

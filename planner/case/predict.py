@@ -7,6 +7,7 @@ from meshplan.hardware_profiles.intervals import (
     Interval,
     asked_of,
     reserved_interval,
+    reserved_range,
     step_time_interval,
 )
 from meshplan.hardware_profiles.memory_needs import chances_of
@@ -40,6 +41,7 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
     times, peaks = _time_interval(step_model, asked), reserved_interval(asked)
     memory = stage_memory(step_model)
     reserved = max(stage.reserved for stage in memory)
+    least, most = reserved_range(reserved, peaks, cluster.gpu.memory_bytes)
     cost = step_model.total_cost
     gpus_per_step = time.step_time_s * step_model.layout.world_size
     # of the format that linear layers multiply in: TF32 for fp32 training where the GPU has it
@@ -53,8 +55,8 @@ def prediction_of(step_model: StepModel, time: StepTime) -> Prediction:
         optimizer_s=float(time.optimizer_s + time.fixed_s),
         step_time_low_s=time.step_time_s * times.low,
         step_time_high_s=time.step_time_s * times.high,
-        reserved_low_bytes=reserved * peaks.low,
-        reserved_high_bytes=reserved * peaks.high,
+        reserved_low_bytes=least,
+        reserved_high_bytes=most,
         fits_probability=fits_probability(step_model, memory),
         fits_runs=chances_of(asked.engine, cluster.gpu.name).runs,
         unmeasured=times.outside,

@@ -16,7 +16,12 @@ from typing import Any
 from meshplan.costmodels.model.parameters import active_parameters
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.units import GIB
-from meshplan.hardware_profiles.intervals import Interval, reserved_interval, step_time_interval
+from meshplan.hardware_profiles.intervals import (
+    Interval,
+    reserved_interval,
+    reserved_range,
+    step_time_interval,
+)
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.runs.memory import holds, recomputing
 from meshplan.planner.runs.rows import SkippedRow
@@ -123,9 +128,10 @@ def json_row(row: Predicted | Skipped) -> dict[str, Any]:
     """The row as the JSON output states it."""
     if isinstance(row, Skipped):
         return {"id": row.id, **dict.fromkeys(NUMBERS), "skipped": row.reason}
-    seconds, times, peaks = row.time.step_time_s, row.step_time_interval, row.reserved_interval
+    seconds, times = row.time.step_time_s, row.step_time_interval
+    device_gib = row.run.cluster.gpu.memory_bytes / GIB
     values = (
         seconds, seconds * times.low, seconds * times.high, row.allocated_gib, row.reserved_gib,
-        row.reserved_gib * peaks.low, row.reserved_gib * peaks.high, row.fits,
+        *reserved_range(row.reserved_gib, row.reserved_interval, device_gib), row.fits,
     )  # fmt: skip
     return {"id": row.run.id, **dict(zip(NUMBERS, values, strict=True)), "skipped": None}

@@ -17,6 +17,7 @@ from meshplan.hardware_profiles.intervals import (
     interval,
     ratios,
     reserved_interval,
+    reserved_range,
     step_time_interval,
 )
 from meshplan.hardware_profiles.load import gpu_names
@@ -162,3 +163,16 @@ def test_intervals_hold_for_runs_that_they_have_not_seen() -> None:
             assert sum(cell.known) / len(cell.known) >= 0.65, key
     memory = held(ratios(), "reserved")["", ""]
     assert memory.share == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "expected"),
+    [
+        pytest.param(30.0, (15.0, 60.0), id="30 / 2 to 30 x 2"),
+        pytest.param(65.0, (32.5, 80.0), id="65 x 2 is more than the 80 that a GPU has"),
+        pytest.param(100.0, (50.0, 100.0), id="100 predicted: it does not fit"),
+    ],
+)
+def test_no_run_reserves_more_than_there_is(reserved: float, expected: tuple[float, float]) -> None:
+    """The upper end is the device's memory at most."""
+    assert reserved_range(reserved, Interval(0.5, 2.0, 10), 80.0) == expected
