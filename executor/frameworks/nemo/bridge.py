@@ -396,6 +396,5 @@ def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:
 
 
 def _gpus(values: Values) -> Fact | None:
-    each = values.count("devices", "num_gpus_per_node")
-    nodes = values.count("num_nodes")
+    each, nodes = values.count("devices", "num_gpus_per_node"), values.count("num_nodes")
     return Fact(each.value * (nodes.value if nodes else 1), each.line) if each else None

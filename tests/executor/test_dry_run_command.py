@@ -1,0 +1,75 @@
+"""The command `meshplan execute --dry-run`: the rank that was asked for, beside its prediction."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from tiny_runs import PP2, tiny_plan, tiny_prediction
+from typer.testing import CliRunner
+
+from meshplan.executor.cli.execute import execute
+from meshplan.planner.case.plan_file import write_plan
+
+APP = typer.Typer()
+APP.command()(execute)
+
+
+def test_dry_run_builds_the_rank_that_was_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second stage's program runs without devices, and says how much memory it took."""
+    write_plan(tiny_plan(PP2), tmp_path / "plan.yaml")
+    arguments = [str(tmp_path / "plan.yaml"), "--dry-run", "--rank", "1", "--json"]
+    answer = CliRunner().invoke(APP, arguments)
+    said = capfd.readouterr()
+    assert answer.exit_code == 0, said.err
+    assert '"rank": 1' in said.out
+
+
+def test_dry_run_stands_beside_the_prediction(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A table for people: each stage's peak by category, predicted below it, and bytes by axis."""
+    write_plan(tiny_plan(PP2, tiny_prediction(1.0, stages=2)), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run", "--all-stages"])
+    said = capfd.readouterr().out
+    assert answer.exit_code == 0
+    assert said.count("dry run") == said.count("predicted") == 2
+    for name in ("optimizer", "peak by phase", "FLOP of the step", "communicated, by axis"):
+        assert name in said
+    assert "2 of 2 ranks" in said
+
+
+@pytest.mark.parametrize(
+    ("engine", "noted"),
+    [
+        ("native", "the file predicts"),
+        ("accelerate", "planned for accelerate, run by native: priced anew"),
+    ],
+)
+def test_a_dry_run_is_beside_the_prediction_for_its_own_engine(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str, noted: str
+) -> None:
+    """A plan for another engine is priced anew for the native one, whose program it is, and says
+    so, as one whose file says what its layout does not hold: 64 GiB, made up, is never shown.
+    """
+    plan = tiny_plan(prediction=tiny_prediction(1.0)).model_copy(update={"engine": engine})
+    assert plan.prediction
+    huge = plan.prediction.memory[0].model_copy(update={"allocated": 2**36})
+    prediction = plan.prediction.model_copy(update={"memory": (huge,)})
+    write_plan(plan.model_copy(update={"prediction": prediction}), tmp_path / "plan.yaml")
+    answer = CliRunner().invoke(APP, [str(tmp_path / "plan.yaml"), "--dry-run"])
+    said = capfd.readouterr().out
+    assert answer.exit_code == 0
+    assert "64 GiB" not in said
+    assert noted in answer.output
+
+
+def test_a_dry_run_is_of_no_other_engine(tmp_path: Path) -> None:
+    """--engine with another name than native: exit 2 and a line."""
+    write_plan(tiny_plan(), tmp_path / "plan.yaml")
+    for kind in ("--dry-run", "--one-rank"):
+        options = [str(tmp_path / "plan.yaml"), kind, "--engine", "deepspeed"]
+        answer = CliRunner().invoke(APP, options)
+        assert answer.exit_code == 2
+        assert "are of the native engine, not of deepspeed" in answer.output
