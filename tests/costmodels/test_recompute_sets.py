@@ -66,6 +66,22 @@ def test_what_a_module_frees_by_hand(kind: int, module: RecomputeModule, freed_m
     assert float(rank.replay_bytes(kind, (module,))) / MIB == pytest.approx(freed_mib)
 
 
+def test_gated_shared_experts_by_hand() -> None:
+    """One product of 1,024 by 1 for each token more, and the gated output of 2 MiB, which are
+    replayed with the shared experts.
+    """
+    rank = rank_of("megatron")
+    gated = replace(MOE, experts=replace(EXPERTS, shared_gate=True))
+    setting = replace(rank.setting, model=replace(MODEL, kinds=(DENSE, gated)))
+    with_gate = Rank(setting, rank.layout)
+    plain, more = ({op.name: op for op in each.operations(1)} for each in (rank, with_gate))
+    assert set(more) - set(plain) == {"shared_gate", "gated_shared"}
+    added = float(with_gate.plain_cost(1, "none").saved_bytes)
+    assert added - float(rank.plain_cost(1, "none").saved_bytes) == pytest.approx(2 * MIB)
+    again = {op.name for op in replayed_of(with_gate.operations(1), ("shared_experts",))}
+    assert {"shared_gate", "gated_shared"} <= again
+
+
 @pytest.mark.parametrize(("engine", "kind", "module", "expected"), [
     ("megatron", 0, "mlp", "feed_forward_norm feed_forward_input up activation down "
                            "feed_forward_output"),

@@ -88,6 +88,18 @@ def test_the_core_is_minimal_and_each_relaxation_fits(question: Questions, price
         assert max(fit.peak_bytes) <= 3e7
 
 
+def test_no_other_number_of_processes_is_asked_of_one_cpu(
+    question: Questions, pricer: Pricers
+) -> None:
+    """What 2 GPUs do not hold more do; processes of a CPU share its memory, however many."""
+    asked, price = question(PATTERN, 2, 8), pricer(4, 1.2e7, 2)
+    assert explain(asked, price=price, most_gpus=16).enough is not None
+    gpu = asked.cluster.gpu.model_copy(update={"vendor": "cpu"})
+    on_cpu = replace(asked, cluster=asked.cluster.model_copy(update={"gpu": gpu}))
+    told = explain(on_cpu, price=price, most_gpus=16)
+    assert (told.enough, told.fewer) == (None, None)
+
+
 def test_the_nearest_miss_lacks_what_would_do(question: Questions, pricer: Pricers) -> None:
     """With the missing bytes added something fits, with 2 % less of them nothing does."""
     asked, capacity = question(PATTERN, 2, 8), 1.2e7
