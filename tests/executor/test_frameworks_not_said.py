@@ -242,3 +242,11 @@ def test_a_module_that_megatron_recomputes_is_read() -> None:
     assert reading.facts["selective_modules"].value == ("shared_experts",)
     with pytest.raises(UnreadableConfig, match=r"gdn_norm_out.*not modelled"):
         read_config(text.replace("shared_experts", "gdn_norm_out"), "overrides.yaml", "bridge")
+
+
+@pytest.mark.parametrize("inner", ["-" * 500 + "1", "+".join("1" * 500), "x" + ".y" * 500])
+def test_python_nested_too_deep_is_one_line(inner: str) -> None:
+    """Syntax deeper than any config's: what walks the tree would run out of stack."""
+    text = f"def debug():\n    return Trainer.Config(training=TrainingConfig(steps={inner}))\n"
+    with pytest.raises(UnreadableConfig, match="nested more than 100 deep"):
+        read_config(text, "config_registry.py", "torchtitan-0.3")

@@ -36,6 +36,7 @@ MAX_FUNCTIONS = 200  # of one file; torchtitan's largest registry has 27
 MAX_CONFIGURATIONS = 64
 MAX_BASES = 8  # functions of the file that one starts from; in torchtitan it is one
 MAX_SETTINGS = 2_000  # of one configuration
+MAX_NESTED = 100  # nodes of syntax in each other, from the file down
 _SECTION = {
     "ParallelismConfig": "parallelism",
     "TrainingConfig": "training",
@@ -120,6 +121,7 @@ def read_python(text: str) -> dict[str, dict[str, Fact]]:
         raise UnreadableConfig(f"not Python: {error.msg}", error.lineno or 1) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableConfig(f"not Python that a config needs: {error}") from None
+    _check_depth(tree)
     tree = with_constants(tree)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if not 0 < len(functions) <= MAX_FUNCTIONS:
@@ -129,6 +131,16 @@ def read_python(text: str) -> dict[str, dict[str, Fact]]:
     registry = _Registry(functions, _module(tree), imported_registries(tree))
     names = _configurations(functions)
     return {name: registry.facts(name) for name in names[:MAX_CONFIGURATIONS]}
+
+
+def _check_depth(tree: ast.Module) -> None:
+    """Raise `UnreadableConfig` for expressions or blocks in each other deeper than any config's."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_NESTED):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+    if level:
+        line = next((node.lineno for node in level if isinstance(node, ast.expr | ast.stmt)), 1)
+        raise UnreadableConfig(f"nested more than {MAX_NESTED} deep", line)
 
 
 def _configurations(functions: Mapping[str, ast.FunctionDef]) -> list[str]:

@@ -6,6 +6,7 @@ another file) is found here, to be named instead of passed over.
 """
 
 import ast
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from meshplan.planner.case.reading import Fact
@@ -18,15 +19,15 @@ _NEEDED = ("training.seq_len", "training.local_batch_size")
 
 def with_constants(tree: ast.Module) -> ast.Module:
     """The tree with names that the file sets once, to a literal, replaced by it."""
-    stored = [node.id for node in ast.walk(tree)
-              if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]  # fmt: skip
-    stored += [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
+    stored = Counter(node.id for node in ast.walk(tree)
+                     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))  # fmt: skip
+    stored.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
     constants = {
         target.id: node.value
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         for target in node.targets
-        if isinstance(target, ast.Name) and stored.count(target.id) == 1
+        if isinstance(target, ast.Name) and stored[target.id] == 1
     }
     replaced: ast.Module = _Constants(constants).visit(tree)
     return replaced
