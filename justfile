@@ -23,15 +23,15 @@ nightly:
 
 # Paste the outputs of commands into README.md and docs/ anew
 docs:
-    {{bin}}/python -m benchmarks.readme
-    {{bin}}/python -m benchmarks.models_page
+    {{bin}}/python -m benchmarks.commands.readme
+    {{bin}}/python -m benchmarks.models.page
 
 # Draw the pages' pictures anew: needs Chromium and the extra `browser`
 pictures:
-    {{bin}}/python -m benchmarks.pictures
+    {{bin}}/python -m benchmarks.commands.pictures
 
 validate:
     {{bin}}/meshplan validate
 
 search:
-    {{bin}}/python -m benchmarks.search
+    {{bin}}/python -m benchmarks.search.cases

@@ -9,8 +9,16 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks import models_page
-from benchmarks.readme import DOCUMENTS, GUIDE, PLACE, differences, pictures, renewed, words_of
+from benchmarks.commands.readme import (
+    DOCUMENTS,
+    GUIDE,
+    PLACE,
+    differences,
+    pictures,
+    renewed,
+    words_of,
+)
+from benchmarks.models import page as models_page
 from meshplan.planner.cli.main import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +70,7 @@ def test_every_option_says_what_it_does() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_pasted_outputs_are_current(document: str, slow: bool) -> None:
     """Pasted outputs are what the commands print now, nightly those of sweeps too;
-    `python -m benchmarks.readme` renews them.
+    `python -m benchmarks.commands.readme` renews them.
     """
     before = read(document)
     assert PLACE.search(before)
@@ -80,12 +88,12 @@ def test_the_guides_outputs_are_current(page: str) -> None:
 
 def test_the_page_of_models_is_current() -> None:
     """docs/models.md is what its command writes."""
-    assert models_page.PAGE.read_text() == models_page.page(), "python -m benchmarks.models_page"
+    assert models_page.PAGE.read_text() == models_page.page(), "python -m benchmarks.models.page"
 
 
 @pytest.mark.nightly
 def test_pictures_are_current() -> None:
-    """Each picture has the words that its command draws now; `benchmarks.readme` renews it."""
+    """Each picture has the words that its command draws now; `just docs` renews it."""
     found = [each for name in DOCUMENTS for each in pictures(name)]
     assert found
     for path, drawn in found:
@@ -120,6 +128,18 @@ def test_readme_quotes_runnable_commands() -> None:
         assert used <= options, line
 
 
+def test_each_benchmark_named_exists() -> None:
+    """A module of `benchmarks` that a page, a docstring or a data file names is there to be run."""
+    sources = [ROOT / name for name in PAGES if name != "CHANGELOG.md"] + [ROOT / "justfile"]
+    for folder in ("benchmarks", "hardware_profiles", "costmodels", "planner", "executor", "tests"):
+        sources += (ROOT / folder).rglob("*.py")
+    pattern = re.compile(r"\bbenchmarks(?:\.[a-z_]+)+(?!\.?\w| import)")
+    named = {module for path in sources for module in pattern.findall(path.read_text("utf-8"))}
+    assert len(named) > 30
+    files = {module: ROOT / f"{module.replace('.', '/')}.py" for module in named}
+    assert [module for module, path in files.items() if not path.is_file()] == []
+
+
 def test_accuracy_is_told_once() -> None:
     """The README's table of accuracy is that of docs/accuracy.md, as the benchmark wrote both."""
     marked = r"(?s)<!-- accuracy summary -->.*?<!-- end accuracy summary -->"
@@ -141,7 +161,7 @@ def test_pre_commit_and_just_name_real_tools() -> None:
     """The hooks parse, and each runs a tool that the extra `dev` installs."""
     hooks = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"][0]["hooks"]
     assert {hook["entry"].split()[0] for hook in hooks} <= {"ruff", "mypy", "pytest"}
-    assert "benchmarks.readme" in read("justfile")
+    assert "benchmarks.commands.readme" in read("justfile")
 
 
 def test_bare_command_shows_the_commands() -> None:

@@ -172,7 +172,7 @@ def _cold(*paths: Path) -> str:
 
 
 def test_a_cold_check_imports_no_solver_or_tensor_library() -> None:
-    """How long it takes is for `python -m benchmarks.check` to say, not for a test."""
+    """How long it takes is for `python -m benchmarks.commands.check` to say, not for a test."""
     assert "HEAVY []" in _cold(TINY)
 
 
