@@ -66,6 +66,27 @@ def test_every_option_says_what_it_does() -> None:
     assert silent == []
 
 
+def test_an_option_is_spelt_alike_in_every_command() -> None:
+    """`--json` is a flag, what is written goes to `-o`, `--out`, and an option that two commands
+    have has the same first spelling in both.
+    """
+    options = [
+        (name, each)
+        for name, command in commands()
+        for each in command.params
+        if each.param_type_name == "option"
+    ]
+    json = [(name, each.is_flag) for name, each in options if "--json" in each.opts]
+    assert len(json) > 10
+    assert [name for name, is_flag in json if not is_flag] == []
+    assert {tuple(each.opts[:2]) for _, each in options if {"-o", "--out"} & {*each.opts}} == {
+        ("-o", "--out")
+    }
+    first = {next(word for word in each.opts if word.startswith("--")) for _, each in options}
+    others = {word for _, each in options for word in each.opts if word.startswith("--")} - first
+    assert others == {"--global-batch-size", "--micro-batch-size", "--output", "--every-stage"}
+
+
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_pasted_outputs_are_current(document: str, slow: bool) -> None:
