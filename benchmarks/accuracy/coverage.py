@@ -1,6 +1,6 @@
 """How often the printed intervals hold for runs that they have not seen.
 
-    python -m benchmarks.accuracy.coverage    prints the table, and writes it into docs/accuracy.md
+    python -m benchmarks.accuracy.coverage    prints the table, and writes it into the docs
 
 Every left-out prediction of `hardware_profiles/fits/intervals.csv` is judged, in two ways:
 
@@ -115,10 +115,13 @@ def _runs(cell: Held) -> int:
 
 
 def main() -> None:
-    """Print the table and put it where it belongs."""
+    """Print the table, and write it and its summary."""
     text = table()
     print(text)
-    put(ROOT / "docs/accuracy.md", "intervals", text)
+    put(ROOT / "docs/accuracy_tables.md", "intervals", text)
+    whole = [line for line in text.split("\n") if not line.startswith("| ") or "**" in line]
+    short = [text.split("\n", 1)[0], *whole]
+    put(ROOT / "docs/accuracy.md", "intervals summary", "\n".join(short))
 
 
 if __name__ == "__main__":

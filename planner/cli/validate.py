@@ -48,7 +48,7 @@ def validate(
 
     Example: meshplan validate --grade A,B --json
 
-    Without a file the published runs that ship with meshplan are used. Columns: docs/accuracy.md.
+    Without a file the published runs that ship with meshplan are used. Columns: docs/runs.md.
     """
     rows = _rows(runs or BUILT_IN, _words(suite), _words(grade))
     if fit is not None:
