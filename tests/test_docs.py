@@ -149,16 +149,37 @@ def test_readme_quotes_runnable_commands() -> None:
         assert used <= options, line
 
 
-def test_each_benchmark_named_exists() -> None:
-    """A module of `benchmarks` that a page, a docstring or a data file names is there to be run."""
-    sources = [ROOT / name for name in PAGES if name != "CHANGELOG.md"] + [ROOT / "justfile"]
-    for folder in ("benchmarks", "hardware_profiles", "costmodels", "planner", "executor", "tests"):
+FOLDERS = ("benchmarks", "hardware_profiles", "costmodels", "planner", "executor", "tests")
+NAMED = re.compile(rf"`(?:python -m )?(?:meshplan\.)?((?:{'|'.join(FOLDERS)})(?:\.\w+)+)[` ]")
+
+
+def exists(dotted: str) -> bool:
+    """Whether a dotted name is a module or folder, or a name in one, or a field of that."""
+    for cut in range(3):
+        path = ROOT.joinpath(*dotted.split(".")[: -cut or None])
+        found = [each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()]
+        if found and cut:
+            return (
+                re.search(rf"\b{dotted.split('.')[-cut]}\b", found[0].read_text("utf-8"))
+                is not None
+            )
+        if found or (path.is_dir() and not cut):
+            return True
+    return False
+
+
+def test_each_module_named_exists() -> None:
+    """A module that a page or a docstring names is there; benchmarks are named to be run."""
+    sources = [ROOT / name for name in (*PAGES, *GUIDE, "justfile") if name != "CHANGELOG.md"]
+    for folder in FOLDERS:
         sources += (ROOT / folder).rglob("*.py")
-    pattern = re.compile(r"\bbenchmarks(?:\.[a-z_]+)+(?!\.?\w| import)")
-    named = {module for path in sources for module in pattern.findall(path.read_text("utf-8"))}
-    assert len(named) > 30
-    files = {module: ROOT / f"{module.replace('.', '/')}.py" for module in named}
-    assert [module for module, path in files.items() if not path.is_file()] == []
+    texts = [path.read_text("utf-8") for path in sources]
+    named = {name for text in texts for name in NAMED.findall(text)}
+    assert len(named) > 100
+    assert [name for name in sorted(named) if not exists(name)] == []
+    run = {name for text in texts for name in re.findall(r"python -m (benchmarks[.\w]+\w)", text)}
+    assert len(run) > 30
+    assert [name for name in run if not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []
 
 
 def test_accuracy_is_told_once() -> None:
