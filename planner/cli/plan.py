@@ -5,6 +5,7 @@ What only some answers need (a comparison, tables, what would fit) is imported w
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -26,6 +27,7 @@ from meshplan.planner.search.search import NoLayoutFits, SearchResult
 
 if TYPE_CHECKING:
     from meshplan.planner.answer.compare import Comparison, Yours
+    from meshplan.planner.case.reading import Reading
 
 PINS = "Pins: 8, 1,3, 1..16 or ..4"
 job, output = panel("The job"), panel("The answer")
@@ -150,31 +152,17 @@ def plan(
 
     Example: meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M
     """
-    given = locals()
-    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
-    pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
-    arguments = Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
-    beside = None
-    if compare:
-        from meshplan.planner.answer.compare import yours_of
-        from meshplan.planner.report.plan import read_beside
-
-        beside = read_beside(compare)
-    taken = beside is not None and engine is None and learned is None
-    if beside and taken:
-        arguments = replace(arguments, engine=beside.engine)
-    sizes = None
-    if gpus == "auto":
-        ask(arguments)  # what is wrong with the question is said before any size is tried
-        sizes = _sizes(arguments, price_per_gpu_hour, time_limit)
-        number = sizes.knee_gpus
-    else:
-        number = _count(gpus)
-    asked = ask(replace(arguments, gpus=number))
+    arguments = _arguments(locals())
+    beside = _beside(compare)
+    taken = beside.engine if beside and engine is None and learned is None else None
+    if taken:
+        arguments = replace(arguments, engine=taken)
+    sizes = _sizes(arguments, price_per_gpu_hour, time_limit) if gpus == "auto" else None
+    asked = ask(replace(arguments, gpus=sizes.knee_gpus if sizes else _count(gpus)))
     if taken:
         note = f"engine {asked.question.engine.name}, that of {compare} (--engine chooses another)"
         asked = replace(asked, notes=(*asked.notes, note))
-    yours = yours_of(asked.question, asked.cluster_name, beside) if beside else None
+    yours = _yours(asked, beside) if beside else None
     try:
         result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
     except NoLayoutFits as error:
@@ -214,6 +202,29 @@ def plan(
         print(f"wrote {out}", file=sys.stderr)
 
 
+def _arguments(given: Mapping[str, Any]) -> Arguments:
+    """What was typed, of the options `given` by name; the number of GPUs apart."""
+    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
+    pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
+    return Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
+
+
+def _beside(path: Path | None) -> "Reading | None":
+    """The config to compare with."""
+    if path is None:
+        return None
+    from meshplan.planner.report.plan import read_beside
+
+    return read_beside(path)
+
+
+def _yours(asked: Asked, beside: "Reading") -> "Yours":
+    """That config as an answer to the question."""
+    from meshplan.planner.answer.compare import yours_of
+
+    return yours_of(asked.question, asked.cluster_name, beside)
+
+
 def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":
     """The config beside the best layout of its own question: the plan, unless it asks another."""
     from meshplan.planner.answer.compare import compare, same_question, why_not_the_plan
@@ -245,6 +256,8 @@ def _count(text: str) -> int:
 def _sizes(arguments: Arguments, price: float | None, time_limit_s: float | None) -> Sizes:
     """The sizes tried for `--gpus auto`, each named on stderr as it is planned."""
     from meshplan.planner.sweep.auto import find_sizes
+
+    ask(arguments)  # what is wrong with the question is said before any size is tried
 
     def told(number: int) -> None:
         if sys.stderr.isatty():
