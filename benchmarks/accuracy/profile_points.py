@@ -1,4 +1,6 @@
-"""Published measurements as points of profile files: `python -m meshplan.hardware_profiles.seed`.
+"""Published measurements as points of profile files.
+
+    python -m benchmarks.accuracy.profile_points    writes the tables of hardware_profiles
 
 Fractions, levels and links are written by hand in `measured/*.toml` and `clusters/*.toml`, each
 with its source; the long tables in them are made here from `published/*.csv`, so that a point can
@@ -16,11 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from meshplan import hardware_profiles
 from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.schema import AttentionPoint, CurvePoint, MatmulPoint
 from meshplan.hardware_profiles.toml_io import read_toml, write_toml
 
-HERE = Path(__file__).parent
+HERE = Path(hardware_profiles.__file__).parent
 Row = dict[str, str]
 
 # Sustained rate of the best shape, bf16. A100: MAMF (mamf.csv). H100: the Smol Training Playbook's
