@@ -17,21 +17,21 @@ test *arguments:
     {{bin}}/pytest -q {{arguments}}
 
 # What is too long for every change (the table in CONTRIBUTING.md), and coverage. Before a release, and
-# before an issue is called done.
-nightly:
-    HYPOTHESIS_PROFILE=nightly {{bin}}/pytest -q -m "nightly or not nightly" --cov=hardware_profiles --cov=costmodels --cov=planner --cov=executor --cov-report=term
+# before an issue is called done. In pieces: just nightly tests/executor/test_parity.py
+nightly *arguments:
+    HYPOTHESIS_PROFILE=nightly {{bin}}/pytest -q -m "nightly or not nightly" {{arguments}} --cov=hardware_profiles --cov=costmodels --cov=planner --cov=executor --cov-report=term
 
 # Paste the outputs of commands into README.md and docs/ anew
 docs:
-    {{bin}}/python -m benchmarks.readme
-    {{bin}}/python -m benchmarks.models_page
+    {{bin}}/python -m benchmarks.commands.readme
+    {{bin}}/python -m benchmarks.models.page
 
 # Draw the pages' pictures anew: needs Chromium and the extra `browser`
 pictures:
-    {{bin}}/python -m benchmarks.pictures
+    {{bin}}/python -m benchmarks.commands.pictures
 
 validate:
     {{bin}}/meshplan validate
 
 search:
-    {{bin}}/python -m benchmarks.search
+    {{bin}}/python -m benchmarks.search.cases

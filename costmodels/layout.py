@@ -186,7 +186,7 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     """Raise `InvalidLayout` unless `layout` can hold `model` and reach the batch of `training`.
 
     These are the rules of the mathematics; an engine's own come from
-    `hardware_profiles.schema.Engine`.
+    `hardware_profiles.engine_schema.Engine`.
     """
     la, kinds = layout, model.kinds
     if la.zero_stage not in ZERO_STAGES:

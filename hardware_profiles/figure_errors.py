@@ -5,7 +5,7 @@
                stand for all others, and those learnt with one constant alone, do not count
     overlaps   of each hidden fraction over the engine files that hide anything of it
 
-`python -m benchmarks.figure_errors` writes them.
+`python -m benchmarks.accuracy.figure_errors` writes them.
 """
 
 import csv

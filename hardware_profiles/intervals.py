@@ -21,9 +21,9 @@ What no run of the engine covers (the GPU family, the precision, the kind of mod
 at least that of the left-out sources alone, and where no run of any engine covers it at least that
 of engines without constants. Models with a state are asked about by runs of such models alone, none
 of which was ever fitted to. No left-out run confirms that such errors are larger; none of them is
-far outside either (`python -m benchmarks.coverage` counts how often the intervals hold).
+far outside either (`python -m benchmarks.accuracy.coverage` counts how often the intervals hold).
 
-`python -m benchmarks.intervals` writes the ratios.
+`python -m benchmarks.accuracy.intervals` writes the ratios.
 """
 
 import csv

@@ -21,8 +21,9 @@ posterior mean does not depend on the selection: Efron, Tweedie's formula and se
 106, 2011). That holds as far as the layouts of a plan's question are to each other as those that
 people measured.
 
-`python -m benchmarks.layout_ratios` writes the pairs and counts how often P holds on sources that
-it has not seen; `python -m benchmarks.recipes` sets plans beside published recipes.
+`python -m benchmarks.accuracy.layout_ratios` writes the pairs and counts how often P holds on
+sources that it has not seen; `python -m benchmarks.search.recipes` sets plans beside published
+recipes.
 """
 
 import csv

@@ -30,8 +30,8 @@ on what the other sources say of each of 1,831 runs of playbook, bloom, fp8flow 
 loss 0.062, 0.063, 0.064, 0.066, 0.071 with 0.08, 0.1, 0.12, 0.15, 0.2; of what they give 90 to 95 %
 91 %, 91 %, 86 %, 81 %, 76 % ran.
 
-`python -m benchmarks.memory_needs` writes the runs, predicted by constants that had not seen their
-layout, and counts how often P holds.
+`python -m benchmarks.accuracy.memory_needs` writes the runs, predicted by constants that had not
+seen their layout, and counts how often P holds.
 """
 
 import csv

@@ -9,8 +9,16 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from benchmarks import models_page
-from benchmarks.readme import DOCUMENTS, GUIDE, PLACE, differences, pictures, renewed, words_of
+from benchmarks.commands.readme import (
+    DOCUMENTS,
+    GUIDE,
+    PLACE,
+    differences,
+    pictures,
+    renewed,
+    words_of,
+)
+from benchmarks.models import page as models_page
 from meshplan.planner.cli.main import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parent.parent
@@ -58,11 +66,32 @@ def test_every_option_says_what_it_does() -> None:
     assert silent == []
 
 
+def test_an_option_is_spelt_alike_in_every_command() -> None:
+    """`--json` is a flag, what is written goes to `-o`, `--out`, and an option that two commands
+    have has the same first spelling in both.
+    """
+    options = [
+        (name, each)
+        for name, command in commands()
+        for each in command.params
+        if each.param_type_name == "option"
+    ]
+    json = [(name, each.is_flag) for name, each in options if "--json" in each.opts]
+    assert len(json) > 10
+    assert [name for name, is_flag in json if not is_flag] == []
+    assert {tuple(each.opts[:2]) for _, each in options if {"-o", "--out"} & {*each.opts}} == {
+        ("-o", "--out")
+    }
+    first = {next(word for word in each.opts if word.startswith("--")) for _, each in options}
+    others = {word for _, each in options for word in each.opts if word.startswith("--")} - first
+    assert others == {"--global-batch-size", "--micro-batch-size", "--output", "--every-stage"}
+
+
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_pasted_outputs_are_current(document: str, slow: bool) -> None:
     """Pasted outputs are what the commands print now, nightly those of sweeps too;
-    `python -m benchmarks.readme` renews them.
+    `python -m benchmarks.commands.readme` renews them.
     """
     before = read(document)
     assert PLACE.search(before)
@@ -80,12 +109,12 @@ def test_the_guides_outputs_are_current(page: str) -> None:
 
 def test_the_page_of_models_is_current() -> None:
     """docs/models.md is what its command writes."""
-    assert models_page.PAGE.read_text() == models_page.page(), "python -m benchmarks.models_page"
+    assert models_page.PAGE.read_text() == models_page.page(), "python -m benchmarks.models.page"
 
 
 @pytest.mark.nightly
 def test_pictures_are_current() -> None:
-    """Each picture has the words that its command draws now; `benchmarks.readme` renews it."""
+    """Each picture has the words that its command draws now; `just docs` renews it."""
     found = [each for name in DOCUMENTS for each in pictures(name)]
     assert found
     for path, drawn in found:
@@ -120,6 +149,39 @@ def test_readme_quotes_runnable_commands() -> None:
         assert used <= options, line
 
 
+FOLDERS = ("benchmarks", "hardware_profiles", "costmodels", "planner", "executor", "tests")
+NAMED = re.compile(rf"`(?:python -m )?(?:meshplan\.)?((?:{'|'.join(FOLDERS)})(?:\.\w+)+)[` ]")
+
+
+def exists(dotted: str) -> bool:
+    """Whether a dotted name is a module or folder, or a name in one, or a field of that."""
+    for cut in range(3):
+        path = ROOT.joinpath(*dotted.split(".")[: -cut or None])
+        found = [each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()]
+        if found and cut:
+            return (
+                re.search(rf"\b{dotted.split('.')[-cut]}\b", found[0].read_text("utf-8"))
+                is not None
+            )
+        if found or (path.is_dir() and not cut):
+            return True
+    return False
+
+
+def test_each_module_named_exists() -> None:
+    """A module that a page or a docstring names is there; benchmarks are named to be run."""
+    sources = [ROOT / name for name in (*PAGES, *GUIDE, "justfile") if name != "CHANGELOG.md"]
+    for folder in FOLDERS:
+        sources += (ROOT / folder).rglob("*.py")
+    texts = [path.read_text("utf-8") for path in sources]
+    named = {name for text in texts for name in NAMED.findall(text)}
+    assert len(named) > 100
+    assert [name for name in sorted(named) if not exists(name)] == []
+    run = {name for text in texts for name in re.findall(r"python -m (benchmarks[.\w]+\w)", text)}
+    assert len(run) > 30
+    assert [name for name in run if not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []
+
+
 def test_accuracy_is_told_once() -> None:
     """The README's table of accuracy is that of docs/accuracy.md, as the benchmark wrote both."""
     marked = r"(?s)<!-- accuracy summary -->.*?<!-- end accuracy summary -->"
@@ -141,7 +203,7 @@ def test_pre_commit_and_just_name_real_tools() -> None:
     """The hooks parse, and each runs a tool that the extra `dev` installs."""
     hooks = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"][0]["hooks"]
     assert {hook["entry"].split()[0] for hook in hooks} <= {"ruff", "mypy", "pytest"}
-    assert "benchmarks.readme" in read("justfile")
+    assert "benchmarks.commands.readme" in read("justfile")
 
 
 def test_bare_command_shows_the_commands() -> None:

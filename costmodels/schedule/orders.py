@@ -17,16 +17,6 @@ KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 F, B, I, W = range(4)  # noqa: E741 the letter that papers give the input gradient
 
 
-def source_of(action: Action, stages: int) -> tuple[int, str, int] | None:
-    """The action whose output `action` waits for; None: nothing that another rank does."""
-    stage, kind, i = action
-    if kind == "W":
-        return None  # its I stands before it in the order of the same rank
-    if kind == "F":
-        return (stage - 1, "F", i) if stage else None
-    return (stage, "F", i) if stage == stages - 1 else (stage + 1, kind, i)
-
-
 def order(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Action, ...]:
     """What rank `s` does, in order, in the schedules whose order is fixed."""
     what, micro_batch = np.divmod(numbered_order(schedule, pp, vpp, m, s), m)

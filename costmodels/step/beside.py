@@ -1,4 +1,4 @@
-"""What the traffic of weights takes beside the computing of a micro-batch."""
+"""Exposed weight traffic and host copies of one micro-batch's forward and backward."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,9 +16,13 @@ ZERO_2 = 2
 
 
 class Sent(NamedTuple):
-    """Seconds that the weights of one part of the model (a layer, an end) take of each micro-batch,
-    none of them hidden: gathered before the forward, gathered and scattered beside the backward,
-    copied out of a gathering's buffer, and of its gradients to the host.
+    """Seconds of weight traffic per micro-batch of one part of the model (a layer, or an end of the
+    pipeline), before any of it is hidden.
+
+    forward_s    weights gathered before the forward
+    backward_s   weights gathered and gradients scattered beside the backward
+    unpacked_s   gathered weights copied out of the collective's buffer
+    gradients_s  gradients copied to the host once
     """
 
     forward_s: Number
@@ -38,12 +42,13 @@ def beside(
     again: bool = False,
     copies: Number = 0.0,
 ) -> tuple[Pass, Pass]:
-    """What a micro-batch's forward and its backward show of what is `sent` of a part's weights and
-    copied to the host beside so much computing.
+    """Of a part's forward and backward: exposed seconds of the traffic `sent` and of host copies,
+    and the seconds of unpacking.
 
-    saved_s   one way of what the part saved to the host
-    again     gathered weights are unpacked in the backward too
-    copies    of the gradients to and from the host, on average over the micro-batches
+    forward_room_s, backward_room_s  computing that traffic and copies may hide under
+    saved_s   one way of the activations that the part keeps on the host
+    again     the backward unpacks gathered weights too
+    copies    mean number of gradient copies to or from the host per micro-batch
     """
     unpacked_s = sent.unpacked_s if again else 0.0
     forward, backward = Pass(pointwise_s=sent.unpacked_s), Pass(pointwise_s=unpacked_s)

@@ -10,7 +10,7 @@ is the simulated step of one rank exactly. For a pipeline it is never above it b
 comes after the slowest stage, sum over j behind it of c_j (nothing where the head is slowest), and
 by D; a rank's memory is never below the simulated one. Other schedules are in
 `planner.problem.closed_form`, with their bounds in docs/search.md (printed by
-`benchmarks.fidelity`).
+`benchmarks.search.fidelity`).
 
 Approximations: the gradients of an end hide under what the mean rank's layers leave of their
 backward; what a recomputing layer hides of its gradients is spread over the m micro-batches; what

@@ -105,5 +105,5 @@ def copies_of_gradients(num_micro_batches: Number) -> Number:
 
 
 def seen_s(copy_s: Number, computing_s: Number) -> Number:
-    """What a pass waits for copies beside it."""
+    """Exposed copy time of a pass: by how much it lasts longer than the computing beside it."""
     return maximum(copy_s - computing_s, 0.0)

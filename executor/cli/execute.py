@@ -51,6 +51,7 @@ from meshplan.executor.launch.written import file_text, given_of, write_file
 from meshplan.executor.onerank.command import Wanted
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.case.plan_file import Plan, read_plan, write_plan
+from meshplan.planner.cli.options import AsJson
 from meshplan.planner.text_files import write_text
 
 FAILED = (RankFailed, SlurmFailed)
@@ -64,7 +65,7 @@ JobPart = Literal["run", "submit", "collect", "cancel"]
 def execute(
     plan: Annotated[Path, typer.Argument(help="Plan file that `meshplan plan` wrote.")],
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder of the run [default: PLAN.run].")
+        Path | None, typer.Option("-o", "--out", help="Folder of the run; PLAN.run unless said.")
     ] = None,
     steps: Annotated[int, typer.Option(help="Timed steps.", min=1)] = 10,
     timeout: Annotated[
@@ -74,7 +75,7 @@ def execute(
     warmup: Annotated[int, typer.Option(help="Steps before them.", min=0)] = 3,
     band: Annotated[
         float | None,
-        typer.Option(help="Accepted error of the step time [default: the plan's own].", min=0),
+        typer.Option(help="Accepted error of the step time (the plan's own).", min=0),
     ] = None,
     top: Annotated[
         int, typer.Option(help="Run the best K layouts of the plan, keep the fastest.", min=1)
@@ -90,7 +91,7 @@ def execute(
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(help="Hosts [default: 1; with slurm, as many as the ranks fill].", min=1),
+        typer.Option(help="Hosts: 1; with slurm as many as the ranks fill.", min=1),
     ] = None,
     rendezvous: Annotated[
         str | None, typer.Option(help="HOST:PORT; run the same command on every host.")
@@ -119,12 +120,12 @@ def execute(
         Path | None,
         typer.Option(help="Write the predicted and the measured step as one Chrome trace here."),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build one rank without devices, at full size.")
     ] = False,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of --dry-run or --one-rank [default: 0].")
+        int | None, typer.Option(help="Rank of --dry-run or --one-rank; 0 unless said.")
     ] = None,
     all_stages: Annotated[
         bool,
@@ -139,7 +140,7 @@ def execute(
         typer.Option("--one-rank", help="Run one rank for real; the other ranks are answered for."),
     ] = False,
     device: Annotated[
-        DeviceName | None, typer.Option(help="Of --one-rank [default: what is at hand].")
+        DeviceName | None, typer.Option(help="Of --one-rank; what is at hand unless said.")
     ] = None,
     all_micro_batches: Annotated[
         bool, typer.Option("--all-micro-batches", help="With --one-rank: not only a periodic few.")
@@ -162,15 +163,13 @@ def execute(
         )  # fmt: skip
         raise typer.Exit(2)
     if dry_run:
-        raise typer.Exit(
-            run_dry(plan, cluster, rank, all_stages=all_stages, json_output=json_output)
-        )
+        raise typer.Exit(run_dry(plan, cluster, rank, all_stages=all_stages, as_json=as_json))
     if one_rank:
         wanted = Wanted(
             rank=rank or 0, every_stage=all_stages, device=device, cluster=cluster,
             warmup=warmup, steps=steps, all_micro_batches=all_micro_batches,
         )  # fmt: skip
-        raise typer.Exit(run_for_real(plan, wanted, json_output=json_output))
+        raise typer.Exit(run_for_real(plan, wanted, as_json=as_json))
     folder = (out or plan.with_suffix(".run")).resolve()
     try:
         _check_job(job, launcher, top)
@@ -203,7 +202,7 @@ def execute(
         if job in ("submit", "cancel"):
             typer.echo(_submitted_or_cancelled(job, asked, settings, folder))
             return
-        console = Console(stderr=json_output)
+        console = Console(stderr=as_json)
         if job == "collect":
             result = collect_plan(settings, folder)
             print_result(result, console)
@@ -221,7 +220,7 @@ def execute(
         again = "; --job collect follows it again" if launcher is Launcher.slurm else ""
         typer.echo(f"{error}; what was measured is in {folder}{again}", err=True)
         raise typer.Exit(130) from None
-    if json_output:
+    if as_json:
         typer.echo(result.model_dump_json(indent=1))
     raise typer.Exit(3 if result.inside_band is False else 0)
 

@@ -45,7 +45,7 @@ def profile(
         Literal["auto", "cpu", "cuda"], typer.Option(help="What to measure.")
     ] = "auto",
     processes: Annotated[
-        int | None, typer.Option(help="Ranks per host [default: its GPUs, or cores].", min=1)
+        int | None, typer.Option(help="Ranks per host: its GPUs, or cores.", min=1)
     ] = None,
     nodes: Annotated[int, typer.Option(help="Hosts, with --launcher slurm.", min=1)] = 1,
     launcher: Annotated[

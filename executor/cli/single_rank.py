@@ -18,13 +18,13 @@ from meshplan.planner.case.plan_file import read_plan, write_plan
 
 
 def run_dry(
-    path: Path, cluster: str | None, rank: int | None, *, all_stages: bool, json_output: bool
+    path: Path, cluster: str | None, rank: int | None, *, all_stages: bool, as_json: bool
 ) -> int:
     """The native engine's own program of one rank with fake tensors, beside what is predicted for
     that engine; its exit code.
     """
     which = ["--all-stages"] if all_stages else [] if rank is None else ["--rank", str(rank)]
-    shown = ["--json"] if json_output else []
+    shown = ["--json"] if as_json else []
     try:
         plan = read_plan(path)
         native = for_engine(plan, NATIVE, profile_of(plan, cluster))
@@ -40,7 +40,7 @@ def run_dry(
         return subprocess.run([*command, *which, *shown], check=False).returncode
 
 
-def run_for_real(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
+def run_for_real(plan: Path, wanted: Wanted, *, as_json: bool) -> int:
     """One rank of the plan, or one of every stage, for real on this device; its exit code."""
     try:
         run, said = run_one_rank(read_plan(plan), wanted)
@@ -52,7 +52,7 @@ def run_for_real(plan: Path, wanted: Wanted, *, json_output: bool) -> int:
         return 1
     for line in said:
         typer.echo(f"note: {line}", err=True)
-    if json_output:
+    if as_json:
         typer.echo(run.model_dump_json(indent=1))
     else:
         print_run(run, Console())

@@ -45,8 +45,8 @@ MEMORY_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One quantity of both sides; None where it is not known. `part`: of the row above that is
-    none.
+    """One quantity of both sides; None where it is not known. `part`: belongs to the last
+    row above that is no part itself.
     """
 
     name: str

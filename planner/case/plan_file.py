@@ -283,8 +283,8 @@ class Plan(Frozen):
 
 
 def said(value: Layout | Training) -> dict[str, Any]:
-    """What a plan file says of it: all fields but those of jobs that a plan does not launch, and
-    those of kinds of training that this is not.
+    """The fields of a layout or a training that a plan file states: all but `UNSAID`, which no plan
+    sets, and those of `RARE` that are empty (LoRA, images, packed documents).
     """
     absent = {name for name in RARE if getattr(value, name, None) in (None, "")}
     unsaid = absent.union(UNSAID)

@@ -45,8 +45,8 @@ FLAGS = {
     "gpus": "--gpus",
     "model": "--model",
     "seq_len": "--seq-len",
-    "global_batch_size": "--global-batch-size",
-    "micro_batch_size": "--micro-batch-size",
+    "global_batch_size": "--global-batch",
+    "micro_batch_size": "--micro-batch",
     "vocab_size": "--vocab-size",
 }
 

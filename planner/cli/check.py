@@ -21,38 +21,31 @@ from meshplan.planner.check.check import Tools, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
 from meshplan.planner.check.output import MACHINE, Format, as_table
 from meshplan.planner.check.verdicts import Limits
+from meshplan.planner.cli.options import (
+    AsJson,
+    ClusterName,
+    FrameworkName,
+    GlobalBatch,
+    Gpus,
+    MicroBatch,
+    ModelName,
+    SeqLen,
+    VocabSize,
+)
 from meshplan.planner.text_files import CannotWrite, write_text
 
 FORMATS = get_args(Format)
 
 
 Paths = Annotated[list[Path], typer.Argument(help="Plan files, configs, or folders of them.")]
-ClusterName = Annotated[
-    str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
-]
-Gpus = Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")]
-ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
-SeqLen = Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.")]
-Batch = Annotated[
-    int | None,
-    typer.Option(
-        "--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."
-    ),
-]
-MicroBatch = Annotated[int | None, typer.Option(min=1, help="Sequences per forward and rank.")]
-VocabSize = Annotated[
-    int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")
-]
-FrameworkName = Annotated[
-    str | None, typer.Option(help="Read every path as this framework's config.")
-]
 Tolerance = Annotated[float, typer.Option(min=0, help="Drift that is no finding, as a fraction.")]
 Slack = Annotated[
     float | None,
     typer.Option(min=0, help="Search, and report a layout slower than the best by more."),
 ]
-FormatName = Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+FormatName = Annotated[
+    str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}; --json is short for json.")
+]
 
 
 def check(
@@ -61,7 +54,7 @@ def check(
     gpus: Gpus = None,
     model: ModelName = None,
     seq_len: SeqLen = None,
-    global_batch_size: Batch = None,
+    global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
     framework: FrameworkName = None,
@@ -111,8 +104,9 @@ def check(
 def export(
     plan: Annotated[Path, typer.Argument(help="A plan file, as `meshplan plan -o` writes it.")],
     to: Annotated[str, typer.Option(help="The framework: see `docs/frameworks.md`.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the files; else print them.")
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", "--output", help="Folder for the files; else print them."),
     ] = None,
     gpus_per_node: Annotated[
         int, typer.Option(min=1, help="Of the launch command; a divisor of all GPUs is taken.")
@@ -135,10 +129,10 @@ def export(
     except (UnreadableConfig, UnreadablePlan, UnsupportedModel, InvalidLayout) as error:
         _fail(one_line(error))
     for name, text in exported.files.items():
-        if output is None:
+        if out is None:
             print(f"# {name}\n{text}")
         else:
-            print(_written(output, name, text))
+            print(_written(out, name, text))
     print(exported.launch)
     for each in exported.cannot_say:
         print(f"{exported.framework} cannot say {each}", file=sys.stderr)

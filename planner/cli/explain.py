@@ -28,6 +28,7 @@ from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported, UnreadableConfig
 from meshplan.planner.case.trained import image_words, packed_words, trained_line
 from meshplan.planner.check.check import case_of
+from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.evidence import evidence_line
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.report.streams import Traffic
@@ -63,7 +64,7 @@ def explain(
     trace: Annotated[
         Path | None, typer.Option(help="Write the step's timeline as a Chrome trace here.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show why a plan is what it is: memory, time, timeline, and what the runners-up lost by.
 

@@ -11,16 +11,18 @@ from rich.console import Console
 from meshplan.planner.case.learned_file import with_learned, write_learned
 from meshplan.planner.case.limits import MOST, too_large
 from meshplan.planner.case.settings import Settings
-from meshplan.planner.cli.check import (
-    Batch,
+from meshplan.planner.cli.check import tools
+from meshplan.planner.cli.options import (
+    AsJson,
     ClusterName,
     FrameworkName,
+    GlobalBatch,
     Gpus,
+    LearnedFile,
     MicroBatch,
     ModelName,
     SeqLen,
     VocabSize,
-    tools,
 )
 from meshplan.planner.learn.cases import MeasuredRun, Source, UnusableRun, measured_run
 from meshplan.planner.report.output import print_json
@@ -33,7 +35,6 @@ Configs = Annotated[
     ),
 ]
 EngineName = Annotated[str | None, typer.Option(help="The engine that prices the runs.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 MOST_LOGS = 200
 
 
@@ -47,7 +48,7 @@ def learn(
     gpus: Gpus = None,
     model: ModelName = None,
     seq_len: SeqLen = None,
-    global_batch_size: Batch = None,
+    global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
     framework: FrameworkName = None,
@@ -83,14 +84,12 @@ def diagnose(
     config: Annotated[
         Path | None, typer.Option(help="The run's plan or config; else the one beside the log.")
     ] = None,
-    learned: Annotated[
-        Path | None, typer.Option(help="What `meshplan learn` wrote of your own runs.")
-    ] = None,
+    learned: LearnedFile = None,
     cluster: ClusterName = None,
     gpus: Gpus = None,
     model: ModelName = None,
     seq_len: SeqLen = None,
-    global_batch_size: Batch = None,
+    global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
     framework: FrameworkName = None,

@@ -14,6 +14,7 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -104,6 +105,10 @@ ARITHMETIC = frozenset({"plan", "sweep", "what-if", "explain", "ui", "check", "v
 """Commands that price many layouts."""
 
 
+WROTE_JSON = frozenset({"sweep", "what-if", "validate"})
+"""Commands whose `--json` took a file before it meant the same in all."""
+
+
 class Commands(TyperGroup):
     """The group of all commands, each imported when it is asked for."""
 
@@ -116,6 +121,19 @@ class Commands(TyperGroup):
         if cmd_name in ARITHMETIC:
             _import_numpy()
         return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called; raises `BadQuestion` for `--json FILE`, as it once was."""
+        for option, value in pairwise(args):
+            written = value == "-" or value.endswith(".json")
+            if option == "--json" and written and args[0] in WROTE_JSON:
+                from meshplan.planner.answer.question import BadQuestion
+
+                raise BadQuestion(
+                    f"--json {value}: --json takes no file, it prints on stdout; write "
+                    f"`meshplan {args[0]} ... --json > FILE` (a model's .json goes before --json)"
+                )
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands under their headings, without importing them."""

@@ -13,6 +13,7 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.units import format_count
 from meshplan.hardware_profiles.load_models import model_names
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.cli.options import AsJson
 from meshplan.planner.report.output import listing, print_json, print_tables
 
 COLUMNS = ("name", "parameters", "active", "layers", "hidden", "heads", "kv heads", "experts")
@@ -28,9 +29,9 @@ def models(
         typer.Option("--trace", help="Write a model file from transformers' own module of it."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where --trace writes; NAME.yaml by default.")
+        Path | None, typer.Option("-o", "--out", help="Where --trace writes; else NAME.yaml.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the known models, or show one with its parameters.
 

@@ -5,9 +5,10 @@ What only some answers need (a comparison, tables, what would fit) is imported w
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -18,6 +19,7 @@ from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
+from meshplan.planner.cli.options import panel
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.runs.evidence import nearest_runs
@@ -25,8 +27,10 @@ from meshplan.planner.search.search import NoLayoutFits, SearchResult
 
 if TYPE_CHECKING:
     from meshplan.planner.answer.compare import Comparison, Yours
+    from meshplan.planner.case.reading import Reading
 
-JOB, PINS, OUTPUT = "The job", "Pins: 8, 1,3, 1..16 or ..4", "The answer"
+PINS = "Pins: 8, 1,3, 1..16 or ..4"
+job, output = panel("The job"), panel("The answer")
 SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more
 PIN_AXES = {
     "dp": "data_parallel",
@@ -50,12 +54,9 @@ PIN_AXES = {
 """The axis that each flag pins."""
 
 
-def pin(help_text: str, metavar: str = "RANGE") -> typer.models.OptionInfo:
+def pin(help_text: str, metavar: str = "RANGE") -> Any:
     """An option that pins an axis."""
-    option: typer.models.OptionInfo = typer.Option(
-        help=help_text, metavar=metavar, rich_help_panel=PINS
-    )
-    return option
+    return typer.Option(help=help_text, metavar=metavar, rich_help_panel=PINS)
 
 
 def plan(
@@ -63,107 +64,48 @@ def plan(
         str, typer.Argument(help="A name (`meshplan models`), a config.json, or its folder.")
     ],
     gpus: Annotated[
-        str,
-        typer.Option(
-            help="Accelerators, or auto: the knee of the scaling curve.",
-            metavar="N|auto",
-            rich_help_panel=JOB,
-        ),
+        str, job("Accelerators, or auto: the knee of the scaling curve.", metavar="N|auto")
     ],
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="A profile's name (`meshplan profiles`) or file.", rich_help_panel=JOB),
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="Instead of --cluster: the GPU.", rich_help_panel=JOB)
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help="With --gpu.", min=1, rich_help_panel=JOB)
-    ] = None,
+    cluster: Annotated[str | None, job("A profile's name (`meshplan profiles`) or file.")] = None,
+    gpu: Annotated[str | None, job("Instead of --cluster: the GPU.")] = None,
+    gpus_per_node: Annotated[int | None, job("With --gpu.", min=1)] = None,
     network: Annotated[
-        str | None,
-        typer.Option(
-            help="With --gpu: 400Gb/s of each GPU, or 8x400Gb/s of a node.", rich_help_panel=JOB
-        ),
+        str | None, job("With --gpu: 400Gb/s of each GPU, or 8x400Gb/s of a node.")
     ] = None,
     seq_len: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens of a sequence: 8192, 32k; 4096 unless said.", rich_help_panel=JOB
-        ),
+        str | None, job("Tokens of a sequence: 8192, 32k; 4096 unless said.")
     ] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(help="Sequences per step.", min=1, rich_help_panel=JOB)
-    ] = None,
+    global_batch: Annotated[int | None, job("Sequences per step.", min=1)] = None,
     global_batch_tokens: Annotated[
-        str | None,
-        typer.Option(help="Or tokens per step: 4M (x 2**20), 1024x4096.", rich_help_panel=JOB),
+        str | None, job("Or tokens per step: 4M (x 2**20), 1024x4096.")
     ] = None,
-    precision: Annotated[
-        str, typer.Option(help="bf16, fp16, fp8, mxfp8, ...", rich_help_panel=JOB)
-    ] = "bf16",
-    optimizer: Annotated[
-        str, typer.Option(help="adamw, adamw8bit, muon, sgd.", rich_help_panel=JOB)
-    ] = "adamw",
+    precision: Annotated[str, job("bf16, fp16, fp8, mxfp8, ...")] = "bf16",
+    optimizer: Annotated[str, job("adamw, adamw8bit, muon, sgd.")] = "adamw",
     packed_mean_length: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens of the documents packed in a sequence, each attending to itself.",
-            rich_help_panel=JOB,
-        ),
+        str | None, job("Tokens of the documents packed in a sequence, each attending to itself.")
     ] = None,
     optimizer_states: Annotated[
-        str | None,
-        typer.Option(help="fp32, or bf16 without an fp32 copy of weights.", rich_help_panel=JOB),
+        str | None, job("fp32, or bf16 without an fp32 copy of weights.")
     ] = None,
-    lora_rank: Annotated[
-        int | None,
-        typer.Option(help="Train LoRA adapters of this rank alone.", min=1, rich_help_panel=JOB),
-    ] = None,
-    lora_targets: Annotated[
-        str | None,
-        typer.Option(help="Beside what: qkv, attention, all_linear.", rich_help_panel=JOB),
-    ] = None,
+    lora_rank: Annotated[int | None, job("Train LoRA adapters of this rank alone.", min=1)] = None,
+    lora_targets: Annotated[str | None, job("Beside what: qkv, attention, all_linear.")] = None,
     base_precision: Annotated[
-        str | None,
-        typer.Option(help="Of the frozen weights: bf16, int8, nf4 (QLoRA).", rich_help_panel=JOB),
+        str | None, job("Of the frozen weights: bf16, int8, nf4 (QLoRA).")
     ] = None,
     image_tokens: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens of each sequence that its vision tower makes of images.",
-            rich_help_panel=JOB,
-        ),
+        str | None, job("Tokens of each sequence that its vision tower makes of images.")
     ] = None,
-    images: Annotated[
-        int | None, typer.Option(help="Images of a sequence.", min=1, rich_help_panel=JOB)
-    ] = None,
-    frozen: Annotated[
-        str | None,
-        typer.Option(help="vision: the tower is not trained.", rich_help_panel=JOB),
-    ] = None,
-    expert_imbalance: Annotated[
-        float,
-        typer.Option(help="Busiest experts over the mean.", min=1.0, rich_help_panel=JOB),
-    ] = 1.0,
+    images: Annotated[int | None, job("Images of a sequence.", min=1)] = None,
+    frozen: Annotated[str | None, job("vision: the tower is not trained.")] = None,
+    expert_imbalance: Annotated[float, job("Busiest experts over the mean.", min=1.0)] = 1.0,
     engine: Annotated[
         str | None,
-        typer.Option(
-            help="megatron-bridge (the default, but for CPUs: native), torchtitan, nanotron...",
-            rich_help_panel=JOB,
-        ),
+        job("megatron-bridge (the default, but for CPUs: native), torchtitan, nanotron..."),
     ] = None,
     headroom: Annotated[
-        str | None,
-        typer.Option(
-            help="Memory to leave free on each GPU: 8GiB, 10%; else by the engine's error.",
-            rich_help_panel=JOB,
-        ),
+        str | None, job("Memory to leave free on each GPU: 8GiB, 10%; else by the engine's error.")
     ] = None,
-    learned: Annotated[
-        Path | None,
-        typer.Option(help="What `meshplan learn` wrote of your own runs.", rich_help_panel=JOB),
-    ] = None,
+    learned: Annotated[Path | None, job("What `meshplan learn` wrote of your own runs.")] = None,
     dp: Annotated[str | None, pin("Data parallel.")] = None,
     tp: Annotated[str | None, pin("Tensor parallel.")] = None,
     pp: Annotated[str | None, pin("Pipeline parallel.")] = None,
@@ -185,82 +127,42 @@ def plan(
         str | None, pin("Fraction on the host: 0 (unless said), 0,0.5,1 or on.", "FRACTIONS")
     ] = None,
     offload_activations: Annotated[str | None, pin("The same.", "FRACTIONS")] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Plan file.", rich_help_panel=OUTPUT)
-    ] = None,
-    top: Annotated[
-        int,
-        typer.Option(help="Layouts that differ in kind.", min=1, rich_help_panel=OUTPUT),
-    ] = TOP,
+    out: Annotated[Path | None, output("Plan file.", "-o", "--out")] = None,
+    top: Annotated[int, output("Layouts that differ in kind.", min=1)] = TOP,
     robust: Annotated[
         bool,
-        typer.Option(
+        output(
+            "Not the fastest: what loses least where a figure is off, of the best kinds.",
             "--robust",
-            help="Not the fastest: what loses least where a figure is off, of the best kinds.",
-            rich_help_panel=OUTPUT,
         ),
     ] = False,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(help="Seconds to search at most.", min=0.0, rich_help_panel=OUTPUT),
-    ] = None,
+    time_limit: Annotated[float | None, output("Seconds to search at most.", min=0.0)] = None,
     price_per_gpu_hour: Annotated[
-        float | None,
-        typer.Option(
-            help="Adds what a step and 1e12 tokens cost.",
-            min=0.0,
-            rich_help_panel=OUTPUT,
-        ),
+        float | None, output("Adds what a step and 1e12 tokens cost.", min=0.0)
     ] = None,
     compare: Annotated[
-        Path | None,
-        typer.Option(
-            help="A framework's config, to set beside the best layout of its question.",
-            rich_help_panel=OUTPUT,
-        ),
+        Path | None, output("A framework's config, to set beside the best layout of its question.")
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Run the fullest rank on fake tensors too (needs torch).",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, output("Run the fullest rank on fake tensors too (needs torch).", "--dry-run")
     ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="The plan as one JSON document.", rich_help_panel=OUTPUT),
-    ] = False,
+    as_json: Annotated[bool, output("The plan as one JSON document.", "--json")] = False,
 ) -> None:
     """Find the fastest layout that fits, and prove it.
 
     Example: meshplan plan llama-3.1-8b --gpus 64 --cluster dgx-h100 --global-batch-tokens 4M
     """
-    given = locals()
-    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
-    pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
-    arguments = Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
-    beside = None
-    if compare:
-        from meshplan.planner.answer.compare import yours_of
-        from meshplan.planner.report.plan import read_beside
-
-        beside = read_beside(compare)
-    taken = beside is not None and engine is None and learned is None
-    if beside and taken:
-        arguments = replace(arguments, engine=beside.engine)
-    sizes = None
-    if gpus == "auto":
-        ask(arguments)  # what is wrong with the question is said before any size is tried
-        sizes = _sizes(arguments, price_per_gpu_hour, time_limit)
-        number = sizes.knee_gpus
-    else:
-        number = _count(gpus)
-    asked = ask(replace(arguments, gpus=number))
+    arguments = _arguments(locals())
+    beside = _beside(compare)
+    taken = beside.engine if beside and engine is None and learned is None else None
+    if taken:
+        arguments = replace(arguments, engine=taken)
+    sizes = _sizes(arguments, price_per_gpu_hour, time_limit) if gpus == "auto" else None
+    asked = ask(replace(arguments, gpus=sizes.knee_gpus if sizes else _count(gpus)))
     if taken:
         note = f"engine {asked.question.engine.name}, that of {compare} (--engine chooses another)"
         asked = replace(asked, notes=(*asked.notes, note))
-    yours = yours_of(asked.question, asked.cluster_name, beside) if beside else None
+    yours = _yours(asked, beside) if beside else None
     try:
         result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
     except NoLayoutFits as error:
@@ -300,6 +202,29 @@ def plan(
         print(f"wrote {out}", file=sys.stderr)
 
 
+def _arguments(given: Mapping[str, Any]) -> Arguments:
+    """What was typed, of the options `given` by name; the number of GPUs apart."""
+    names = Arguments.__dataclass_fields__.keys() - {"pins", "gpus"}
+    pins = {axis: given[flag] for flag, axis in PIN_AXES.items() if given[flag] is not None}
+    return Arguments(**{name: given[name] for name in names}, gpus=1, pins=pins)
+
+
+def _beside(path: Path | None) -> "Reading | None":
+    """The config to compare with."""
+    if path is None:
+        return None
+    from meshplan.planner.report.plan import read_beside
+
+    return read_beside(path)
+
+
+def _yours(asked: Asked, beside: "Reading") -> "Yours":
+    """That config as an answer to the question."""
+    from meshplan.planner.answer.compare import yours_of
+
+    return yours_of(asked.question, asked.cluster_name, beside)
+
+
 def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":
     """The config beside the best layout of its own question: the plan, unless it asks another."""
     from meshplan.planner.answer.compare import compare, same_question, why_not_the_plan
@@ -331,6 +256,8 @@ def _count(text: str) -> int:
 def _sizes(arguments: Arguments, price: float | None, time_limit_s: float | None) -> Sizes:
     """The sizes tried for `--gpus auto`, each named on stderr as it is planned."""
     from meshplan.planner.sweep.auto import find_sizes
+
+    ask(arguments)  # what is wrong with the question is said before any size is tried
 
     def told(number: int) -> None:
         if sys.stderr.isatty():

@@ -1,6 +1,5 @@
 """`meshplan profiles`: what is known about GPUs and clusters, and what you measured yourself."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
 from meshplan.hardware_profiles.schema import Cluster, Dtype
+from meshplan.planner.cli.options import AsJson
 from meshplan.planner.profiles.compare import compare, comparison_tables
 from meshplan.planner.profiles.import_points import (
     UnreadableLog,
@@ -24,13 +24,14 @@ from meshplan.planner.profiles.report import (
     listing_tables,
     profile_table,
 )
+from meshplan.planner.report.output import print_json
 
 profiles_app = typer.Typer(
     help="Known GPUs and clusters: list, show, compare, import measurements.\n\n"
     "Example: meshplan profiles show dgx-h100",
     invoke_without_command=True,
+    add_completion=False,
 )
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 @profiles_app.callback()
@@ -45,7 +46,7 @@ def bare(context: typer.Context) -> None:
 
 @profiles_app.command("list")
 def list_profiles(
-    as_json: Json = False,
+    as_json: AsJson = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="The tables of docs/hardware.md.")
     ] = False,
@@ -63,7 +64,7 @@ def list_profiles(
 @profiles_app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Cluster, GPU, or a profile file.")],
-    as_json: Json = False,
+    as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw roofline and bandwidth curves here (png, svg).")
     ] = None,
@@ -81,7 +82,7 @@ def show(
     except (UnknownProfile, NoPlot, OSError) as error:
         _refuse(str(error))
     if as_json:
-        _print_json(profile.model_dump(mode="json"))
+        print_json(profile.model_dump(mode="json"))
     else:
         _print(profile_table(profile))
 
@@ -93,7 +94,7 @@ def diff(
     tolerance: Annotated[
         float, typer.Option(help="Relative change that is still the same.", min=0.0)
     ] = 0.1,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two clusters, measured points kind by kind; exit 1 if one changed beyond noise.
 
@@ -104,7 +105,7 @@ def diff(
     except UnknownProfile as error:
         _refuse(str(error))
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         _print(*comparison_tables(found))
         if found.agree:
@@ -118,7 +119,7 @@ def import_files(
     base: Annotated[str, typer.Option("--cluster", help="What they were measured on.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Profile to write (TOML).")],
     dtype: Annotated[str, typer.Option(help="Of matmul tables that do not say it.")] = "bf16",
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a profile from nccl-tests logs and matmul tables on top of a built-in cluster.
 
@@ -137,7 +138,7 @@ def import_files(
         for file in imported
     }
     if as_json:
-        _print_json({"profile": str(out), "name": cluster.name, "imported": counts})
+        print_json({"profile": str(out), "name": cluster.name, "imported": counts})
         return
     for name, count in counts.items():
         print(f"{name}: {count['collectives']} collectives, {count['matmuls']} matmuls")
@@ -147,7 +148,7 @@ def import_files(
 def _list(*, as_json: bool) -> None:
     found = listing()
     if as_json:
-        _print_json(dict(found))
+        print_json(dict(found))
         return
     _print(*listing_tables(found))
 
@@ -156,10 +157,6 @@ def _print(*tables: Any) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     for table in tables:
         console.print(table)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=2))
 
 
 def _refuse(message: str) -> NoReturn:

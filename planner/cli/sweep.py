@@ -1,6 +1,5 @@
 """`meshplan sweep`: the proved plan of every combination, and what each costs in days and money."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from meshplan.costmodels.units import SECONDS_PER_HOUR
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.answer.question import BadQuestion, parse_length
+from meshplan.planner.cli.options import panel
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.sweep.cache import Cache
 from meshplan.planner.sweep.cells import Answer, Axes, Cell, Fixed, cells_of
@@ -24,91 +24,46 @@ from meshplan.planner.sweep.report import csv_text, print_sweep
 from meshplan.planner.sweep.solve import answers
 from meshplan.planner.text_files import CannotWrite, write_text
 
-AXES, RUN, OUTPUT = "The axes: 8,16,64, 8..4096 (doubling) or 8..64+8", "The run", "The answer"
-STDOUT = Path("-")
+axis = panel("The axes: 8,16,64, 8..4096 (doubling) or 8..64+8")
+of_run, output = panel("The run"), panel("The answer")
 
 
 def sweep(
-    gpus: Annotated[str, typer.Option(help="Accelerators.", metavar="RANGE", rich_help_panel=AXES)],
+    gpus: Annotated[str, axis("Accelerators.", metavar="RANGE")],
     models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="MODEL", help="As `plan` takes it; or --model."),
+        list[str] | None, typer.Argument(metavar="MODEL", help="As `plan` takes it; or --model.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Models.", metavar="LIST", rich_help_panel=AXES)
-    ] = None,
+    model: Annotated[str | None, axis("Models.", metavar="LIST")] = None,
     cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Profiles, GPUs, or GPU:PER_NODE:NETWORK.", metavar="LIST", rich_help_panel=AXES
-        ),
+        str | None, axis("Profiles, GPUs, or GPU:PER_NODE:NETWORK.", metavar="LIST")
     ] = None,
-    seq_len: Annotated[
-        str | None,
-        typer.Option(help="Tokens of a sequence: 4k..32k.", metavar="RANGE", rich_help_panel=AXES),
-    ] = None,
-    global_batch: Annotated[
-        str | None,
-        typer.Option(help="Sequences per step.", metavar="RANGE", rich_help_panel=AXES),
-    ] = None,
+    seq_len: Annotated[str | None, axis("Tokens of a sequence: 4k..32k.", metavar="RANGE")] = None,
+    global_batch: Annotated[str | None, axis("Sequences per step.", metavar="RANGE")] = None,
     global_batch_tokens: Annotated[
-        str | None,
-        typer.Option(help="Or tokens per step: 4M,16M.", metavar="LIST", rich_help_panel=AXES),
+        str | None, axis("Or tokens per step: 4M,16M.", metavar="LIST")
     ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="As `plan`.", metavar="LIST", rich_help_panel=AXES)
-    ] = None,
-    precision: Annotated[str, typer.Option(help="Of all cells.", rich_help_panel=RUN)] = "bf16",
-    optimizer: Annotated[str, typer.Option(help="Of all cells.", rich_help_panel=RUN)] = "adamw",
-    tokens: Annotated[
-        str | None,
-        typer.Option(help="Of the whole run, 15T: adds days, GPU-hours.", rich_help_panel=RUN),
-    ] = None,
+    engine: Annotated[str | None, axis("As `plan`.", metavar="LIST")] = None,
+    precision: Annotated[str, of_run("Of all cells.")] = "bf16",
+    optimizer: Annotated[str, of_run("Of all cells.")] = "adamw",
+    tokens: Annotated[str | None, of_run("Of the whole run, 15T: adds days, GPU-hours.")] = None,
     price_per_gpu_hour: Annotated[
-        str | None,
-        typer.Option(
-            help="Adds the cost; one price, or one per cluster.",
-            metavar="LIST",
-            rich_help_panel=RUN,
-        ),
+        str | None, of_run("Adds the cost; one price, or one per cluster.", metavar="LIST")
     ] = None,
     mtbf_hours: Annotated[
-        float | None,
-        typer.Option(help="Between failures of one GPU: adds the goodput.", rich_help_panel=RUN),
+        float | None, of_run("Between failures of one GPU: adds the goodput.")
     ] = None,
-    checkpoint_seconds: Annotated[
-        float | None,
-        typer.Option(help="That a checkpoint stops the job.", rich_help_panel=RUN),
-    ] = None,
+    checkpoint_seconds: Annotated[float | None, of_run("That a checkpoint stops the job.")] = None,
     restart_seconds: Annotated[
-        float | None,
-        typer.Option(help="From a failure to work; not counted unless said.", rich_help_panel=RUN),
+        float | None, of_run("From a failure to work; not counted unless said.")
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(help="Keeps the answers; a later sweep resumes.", rich_help_panel=OUTPUT),
-    ] = None,
+    cache: Annotated[Path | None, output("Keeps the answers; a later sweep resumes.")] = None,
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes; one per core unless said.", min=1, max=256, rich_help_panel=OUTPUT
-        ),
+        int | None, output("Processes; one per core unless said.", min=1, max=256)
     ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(help="Seconds per cell at most.", min=0.0, rich_help_panel=OUTPUT),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="One line per cell.", rich_help_panel=OUTPUT)
-    ] = None,
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json", help="One JSON document ('-': stdout).", rich_help_panel=OUTPUT),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Heatmap and curves (.png, .svg).", rich_help_panel=OUTPUT),
-    ] = None,
+    time_limit: Annotated[float | None, output("Seconds per cell at most.", min=0.0)] = None,
+    csv: Annotated[Path | None, output("One line per cell.")] = None,
+    as_json: Annotated[bool, output("One JSON document on stdout.", "--json")] = False,
+    plot: Annotated[Path | None, output("Heatmap and curves (.png, .svg).")] = None,
 ) -> None:
     """Plan every combination of sizes, models and clusters; name the cheapest, the knee, the front.
 
@@ -125,11 +80,11 @@ def sweep(
     )
     terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)
     prices = _prices(price_per_gpu_hour, len(axes.clusters))
-    check_outputs(csv, json_out, plot)
+    check_outputs(csv, plot)
     cells = cells_of(axes, Fixed(precision=precision, optimizer=optimizer))
     found = answered(cells, Cache(cache), jobs or num_cores(), time_limit)
     done = outcome(cells, found, terms, prices)
-    _write(done, _notes(cells), csv, json_out, plot)
+    _write(done, _notes(cells), csv, plot, as_json=as_json)
     _end(found, cache)
 
 
@@ -223,14 +178,14 @@ def _prices(text: str | None, num_clusters: int) -> tuple[float | None, ...]:
     return tuple(prices * num_clusters if len(prices) == 1 else prices)
 
 
-def check_outputs(csv: Path | None, json_out: Path | None, plot: Path | None) -> None:
+def check_outputs(csv: Path | None, plot: Path | None) -> None:
     """Refuse before the work what could not be written after it; raises `CannotWrite`."""
     if plot is not None:
         from meshplan.planner.sweep.plot import check_plot
 
         check_plot(plot)
-    for path in (csv, json_out, plot):
-        if path is None or path == STDOUT:
+    for path in (csv, plot):
+        if path is None:
             continue
         if path.is_dir():
             raise CannotWrite(f"cannot write {path}: it is a folder")
@@ -266,23 +221,21 @@ def answered(
 
 
 def _write(
-    done: Sweep, notes: Sequence[str], csv: Path | None, json_out: Path | None, plot: Path | None
+    done: Sweep, notes: Sequence[str], csv: Path | None, plot: Path | None, *, as_json: bool
 ) -> None:
     """The answer on stdout first, so that a file which cannot be written loses nothing."""
-    if json_out == STDOUT:
+    if as_json:
         print_json(document(done))
     else:
         print_sweep(console(), done, notes)
-        if json_out is not None:
-            write_text(json_out, json.dumps(document(done), indent=1) + "\n")
     if csv is not None:
         write_text(csv, csv_text(done))
     if plot is not None:
         from meshplan.planner.sweep.plot import draw  # matplotlib is an extra
 
         draw(done, plot)
-    for path in (csv, json_out, plot):
-        if path is not None and path != STDOUT:
+    for path in (csv, plot):
+        if path is not None:
             print(f"wrote {path}", file=sys.stderr)
 
 

@@ -1,7 +1,6 @@
 """`meshplan validate`: the cost model against measured runs."""
 
 import datetime
-import json
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -15,11 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from meshplan import hardware_profiles
+from meshplan.planner.cli.options import AsJson
+from meshplan.planner.report.output import print_json
 from meshplan.planner.runs.accuracy import summary
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import read_runs, run_of
 from meshplan.planner.runs.validate import Predicted, Skipped, json_row, predict_rows
-from meshplan.planner.text_files import write_text
 
 BUILT_IN = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 
@@ -34,9 +34,7 @@ class UnreadableRuns(ValueError):
 
 def validate(
     runs: Annotated[Path | None, typer.Argument(help="CSV of measured runs.")] = None,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", help="Write every row's prediction here ('-': stdout).")
-    ] = None,
+    as_json: AsJson = False,
     suite: Annotated[str, typer.Option(help="Only these suites, comma-separated.")] = "",
     grade: Annotated[str, typer.Option(help="Only these grades, such as A,B.")] = "",
     plot: Annotated[
@@ -48,9 +46,9 @@ def validate(
 ) -> None:
     """Score the cost model against measured runs, by suite.
 
-    Example: meshplan validate --grade A,B --json out.json
+    Example: meshplan validate --grade A,B --json
 
-    Without a file the published runs that ship with meshplan are used. Columns: docs/accuracy.md.
+    Without a file the published runs that ship with meshplan are used. Columns: docs/runs.md.
     """
     rows = _rows(runs or BUILT_IN, _words(suite), _words(grade))
     if fit is not None:
@@ -62,13 +60,10 @@ def validate(
         "rows": [json_row(row) for row in results],
         "summary": summary(predicted, len(results) - len(predicted)),
     }
-    if json_out is not None:
-        text = json.dumps(document, indent=1) + "\n"
-        if str(json_out) == "-":
-            print(text, end="")
-            return
-        write_text(json_out, text)
-    _print(document["summary"], results)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document["summary"], results)
     if plot is not None:
         from meshplan.planner.report.validate_plot import (
             draw,  # draws only when asked: matplotlib is an extra

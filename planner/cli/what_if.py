@@ -1,9 +1,8 @@
 """`meshplan what-if`: the question of a plan file asked again with hardware or settings changed."""
 
-import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,8 @@ from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Asked, BadQuestion, parse_length
 from meshplan.planner.case.plan_file import Plan, read_plan
-from meshplan.planner.cli.sweep import STDOUT, answered, check_outputs
+from meshplan.planner.cli.options import panel
+from meshplan.planner.cli.sweep import answered, check_outputs
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import NoLayoutFits, SearchEnded
@@ -21,7 +21,6 @@ from meshplan.planner.sweep.cache import Cache
 from meshplan.planner.sweep.cells import Answer, Cell
 from meshplan.planner.sweep.economics import Terms
 from meshplan.planner.sweep.ranges import run_tokens
-from meshplan.planner.text_files import write_text
 from meshplan.planner.whatif.asking import Answers, ask_each
 from meshplan.planner.whatif.break_even import BestStep, break_even, next_smaller
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
@@ -36,20 +35,15 @@ from meshplan.planner.whatif.report import (
 )
 from meshplan.planner.whatif.tornado import tornado
 
-HARDWARE, JOB = "Hardware: 2x, 0.5x, +50%, -20%, or another part", "The job"
-RUN, INSTEAD, OUTPUT = "The run", "Instead of one change", "The answer"
+hardware = panel("Hardware: 2x, 0.5x, +50%, -20%, or another part")
+job, of_run = panel("The job"), panel("The run")
+instead, output = panel("Instead of one change"), panel("The answer")
 LEAST_BY, MOST_BY = 0.001, 0.9
 
 
 def factor(words: str) -> Any:
     """An option that moves a figure."""
-    return typer.Option(help=f"{words[0].upper()}{words[1:]}.", metavar="FACTOR",
-                        rich_help_panel=HARDWARE)  # fmt: skip
-
-
-def setting(help_text: str, panel: str = JOB) -> Any:
-    """An option that changes a setting."""
-    return typer.Option(help=help_text, rich_help_panel=panel)
+    return hardware(f"{words[0].upper()}{words[1:]}.", metavar="FACTOR")
 
 
 def what_if(
@@ -62,59 +56,33 @@ def what_if(
     matmul: Annotated[str | None, factor(FIGURES["matmul"].words)] = None,
     attention: Annotated[str | None, factor(FIGURES["attention"].words)] = None,
     host_link: Annotated[str | None, factor(FIGURES["host_link"].words)] = None,
-    gpu: Annotated[
-        str | None, setting("Another GPU in the same nodes and links.", HARDWARE)
-    ] = None,
-    cluster: Annotated[str | None, setting("Another machine.", HARDWARE)] = None,
-    gpus: Annotated[int | None, typer.Option(help="So many.", min=1, rich_help_panel=JOB)] = None,
-    seq_len: Annotated[str | None, setting("Tokens of a sequence.")] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(help="Sequences per step.", min=1, rich_help_panel=JOB)
-    ] = None,
-    precision: Annotated[str | None, setting("bf16, fp8, ...")] = None,
-    engine: Annotated[str | None, setting("Another framework.")] = None,
-    tokens: Annotated[
-        str | None, setting("Of the whole run, 15T: adds days, GPU-hours.", RUN)
-    ] = None,
+    gpu: Annotated[str | None, hardware("Another GPU in the same nodes and links.")] = None,
+    cluster: Annotated[str | None, hardware("Another machine.")] = None,
+    gpus: Annotated[int | None, job("So many.", min=1)] = None,
+    seq_len: Annotated[str | None, job("Tokens of a sequence.")] = None,
+    global_batch: Annotated[int | None, job("Sequences per step.", min=1)] = None,
+    precision: Annotated[str | None, job("bf16, fp8, ...")] = None,
+    engine: Annotated[str | None, job("Another framework.")] = None,
+    tokens: Annotated[str | None, of_run("Of the whole run, 15T: adds days, GPU-hours.")] = None,
     price_per_gpu_hour: Annotated[
-        float | None,
-        typer.Option(help="With --tokens: adds the cost.", min=0.0, rich_help_panel=RUN),
+        float | None, of_run("With --tokens: adds the cost.", min=0.0)
     ] = None,
-    by: Annotated[
-        str, setting("With no change named: how far each figure is moved.", INSTEAD)
-    ] = "20%",
+    by: Annotated[str, instead("With no change named: how far each figure is moved.")] = "20%",
     break_even_of: Annotated[
         Literal["network"] | None,
-        typer.Option(
-            "--break-even",
-            help="A bandwidth at which this size begins to beat a smaller one.",
-            rich_help_panel=INSTEAD,
-        ),
+        instead("A bandwidth at which this size begins to beat a smaller one.", "--break-even"),
     ] = None,
     than: Annotated[
         int | None,
-        typer.Option(
-            help="With --break-even: the smaller size in GPUs; one node less unless said.",
-            min=1,
-            rich_help_panel=INSTEAD,
-        ),
+        instead("With --break-even: the smaller size in GPUs; one node less unless said.", min=1),
     ] = None,
-    cache: Annotated[Path | None, setting("Keeps the answers, as `sweep` does.", OUTPUT)] = None,
+    cache: Annotated[Path | None, output("Keeps the answers, as `sweep` does.")] = None,
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes; one per core unless said.", min=1, max=256, rich_help_panel=OUTPUT
-        ),
+        int | None, output("Processes; one per core unless said.", min=1, max=256)
     ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(help="Seconds per search at most.", min=0.0, rich_help_panel=OUTPUT),
-    ] = None,
-    plot: Annotated[Path | None, setting("The tornado as a picture (.png, .svg).", OUTPUT)] = None,
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json", help="One JSON document ('-': stdout).", rich_help_panel=OUTPUT),
-    ] = None,
+    time_limit: Annotated[float | None, output("Seconds per search at most.", min=0.0)] = None,
+    plot: Annotated[Path | None, output("The tornado as a picture (.png, .svg).")] = None,
+    as_json: Annotated[bool, output("One JSON document on stdout.", "--json")] = False,
 ) -> None:
     """Ask a plan's question again with hardware or settings changed; unchanged: what moves it most.
 
@@ -137,17 +105,17 @@ def what_if(
     )
     terms = _terms(tokens, price_per_gpu_hour)
     _check_together(change, plot, break_even_of, than)
-    check_outputs(None, json_out, plot)
+    check_outputs(None, plot)
     loaded = read_plan(plan)
     asked = question_of(loaded)
     if break_even_of:
-        _break_even(changed(asked, change), than, time_limit, json_out)
+        _break_even(changed(asked, change), than, time_limit, as_json=as_json)
         return
     answers = _answers(cache, jobs, time_limit)
     if change == Change():
-        _tornado(asked, loaded, _fraction(by), answers, json_out=json_out, plot=plot)
+        _tornado(asked, loaded, _fraction(by), answers, as_json=as_json, plot=plot)
     else:
-        _changes(asked, change, answers, terms, price_per_gpu_hour, json_out=json_out)
+        _changes(asked, change, answers, terms, price_per_gpu_hour, as_json=as_json)
 
 
 def _terms(tokens: str | None, price: float | None) -> Terms:
@@ -192,23 +160,23 @@ def _changes(
     terms: Terms,
     price: float | None,
     *,
-    json_out: Path | None,
+    as_json: bool,
 ) -> None:
     """Before, all changes together, and where they are several each alone."""
     single = change.single()
     alone = single if len(single) > 1 else ()
     askings = ask_each(asked, [Change(), change, *alone], answers)
     document = changes_document(askings, terms, price)
-    _write(document, json_out, lambda: print_changes(console(), askings, terms, price))
+    _write(document, lambda: print_changes(console(), askings, terms, price), as_json=as_json)
     _end([each.answer for each in askings])
 
 
 def _tornado(
-    asked: Asked, plan: Plan, by: float, answers: Answers, *, json_out: Path | None,
+    asked: Asked, plan: Plan, by: float, answers: Answers, *, as_json: bool,
     plot: Path | None,
 ) -> None:  # fmt: skip
     found = tornado(asked, plan, by, answers)
-    _write(tornado_document(found), json_out, lambda: print_tornado(console(), found))
+    _write(tornado_document(found), lambda: print_tornado(console(), found), as_json=as_json)
     _end([each.answer for each in found.askings])
     if plot is not None:
         from meshplan.planner.whatif.plot import draw  # matplotlib is an extra
@@ -218,7 +186,7 @@ def _tornado(
 
 
 def _break_even(
-    asked: Asked, than: int | None, time_limit_s: float | None, json_out: Path | None
+    asked: Asked, than: int | None, time_limit_s: float | None, *, as_json: bool
 ) -> None:
     smaller = next_smaller(asked.question) if than is None else than
     if smaller >= asked.question.gpus:
@@ -236,18 +204,19 @@ def _break_even(
 
     found = break_even(asked, smaller, step)
     title = f"{asked.question.model.name} on {asked.cluster_name}"
-    _write(break_even_document(found), json_out, lambda: print_break_even(console(), title, found))
+    _write(
+        break_even_document(found),
+        lambda: print_break_even(console(), title, found),
+        as_json=as_json,
+    )
 
 
-def _write(document: dict[str, Any], json_out: Path | None, show: Any) -> None:
-    """The answer on stdout, for people unless JSON is to go there; raises `CannotWrite`."""
-    if json_out == STDOUT:
+def _write(document: dict[str, Any], show: Callable[[], None], *, as_json: bool) -> None:
+    """The answer on stdout."""
+    if as_json:
         print_json(document)
-        return
-    show()
-    if json_out is not None:
-        write_text(json_out, json.dumps(document, indent=1) + "\n")
-        print(f"wrote {json_out}", file=sys.stderr)
+    else:
+        show()
 
 
 def _end(found: Sequence[Answer | None]) -> None:

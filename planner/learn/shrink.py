@@ -10,8 +10,8 @@ squares, reweighted: a run that contradicts the others, or the prior, by many si
 at the constants found, `PASSES` times.
 
 s, sigma and nu say how much a source of runs differs from the constants of others. They are not
-known of a new cluster: `python -m benchmarks.learn --choose` takes those which predict the left-out
-layouts of published sources best from two of their runs, and writes them into `FILE`.
+known of a new cluster: `python -m benchmarks.accuracy.learn --choose` takes those which predict the
+left-out layouts of published sources best from two of their runs, and writes them into `FILE`.
 """
 
 import math

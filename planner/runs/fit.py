@@ -121,7 +121,7 @@ def pools(runs: Iterable[Run]) -> list[Pool]:
     """Each engine on all GPUs, and on each family if there are several.
 
     Zero-bubble runs are left out: their 1F1B neighbours know the same constants, sooner. So are
-    models with a state, whose error is another's (docs/accuracy.md).
+    models with a state, whose error is another's (docs/accuracy_tables.md).
     """
     members: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:

@@ -2,8 +2,8 @@
 
 A file of measured runs states these facts in the columns of `FACTS`; `hardware_profiles/published`
 has them. A file without the columns (people write notes) gets them from its words, once, when it is
-read; `python -m benchmarks.run_columns FILE` writes them into the file, where they can be checked
-and corrected. Nothing later than this module looks at a note.
+read; `python -m benchmarks.accuracy.run_columns FILE` writes them into the file, where they can be
+checked and corrected. Nothing later than this module looks at a note.
 
 Two facts are known of a whole source rather than said in each of its rows: the zero-bubble paper
 (2401.10241, section 5.1) gives the first and the last stage a layer less, and NVIDIA's recipes of

@@ -1,6 +1,6 @@
 """Measured training runs: rows of a CSV file as settings and layouts that the cost model can price.
 
-The columns are those of `docs/accuracy.md`. A row that cannot be priced is skipped with the reason,
+The columns are those of `docs/runs.md`. A row that cannot be priced is skipped with the reason,
 never a crash. What a row leaves empty is filled in as its framework would run it, and `assumed`
 says so.
 """
@@ -100,7 +100,7 @@ def read_runs(path: Path) -> Iterator[dict[str, str]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         if "id" not in (reader.fieldnames or ()):
-            raise ValueError(f"{path}: no column 'id'; docs/accuracy.md lists the columns")
+            raise ValueError(f"{path}: no column 'id'; docs/runs.md lists the columns")
         if len(reader.fieldnames or ()) > MAX_COLUMNS:
             raise ValueError(f"{path}: more than {MAX_COLUMNS} columns; keep those that are read")
         yield from reader

@@ -1,11 +1,7 @@
 """How good the cost model is on measured runs: a prediction per row, and the errors by suite.
 
-step error    predicted / measured - 1
-memory error  the same for the allocated and for the reserved peak, each against its own kind
-fits          a row that ran out of memory should not fit, one that ran should: balanced accuracy
-regret        measured time of the layout that we rank first over the measured best, minus 1,
-              over groups of at least four layouts of one model, GPUs, batch and engine
-simple model  6 N D / (peak x 0.42): one constant MFU for everything
+`planner.runs.accuracy` says what the errors are. Beside each prediction stands that of a simple
+model, 6 N D / (peak x 0.42): one constant MFU for everything.
 """
 
 from collections.abc import Iterable, Iterator

@@ -20,8 +20,6 @@ from typing import Any
 
 from meshplan.hardware_profiles.schema import BusBandwidth, Cluster, Kernels, Link
 
-BANDWIDTHS = ("network", "nvlink")
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:

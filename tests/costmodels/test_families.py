@@ -1,7 +1,7 @@
 """Families as data, against the modules that transformers builds from their configurations.
 
-`family_configs.json` is made by `python -m benchmarks.families`: the configuration of each family
-by transformers 5.24, and the parameters of the module on the meta device.
+`family_configs.json` is made by `python -m benchmarks.models.families`: the configuration of each
+family by transformers 5.24, and the parameters of the module on the meta device.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.families import GATES_IN_BLOCKS, WITH_TOWERS
+from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 
-from benchmarks import tower_fuzz
-from benchmarks.family_fuzz import READ_AS_TRAINED, causal_families, others_than, outcomes
-from benchmarks.tower_fuzz import seen_families
+from benchmarks.models import tower_fuzz
+from benchmarks.models.family_fuzz import READ_AS_TRAINED, causal_families, others_than, outcomes
+from benchmarks.models.tower_fuzz import seen_families
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.nightly]
 

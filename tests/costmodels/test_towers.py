@@ -1,6 +1,6 @@
 """Vision towers: parameters and FLOPs against transformers' modules, and what they add to a step.
 
-`tower_configs.json` is made by `python -m benchmarks.towers`.
+`tower_configs.json` is made by `python -m benchmarks.models.towers`.
 """
 
 import json

@@ -17,9 +17,15 @@ from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.training import Training
-from meshplan.executor.dryrun.dry_run import _measure, dry_run_job, tag_state
-from meshplan.executor.dryrun.saved import saved_per_layer
+from meshplan.executor.dryrun.dry_run import (
+    _measure,
+    dry_run_job,
+    main,
+    tag_state,
+    watched_engine,
+)
 from meshplan.executor.dryrun.tracker import Tracker
+from meshplan.executor.engine.layers.block import Block
 from meshplan.executor.engine.step.data import Sequences
 from meshplan.executor.engine.step.engine import Engine, Job
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel
@@ -68,17 +74,32 @@ def test_states_by_hand(category, expected_bytes, zero3):
     assert zero3.peak_by_category[category] == pytest.approx(expected_bytes, rel=1e-5)
 
 
+def saved_bytes(job, stage):
+    """What a layer of the first kind keeps for its backward, of one micro-batch on rank 0."""
+    with watched_engine(job, 0) as (engine, tracker):
+        layer = Block(engine.local, "layer", job.model.kinds[0], stage, 0)
+        x = torch.empty(engine.pipeline.shape, dtype=engine.local.dtype).requires_grad_()
+        tracker.saved = []
+        layer(x)
+        return sum(size for _, _, size in tracker.saved)
+
+
 def test_layer_by_hand():
     """A Llama layer saves x, two normed copies, q, k, v, the attention's output, its input to the
     feed-forward and three feed-forward-wide tensors: 17 s h elements; then three fp32 statistics.
     """
-    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(32, 1))
-    job = Job(model=LLAMA_8B, layout=layout, training=TRAINING)
+    layout = Layout(data_parallel=8, zero_stage=3, stages=even_stages(1, 1))
+    model = replace(LLAMA_8B, pattern=(0,))
+    job = Job(model=model, layout=layout, training=TRAINING)
     wide = TOKENS * (6 * 4096 + 2 * 1024 + 3 * 14336) * 2
     statistics = 4 * TOKENS * (1 + 1 + 32)
     saved = {
-        mode: sum(tensor.size_bytes for tensor in saved_per_layer(job, 0, mode))
-        for mode in ("none", "full", "selective")
+        mode: saved_bytes(job, stage)
+        for mode, stage in (
+            ("none", Stage(1)),
+            ("full", Stage(1, 0, 1)),
+            ("selective", Stage(1, 1)),
+        )
     }
     assert saved["none"] == wide + statistics
     assert saved["full"] == TOKENS * 4096 * 2
@@ -318,19 +339,13 @@ def test_large_rank_in_time(large_plan):
     assert result["peak_by_category"]["optimizer"] == pytest.approx(12 * held / 128, rel=1e-4)
 
 
-def test_wrong_rank(large_plan):
+def test_wrong_rank(large_plan, monkeypatch, capsys):
     """A rank that the plan does not have is one line and exit code 2."""
-    command = [
-        sys.executable,
-        "-m",
-        "meshplan.executor.dryrun.dry_run",
-        str(large_plan),
-        "--rank",
-        "16384",
-    ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.strip() == "rank 16384: the plan has ranks 0 to 16383"
+    monkeypatch.setattr(sys, "argv", ["dry_run", str(large_plan), "--rank", "16384"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.strip() == "rank 16384: the plan has ranks 0 to 16383"
 
 
 if __name__ == "__main__":

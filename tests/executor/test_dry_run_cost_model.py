@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 from first_shown import AXES, facts_of, first_shown
 
-from benchmarks.dry_run import (
+from benchmarks.engine.dry_run import (
     MODELS,
     Case,
     Compared,

@@ -1,4 +1,4 @@
-"""`benchmarks.on_gpu` on tiny plans: one table, resumed where it stopped."""
+"""`benchmarks.engine.on_gpu` on tiny plans: one table, resumed where it stopped."""
 
 import csv
 import json
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tiny_runs import CPU
 
-from benchmarks import on_gpu
-from benchmarks.on_gpu_plans import Item, items
+from benchmarks.engine import on_gpu
+from benchmarks.engine.on_gpu_plans import Item, items
 from meshplan.costmodels.layout import check_layout
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.units import GIB
@@ -95,10 +95,16 @@ def test_a_model_that_no_column_says_is_a_row_that_validate_skips() -> None:
 
 @pytest.mark.nightly
 def test_the_first_call_profiles_the_machine_before_it_runs_a_plan(tmp_path: Path) -> None:
-    """The script as typed, on a CPU: a minute for the profile, which then prices the plan."""
-    command = [sys.executable, "-m", "benchmarks.on_gpu", "--device", "cpu", "--minutes", "2",
-               "-o", str(tmp_path), "--only", DENSE.name]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    """The script as typed, on a CPU: a minute for the profile, which then prices the plan; a busy
+    machine may need a second call, as the script says.
+    """
+    command = [sys.executable, "-m", "benchmarks.engine.on_gpu", "--device", "cpu",
+               "--minutes", "2", "-o", str(tmp_path), "--only", DENSE.name]  # fmt: skip
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        assert (tmp_path / "profile.toml").is_file()
+        if "nothing is left" in done.stdout:
+            break
     cluster = load_cluster(str(tmp_path / "profile.toml"))
     assert cluster.is_measured
     assert cluster.kernels is not None

@@ -17,7 +17,7 @@ import typer
 from tiny_runs import CPU, PP2, tiny_plan
 from typer.testing import CliRunner
 
-from benchmarks import one_rank as benchmark
+from benchmarks.engine import one_rank as benchmark
 from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
@@ -172,7 +172,7 @@ def test_a_rank_alone_is_the_rank_of_the_real_run(names: tuple[str, ...], tmp_pa
     short += ["--folder", str(tmp_path)]
     training = replace(benchmark.TRAINING, seq_len=32, global_batch_size=2)
     subprocess.run(
-        [sys.executable, "-m", "benchmarks.one_rank", *short, "--only", *names],
+        [sys.executable, "-m", "benchmarks.engine.one_rank", *short, "--only", *names],
         cwd=ROOT, check=True, timeout=280,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
     )  # fmt: skip

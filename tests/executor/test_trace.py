@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from benchmarks.families import WITH_WEIGHTS, grouped  # noqa: E402
+from benchmarks.models.families import WITH_WEIGHTS, grouped  # noqa: E402
 from meshplan.executor.trace.command import costs_of  # noqa: E402
 from meshplan.executor.trace.missing import CannotTrace  # noqa: E402
 from meshplan.executor.trace.trace import LENGTHS, trace  # noqa: E402

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.coverage import held
+from benchmarks.accuracy.coverage import held
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.intervals import (
     NOISE,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.layout_ratios import as_csv, held
+from benchmarks.accuracy.layout_ratios import as_csv, held
 from meshplan.hardware_profiles.layout_ratios import (
     FILE,
     Pair,

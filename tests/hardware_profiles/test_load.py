@@ -11,6 +11,7 @@ from close import close
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.accuracy.profile_points import ATTENTION, CURVES, HERE, MATMULS, seeded
 from meshplan.costmodels.units import parse_bandwidth
 from meshplan.hardware_profiles.load import (
     UnknownProfile,
@@ -23,7 +24,6 @@ from meshplan.hardware_profiles.load import (
     save_cluster,
 )
 from meshplan.hardware_profiles.local_cpu import memory_bytes, num_cores
-from meshplan.hardware_profiles.seed import ATTENTION, CURVES, HERE, MATMULS, seeded
 from meshplan.hardware_profiles.toml_io import PROSE, TABLES, read_toml, write_toml
 from meshplan.hardware_profiles.tunings import UNFITTED, load_fit
 
@@ -112,7 +112,7 @@ SEEDED += [f"clusters/{name}" for name in sorted(CURVES)]
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_seeds_are_made_of_the_published_tables(name: str, tmp_path: Path) -> None:
-    """Each table in a profile is what `meshplan.hardware_profiles.seed` makes of published/."""
+    """Each table in a profile is what `benchmarks.accuracy.profile_points` makes of published/."""
     path = HERE / f"{name}.toml"
     write_toml(seeded(path), tmp_path / "again.toml")
     assert close(read_toml(tmp_path / "again.toml"), read_toml(path))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.memory_needs import as_csv, outcomes_of, sharpness
+from benchmarks.accuracy.memory_needs import as_csv, outcomes_of, sharpness
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.memory_needs import (
     FILE,

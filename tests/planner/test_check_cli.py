@@ -114,6 +114,7 @@ def test_check_tells_findings_by_exit_code(app: typer.Typer, tmp_path: Path) -> 
     assert _run(app, "check", str(tmp_path / "none.yaml"))[0] == 2
     assert _run(app, "check", str(TINY), "--format", "pdf")[0] == 2
     assert _run(app, "check", str(TINY), "--gpus", "0")[0] == 2
+    assert _run(app, "check", str(TINY), "--seq-len", "4q")[0] == 2
 
 
 def test_framework_can_be_named(app: typer.Typer, tmp_path: Path) -> None:
@@ -141,8 +142,8 @@ def test_export_then_check(app: typer.Typer, tmp_path: Path, name: str) -> None:
                                                "CONNECTIONS=1")  # fmt: skip
     first = Path(out.splitlines()[0])
     assert first.is_file()
-    words = ("--gpus", "8", "--model", "llama-3.1-8b", "--seq-len", "4096",
-             "--global-batch-size", "64")  # fmt: skip
+    words = ("--gpus", "8", "--model", "llama-3.1-8b", "--seq-len", "4k",
+             "--global-batch", "64")  # fmt: skip
     (tmp_path / "meshplan.toml").write_text("micro_batch_size = 1\n")
     code, out, _ = _run(app, "check", str(first), "--cluster", CLUSTER, "--format", "json", *words)
     (finding,) = json.loads(out)["findings"]
@@ -172,7 +173,7 @@ def _cold(*paths: Path) -> str:
 
 
 def test_a_cold_check_imports_no_solver_or_tensor_library() -> None:
-    """How long it takes is for `python -m benchmarks.check` to say, not for a test."""
+    """How long it takes is for `python -m benchmarks.commands.check` to say, not for a test."""
     assert "HEAVY []" in _cold(TINY)
 
 

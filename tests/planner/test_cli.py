@@ -257,6 +257,22 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < report["gap"] < 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("validate", "--json", "out.json"), id="validate"),
+        pytest.param(("what-if", "plan.yaml", "--json", "-"), id="what-if"),
+        pytest.param(("sweep", "llama-3.1-8b", "--gpus", "8", "--json", "a.json"), id="sweep"),
+    ],
+)
+def test_json_takes_no_file(arguments: tuple[str, ...]) -> None:
+    """What `--json FILE` once did is one line: `--json > FILE`."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: --json {arguments[-1]}: --json takes no file")
+    assert f"`meshplan {arguments[0]} ... --json > FILE`" in result.stderr
+
+
 def test_every_named_error_exists() -> None:
     """The table of exit codes names errors that exist, and gives their code and no other's."""
     for name, code in EXIT_CODES.items():

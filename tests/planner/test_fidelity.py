@@ -1,10 +1,10 @@
-"""Priced layouts against their simulation, drawn as `benchmarks.fidelity` draws them."""
+"""Priced layouts against their simulation, drawn as `benchmarks.search.fidelity` draws them."""
 
 import random
 
 import pytest
 
-from benchmarks.fidelity import Distance, distances, draw
+from benchmarks.search.fidelity import Distance, distances, draw
 
 QUESTION = ("llama-3.2-1b", 32, 4096, 256, "dgx-a100")
 BOUNDS = {  # docs/search.md: closed form / simulation - 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.lab_layouts import LABS, Lab, own_layout
+from benchmarks.search.lab_layouts import LABS, Lab, own_layout
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.explain import lacking_bytes

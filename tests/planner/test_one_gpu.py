@@ -4,7 +4,7 @@
 
 from statistics import median
 
-from benchmarks.one_gpu import both, runs
+from benchmarks.engine.one_gpu import both, runs
 
 
 def test_measured_profiles_predict_measured_runs() -> None:

@@ -1,6 +1,6 @@
 """Plans beside published recipes."""
 
-from benchmarks.recipes import Beside, _release, large_claims, recipes, summary
+from benchmarks.search.recipes import Beside, _release, large_claims, recipes, summary
 
 
 def test_the_last_release_of_each_question_counts() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.figure_errors import as_csv
+from benchmarks.accuracy.figure_errors import as_csv
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.figure_errors import CONSTANTS, FILE, OVERLAPS
 from meshplan.planner.answer import ties

@@ -282,9 +282,9 @@ def test_json_is_one_document_of_the_stated_shape(tmp_path):
     """`--json` writes rows with the stated columns, intervals among them, and a summary."""
     path = tmp_path / "runs.csv"
     path.write_text(",".join(ROW) + "\n" + ",".join(ROW.values()) + "\n")
-    result = CliRunner().invoke(app, ["validate", str(path), "--json", str(tmp_path / "out.json")])
+    result = CliRunner().invoke(app, ["validate", str(path), "--json"])
     assert result.exit_code == 0, result.output
-    document = json.loads((tmp_path / "out.json").read_text())
+    document = json.loads(result.stdout)
     assert set(document) == {"rows", "summary"}
     (row,) = document["rows"]
     assert set(row) == {

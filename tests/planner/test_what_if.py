@@ -45,7 +45,7 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def document(*arguments: str) -> dict[str, Any]:
     """The JSON document of `what-if`."""
-    result = run("what-if", *arguments, "--json", "-", "--jobs", "1")
+    result = run("what-if", *arguments, "--json", "--jobs", "1")
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found

@@ -1,8 +1,8 @@
 """The families that are read, each a few lines over the vocabulary of `family.Family`.
 
 Each line is read from the family's `configuration_<model_type>.py` and `modeling_<model_type>.py`
-in huggingface/transformers 5.24 (`models/<model_type>/`); `python -m benchmarks.families` counts
-the parameters of its default configuration there and here.
+in huggingface/transformers 5.24 (`models/<model_type>/`); `python -m benchmarks.models.families`
+counts the parameters of its default configuration there and here.
 """
 
 from meshplan.costmodels.model.families.dense import DENSE

@@ -1,0 +1,168 @@
+"""How far predictions are off on runs that the constants have not seen: the intervals of plans.
+
+    python -m benchmarks.accuracy.intervals                 writes fits/intervals.csv
+    python -m benchmarks.accuracy.intervals --never-fitted  those rows that need no learning
+
+Runs of an engine are left out in turn and predicted by constants learnt from the rest: a third of
+the layouts at a time, then, where they come from several sources, one whole source at a time. An
+engine without constants of its own is predicted by those of all engines, learnt without it; to
+these come the runs that no constant was ever fitted to: elsewhere.csv, internlm.csv, lora.csv,
+and models with a state. A change that moves no price of the others needs these alone made again.
+`hardware_profiles.intervals` makes intervals of these ratios.
+"""
+
+import csv
+import datetime
+import io
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from meshplan.hardware_profiles.intervals import FILE, STATE, Ratio
+from meshplan.hardware_profiles.intervals import ratios as all_ratios
+from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.fit import (
+    WIDE,
+    Pool,
+    learn_memory,
+    pools,
+    problem_of,
+    rivals_of,
+    sample,
+    splits,
+)
+from meshplan.planner.runs.learning import Indices
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.validate import memory_gib, step_model
+from meshplan.planner.text_files import write_text
+
+ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
+
+
+def main() -> None:
+    """Write every ratio, and print how many there are of each pool."""
+    runs = list(_runs(BUILT_IN))
+    engines = {pool.engine for pool in pools(runs)}
+    shipped = {engine: found for engine in engines if (found := fits_of(engine))}
+    never_fitted = [*_never_fitted(shipped), *_of_states()]
+    if "--never-fitted" in sys.argv[1:]:
+        again = {ratio.run for ratio in never_fitted}
+        _write([*(each for each in all_ratios() if each.run not in again), *never_fitted])
+        return
+    ratios: list[Ratio] = []
+    kept = [pool for pool in pools(runs) if pool.family in shipped.get(pool.engine, {})]
+    for pool in sorted(kept, key=lambda pool: (pool.engine, pool.family)):
+        found = [
+            ratio for ratio in _left_out(pool, kept, shipped) if _loaded_from(pool, ratio, kept)
+        ]
+        print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
+        ratios += found
+    _write([*ratios, *never_fitted])
+
+
+def _never_fitted(shipped: Mapping[str, object]) -> Iterator[Ratio]:
+    for path in ELSEWHERE:
+        for run in filter(_timed, _runs(path)):
+            yield _ratio(_kind(run, shipped), run, _loaded(run))
+
+
+def _of_states() -> Iterator[Ratio]:
+    """Runs of models with a state, by the constants that load: none was learnt from them. Of any
+    grade, since the published ones seldom state their whole layout.
+    """
+    for run in _runs(BUILT_IN):
+        if run.asked.model == STATE and run.measured.step_time_s and not run.measured.oom:
+            yield _ratio("framework", run, _loaded(run))
+
+
+def _write(ratios: Sequence[Ratio]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Ratio.__annotations__)
+    writer.writerows([*ratio.cells()] for ratio in ratios)
+    write_text(FILE, text.getvalue())
+    print(f"{FILE}: {len(ratios)} ratios, {datetime.date.today().isoformat()}")
+
+
+def _kind(run: Run, shipped: Mapping[str, object]) -> str:
+    """A new source of an engine that has constants of its own, or a new framework."""
+    return "source" if (run.engine.fitted_as or run.engine.name) in shipped else "framework"
+
+
+def _timed(run: Run) -> bool:
+    measured = run.measured
+    return run.grade in ("A", "B") and bool(measured.step_time_s) and not measured.oom
+
+
+def _loaded(run: Run) -> Tuning:
+    return load_fit(run.engine.name, run.cluster.gpu.name).tuning
+
+
+def _runs(path: Path) -> Iterator[Run]:
+    for row in read_runs(path):
+        try:
+            yield run_of(row)
+        except SkippedRow:
+            continue  # `meshplan validate` says why
+
+
+def _left_out(
+    pool: Pool, kept: Sequence[Pool], shipped: dict[str, dict[str, Fit]]
+) -> Iterator[Ratio]:
+    """Measured over predicted, of each run when it was left out, of the wider pool too."""
+    chosen, rivals = sample(pool), rivals_of(shipped, pool, kept)
+    problem_from = cache(lambda start: problem_of(pool, chosen, start))
+    kinds = {"framework": splits(pool, chosen)} if pool.engine == WIDE else {
+        "layout": splits(pool, chosen), "source": _by_source(chosen)
+    }  # fmt: skip
+    for kind, parts in kinds.items():
+        for train, rest in parts:
+            problem = problem_from(rivals.start(frozenset(chosen[row].id for row in rest)))
+            learnt = problem.solve(train)
+            tuning = learn_memory(pool, [chosen[row] for row in train], learnt)
+            for row in rest:
+                yield _ratio(kind, chosen[row], tuning)
+
+
+def _loaded_from(pool: Pool, ratio: Ratio, kept: Sequence[Pool]) -> bool:
+    """Whether a plan like the run would load this pool's constants. Those of a GPU family, if they
+    ship; of a family whose only source is left out nothing would be, so the engine's are.
+    """
+    families = [other for other in kept if (other.engine, other.family) == (pool.engine, ratio.gpu)]
+    if pool.family != "any" or not families:
+        return True
+    return ratio.left_out == "source" and not _by_source(sample(families[0]))
+
+
+def _by_source(runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:
+    suites = np.array([run.suite for run in runs])
+    names = sorted(set(suites))
+    if len(names) == 1:
+        return []
+    return [(np.flatnonzero(suites != name), np.flatnonzero(suites == name)) for name in names]
+
+
+def _ratio(kind: str, run: Run, tuning: Tuning) -> Ratio:
+    model, measured = step_model(run, tuning), run.measured
+    assert measured.step_time_s is not None
+    reserved = measured.reserved_gib and measured.reserved_gib / memory_gib(run, model)[1]
+    return Ratio(
+        run=run.id, engine=run.asked.engine, gpu=run.asked.gpu, suite=run.suite, left_out=kind,
+        gpus=run.asked.gpus, precision=run.asked.precision, model=run.asked.model,
+        step_time=_rounded(measured.step_time_s / model.time().step_time_s),
+        reserved=_rounded(reserved) if reserved else None,
+    )  # fmt: skip
+
+
+def _rounded(ratio: float) -> float:
+    return round(ratio, 4) if math.isfinite(ratio) else ratio
+
+
+if __name__ == "__main__":
+    main()

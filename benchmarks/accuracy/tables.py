@@ -1,0 +1,215 @@
+"""Write the tables of docs/accuracy_tables.md, and the short one of accuracy.md and README.md.
+
+python -m benchmarks.accuracy.tables [--ablation]
+"""
+
+import contextlib
+import io
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks.accuracy import ablation
+from meshplan.hardware_profiles.intervals import ratios
+from meshplan.hardware_profiles.tunings import SHIPPED, fits_of
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_errors, summary
+from meshplan.planner.runs.runs import read_runs
+from meshplan.planner.runs.validate import Predicted, predict_rows
+
+ROOT = Path(__file__).parents[2]
+INTERNLM = BUILT_IN.parent / "internlm.csv"
+ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
+LORA = BUILT_IN.parent / "lora.csv"
+TABLES = ROOT / "docs/accuracy_tables.md"
+
+
+def table() -> str:
+    """The errors by suite and grade, then memory, fitting and choice."""
+    results = list(predict_rows(read_runs(BUILT_IN)))
+    rows = [row for row in results if isinstance(row, Predicted)]
+    report = summary(rows, len(results) - len(rows))
+    lines = [
+        "| suite | rows | median | p90 | bias | one constant MFU |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, cell in report["step_time"].items():
+        if name.endswith((" A", " B")):
+            lines.append(
+                f"| {name} | {cell['rows']} | {cell['median']:.1%} | {cell['p90']:.1%} | "
+                f"{cell['bias']:+.1%} | {cell['simple_median']:.1%} |"
+            )
+    fits, found = report["fits"], report["choice"]
+    lines += [
+        f"| **all of grade {grade}** | {cell['rows']} | {cell['median']:.1%} | {cell['p90']:.1%} | "
+        f"{cell['bias']:+.1%} | {cell['simple_median']:.1%} |"
+        for grade, cell in report["by_grade"].items()
+    ]
+    lines += [
+        "",
+        f"Mean of the suites' medians (A and B together): {report['mean_of_suite_medians']:.1%}.",
+    ]
+    lines += [
+        f"{kind.capitalize()} memory, {cell['rows']} rows: median {cell['median']:.1%}, bias "
+        f"{cell['bias']:+.1%}."
+        for kind in ("allocated", "reserved")
+        if (cell := report[kind])
+    ]
+    lines += [
+        f"Does it fit: {fits['balanced_accuracy']:.1%} balanced accuracy; {fits['missed']} of "
+        f"{fits['out_of_memory']} runs out of memory were said to fit, {fits['careful']} of "
+        f"{fits['fitting']} that ran were said not to.",
+        f"Choice, {found['groups']} groups of at least four layouts: the one ranked first is "
+        f"{found['median_regret']:.1%} (median) and {found['mean_regret']:.1%} (mean) slower than "
+        f"the measured best, Spearman {found['spearman']:.2f}; by rules of thumb "
+        f"{found['rules_median_regret']:.1%} and {found['rules_mean_regret']:.1%}.",
+        f"{report['rows']} rows predicted, {report['skipped']} skipped with a reason.",
+    ]
+    return "\n".join(lines)
+
+
+def unseen() -> str:
+    """Lines on the runs of frameworks that no constant was fitted to."""
+    found = _complete(INTERNLM, "AB")
+    lines = [f"Runs that nothing was fitted to, InternLM on 8 to 1,024 A100: {_told(found)}."]
+    lines += [
+        f"Runs that nothing was fitted to, other frameworks and releases, grade {grade}: "
+        f"{_told(_complete(ELSEWHERE, grade))}."
+        for grade in ("A", "B")
+    ]
+    return "\n".join(lines)
+
+
+def _complete(path: Path, grades: str) -> list[Predicted]:
+    """The runs of a file that have one of these grades and a step time."""
+    rows = [row for row in predict_rows(read_runs(path)) if isinstance(row, Predicted)]
+    return [row for row in rows if row.run.grade in grades and row.step_error is not None]
+
+
+def _told(rows: list[Predicted]) -> str:
+    found = spread(step_errors(rows))
+    assert found is not None
+    return (
+        f"{found.rows} rows, median {found.median:.1%}, p90 {found.p90:.1%}, bias {found.bias:+.1%}"
+    )
+
+
+def elsewhere() -> str:
+    """The errors on runs of other frameworks and releases, by suite and grade, then all of each."""
+    rows = _complete(ELSEWHERE, "AB")
+    lines = ["| suite | engine | rows | median | p90 | bias |", "|---|---|---|---|---|---|"]
+    groups: dict[tuple[str, str], list[Predicted]] = defaultdict(list)
+    for row in rows:
+        groups[f"{row.run.suite} {row.run.grade}", row.run.engine.name].append(row)
+    lines += [f"| {name} | {by} | {_errors(groups[name, by])} |" for name, by in sorted(groups)]
+    for grade in ("A", "B"):
+        same = [row for row in rows if row.run.grade == grade]
+        lines.append(f"| **all of grade {grade}** | | {_errors(same)} |")
+    return "\n".join(lines)
+
+
+def lora() -> str:
+    """The errors on runs with frozen weights, by suite, engine and GPU, then all of each file."""
+    lines = [
+        "| suite | engine | GPU | rows | median | p90 | bias |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for path, name in ((BUILT_IN, "fitted with the others"), (LORA, "never fitted")):
+        rows = [row for row in _complete(path, "AB") if row.run.training.lora]
+        groups: dict[str, list[Predicted]] = defaultdict(list)
+        for row in rows:
+            run = row.run
+            groups[f"{run.suite} | {run.engine.name} | {run.cluster.gpu.name}"].append(row)
+        lines += [f"| {group} | {_errors(groups[group])} |" for group in sorted(groups)]
+        lines.append(f"| **all, {name}** | | | {_errors(rows)} |")
+    return "\n".join(lines)
+
+
+def _errors(rows: list[Predicted]) -> str:
+    found = spread(step_errors(rows))
+    assert found is not None
+    return f"{found.rows} | {found.median:.1%} | {found.p90:.1%} | {found.bias:+.1%}"
+
+
+def fits() -> str:
+    """The shipped fits: rows, groups, and the error on the groups left out."""
+    lines = ["| engine | GPUs | rows | groups | error on those left out |", "|---|---|---|---|---|"]
+    for path in sorted(SHIPPED.glob("*.toml")):
+        for family, fit in fits_of(path.stem).items():
+            if fit.source.endswith(BUILT_IN.name):  # those of the native engine were measured
+                lines.append(
+                    f"| {path.stem} | {family} | {fit.rows} | {fit.groups} "
+                    f"| {fit.error_fraction:.1%} |"
+                )
+    return "\n".join(lines)
+
+
+def put(path: Path, marker: str, text: str) -> None:
+    """Replace what stands between a marker and its end."""
+    old = path.read_text(encoding="utf-8")
+    place = re.compile(rf"(<!-- {marker} -->\n).*?(<!-- end {marker} -->)", re.DOTALL)
+    path.write_text(place.sub(lambda m: f"{m[1]}{text}\n{m[2]}", old), encoding="utf-8")
+
+
+def short() -> str:
+    """What holds today: errors in-sample, left out and never fitted."""
+    published = [row for row in predict_rows(read_runs(BUILT_IN)) if isinstance(row, Predicted)]
+    lines = [
+        "| step time of runs | rows | median | p90 |",
+        "|---|---|---|---|",
+    ]
+    for grade in ("A", "B"):
+        rows = [row for row in published if row.run.grade == grade and row.step_error is not None]
+        lines.append(f"| grade {grade}, constants fitted to them | {_errors_of(rows)} |")
+    names = {"layout": "their layout left out of the fit", "source": "their whole source left out"}
+    for kind, name in names.items():
+        found = [ratio for ratio in ratios() if ratio.left_out == kind]
+        lines.append(f"| {name} | {_spread_of([1 / ratio.step_time - 1 for ratio in found])} |")
+    lines.append(f"| InternLM's, never fitted | {_errors_of(_complete(INTERNLM, 'AB'))} |")
+    lines.append(f"| LoRA of MLPerf's, never fitted | {_errors_of(_complete(LORA, 'AB'))} |")
+    lines += [
+        f"| other frameworks and releases, never fitted, grade {grade} "
+        f"| {_errors_of(_complete(ELSEWHERE, grade))} |"
+        for grade in ("A", "B")
+    ]
+    memory, fits = spread(memory_errors(published, "reserved")), fitting(published)
+    assert memory is not None
+    assert fits.balanced_accuracy is not None
+    return "\n".join([
+        *lines, "",
+        f"Reserved memory, {memory.rows} rows, in-sample: median {memory.median:.1%}, p90 "
+        f"{memory.p90:.1%}. Does it fit: {fits.missed} of {fits.out_of_memory} runs out of "
+        f"memory were said to fit, {fits.careful} of {fits.fitting} that ran were said not to.",
+    ])  # fmt: skip
+
+
+def _errors_of(rows: list[Predicted]) -> str:
+    return _spread_of([row.step_error or 0.0 for row in rows])
+
+
+def _spread_of(errors: list[float]) -> str:
+    found = spread(errors)
+    assert found is not None
+    return f"{found.rows:,} | {found.median:.1%} | {found.p90:.1%}"
+
+
+def main() -> None:
+    """Write all tables; the ablation only when asked, it predicts everything eleven times."""
+    text = f"{table()}\n{unseen()}"
+    print(text)
+    put(TABLES, "fits", fits())
+    put(TABLES, "elsewhere", elsewhere())
+    put(TABLES, "lora", lora())
+    put(TABLES, "accuracy", text)
+    for name in ("docs/accuracy.md", "README.md"):
+        put(ROOT / name, "accuracy summary", short())
+    if "--ablation" in sys.argv:
+        sys.argv = sys.argv[:1]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            ablation.main()
+        put(TABLES, "ablation", out.getvalue().strip())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""One rank alone beside the real run of the same layout on gloo processes of this machine.
+
+    python -m benchmarks.engine.one_rank [--cluster FILE] [--rounds N] [--only LAYOUT...] [--write]
+    python -m benchmarks.engine.one_rank --minutes 4 --folder FOLDER [...]  # until nothing is left
+
+Two processes run each layout in turns: together, and then each its own rank alone, its messages
+answered for; N times, the same steps of the same engine, timed by the same program. Alone they run
+at the same time too, since on a CPU a rank's memory and caches are its neighbours'. Compared are
+
+    bytes      that the engine holds: weights, gradients, optimizer states, saved tensors
+    step       together the slowest rank's, alone what the event simulation makes of their actions
+    processor  the seconds of processor time of a step of the busiest rank, messages included: what
+               a neighbour's work on the same cores changes least
+
+each the fastest of all its steps. --write puts the table into docs/execute.md. With --minutes what
+should not end in time is left for the next call with the same folder and options, round by round;
+the table comes when nothing is left.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from benchmarks.accuracy.tables import ROOT, put
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from meshplan.costmodels.step.step import Setting, StepModel
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import MIB, format_seconds
+from meshplan.executor.engine.step.engine import Job
+from meshplan.executor.engine.watch.heap import keep_freed_memory
+from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
+from meshplan.executor.onerank.measure import Asked, measure
+from meshplan.executor.onerank.one_rank import named, run_alone
+from meshplan.executor.onerank.result import RankMeasured, step_of, wire_of
+from meshplan.executor.onerank.wire import Wire
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.local_cpu import num_cores
+from meshplan.hardware_profiles.whole_file import write_whole
+
+ATTENTION = Attention(heads=4, kv_heads=2, head_dim=64, v_head_dim=64)
+DENSE = Model(
+    name="dense", hidden=256, vocab=2048, pattern=(0,) * 4,
+    kinds=(Layer(attention=ATTENTION, ffn=768),),
+)  # fmt: skip
+SPARSE = Model(
+    name="sparse", hidden=256, vocab=2048, pattern=(0,) * 4,
+    kinds=(Layer(attention=ATTENTION, experts=Experts(experts=8, top_k=2, ffn=384)),),
+)  # fmt: skip
+TRAINING = Training(seq_len=256, global_batch_size=4, precision="fp32")
+KINDS = ("together", "alone")
+STATES = ("weights", "gradients", "optimizer", "activations")
+ONE, TWO, FOUR = even_stages(4, 1), even_stages(4, 2), even_stages(4, 4)
+LAYOUTS: dict[str, tuple[Model, Layout]] = {
+    "dp2 ZeRO-0": (DENSE, Layout(data_parallel=2, stages=ONE)),
+    "dp2 ZeRO-1": (DENSE, Layout(data_parallel=2, zero_stage=1, stages=ONE)),
+    "dp2 ZeRO-2": (DENSE, Layout(data_parallel=2, zero_stage=2, stages=ONE)),
+    "dp2 ZeRO-3": (DENSE, Layout(data_parallel=2, zero_stage=3, stages=ONE)),
+    "tp2": (DENSE, Layout(tensor_parallel=2, sequence_parallel=True, stages=ONE)),
+    "cp2 ZeRO-1": (DENSE, Layout(context_parallel=2, zero_stage=1, stages=ONE)),
+    "ep2 ZeRO-1": (
+        SPARSE, Layout(data_parallel=2, expert_parallel=2, zero_stage=1, stages=ONE)
+    ),
+    "tp2 ep2": (
+        SPARSE,
+        Layout(tensor_parallel=2, sequence_parallel=True, expert_parallel=2, stages=ONE),
+    ),
+    "pp2 1f1b": (DENSE, Layout(pipeline_parallel=2, stages=TWO)),
+    "pp2 interleaved, 2 chunks": (
+        DENSE,
+        Layout(
+            pipeline_parallel=2, virtual_stages=2, schedule="interleaved_1f1b", stages=FOUR
+        ),
+    ),
+    "pp2 zb_h1": (DENSE, Layout(pipeline_parallel=2, schedule="zb_h1", stages=TWO)),
+    "pp2 zb_v": (
+        DENSE, Layout(pipeline_parallel=2, virtual_stages=2, schedule="zb_v", stages=FOUR)
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What both processes do, and where their figures go."""
+
+    names: tuple[str, ...]
+    cluster: str
+    rounds: int
+    steps: int
+    folder: str
+    training: Training = TRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """One layout: for each round what its ranks measured together, and alone."""
+
+    name: str
+    together: list[list[RankMeasured]]
+    alone: list[list[RankMeasured]]
+
+    @property
+    def same_bytes(self) -> bool:
+        """Whether every rank held the same either way."""
+        return held(self.together) == held(self.alone)
+
+
+def job_of(name: str, training: Training) -> Job:
+    """The layout by its name."""
+    model, layout = LAYOUTS[name]
+    return Job(model=model, layout=layout, training=training)
+
+
+def model_of(name: str, cluster: str, training: Training) -> StepModel:
+    """The layout, priced."""
+    model, layout = LAYOUTS[name]
+    by, engine = load_cluster(cluster), load_engine("native")
+    return StepModel(Setting.fitted(model, training, by, engine), layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One layout in one round."""
+
+    name: str
+    round: int
+
+    def path(self, folder: str, kind: str, rank: int) -> Path:
+        """Where a rank's figures are, `together` or `alone`."""
+        number = list(LAYOUTS).index(self.name)
+        return Path(folder) / f"{number}.{self.round}.{kind}.{rank}.json"
+
+    def is_done(self, folder: str) -> bool:
+        """Whether both ranks have left both."""
+        return all(self.path(folder, kind, rank).exists() for kind in KINDS for rank in range(2))
+
+
+def process(rank: int, task: Task, turn: Turn) -> None:
+    """One of two processes: a layout, together and then alone."""
+    keep_freed_memory()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    job = job_of(turn.name, task.training)
+    wire = wire_of(model_of(turn.name, task.cluster, task.training))
+    store = f"{task.folder}/{os.getppid()}.{list(LAYOUTS).index(turn.name)}.{turn.round}.store"
+    for kind, found in _turn(rank, job, wire, task, store):
+        write_whole(turn.path(task.folder, kind, rank), found.model_dump_json())
+
+
+def _turn(
+    rank: int, job: Job, wire: Wire, task: Task, store: str
+) -> Iterator[tuple[str, RankMeasured]]:
+    device = torch.device("cpu")
+    asked = Asked(warmup=1, steps=task.steps, alone=False)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    found = measure(job, device, asked)
+    dist.barrier()
+    dist.destroy_process_group()
+    yield "together", named(found, job, rank)
+    yield "alone", run_alone(job, rank, device, wire, replace(asked, alone=True))
+
+
+def start(task: Task, seconds: float = inf) -> list[Turn]:
+    """Every turn that is not done, as long as the next should end in time; those that are left."""
+    ends, longest_s = time.monotonic() + seconds, 0.0
+    waiting = [Turn(name, number) for number in range(task.rounds) for name in task.names]
+    waiting = [turn for turn in waiting if not turn.is_done(task.folder)]
+    while waiting and time.monotonic() + longest_s < ends:
+        began = time.monotonic()
+        # forked, so that torch is imported once
+        mp.start_processes(process, (task, waiting[0]), nprocs=2, start_method="fork")
+        longest_s = max(longest_s, time.monotonic() - began)
+        done = waiting.pop(0)
+        print(f"{done.name}, round {done.round + 1} done", file=sys.stderr, flush=True)
+    return waiting
+
+
+def results(task: Task) -> Iterator[Turns]:
+    """What they left in the folder."""
+    for name in task.names:
+        together, alone = (
+            [_ranks(Turn(name, number), task.folder, kind) for number in range(task.rounds)]
+            for kind in KINDS
+        )
+        yield Turns(name, together, alone)
+
+
+def _ranks(turn: Turn, folder: str, kind: str) -> list[RankMeasured]:
+    paths = (turn.path(folder, kind, rank) for rank in range(2))
+    return [RankMeasured.model_validate_json(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def held(rounds: Sequence[Sequence[RankMeasured]]) -> list[int]:
+    """The most bytes of states and saved tensors, by rank."""
+    ranks = zip(*rounds, strict=True)
+    return [max(sum(found.held_bytes[k] for k in STATES) for found in each) for each in ranks]
+
+
+def steps_s(rounds: Sequence[Sequence[RankMeasured]], model: StepModel | None) -> list[float]:
+    """Every step, the slowest rank's; `model`: of a pipeline's ranks alone, put together from their
+    actions and scaled to each of their steps.
+    """
+    found: list[float] = []
+    for ranks in rounds:
+        for steps in zip(*(rank.step_times_s for rank in ranks), strict=True):
+            if model is None or model.layout.pipeline_parallel == 1:
+                found.append(max(steps))
+                continue
+            typical_s = step_of(model, ranks).measured
+            assert typical_s is not None
+            over = (s / rank.step_s for s, rank in zip(steps, ranks, strict=True))
+            found.append(typical_s * max(over))
+    return found
+
+
+def processor_s(rounds: Sequence[Sequence[RankMeasured]]) -> float:
+    """The least that the busiest rank computed in a step, and sent."""
+    ranks = zip(*rounds, strict=True)
+    return max(min(min(found.processor_s) for found in each) for each in ranks)
+
+
+def line(each: Turns, task: Task) -> tuple[str, float, float]:
+    """A line of the table; the errors of the step and of the processor time."""
+    real, alone = (
+        steps_s(each.together, None),
+        steps_s(each.alone, model_of(each.name, task.cluster, task.training)),
+    )
+    step = min(alone) / min(real) - 1
+    busy, busy_alone = processor_s(each.together), processor_s(each.alone)
+    cells = (
+        each.name, _mib(held(each.together)), _mib(held(each.alone)),
+        format_seconds(min(real)), format_seconds(min(alone)), f"{step:+.1%}",
+        f"{median(alone) / median(real) - 1:+.1%}",
+        format_seconds(busy), format_seconds(busy_alone), f"{busy_alone / busy - 1:+.1%}",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |", step, busy_alone / busy - 1
+
+
+def table(found: Sequence[Turns], task: Task) -> str:
+    """A line for each layout, and what they come to."""
+    lines = [line(each, task) for each in found]
+    same = sum(each.same_bytes for each in found)
+    said = (
+        f"{name} within 10 % in {sum(abs(e) <= 0.1 for e in errors)} of {len(found)}, median error "
+        f"{median(map(abs, errors)):.1%}, largest {max(errors, key=abs):+.1%}"
+        for name, errors in (
+            ("step", [step for _, step, _ in lines]),
+            ("processor time", [busy for _, _, busy in lines]),
+        )
+    )
+    return "\n".join(
+        [
+            "| layout | holds, MiB, each rank | alone | fastest step | alone | error | of medians "
+            "| processor | alone | error |",
+            f"|{'---|' * 10}",
+            *(text for text, _, _ in lines),
+            "",
+            f"{same} of {len(found)} hold the same bytes; {'; '.join(said)}.",
+        ]
+    )
+
+
+def _mib(sizes: Sequence[int]) -> str:
+    return ", ".join(f"{size / MIB:.2f}" for size in sizes)
+
+
+def main() -> None:
+    """Measure every layout; print the table, and write it."""
+    parser = argparse.ArgumentParser(prog="benchmarks.engine.one_rank")
+    parser.add_argument("--cluster", default=f"local-cpu:{num_cores()}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--seq-len", type=int, default=TRAINING.seq_len)
+    parser.add_argument("--batch", type=int, default=TRAINING.global_batch_size)
+    parser.add_argument("--only", nargs="*", default=list(LAYOUTS))
+    parser.add_argument("--folder", help="of the figures of every step [default: not kept]")
+    parser.add_argument("--minutes", type=float, default=inf, help="of this call; needs --folder")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if options.minutes < inf and not options.folder:
+        parser.error("--minutes leaves the rest for another call: give it a --folder")
+    threads = max(1, num_cores() // 2)
+    os.environ.update({**CPU_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)})
+    load = os.getloadavg()[0]
+    training = replace(TRAINING, seq_len=options.seq_len, global_batch_size=options.batch)
+    with tempfile.TemporaryDirectory() as folder:
+        task = Task(
+            names=tuple(options.only), cluster=options.cluster, rounds=options.rounds,
+            steps=options.steps, folder=options.folder or folder, training=training,
+        )  # fmt: skip
+        Path(task.folder).mkdir(parents=True, exist_ok=True)
+        left = start(task, 60 * options.minutes)
+        if left:
+            print(f"{len(left)} of {len(options.only) * options.rounds} turns are left")
+            return
+        text = table(list(results(task)), task)
+    text += (
+        f" {options.rounds} rounds of {options.steps} steps on {num_cores()} shared cores, load "
+        f"{load:.1f} before and {os.getloadavg()[0]:.1f} after, {datetime.now(UTC).date()}."
+    )
+    print(text)
+    if options.write:
+        put(ROOT / "docs/execute.md", "one rank", text)
+
+
+if __name__ == "__main__":
+    main()

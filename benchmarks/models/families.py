@@ -1,0 +1,157 @@
+"""Counts parameters and FLOPs of each family by transformers, on the meta device.
+
+`python -m benchmarks.models.families` needs torch and transformers 5.24. It writes the
+configurations and the counts that the tests compare with, and prints the families that differ
+and those that are refused. FLOPs are those of one forward pass of `TOKENS` tokens by torch's
+FLOP counter: of matrix products with weights, and of all others (attention without a causal mask,
+recurrences). Each family is counted with its default configuration, and with `VARIANTS` where the
+default cannot be built, or where it leaves a part of the family out.
+"""
+
+import json
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.families import FAMILIES
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import model_parameters
+
+OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "family_configs.json"
+TOKENS = 64
+WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten._grouped_mm")
+OTHERS = ("aten.bmm", "aten.baddbmm")
+NOT_SIZES = ("id2label", "label2id", "transformers_version", "architectures", "_name_or_path")
+WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
+"""Multimodal: the towers are counted by transformers and left out by us."""
+GATES_IN_BLOCKS = ("recurrent_gemma",)
+"""Products with weights that torch counts among the others."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ministral": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128, "num_key_value_heads": 8},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_key_value_heads": 8, "num_experts": 8, "moe_topk": 2},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "deepseek_v2": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "cohere_compass_text": {
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4}
+            for kind in ("full_attention", "sliding_attention")
+        }
+    },
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 8, "num_attention_heads": 64,
+               "hidden_size": 4096},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
+    "jamba": {"num_experts": 1, "num_experts_per_tok": 1},
+    "bamba": {"attn_layer_indices": [3, 9]},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 16},
+    "phi": {"qk_layernorm": True, "num_key_value_heads": 8},
+    "cohere": {"use_qk_norm": True},
+    "gemma4_text": {
+        "num_kv_shared_layers": 10, "num_global_key_value_heads": 2, "attention_k_eq_v": True,
+        "enable_moe_block": True, "num_experts": 16, "top_k_experts": 4,
+        "moe_intermediate_size": 512,
+    },
+    "stablelm": {"use_qkv_bias": True, "use_parallel_residual": True},
+    "starcoder2": {"use_bias": False},
+    "glm_moe_dsa": {"indexer_types": ["full"] * 3 + ["shared"] * 75},
+    "nemotron_h": {"layers_block_type": ["mamba", "moe", "attention", "moe", "mamba", "mlp"],
+                   "moe_latent_size": 1024},
+    "mamba2": {"use_bias": True, "n_groups": 1},
+    "falcon_h1": {"mamba_rms_norm": True, "mamba_d_ssm": 2048, "mamba_d_head": 16},
+    "minimax_m3_vl_text": {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57},
+    "longcat_flash": {"zero_expert_num": 0},
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 5e5}},
+    "laguna": {"gating": False, "num_attention_heads_per_layer": [48] * 20 + [64] * 20},
+}  # fmt: skip
+
+
+def counted(model_type: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a family and the parameters of the module that it builds."""
+    torch, transformers = import_module("torch"), import_module("transformers")
+    config = transformers.AutoConfig.for_model(model_type, **changes)
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(config)
+    fields = json.loads(config.to_json_string(use_diff=False))
+    kept = {k: v for k, v in fields.items() if v is not None and k not in NOT_SIZES}
+    parameters = sum(each.numel() for each in module.parameters())
+    return {"config": kept, "parameters": parameters} | flops_of(config)
+
+
+def flops_of(config: Any) -> dict[str, int]:
+    """FLOPs of one forward pass, or nothing where the module does not run on the meta device."""
+    torch, transformers = import_module("torch"), import_module("transformers")
+    counter = import_module("torch.utils.flop_counter").FlopCounterMode
+    ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="eager", dtype=torch.bfloat16
+        )
+        mask = torch.zeros(1, 1, TOKENS, TOKENS, dtype=torch.bfloat16)
+        positions = torch.arange(TOKENS)[None]
+    try:
+        if any("experts" in name for name, _ in module.named_modules()):
+            module.set_experts_implementation("grouped_mm")
+        with (
+            torch.no_grad(),
+            counter(display=False, custom_mapping={torch.ops.aten._grouped_mm: grouped}) as found,
+        ):
+            module(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    except (RuntimeError, ValueError, AttributeError):  # data decides what it computes
+        return {}
+    by_operation = {str(op): n for op, n in found.get_flop_counts()["Global"].items()}
+    return {
+        "weight_flops": sum(by_operation.get(name, 0) for name in WITH_WEIGHTS),
+        "other_flops": sum(by_operation.get(name, 0) for name in OTHERS),
+    }
+
+
+def grouped(rows: Any, experts: Any, *_args: Any, **_kwargs: Any) -> int:
+    """FLOPs of one product for each row with the matrix of its expert."""
+    return 2 * rows[0] * experts[-2] * experts[-1]
+
+
+def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each causal language model that transformers knows, by default and as varied here."""
+    auto = import_module("transformers.models.auto.modeling_auto")
+    for model_type in sorted(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        yield model_type, model_type, {}
+    for model_type, changes in VARIANTS.items():
+        yield f"{model_type}, varied", model_type, changes
+
+
+def main() -> None:
+    """Count, compare and write."""
+    warnings.simplefilter("ignore")
+    import_module("transformers").logging.set_verbosity_error()
+    found, said = {}, []
+    for name, model_type, changes in track(list(cases()), "counting"):
+        try:
+            found[name] = counted(model_type, changes)
+        except Exception as error:  # whatever a family's own code raises, it is shown
+            said.append(f"{name}: transformers builds none ({type(error).__name__}: {error})"[:120])
+            continue
+        try:
+            model = model_from_config(found[name]["config"], name)
+        except UnsupportedModel as error:
+            said.append(str(error)[:160])
+            del found[name]
+            continue
+        ours, theirs = model_parameters(model).without_mtp, found[name]["parameters"]
+        if ours != theirs:
+            said.append(f"{name}: {ours:,} here, {theirs:,} there ({ours / theirs - 1:+.2%})")
+    families = {entry["config"]["model_type"] for entry in found.values()} & set(FAMILIES)
+    OUT.write_text(json.dumps(found, sort_keys=True, separators=(",", ":")) + "\n")
+    Console().print(*said, f"{len(found)} configurations of {len(families)} families", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Makes docs/models.md: the families that are read, the catalogue, and what is refused.
+
+`python -m benchmarks.models.page` writes it; `--check` fails where it is stale.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
+from meshplan.costmodels.model.families import FAMILIES
+from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
+from meshplan.costmodels.model.parameters import active_parameters, model_parameters
+from meshplan.costmodels.model.tower_families import TOWERS
+from meshplan.costmodels.model.towers import tower_parameters
+from meshplan.costmodels.model.transformer import Model
+from meshplan.hardware_profiles.load_models import load_model_config, model_names
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "models.md"
+COUNTED = ROOT / "tests" / "costmodels" / "family_configs.json"
+
+HEAD = """# Models
+
+`meshplan plan MODEL` takes a name of the catalogue, a Hugging Face `config.json`, or its folder. A
+configuration's `model_type` says which family it is; what a family's fields mean is a few lines in
+`costmodels/model/families/`, over a vocabulary of layer kinds. A field that changes the cost and
+that the family does not read is refused by its name; one that no family knows and whose name speaks
+of sizes is named in a warning.
+
+`plan --image-tokens 1024` trains on images too: so many tokens of each sequence come from the
+model's vision tower, which is trained with the rest (`--frozen vision`: its joiner alone is) on the
+first pipeline stage. Towers that are read: {towers}. Where an engine places a tower is in
+its file (`vision_tower`): cut by tensor parallelism as in Megatron, or whole on each of its ranks;
+an engine of which it is not known is refused by name. Without the option a tower is left out, and a
+warning says so.
+
+Not modelled: video, audio towers, towers on ranks of their own, their recomputation, images that
+fall unevenly on data-parallel ranks, encoder-decoders, and what stands at the end of this page.
+A recurrent layer's scan runs at the share of the GPU's peak that published benchmarks reach
+(`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    counted = json.loads(COUNTED.read_text())
+    names = {entry["config"].get("text_config", entry["config"])["model_type"]
+             for entry in counted.values()}  # fmt: skip
+    exact = sorted(set(counted) - set(WITH_TOWERS))
+    followed = sum("weight_flops" in counted[name] for name in set(exact) - set(GATES_IN_BLOCKS))
+    towers = ", ".join(f"`{name}`" for name in sorted((*TOWERS, "fuyu")))
+    lines = [
+        HEAD.format(towers=towers),
+        f"## {len(FAMILIES)} families\n",
+        f"{len(names)} of them are held, with {len(counted)} configurations, against the modules",
+        "that transformers 5.24 builds on the meta device",
+        "(`python -m benchmarks.models.families`):",
+        f"parameters exact in {len(exact)} (the others have towers, which are held on their own,",
+        "`python -m benchmarks.models.towers`), FLOPs of products with weights within 0.1 % of",
+        f"torch's counter in {followed}. `python -m benchmarks.models.published` counts the",
+        "catalogue's files, and any other, the same way.\n",
+        ", ".join(f"`{name}`" for name in sorted(FAMILIES)) + "\n",
+        f"## {len(model_names())} models in the catalogue\n",
+        "| name | parameters | active | layers | |",
+        "|---|---|---|---|---|",
+        *map(_row, model_names()),
+        "\n## Refused by name\n",
+        *(
+            f"- {reason}: {', '.join(f'`{t}`' for t in types)}"
+            for reason, types in NOT_PRICED.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str) -> str:
+    model = model_from_config(load_model_config(name), name)
+    total, active = model_parameters(model).without_mtp, active_parameters(model).without_mtp
+    if model.tower:
+        total, active = (each + tower_parameters(model.tower) for each in (total, active))
+    shown = f"{active / 1e9:.1f}B" if active != total else ""
+    return f"| {name} | {total / 1e9:.1f}B | {shown} | {model.num_layers} | {_parts(model)} |"
+
+
+def _parts(model: Model) -> str:
+    """What mixes its tokens, in the order of how many layers have it; a tower has its own."""
+    words: dict[str, int] = {}
+    if model.tower and model.tower.layers:
+        words["vision tower"] = model.tower.layers.num_layers
+    for kind in model.pattern:
+        layer = model.kinds[kind]
+        at = layer.attention
+        found = [layer.recurrent.kind] if layer.recurrent else []
+        if at.heads:
+            found.append("latent attention" if at.is_mla else "attention")
+        if at.indexer:
+            found.append("indexer")
+        if at.window:
+            found.append("window")
+        for word in found:
+            words[word] = words.get(word, 0) + 1
+    return ", ".join(
+        f"{word} {count}" for word, count in sorted(words.items(), key=lambda w: -w[1])
+    )
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if PAGE.read_text() == page() else f"{PAGE} is stale: python -m {__spec__.name}")
+    PAGE.write_text(page())

@@ -1,0 +1,251 @@
+"""The layouts that laboratories really ran, beside the ones that we would have chosen.
+
+    python -m benchmarks.search.lab_layouts            write the tables of docs/lab_layouts.md anew
+    python -m benchmarks.search.lab_layouts --print    print them only
+
+What was published of a layout is pinned; what was not is chosen best under the event simulation, as
+`meshplan plan` chooses, so a laboratory is never charged with a choice that it did not state. Then,
+for the same model, batch, hardware and engine:
+
+    faster    the share of legal layouts that fit and are faster under the closed form, each cut
+              into stages by a first plan: a random sample, so with its standard error
+    best      the layout that the search finds best, and by what the laboratory's loses to it
+"""
+
+import math
+import random
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import format_seconds
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import case_at, solve
+from meshplan.planner.answer.explain import PART_NAMES, lost_by, time_parts
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.case.predict import predicted, step_model_of
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.stage_problem import stage_problem
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.search import Solution, search
+from meshplan.planner.space.pins import Pins, parse_pins
+from meshplan.planner.stages.solve import Solver
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "lab_layouts.md"
+PLACE = re.compile(r"<!-- lab layouts -->\n.*?<!-- end -->", re.DOTALL)
+SAMPLE = 1000
+SEED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """One published run: the question, what was published of its layout, and its step time.
+
+    measured_s  seconds of a step as published, or as follows from what was (see `source`)
+    """
+
+    name: str
+    model: str
+    gpus: int
+    cluster: str
+    engine: str
+    seq_len: int
+    global_batch_size: int
+    pins: dict[str, str]
+    measured_s: float
+    source: str
+    precision: str = field(default="bf16")
+
+    def question(self, *, pinned: bool) -> Question:
+        """What the laboratory had to decide, with its own decisions if `pinned`."""
+        return Question(
+            model=read_model(self.model)[1],
+            training=Training(
+                seq_len=self.seq_len,
+                global_batch_size=self.global_batch_size,
+                precision=self.precision,
+            ),
+            gpus=self.gpus,
+            cluster=load_cluster(self.cluster),
+            engine=load_engine(self.engine),
+            pins=parse_pins(self.pins) if pinned else Pins(),
+        )
+
+
+def degrees(tp: int, pp: int, dp: int, **others: str) -> dict[str, str]:
+    """The pins that nearly every paper states."""
+    return {
+        "tensor_parallel": str(tp),
+        "pipeline_parallel": str(pp),
+        "data_parallel": str(dp),
+        "context_parallel": "1",
+        **others,
+    }
+
+
+LABS = (
+    Lab(
+        name="Llama 3.1 405B, Meta", model="llama-3.1-405b", gpus=16384, cluster="meta-h100",
+        engine="megatron", seq_len=8192, global_batch_size=2048,
+        pins=degrees(8, 16, 128, micro_batch_size="1"), measured_s=6.43,
+        source="2407.21783, table 4: 400 TFLOP/s per GPU; with 2.51e9 FLOPs a token (6 N and causal"
+        " attention) a step of 16.8M tokens takes 6.43 s",
+    ),
+    Lab(
+        name="DeepSeek-V3, DeepSeek", model="deepseek-v3", gpus=2048, cluster="dgx-h800",
+        engine="hai-llm", seq_len=4096, global_batch_size=15360, precision="fp8",
+        pins=degrees(1, 16, 128, expert_parallel="64", zero_stage="1", schedule="dualpipe_v"),
+        measured_s=19.9,
+        source="2412.19437, sections 3.2 and 1: 180,000 GPU hours per 1e12 tokens",
+    ),
+    Lab(
+        name="Nemotron-4 340B, NVIDIA", model="nemotron-4-340b", gpus=6144, cluster="dgx-h100",
+        engine="megatron", seq_len=4096, global_batch_size=2304,
+        pins=degrees(8, 12, 64, virtual_stages="8", zero_stage="1"), measured_s=8.0,
+        source="2406.11704, section 2.2 and table 2",
+    ),
+    Lab(
+        name="BLOOM 176B, BigScience", model="bloom-176b", gpus=384, cluster="jean-zay-a100",
+        engine="bigscience", seq_len=2048, global_batch_size=2048,
+        pins=degrees(4, 12, 8, micro_batch_size="2", zero_stage="1", recompute="full",
+                     virtual_stages="1"),
+        measured_s=105.0,
+        source="2211.05100, section 3.4; BigScience chronicles, about 150 TFLOP/s per GPU",
+    ),
+    Lab(
+        name="GPT-3 175B, Megatron-LM 2021", model="gpt3-175b", gpus=384, cluster="dgx-a100",
+        engine="megatron", seq_len=2048, global_batch_size=1536,
+        pins=degrees(8, 12, 4, micro_batch_size="1", zero_stage="0", recompute="full"),
+        measured_s=76.1,
+        source="2104.04473, table 2: 84 days for 300e9 tokens",
+    ),
+    Lab(
+        name="GPT-3 175B, Megatron-LM 2022", model="gpt3-175b", gpus=64, cluster="dgx-a100",
+        engine="megatron", seq_len=2048, global_batch_size=64,
+        pins=degrees(8, 8, 1, micro_batch_size="1", zero_stage="0,1", virtual_stages="3",
+                     recompute="selective"),
+        measured_s=13.75,
+        source="2205.05198, tables 3 and 5",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """A laboratory's layout in our order.
+
+    ours_s, best_s  simulated step times       faster, error  share and its standard error
+    parts           seconds that the laboratory's layout takes more than the best, by part
+    """
+
+    lab: Lab
+    layout: Layout
+    ours_s: float
+    free_bytes: float
+    best: Layout
+    best_s: float
+    faster: float
+    error: float
+    sampled: int
+    parts: dict[str, float]
+
+
+def own_layout(lab: Lab) -> Solution:
+    """What the laboratory ran, its unpublished choices made best under the closed form; raises
+    `NoLayoutFits`.
+    """
+    return search(lab.question(pinned=True)).solutions[0]
+
+
+def ranked(lab: Lab, sample: int = SAMPLE) -> Ranked:
+    """Where the laboratory's layout stands; raises `NoLayoutFits` if it does not fit."""
+    question = lab.question(pinned=False)
+    times = list(sampled_times_s(question, sample))
+    closed_s = own_layout(lab).step_time_s
+    share = sum(step_time_s < closed_s for step_time_s in times) / len(times)
+    own, best = (solve(q, top=1).solutions[0] for q in (lab.question(pinned=True), question))
+    ours, theirs = case_at(question, best.layout), case_at(question, own.layout)
+    prediction = predicted(theirs)
+    fullest = max(stage.reserved + stage.context for stage in prediction.memory)
+    best_parts = time_parts(step_model_of(ours))
+    return Ranked(
+        lab=lab,
+        layout=own.layout,
+        ours_s=prediction.step_time_s,
+        free_bytes=prediction.gpu_memory_bytes - fullest,
+        best=best.layout,
+        best_s=predicted(ours).step_time_s,
+        faster=share,
+        error=math.sqrt(share * (1 - share) / len(times)),
+        sampled=len(times),
+        parts=lost_by(best_parts, time_parts(step_model_of(theirs))),
+    )
+
+
+def sampled_times_s(question: Question, count: int) -> Iterator[float]:
+    """Closed-form step times of random legal layouts; those that do not fit are passed over."""
+    q = question
+    space = space_of(q)
+    coefficients = price_space(q, space, closed_form)
+    rows = np.flatnonzero(row_fits(space, coefficients)).tolist()
+    weights = [len(space.variants(row)) for row in rows]
+    draw, solver = random.Random(SEED), Solver()
+    for row in draw.choices(rows, weights, k=count):
+        variant = draw.choice(space.variants(row))
+        problem = stage_problem(space, coefficients, row, variant)
+        _, plan = solver.first_plan(problem)
+        if plan is not None:
+            yield plan.objective / NS_PER_S
+
+
+def tables(found: list[Ranked]) -> str:
+    """Both tables in Markdown."""
+    return "\n".join([*_times(found), "", *_differences(found)])
+
+
+def _times(found: list[Ranked]) -> Iterator[str]:
+    yield "| run | its layout | measured | ours | error | best we find | its step | gain | faster |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for r in found:
+        yield (
+            f"| {r.lab.name}, {r.lab.gpus:,} GPUs | {r.layout.label} | {r.lab.measured_s:g} s "
+            f"| {format_seconds(r.ours_s)} | {r.ours_s / r.lab.measured_s - 1:+.0%} "
+            f"| {r.best.label} | {format_seconds(r.best_s)} | {1 - r.best_s / r.ours_s:.1%} "
+            f"| {r.faster:.1%} ± {r.error:.1%} of {r.sampled} |"
+        )
+
+
+def _differences(found: list[Ranked]) -> Iterator[str]:
+    yield "| run | what its layout spends more | and less | source |"
+    yield "|---|---|---|---|"
+    for r in found:
+        more = [(name, s) for name, s in r.parts.items() if s > 0][:3]
+        less = [(name, s) for name, s in reversed(r.parts.items()) if s < 0][:2]
+        told = [
+            ", ".join(f"{PART_NAMES[name]} {format_seconds(abs(s))}" for name, s in part)
+            for part in (more, less)
+        ]
+        yield f"| {r.lab.name} | {told[0]} | {told[1]} | {r.lab.source} |"
+
+
+def main() -> None:
+    """Measure every laboratory's layout and write or print the tables."""
+    text = tables([ranked(lab) for lab in LABS])
+    if "--print" in sys.argv[1:]:
+        print(text)
+        return
+    before = DOCUMENT.read_text(encoding="utf-8")
+    place = f"<!-- lab layouts -->\n{text}\n<!-- end -->"
+    DOCUMENT.write_text(PLACE.sub(lambda _: place, before), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Options that several commands have, each declared once."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def panel(title: str) -> Any:
+    """What declares an option, by its help and any other spelling, listed under `title`."""
+
+    def option(help_text: str, *names: str, **more: Any) -> Any:
+        return typer.Option(*names, help=help_text, rich_help_panel=title, **more)
+
+    return option
+
+
+def _tokens(text: str) -> int:
+    """The length of a sequence as `plan` reads it: 8192, 32k."""
+    from meshplan.planner.answer.question import BadQuestion, parse_length
+
+    try:
+        return parse_length(text)
+    except BadQuestion as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+ClusterName = Annotated[
+    str | None, typer.Option(help="Cluster profile: a built-in name or a file.")
+]
+Gpus = Annotated[int | None, typer.Option(min=1, help="Accelerators of the run.")]
+ModelName = Annotated[str | None, typer.Option(help="A built-in model, or a config.json by path.")]
+SeqLen = Annotated[
+    int | None, typer.Option(parser=_tokens, metavar="N", help="Tokens of a sequence: 8192, 32k.")
+]
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--global-batch", "--global-batch-size", min=1, help="Sequences per optimizer step."
+    ),
+]
+MicroBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batch", "--micro-batch-size", min=1, help="Sequences per forward and rank."
+    ),
+]
+VocabSize = Annotated[
+    int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")
+]
+FrameworkName = Annotated[
+    str | None, typer.Option(help="Read every path as this framework's config.")
+]
+
+LearnedFile = Annotated[
+    Path | None, typer.Option(help="What `meshplan learn` wrote of your own runs.")
+]
