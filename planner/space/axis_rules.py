@@ -20,8 +20,8 @@ from meshplan.planner.space.engine_rules import (
 )
 from meshplan.planner.space.funnel import Funnel
 from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules, mode_classes
+from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import FRACTION_AXES
-from meshplan.planner.space.stage_splits import can_split
 
 USUAL_MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 
@@ -101,7 +101,10 @@ def _pipelines(funnel: Funnel, model: Model, legality: Legality) -> None:
     funnel.keep_pinned("pipeline_parallel")
     pp = funnel["pipeline_parallel"]
     degrees, which = np.unique(pp, return_inverse=True)
-    cuts = np.array([can_split(model, legality, degree, 1) for degree in degrees.tolist()], bool)
+    apart = apart_allowed(funnel.pins)
+    cuts = np.array([
+        can_split_stack(model, legality, degree, 1, apart) for degree in degrees.tolist()
+    ], bool)  # fmt: skip
     funnel.keep(cuts[which], "the layers do not cut into pipeline_parallel stages")
 
 

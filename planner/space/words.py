@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.setting import places_modules
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.exchange_rules import context_kinds
+from meshplan.planner.space.module_splits import apart_allowed
 from meshplan.planner.space.pins import Pins
 
 CUTS = {
@@ -46,7 +48,7 @@ def space_words(
         lines.append(f"context parallelism by {_or(allowed)}, the same in all layers")
     lines += _dispatch_words(engine, pins) if model.is_moe else []
     if model.mtp_layers:
-        lines.append("modules of multi-token prediction on the last stage alone")
+        lines.append(_modules_words(model, legality, pins))
     opened = DEFAULTS.items() if legality.hybrid_shard else [*DEFAULTS.items()][:-1]
     closed = [text for axis, text in opened if axis not in pins.axes]
     if closed:
@@ -54,6 +56,18 @@ def space_words(
     if {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b"):
         lines.append("GPipe is left out, since 1F1B holds less")
     return tuple(lines)
+
+
+def _modules_words(model: Model, legality: Legality, pins: Pins) -> str:
+    what = "modules of multi-token prediction"
+    if not places_modules(model, legality):
+        return f"{what} on the last stage alone"
+    places = {
+        False: "on the last stage",
+        True: "on the one before it, where all stages but the first, that one and the last hold "
+        "equally many layers",
+    }
+    return f"{what} {_or([places[apart] for apart in apart_allowed(pins)])}"
 
 
 def _dispatch_words(engine: Engine, pins: Pins) -> Iterator[str]:

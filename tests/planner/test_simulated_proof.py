@@ -144,7 +144,8 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
         _chains_bound(problem, passes, times, plans)
     if problem.vpp == 1:
         _cuts_bound(problem, passes, times, plans)
-    own = replace(layout, stages=plans[-1], selective_modules=variant.replayed)
+    own = layout_of_row(proof.space.layouts, row, variant, StagePlan(plans[-1], 0, ()))
+    own = replace(own, selective_modules=variant.replayed)
     model = StageModel(proof.setting, own)
     assert times.step_s(plans[-1]) == pytest.approx(step_time(model).step_time_s, rel=1e-9)
     return True

@@ -71,10 +71,15 @@ def random_question(seed: int) -> Question:
     if apart.random() < 0.4:
         engine = load_engine(apart.choice(CHOOSING))
         pins["context_parallel"] = apart.choice(("1,2", "2", "2,4"))
+    predicts = random.Random(-2_000_000 - seed)
+    modules = predicts.choice((0, 0, 0, 1, 1, 2))
+    if modules and predicts.random() < 0.7:
+        engine = load_engine(predicts.choice(("megatron", "megatron-bridge")))
+        pins["pipeline_parallel"] = predicts.choice(("3..", "4", "4.."))
     return Question(
         model=Model(
             name="small", hidden=2048, vocab=draw.choice((8_000, 64_000)), kinds=kinds,
-            pattern=pattern, tied=draw.random() < 0.2,
+            pattern=pattern, tied=draw.random() < 0.2, mtp_layers=modules,
         ),
         training=Training(
             seq_len=draw.choice((2048, 8192)), global_batch_size=draw.choice((4, 8, 16, 24))
