@@ -13,7 +13,8 @@ from meshplan.planner.space.pins import Pins
 
 CUTS = {
     "free": "any cut into stages with one chunk per pipeline rank; with several a list of cuts "
-    "(rows of equal chunks, shorter where layers are missing), no others",
+    "(rows of equal chunks, shorter where layers are missing) and, from the fastest of these, "
+    "moves of single layers between chunks; no other cut is looked at",
     "ends": "cuts into stages of equal layers, the first and the last pipeline rank's apart; no "
     "cut stage by stage",
     "even": "cuts into stages of equal layers, the embedding and the head each in place of one at "

@@ -234,6 +234,7 @@ def against_oracle(
     """How many questions ended how; raises where the answer is not what playing everything gives.
 
     A refusal must be one there too; OPTIMAL the least step of all; a bound is never above that.
+    Where layers were moved to a cut off the list, it is no faster than every cut.
     """
     ended = dict.fromkeys(("OPTIMAL", "FEASIBLE", "refused", "too large"), 0)
     for seed in seeds:
@@ -250,10 +251,20 @@ def against_oracle(
         best = result.solutions[0].step_time_s
         assert result.price == "event simulation"
         assert result.bound_s <= least * CLOSE, seed
-        assert least <= best * CLOSE, seed
+        assert least <= best * CLOSE or _moved(question, result), seed
         assert result.status == "FEASIBLE" or best <= least * EQUAL, seed
         ended[result.status] += 1
     return ended
+
+
+def _moved(question: Question, result: SearchResult) -> bool:
+    """Whether an answer faster than the list's is a cut off it, of an engine that cuts anywhere."""
+    best = result.solutions[0]
+    free = question.engine.legality.uneven_stages == "free"
+    least = fastest(question, anywhere=True)
+    return free and best.layout.virtual_stages > 1 and (
+        least is None or least <= best.step_time_s * CLOSE
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("block", range(5))
