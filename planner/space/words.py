@@ -25,7 +25,8 @@ CUTS = {
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node",
     "micro_batch_size": "micro-batches of 1, 2, 3, 4, 6, 8, 16, 32 and 64",
-    "shard_group": "ZeRO over all replicas or those of a node",
+    "shard_group": "ZeRO over all replicas, those of a node, or of 4, 16 or 64 nodes where 8 "
+    "groups are left",
 }
 """What a pin on the axis opens (`planner.space.legal_layouts`)."""
 
