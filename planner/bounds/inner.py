@@ -99,7 +99,8 @@ class _LeastHeld:
         """
         counts = space.kind_counts
         enough: Bools = np.all(self.room >= self.floor, axis=1)
-        for kind, count in enumerate(counts if len(counts) > 1 else ()):
+        several = [(kind, count) for kind, count in enumerate(counts) if count > 1]
+        for kind, count in several if len(counts) > 1 else ():
             enough &= self._layers(modes, [kind]).sum(axis=1) >= count
         lightest = self._layers(modes, list(range(len(counts))))
         enough &= lightest.sum(axis=1) >= sum(counts)

@@ -152,9 +152,11 @@ class Simulated:
         none is below the best.
         """
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
-        self._move_layers()
         limit_s = min([self.best_s * SETTLED, *left])
-        try:  # where only the budget ended it, closer bounds are worth it
+        try:
+            if not self._late(deadline):
+                self._move_layers()
+            # Where only the budget ended it, closer bounds are worth it.
             while self._leaves(CLOSER) and not self._late(deadline) and self.open.least_s < limit_s:
                 again = self.open.bounded
                 if not self.open.closer(limit_s):

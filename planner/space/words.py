@@ -66,7 +66,7 @@ def _modules_words(model: Model, legality: Legality, pins: Pins) -> str:
         return f"{what} on the last stage alone"
     places = {
         False: "on the last stage",
-        True: "on the one before it, where all stages but the first, that one and the last hold "
+        True: "on the stage before the last, where all others but the first and the last hold "
         "equally many layers",
     }
     return f"{what} {_or([places[apart] for apart in apart_allowed(pins)])}"

@@ -302,7 +302,7 @@ def pinned_and_free(seeds: range) -> int:
             ("pipeline_parallel", "2"), ("pipeline_parallel", "1"), ("micro_batch_size", "1"),
             ("micro_batch_size", "2"), ("zero_stage", "..1"), ("recompute", "none"),
             ("schedule", "1f1b"), ("virtual_stages", "1"), ("data_parallel", "1,2"),
-            *_pinned_kinds(free.engine),
+            *_pinned_kinds(free.engine), ("modules_apart", "off"),
         ))  # fmt: skip
         own = {name: pin.text for name, pin in free.pins.axes.items()}
         pinned = solved(replace(free, pins=parse_pins({**own, axis: text})))
