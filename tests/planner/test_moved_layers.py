@@ -94,7 +94,7 @@ def test_no_single_move_is_faster_than_where_it_ends(block: int) -> None:
     it began; and of all its neighbours none that fits is faster.
     """
     ended = moved = 0
-    for problem, times, stages in climbs(range(block * 30, block * 30 + 30)):
+    for problem, times, stages in climbs(range(block * 15, block * 15 + 15)):
         begun_s = times.step_s(stages)
         found, step_s = MovedLayers(problem, times).best(stages, begun_s)
         assert sum(stage.layers for stage in found) == len(problem.pattern)
@@ -105,8 +105,8 @@ def test_no_single_move_is_faster_than_where_it_ends(block: int) -> None:
             faster = times.step_s(near) < step_s * CLOSE
             assert not faster or evaluate(problem, near) is None
         ended, moved = ended + 1, moved + (step_s < begun_s)
-    assert ended >= 10
-    assert moved >= 5
+    assert ended >= 6
+    assert moved >= 3
 
 
 def test_a_long_schedule_is_left_alone() -> None:
