@@ -106,8 +106,7 @@ class _Passes:
         head = ends_cost[0] if setting.places_modules else sum(ends_cost, start=NOTHING)
         # (N, K, R, 5): three passes and the rooms of two.
         layers = np.stack([
-            np.stack([self._layer(kind, mode) for mode in work.modes], axis=1)
-            for kind in work.kinds
+            np.stack(self._by_mode(kind), axis=1) for kind in work.kinds
         ], axis=1)  # fmt: skip
         ends = np.stack([
             self._passes(cost, parameters)
@@ -132,9 +131,15 @@ class _Passes:
             micro_batch_s=setting.tuning.micro_batch_s, step_s=once_s(setting, self.layouts),
         )  # fmt: skip
 
+    def _by_mode(self, kind: int) -> list[Floats]:
+        """One part of the stack by recompute mode: modules replay nothing."""
+        rank, modes = self.work.rank, self.work.modes
+        if rank.is_modules(kind):
+            return [self._passes(rank.ends[2], self.parts[kind])] * len(modes)
+        return [self._layer(kind, mode) for mode in modes]
+
     def _layer(self, kind: int, mode: Mode) -> Floats:
-        cost = self.work.rank.plain_cost(kind, mode)
-        return self._passes(cost, self.parts[kind], again=not self.work.rank.is_modules(kind))
+        return self._passes(self.work.rank.plain_cost(kind, mode), self.parts[kind], again=True)
 
     def _passes(self, cost: Cost, parameters: RankParameters, *, again: bool = False) -> Floats:
         """(N, 5): the three passes; of a forward and of a backward the room for late traffic."""

@@ -158,11 +158,12 @@ class _Pricing:
         work, again = self.work.rank, not self.work.rank.is_modules(kind)
         host = work.host if again else None
         sent, parts = self._sent(self.parts[kind], again=again), []
-        for mode in self.work.modes:
+        modes = self.work.modes if again else self.work.modes[:1]  # modules replay nothing
+        for mode in modes:
             cost = work.plain_cost(kind, mode)
             saved_s = self.work.rows(host.activations_s(cost.saved_bytes)) if host else 0.0
             parts.append(self._part(cost, sent, saved_s=saved_s, again=again))
-        return parts
+        return parts if again else parts * len(self.work.modes)
 
     def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0, again: bool = False) -> _Part:
         rows = self.work.rows
