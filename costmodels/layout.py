@@ -207,8 +207,11 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     held = sum(stage.layers for stage in la.stages)
     if held != model.num_layers:
         raise InvalidLayout(f"the stages hold {held} layers; {model.name} has {model.num_layers}")
+    if la.modules_apart:
+        _check_apart(la, model)
+    modules_at = len(la.stages) - 2 if la.modules_apart else None
     for index, stage in enumerate(la.stages[1:-1], start=1):
-        if stage.layers < 1:
+        if stage.layers < 1 and index != modules_at:
             raise InvalidLayout(
                 f"stage {index} of {len(la.stages)} is empty; only the first (the embedding's) and "
                 "the last (the head's) may hold no layer"
@@ -238,6 +241,15 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
             f"not say how {model.mixed_by[0]} is split by tokens; it must be 1"
         )
     _check_experts(layout, model)
+
+
+def _check_apart(la: Layout, model: Model) -> None:
+    if not model.mtp_layers:
+        raise InvalidLayout(f"modules_apart: {model.name} has no modules of multi-token prediction")
+    if len(la.stages) < 2 or la.stages[-1].layers:
+        raise InvalidLayout(
+            "modules_apart: the last of several stages has the heads alone; it must hold 0 layers"
+        )
 
 
 def _check_experts(layout: Layout, model: Model) -> None:

@@ -43,6 +43,9 @@ class Legality(Frozen):
     uneven_stages      "free": any layers per stage; "ends": first and last may differ;
                        "even": all equal; "cost": the engine cuts by its own cost rule (nanotron)
     layers_count_ends  the embedding and the head may take the place of a layer in the even split
+    modules_apart      modules of multi-token prediction, all together, may be on the stage before
+                       the last, which then has the heads alone; not on the first pipeline rank.
+                       Of engines with `uneven_stages` "ends", whose cuts are listed
     zero_with_pipeline ZeRO stages that compose with pipeline parallelism
     zero_with_split_backward
                        those of them that compose with a schedule which computes the gradients of
@@ -92,6 +95,7 @@ class Legality(Frozen):
     recompute_with_split_backward: bool = True
     recompute_modules: tuple[RecomputeModule, ...] = ()
     recompute_policy: bool = False
+    modules_apart: bool = False
     optimizer_offload: bool = False
     activation_offload: Literal["never", "plain", "any"] = "never"
     optimizer_states: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)

@@ -121,7 +121,8 @@ def state_memory(
     whole = sharding.zero_stage < 3
     kept = frozen.dense_bytes(parameters) / where(whole, 1.0, sharding.dense_ranks)
     kept = kept + frozen.expert_bytes(parameters) / where(whole, 1.0, sharding.expert_ranks)
-    return trained + Memory(weights=kept + state.copies_8bit * parameters.eight_bit)
+    copies = where(whole, state.copies_8bit, 0.0)  # ZeRO-3 casts anew what it gathers
+    return trained + Memory(weights=kept + copies * parameters.eight_bit)
 
 
 def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number) -> Memory:

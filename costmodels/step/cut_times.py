@@ -149,7 +149,7 @@ class CutTimes:
         return held
 
     def _loads(self, stages: Sequence[Stage]) -> list[tuple[float, ...]]:
-        pattern, position, last, loads = self.model.setting.model.pattern, 0, len(stages) - 1, []
+        pattern, position, last, loads = self.model.setting.stack, 0, len(stages) - 1, []
         for index, stage in enumerate(stages):
             kinds = pattern[position : position + stage.layers]
             key = (kinds, stage.selective_layers, stage.full_layers, index == 0, index == last)
@@ -174,7 +174,14 @@ class CutTimes:
         parts += [(end, 1) for end in (*self._ends[:1] * first, *self._ends[1:] * last)]
         for load, count in parts:
             total = [a + count * b for a, b in zip(total, load, strict=True)]
+        modules = self.model.is_modules(kinds[-1]) if kinds else False
+        if self._places_modules and modules != last:  # apart from the loss
+            total[0 if modules else 1] += float(self.passes.module_outputs_s[self.row])
         return tuple(total)
+
+    @cached_property
+    def _places_modules(self) -> bool:
+        return self.model.setting.places_modules
 
     @cached_property
     def _layers(self) -> dict[tuple[int, int], _Load]:

@@ -80,7 +80,9 @@ def _rank_memory(model: StageModel, rank: int) -> Memory:
 def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:
     """Buffers of these chunks that outlive their use."""
     kinds = sorted({kind for i in chunks for kind, _ in model.stage_counts[i]})
-    return float(model.outliving_bytes(kinds, head=len(model.layout.stages) - 1 in chunks))
+    head = len(model.layout.stages) - 1 in chunks
+    modules = model.has_modules and model.stage_of_end[2] in chunks
+    return float(model.outliving_bytes(kinds, head=head, modules=modules))
 
 
 def _saved_by_layers(model: StageModel, chunk: int) -> float:
@@ -115,11 +117,14 @@ def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     kinds = {kind for i in chunks for kind, _ in model.stage_counts[i]}
     replayed = {key for i in chunks for key in model.stage_counts[i] if key[1] != "none"}
     working = max((float(model.replay_bytes(*key)) for key in replayed), default=0.0)
+    if model.setting.places_modules and model.stage_of_end[2] in chunks:
+        kinds.add(len(model.setting.model.kinds))
     whole = (float(model.gathered_bytes(model.layer_parameters(kind))) for kind in kinds)
     gathered = max(whole, default=0.0)
     if last not in chunks:
         return working + 2 * gathered
-    held = zip(model.end_parameters, (*model.stage_of_end, last), strict=False)
+    own = model.end_parameters[: 2 if model.setting.places_modules else 3]
+    held = zip(own, (*model.stage_of_end, last), strict=False)
     ends = sum((part for part, stage in held if stage == last), start=RankParameters(dense=0.0))
     return (
         max(float(logits_bytes(model.site)), working)

@@ -32,19 +32,20 @@ def memory_columns(
     """The columns by name; `ends`: the costs of the embedding and of the head."""
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
     gathered = reserved * _gathered_bytes(weights)
-    stand_ins = stand_in_bytes(work.rank.site, work.kinds, with_modules=True)
-    outliving = stand_ins + work.rank.unpacked_bytes(work.kinds)
+    stand_ins = stand_in_bytes(work.rank.site, work.layer_kinds, with_modules=True)
+    outliving = stand_ins + work.rank.unpacked_bytes(work.layer_kinds)
     fixed = work.rank.constant_slack_bytes + reserved * outliving
     outside = work.rank.context_bytes + work.rows(fixed)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
         outside = outside + _beyond_host_bytes(layouts, work, weights)
-    stays = 1 - layouts.activation_offload
+    layers = np.arange(len(work.kinds)) < len(work.layer_kinds)
+    stays = 1 - layouts.activation_offload[:, None] * layers
     saved = reserved * work.by_mode(work.rank.layer_saved_bytes)
     columns = _states(weights, reserved) | _put_off(work, weights, reserved)
     columns["head_state_bytes"] += work.rows(reserved * head_buffer_bytes(work.rank.site))
     return columns | {
-        "layer_saved_bytes": stays[:, None, None] * saved,
+        "layer_saved_bytes": stays[:, :, None] * saved,
         "transient_bytes": reserved * _replay_bytes(work) + gathered[:, None],
         "embedding_saved_bytes": work.rows(reserved * ends[0].saved_bytes),
         "head_saved_bytes": work.rows(reserved * ends[1].saved_bytes),
@@ -54,10 +55,12 @@ def memory_columns(
 
 
 def parts_of(weights: Table) -> list[RankParameters]:
-    """Parameters of each layer kind, of the embedding, and of the head with what is before it."""
+    """Parameters of each kind of the stack, of the embedding, and of the head with the modules
+    before it where they are not of the stack.
+    """
     embedding, head, modules = weights.rank.end_parameters
     layers = (weights.rank.layer_parameters(kind) for kind in weights.kinds)
-    return [*layers, embedding, head + modules]
+    return [*layers, embedding, head if weights.setting.places_modules else head + modules]
 
 
 def _states(weights: Table, reserved: float) -> dict[str, Floats]:
@@ -117,8 +120,9 @@ def _put_off(work: Table, weights: Table, reserved: float) -> dict[str, Floats]:
     it keeps what it saved.
     """
     kinds, site = work.rank.setting.model.kinds, work.rank.site
+    assert not (work.setting.places_modules and work.rank.setting.engine.kernels.counts_passes)
     if not work.rank.setting.engine.kernels.counts_passes:
-        nothing = np.zeros((len(work.of_row), len(kinds)))
+        nothing = np.zeros((len(work.of_row), len(work.kinds)))
         waiting = {"layer_deferred_bytes": nothing, "layer_waiting_bytes": nothing}
         return waiting | {"put_off_bytes": nothing[:, 0]}
     whole = where(weights.rank.layout.zero_stage >= 2, 4.0 * reserved, 0.0)
@@ -147,7 +151,9 @@ def _logits_bytes(work: Table) -> Number:
 def _on_their_way_bytes(work: Table) -> Floats:
     """(N,) two layers of the largest kind on their way to the host or back."""
     some = work.rank.layout.activation_offload > 0
-    return work.most(2 * some * work.rank.layer_saved_bytes(kind, "none") for kind in work.kinds)
+    return work.most(
+        2 * some * work.rank.layer_saved_bytes(kind, "none") for kind in work.layer_kinds
+    )
 
 
 def _beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
@@ -158,10 +164,12 @@ def _beyond_host_bytes(layouts: Layouts, work: Table, weights: Table) -> Floats:
     room = host_share_bytes(setting.cluster, layouts.world_size * 1.0)
     if room is None:
         return np.zeros(len(layouts))
-    counts = [setting.model.pattern.count(kind) for kind in work.kinds]
+    counts = [setting.stack.count(kind) for kind in work.kinds]
     states = (rank.state_memory(part) for part in parts_of(weights))
     away = weights.stacked(state.host for state in states) @ np.array([*counts, 1, 1], np.float64)
     least = work.by_kind(lambda kind: work.rank.layer_saved_bytes(kind, "full"))
-    saved = layouts.activation_offload * (least @ np.array(counts, np.float64))
+    saved = layouts.activation_offload * (
+        least[:, work.layer_kinds] @ np.array(counts, np.float64)[work.layer_kinds]
+    )
     sent = (away + saved) / layouts.pipeline_parallel
     return np.where(sent > room, setting.cluster.gpu.memory_bytes + sent - room, 0.0)

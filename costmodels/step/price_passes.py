@@ -26,12 +26,13 @@ from meshplan.costmodels.weights.offload import copies_of_gradients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSeconds:
-    """Seconds of one micro-batch in N layouts, K layer kinds and R recompute modes.
+    """Seconds of one micro-batch in N layouts, K kinds of the stack and R recompute modes.
 
     layer_s        (N, K, R, 3) forward, input gradient with its recomputation, weight gradient
     embedding_s, head_s   (N, 3) the same of the ends
     hop_s          (N,) an activation's way to the next rank that no rank waits for
     blocking_s     (N,) of each stage's forward and each backward: the way that it waits for
+    module_outputs_s (N,) the same of what prediction modules apart from the loss put out
     layer_update_s, ends_update_s
                    (N, K), (N, 2) the optimizer on the parameters of a layer and of the ends
     layer_room_s, ends_room_s
@@ -49,6 +50,7 @@ class PassSeconds:
     head_s: Floats
     hop_s: Floats
     blocking_s: Floats
+    module_outputs_s: Floats
     layer_update_s: Floats
     ends_update_s: Floats
     layer_room_s: Floats
@@ -100,16 +102,16 @@ class _Passes:
     def seconds(self) -> PassSeconds:
         """All columns."""
         work, rank, setting = self.work, self.work.rank, self.setting
-        embedding, *head = rank.ends
+        embedding, *ends_cost = rank.ends
+        head = ends_cost[0] if setting.places_modules else sum(ends_cost, start=NOTHING)
         # (N, K, R, 5): three passes and the rooms of two.
         layers = np.stack([
-            np.stack([self._layer(kind, mode) for mode in work.modes], axis=1)
-            for kind in work.kinds
+            np.stack(self._by_mode(kind), axis=1) for kind in work.kinds
         ], axis=1)  # fmt: skip
         ends = np.stack([
             self._passes(cost, parameters)
             for cost, parameters in zip(
-                (embedding, sum(head, start=NOTHING)), self.parts[-2:], strict=True
+                (embedding, head), self.parts[-2:], strict=True
             )
         ], axis=1)  # fmt: skip
         updates = self.weights.stacked([self.weights.rank.optimizer_s(part) for part in self.parts])
@@ -119,6 +121,7 @@ class _Passes:
         return PassSeconds(
             layer_s=layers[..., :3], embedding_s=ends[:, 0, :3], head_s=ends[:, 1, :3],
             hop_s=work.rows(overlap.pipeline * rank.hop_s), blocking_s=work.rows(rank.blocking_s),
+            module_outputs_s=work.rows(rank.module_outputs_s),
             layer_update_s=updates[:, :-2], ends_update_s=updates[:, -2:],
             layer_room_s=layers[..., 3:], ends_room_s=ends[..., 3:],
             dense=self.weights.stacked(part.dense for part in self.parts),
@@ -128,9 +131,15 @@ class _Passes:
             micro_batch_s=setting.tuning.micro_batch_s, step_s=once_s(setting, self.layouts),
         )  # fmt: skip
 
+    def _by_mode(self, kind: int) -> list[Floats]:
+        """One part of the stack by recompute mode: modules replay nothing."""
+        rank, modes = self.work.rank, self.work.modes
+        if rank.is_modules(kind):
+            return [self._passes(rank.ends[2], self.parts[kind])] * len(modes)
+        return [self._layer(kind, mode) for mode in modes]
+
     def _layer(self, kind: int, mode: Mode) -> Floats:
-        cost = self.work.rank.plain_cost(kind, mode)
-        return self._passes(cost, self.parts[kind], again=True)
+        return self._passes(self.work.rank.plain_cost(kind, mode), self.parts[kind], again=True)
 
     def _passes(self, cost: Cost, parameters: RankParameters, *, again: bool = False) -> Floats:
         """(N, 5): the three passes; of a forward and of a backward the room for late traffic."""

@@ -29,7 +29,8 @@ class Table:
     def __init__(self, setting: Setting, layouts: Layouts, key: Sequence[Ints]) -> None:
         first, self.of_row = distinct(key)
         self.rank, self.entries = Rank(setting, layouts.take(first)), len(first)
-        self.kinds = range(len(setting.model.kinds))
+        self.layer_kinds = range(len(setting.model.kinds))
+        self.kinds = range(len(setting.model.kinds) + setting.places_modules)
         self.setting = setting
 
     @cached_property

@@ -39,8 +39,8 @@ from meshplan.costmodels.weights.offload import copies_of_gradients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Coefficients of N layouts, K layer kinds and R recompute modes: none, selective with each of
-    the `recompute_sets`, full.
+    """Coefficients of N layouts, K kinds of the stack and R recompute modes: none, selective
+    with each of the `recompute_sets`, full.
 
     Bytes are what the allocator reserves: its slack is in every column.
 
@@ -58,8 +58,8 @@ class Prices:
                        update
     transient_bytes    (N, R) held only while some layer of mode r runs; a stage pays its largest
                        mode once
-    embedding_*, head_* (N,) the same for the first and the last stage's ends (head: loss and MTP
-                       too)
+    embedding_*, head_* (N,) the same for the first and the last stage's ends (head: loss, and
+                       modules of multi-token prediction that the engine does not place)
     head_transient_bytes (N,) logits and their gradient, on the last stage only
     send_s             (N,) exposed activation + gradient transfer per virtual stage and micro-batch
     forward_s, input_grad_s, weight_grad_s
@@ -121,7 +121,7 @@ class _Pricing:
         self.setting, self.layouts = setting, layouts
         self.work, self.weights = work_table(setting, layouts), weight_table(setting, layouts)
         self.embedding, *head = self.work.rank.ends
-        self.head = sum(head, start=NOTHING)
+        self.head = head[0] if setting.places_modules else sum(head, start=NOTHING)
         self.parts = parts_of(self.weights)
 
     def prices(self) -> Prices:
@@ -155,13 +155,15 @@ class _Pricing:
 
     def _layer(self, kind: int) -> list[_Part]:
         """One layer of `kind` by recompute mode."""
-        work, host = self.work.rank, self.work.rank.host
-        sent, parts = self._sent(self.parts[kind], again=True), []
-        for mode in self.work.modes:
+        work, again = self.work.rank, not self.work.rank.is_modules(kind)
+        host = work.host if again else None
+        sent, parts = self._sent(self.parts[kind], again=again), []
+        modes = self.work.modes if again else self.work.modes[:1]  # modules replay nothing
+        for mode in modes:
             cost = work.plain_cost(kind, mode)
             saved_s = self.work.rows(host.activations_s(cost.saved_bytes)) if host else 0.0
-            parts.append(self._part(cost, sent, saved_s=saved_s, again=True))
-        return parts
+            parts.append(self._part(cost, sent, saved_s=saved_s, again=again))
+        return parts if again else parts * len(self.work.modes)
 
     def _part(self, cost: Cost, sent: Sent, *, saved_s: Number = 0.0, again: bool = False) -> _Part:
         rows = self.work.rows
@@ -181,7 +183,7 @@ class _Pricing:
     def _once_per_step(self, layers: list[list[_Part]], ends: list[_Part]) -> Once:
         """Gradients reduced, weights updated, and gathered again."""
         setting, weights = self.setting, self.weights
-        counts = np.array([setting.model.pattern.count(kind) for kind in weights.kinds], np.float64)
+        counts = np.array([setting.stack.count(kind) for kind in weights.kinds], np.float64)
         slowed = setting.tuning.interference
         ranks = self.layouts.pipeline_parallel.astype(np.float64)
         backward = Room(
@@ -215,9 +217,9 @@ class _Pricing:
 
     def _passes_s(self) -> tuple[Floats, Floats, Floats]:
         """(N,) of one micro-batch in all layers and ends: F, I and W of the zero-bubble papers."""
-        pattern, whole = self.setting.model.pattern, self.embedding + self.head
+        stack, whole = self.setting.stack, self.embedding + self.head
         for kind in self.work.kinds:
-            whole = whole + self.work.rank.plain_cost(kind, "none") * pattern.count(kind)
+            whole = whole + self.work.rank.plain_cost(kind, "none") * stack.count(kind)
         passes = (whole.forward, whole.input_grad, whole.weight_grad)
         forward, input_grad, weight_grad = (self.work.rows(each.total_s) for each in passes)
         return forward, input_grad, weight_grad

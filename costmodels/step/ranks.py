@@ -140,9 +140,17 @@ class Rank:
 
     def operations(self, kind: int) -> tuple[Operation, ...]:
         """What one layer of `kind` computes and sends."""
+        if self.is_modules(kind):
+            return self.end_operations[2]
         if kind not in self._operations:
             self._operations[kind] = layer_operations(self.site, self.setting.model.kinds[kind])
         return self._operations[kind]
+
+    def is_modules(self, kind: int) -> bool:
+        """Whether this part of the stack is modules of multi-token prediction, which nothing
+        replays.
+        """
+        return kind == len(self.setting.model.kinds)
 
     def _replayed(self, mode: Mode) -> tuple[RecomputeModule, ...]:
         """The modules that a layer under `mode` replays, where it does not replay all."""
@@ -153,6 +161,8 @@ class Rank:
 
     def plain_cost(self, kind: int, mode: Mode) -> Cost:
         """One layer of `kind` under recompute `mode`, without the traffic of its weights."""
+        if self.is_modules(kind):
+            return self.ends[2]
         if (kind, mode) not in self._costs:
             operations, saved_bytes = self.operations(kind), self.layer_saved_bytes(kind, mode)
             if mode == "none":
@@ -166,6 +176,8 @@ class Rank:
 
     def layer_saved_bytes(self, kind: int, mode: Mode) -> Number:
         """What a layer keeps of a micro-batch for its backward."""
+        if self.is_modules(kind):
+            mode = "none"
         if (kind, mode) not in self._saved:
             saved_bytes = self.pricer.saved_bytes(self.operations(kind), self._replayed(mode))
             self._saved[kind, mode] = input_bytes(self.site) if mode == "full" else saved_bytes
@@ -232,6 +244,8 @@ class Rank:
 
     def layer_parameters(self, kind: int) -> RankParameters:
         """Parameters of one layer of `kind`, its adapters among them."""
+        if self.is_modules(kind):
+            return self.end_parameters[2]
         layer = self.setting.model.kinds[kind]
         whole = layer_parameters_per_rank(self.setting.model, layer, *self._degrees)
         if self.setting.training.precision in ("fp8", "mxfp8") and not layer.in_16_bit:
@@ -343,6 +357,13 @@ class Rank:
         shown = 1.0 - self.setting.engine.overlap.pipeline
         return where(self.layout.pipeline_parallel > 1, shown * self.hop_s, 0.0)
 
+    @property
+    def module_outputs_s(self) -> Number:
+        """Seconds for which a rank waits where prediction modules are apart from the loss: what
+        each put out crosses beside what the last layer did, and its gradient back.
+        """
+        return self.setting.model.mtp_layers * self.blocking_s
+
     # Memory that does not depend on the stages.
 
     @property
@@ -381,10 +402,13 @@ class Rank:
         dense = replace(parameters, expert=0.0, frozen_expert=0.0)
         return where(held_once, 0.0, self.gathered_bytes(dense))
 
-    def outliving_bytes(self, kinds: Iterable[int], *, head: bool) -> Number:
-        """Buffers of layers of `kinds`, and of the head, that outlive their use."""
+    def outliving_bytes(self, kinds: Iterable[int], *, head: bool, modules: bool) -> Number:
+        """Buffers of layers of `kinds`, of the head and of prediction modules, that outlive their
+        use.
+        """
         kinds = tuple(kinds)
-        layers = stand_in_bytes(self.site, kinds, with_modules=head) + self.unpacked_bytes(kinds)
+        layers = stand_in_bytes(self.site, kinds, with_modules=modules)
+        layers = layers + self.unpacked_bytes(kinds)
         return layers + head_buffer_bytes(self.site) if head else layers
 
     def unpacked_bytes(self, kinds: Iterable[int]) -> Number:

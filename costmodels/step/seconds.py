@@ -59,9 +59,17 @@ def schedule_work(model: StageModel) -> Work:
     """The schedule's actions in seconds."""
     tuning, shown = model.setting.tuning, 1.0 - model.setting.engine.overlap.pipeline
     extra = float(model.blocking_s) + tuning.micro_batch_s / 2 / model.layout.virtual_stages
+    outputs_s, stages = float(model.module_outputs_s), model.stage_costs
+    forwards, backwards = zip(*model.sends_outputs, strict=True)
     return Work(
-        tuple(float(c.forward.total_s) + extra for c in model.stage_costs),
-        tuple(float(c.replay.total_s + c.input_grad.total_s) + extra for c in model.stage_costs),
+        tuple(
+            float(c.forward.total_s) + extra + outputs_s * sends
+            for c, sends in zip(stages, forwards, strict=True)
+        ),
+        tuple(
+            float(c.replay.total_s + c.input_grad.total_s) + extra + outputs_s * sends
+            for c, sends in zip(stages, backwards, strict=True)
+        ),
         tuple(float(c.weight_grad.total_s) for c in model.stage_costs),
         float(model.hop_s - shown * model.hop_s),
     )
@@ -81,6 +89,9 @@ def step_time(model: StageModel) -> StepTime:
     send = float(
         2 * crossings * model.m * (1 - model.setting.engine.overlap.pipeline) * model.hop_s
     )
+    held = model.stages_of_rank[worst]
+    outputs = sum(sum(model.sends_outputs[index]) for index in held)
+    send += float(outputs * model.m * model.module_outputs_s)
     overhead = model.m * model.setting.tuning.micro_batch_s
     data = model.m * work.data_s + reduce_s(model, worst)
     update = max(update_s(model, rank) for rank in range(la.pipeline_parallel))

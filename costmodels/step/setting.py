@@ -8,9 +8,24 @@ from typing import Self
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import Engine, KernelHabits
+from meshplan.hardware_profiles.engine_schema import Engine, KernelHabits, Legality
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
+
+
+def places_modules(model: Model, legality: Legality) -> bool:
+    """Whether modules of multi-token prediction are a part that a stage holds as it holds a layer:
+    the engine may place them apart from the loss.
+    """
+    return model.mtp_layers > 0 and legality.modules_apart
+
+
+def stack_of(model: Model, legality: Legality) -> tuple[int, ...]:
+    """The kind of each part that stages hold between the embedding and the head, in model order:
+    the layers, and placed modules, all together, as one part of a kind after the layers' kinds.
+    """
+    placed = places_modules(model, legality)
+    return (*model.pattern, *((len(model.kinds),) if placed else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +37,16 @@ class Setting:
     cluster: Cluster
     engine: Engine
     tuning: Tuning
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """`stack_of` its model and engine."""
+        return stack_of(self.model, self.engine.legality)
+
+    @property
+    def places_modules(self) -> bool:
+        """Whether the last part of the stack is modules of multi-token prediction."""
+        return places_modules(self.model, self.engine.legality)
 
     @classmethod
     def fitted(cls, model: Model, training: Training, cluster: Cluster, engine: Engine) -> Self:

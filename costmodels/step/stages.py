@@ -94,10 +94,24 @@ class StageModel(Rank):
         cost = NOTHING
         for (kind, mode), count in counts.items():
             cost = cost + self.layer_cost(kind, mode) * count
-        for part in ([end for end in ends if end == 0], [end for end in ends if end > 0]):
-            if part:
-                cost = cost + self.ends_cost(part)
+        for part in self._ends_together:
+            if held := [end for end in part if end in ends]:
+                cost = cost + self.ends_cost(held)
         return cost
+
+    @property
+    def _ends_together(self) -> tuple[tuple[int, ...], ...]:
+        """The ends by what hides the traffic of their weights together."""
+        return ((0,), (1,), (2,)) if self.setting.places_modules else ((0,), (1, 2))
+
+    @cached_property
+    def sends_outputs(self) -> tuple[tuple[bool, bool], ...]:
+        """Whether each stage hands on what prediction modules put out, and the gradient back."""
+        apart = self.has_modules and self.stage_of_end[2] != self.stage_of_end[1]
+        return tuple(
+            (apart and index == self.stage_of_end[2], apart and index == self.stage_of_end[1])
+            for index in range(len(self.layout.stages))
+        )
 
     @cached_property
     def rank_costs(self) -> tuple[Cost, ...]:

@@ -117,6 +117,11 @@ def exchanges_unsaid(layout: Layout) -> list[CannotSay]:
     return unless(layout, why, context_kind="", dispatcher="")
 
 
+def place_of_modules_unsaid(layout: Layout) -> list[CannotSay]:
+    """For formats that do not place modules of multi-token prediction."""
+    return unless(layout, "it has them, if any, on the last stage", modules_apart=False)
+
+
 def training_unsaid(training: Training) -> list[CannotSay]:
     """No format states how unevenly the router spreads the tokens, and few what is trained beside
     frozen weights.

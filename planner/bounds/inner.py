@@ -34,7 +34,7 @@ MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held 
 def row_bounds(space: Space, coefficients: Coefficients) -> Floats:
     """For each row of `space` a lower bound of the objective of all its variants."""
     c, layouts = coefficients, space.layouts
-    counts = np.array([space.model.pattern.count(k) for k in range(len(space.model.kinds))])
+    counts = np.array(space.kind_counts)
     fastest = c.layer_ns[:, :, _modes(space)].min(2)
     pp = layouts.pipeline_parallel.astype(float)
     work = fastest @ counts + c.embedding_ns + c.head_ns + pp * c.send_ns
@@ -97,9 +97,10 @@ class _LeastHeld:
         """Whether all layers find room, of each kind alone and all as if the lightest, with one at
         least on each rank between the ends.
         """
-        counts = [space.model.pattern.count(kind) for kind in range(len(space.model.kinds))]
+        counts = space.kind_counts
         enough: Bools = np.all(self.room >= self.floor, axis=1)
-        for kind, count in enumerate(counts if len(counts) > 1 else ()):
+        several = [(kind, count) for kind, count in enumerate(counts) if count > 1]
+        for kind, count in several if len(counts) > 1 else ():
             enough &= self._layers(modes, [kind]).sum(axis=1) >= count
         lightest = self._layers(modes, list(range(len(counts))))
         enough &= lightest.sum(axis=1) >= sum(counts)

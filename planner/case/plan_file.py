@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -27,9 +27,9 @@ from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.text_files import write_text
 
 VERSION = 1
-UNSAID = ("modules_apart",)  # known of other engines' configurations only
 RARE = (
     "lora", "optimizer_states", "packed_mean_length", "images", "context_kind", "dispatcher",
+    "modules_apart",
 )  # fmt: skip
 """Left out where there are none, as in files from before they were known."""
 SCALAR_ERRORS = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
@@ -241,14 +241,6 @@ class Plan(Frozen):
     choice: Choice | None = None
     spare_memory: SpareMemory | None = None
 
-    @field_validator("layout", "training")
-    @classmethod
-    def _says_no_more(cls, value: Layout | Training) -> Layout | Training:
-        for name in UNSAID:
-            if getattr(value, name, False):
-                raise ValueError(f"{name}: no such field in a plan, which nothing could execute")
-        return value
-
     @field_serializer("layout", "training")
     def _said(self, value: Layout | Training) -> dict[str, Any]:
         return said(value)
@@ -283,12 +275,11 @@ class Plan(Frozen):
 
 
 def said(value: Layout | Training) -> dict[str, Any]:
-    """The fields of a layout or a training that a plan file states: all but `UNSAID`, which no plan
-    sets, and those of `RARE` that are empty (LoRA, images, packed documents).
+    """The fields of a layout or a training that a plan file states: all but those of `RARE` that are
+    empty (LoRA, images, packed documents, modules apart).
     """
-    absent = {name for name in RARE if getattr(value, name, None) in (None, "")}
-    unsaid = absent.union(UNSAID)
-    return {name: each for name, each in asdict(value).items() if name not in unsaid}
+    absent = {name for name in RARE if not getattr(value, name, None)}
+    return {name: each for name, each in asdict(value).items() if name not in absent}
 
 
 def content_hash(content: object) -> str:

@@ -26,7 +26,7 @@ FIELDS = COUNTS | frozenset(
     (
         *("sequence_parallel", "zero_stage", "shard_group", "schedule", "selective_modules"),
         *("optimizer_offload", "activation_offload", "precision", "optimizer", "model"),
-        *("lora", "optimizer_states", "context_kind", "dispatcher"),
+        *("lora", "optimizer_states", "context_kind", "dispatcher", "modules_apart"),
     )
 )
 """Every fact a config may state: fields of `Layout` and `Training`, `gpus`, `model` (a name)."""

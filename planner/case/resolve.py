@@ -35,7 +35,7 @@ from meshplan.planner.space.exchange_rules import check_exchanges
 _BATCH = ("micro_batch_size", "global_batch_size", "num_micro_batches")  # two give the third
 _OPTIONS = (
     *("sequence_parallel", "selective_modules", "optimizer_offload", "activation_offload"),
-    *("context_kind", "dispatcher"),
+    *("context_kind", "dispatcher", "modules_apart"),
 )
 WITHOUT, WITH_USERBUFFERS = "megatron", "megatron-bridge"
 _SHOWN = 6  # things that are not understood, of one file
@@ -354,7 +354,8 @@ def _virtual_stages(facts: dict[str, Fact], reading: Reading, model: Model, pp: 
                 place.line,
             )
         chunks = stages // pp
-    if pp * chunks > model.num_layers + ENDS:
+    most = model.num_layers + ENDS + ("modules_apart" in facts)
+    if pp * chunks > most:
         raise IllegalConfig(
             f"pipeline_parallel {pp} x virtual_stages {chunks} = {pp * chunks} stages, but "
             f"{model.name} has {model.num_layers} layers",

@@ -155,6 +155,7 @@ def changes(case: Case) -> Iterator[Fix]:
             virtual_stages=1,
             schedule="1f1b",
             stages=_restaged(case, case.layout.pipeline_parallel, 1),
+            modules_apart=False,
         )
         yield Fix(_said(case, "virtual_stages", plain), plain)
 
@@ -242,6 +243,7 @@ def _with_degree(case: Case, axis: str, value: int) -> Layout | None:
         schedule=la.schedule if value > 1 else "1f1b",
         virtual_stages=la.virtual_stages if value > 1 else 1,
         stages=_restaged(case, value, la.virtual_stages if value > 1 else 1),
+        modules_apart=False,
     )
 
 

@@ -48,6 +48,7 @@ PIN_AXES = {
     "sequence_parallel": "sequence_parallel",
     "cp_kind": "context_kind",
     "dispatcher": "dispatcher",
+    "modules_apart": "modules_apart",
     "offload_optimizer": "optimizer_offload",
     "offload_activations": "activation_offload",
 }
@@ -123,6 +124,9 @@ def plan(
         str | None, pin("ring, all_gather, all_to_all, hierarchical.", "WORDS")
     ] = None,
     dispatcher: Annotated[str | None, pin("all_to_all, deepep, hybridep.", "WORDS")] = None,
+    modules_apart: Annotated[
+        str | None, pin("Multi-token prediction apart from the loss: on, off.", "WORDS")
+    ] = None,
     offload_optimizer: Annotated[
         str | None, pin("Fraction on the host: 0 (unless said), 0,0.5,1 or on.", "FRACTIONS")
     ] = None,

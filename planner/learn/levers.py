@@ -54,7 +54,7 @@ def _changes(case: Case) -> Iterator[tuple[str, Case]]:
         yield "recompute of attention alone", replace(case, layout=some)
     even = split_evenly(sum(counts), len(counts), ends_count=case.engine.legality.layers_count_ends)
     if layout.recompute in ("none", "selective", "full") and tuple(counts) != even:
-        balanced = _staged(layout, even, layout.recompute)
+        balanced = replace(_staged(layout, even, layout.recompute), modules_apart=False)
         yield "stages of equal layers", replace(case, layout=balanced)
     if training.precision == "bf16" and "fp8" in case.cluster.gpu.peak_flops_per_s:
         yield "fp8 training", replace(case, training=replace(training, precision="fp8"))

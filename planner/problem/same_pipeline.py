@@ -14,7 +14,7 @@ from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import ABSENT, Coefficients
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
 from meshplan.planner.space.legal_layouts import Space, Variant
-from meshplan.planner.space.stage_splits import splits
+from meshplan.planner.space.module_splits import stack_splits
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,7 +24,8 @@ class Pipelines:
     prices      a row for each, held in memory as the schedule holds them; three recompute modes
     columns     those of the space's prices that hold the three modes
     modes       the recompute modes that layers may have (0 none, 1 selective, 2 full), ascending
-    pattern     the kind of each layer in model order
+    pattern     the kind of each layer in model order, and of placed prediction modules after them
+                (`costmodels.step.setting.stack_of`)
     splits      the layers per stage to choose from, None for any
     empty_ends  the first and the last of several stages may hold no layer
     """
@@ -133,7 +134,8 @@ def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Varian
         prices=coefficients.take(rows).recomputing(variant.columns).held_as(variant.schedule),
         m=space.layouts.num_micro_batches[rows],
         schedule=variant.schedule, pp=pp, vpp=vpp, modes=variant.modes,
-        pattern=space.model.pattern, splits=splits(space.model, space.legality, pp, vpp),
+        pattern=space.stack,
+        splits=stack_splits(space.model, space.legality, pp, vpp, space.apart),
         empty_ends=space.legality.layers_count_ends, columns=variant.columns,
     )  # fmt: skip
 

@@ -55,6 +55,15 @@ def exchange_meanings(layout: Layout) -> Iterator[tuple[str, str]]:
         )
 
 
+def module_meanings(layout: Layout) -> Iterator[tuple[str, str]]:
+    """Where modules of multi-token prediction are, where the layout places them."""
+    if layout.modules_apart:
+        held = layout.stages[-2].layers
+        beside = f", beside its {held} layer{'s' if held > 1 else ''}" if held else ", alone there"
+        where = f"on the stage before the last{beside}; the last has the heads"
+        yield "modules apart", f"multi-token prediction {where}"
+
+
 _CONTEXT = {
     "ring": "keys and values go round its ranks, beside attention",
     "all_gather": "keys and values are gathered before attention",

@@ -20,7 +20,7 @@ from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
 from meshplan.planner.case.plan_findings import Bought, Choice, SpareMemory
 from meshplan.planner.case.resolve import cluster_named
-from meshplan.planner.report.layout_words import exchange_meanings, meanings
+from meshplan.planner.report.layout_words import exchange_meanings, meanings, module_meanings
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.terminal import Bar, Items
 
@@ -144,8 +144,8 @@ def memory_legend() -> Items:
 
 
 def layout_legend(layout: Layout) -> Items:
-    """What the words of the layout's label mean, and the kinds of its exchanges."""
-    said = (*meanings(layout), *exchange_meanings(layout))
+    """What the words of the layout's label mean, its exchanges, where its modules are."""
+    said = (*meanings(layout), *exchange_meanings(layout), *module_meanings(layout))
     return Items(tuple(Text(f"{word}: {meaning}", style="dim") for word, meaning in said))
 
 

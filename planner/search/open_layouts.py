@@ -247,8 +247,7 @@ def passes_below(
 
 def bounds_of_rows(space: Space, passes: PassSeconds) -> Floats:
     """A lower bound of every variant of each row: each rank busy with the mean work."""
-    p, layouts, model = passes, space.layouts, space.model
-    counts = np.array([model.pattern.count(kind) for kind in range(len(model.kinds))])
+    p, layouts, counts = passes, space.layouts, np.array(space.kind_counts)
     modes = sorted({mode for modes in space.mode_classes for mode in space.columns_of(modes)})
     rows, pp, m = np.arange(len(layouts)), layouts.pipeline_parallel, layouts.num_micro_batches
     layer = p.layer_s[:, :, modes].sum(axis=3).min(axis=2)

@@ -26,6 +26,7 @@ from meshplan.costmodels.layout import (
     DISPATCHERS,
     SELECTIVE,
     Layout,
+    Stage,
     check_layout,
 )
 from meshplan.costmodels.layouts import Layouts
@@ -232,7 +233,8 @@ def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan)
     zero = int(layouts.zero_stage[row])
     replicas = int(layouts.data_parallel[row] * layouts.context_parallel[row])
     group = int(layouts.shard_group[row])
-    selective = any(stage.selective_layers for stage in plan.stages)
+    stages = layers_of(plan.stages) if variant.placed else plan.stages
+    selective = any(stage.selective_layers for stage in stages)
     return Layout(
         data_parallel=int(layouts.data_parallel[row]),
         tensor_parallel=int(layouts.tensor_parallel[row]),
@@ -248,8 +250,19 @@ def layout_of_row(layouts: Layouts, row: int, variant: Variant, plan: StagePlan)
         schedule=variant.schedule,
         context_kind=("", *CONTEXT_KINDS)[layouts.context_kind[row]],
         dispatcher=("", *DISPATCHERS)[layouts.dispatcher[row]],
-        stages=plan.stages,
+        stages=stages,
         selective_modules=variant.replayed if selective else SELECTIVE,
         optimizer_offload=float(layouts.optimizer_offload[row]),
         activation_offload=float(layouts.activation_offload[row]),
+        modules_apart=variant.placed and plan.stages[-1].layers == 0,
     )
+
+
+def layers_of(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """`stages` of a stack without the modules at its end, which nothing replays."""
+    held = list(stages)
+    at = max(j for j, stage in enumerate(stages) if stage.layers)
+    last, left = held[at], held[at].layers - 1
+    full = min(last.full_layers, left)
+    held[at] = Stage(left, min(last.selective_layers, left - full), full)
+    return tuple(held)

@@ -35,6 +35,7 @@ from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.known_chains import Shape
+from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.priced_space import Question
@@ -152,7 +153,10 @@ class Simulated:
         """
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
         limit_s = min([self.best_s * SETTLED, *left])
-        try:  # where only the budget ended it, closer bounds are worth it
+        try:
+            if not self._late(deadline):
+                self._move_layers()
+            # Where only the budget ended it, closer bounds are worth it.
             while self._leaves(CLOSER) and not self._late(deadline) and self.open.least_s < limit_s:
                 again = self.open.bounded
                 if not self.open.closer(limit_s):
@@ -162,6 +166,21 @@ class Simulated:
             pass
         bound_s = min([self.open.least_s, *left])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
+
+    def _move_layers(self) -> None:
+        """Look around the best cut where the engine cuts anywhere, and the list holds not all."""
+        best = min(self.best.values(), key=lambda found: found[:2], default=None)
+        free = self.space.legality.uneven_stages == "free"
+        if best is None or best.variant.virtual_stages == 1 or not free:
+            return
+        row = int(np.flatnonzero(self.kept == best.row)[0])
+        problem = stage_problem(self.space, self.prices, row, best.variant)
+        times = self._times_of(row, best.variant, best.plan.stages)
+        climb = MovedLayers(problem, times)
+        stages, step_s = climb.best(best.plan.stages, best.step_s)
+        self.tally.simulated += climb.simulated
+        if step_s < best.step_s:
+            self._judged(row, best.variant, evaluate(problem, stages))
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and

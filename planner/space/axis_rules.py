@@ -20,10 +20,14 @@ from meshplan.planner.space.engine_rules import (
 )
 from meshplan.planner.space.funnel import Funnel
 from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules, mode_classes
+from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import FRACTION_AXES
-from meshplan.planner.space.stage_splits import can_split
 
 USUAL_MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 16, 32, 64)
+GROUP_NODES, FEWEST_COPIES = (1, 4, 16, 64), 8
+"""Shard groups of the ranks of so many nodes; of several, where so many groups are left: with fewer
+no collective gets much shorter.
+"""
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -101,7 +105,10 @@ def _pipelines(funnel: Funnel, model: Model, legality: Legality) -> None:
     funnel.keep_pinned("pipeline_parallel")
     pp = funnel["pipeline_parallel"]
     degrees, which = np.unique(pp, return_inverse=True)
-    cuts = np.array([can_split(model, legality, degree, 1) for degree in degrees.tolist()], bool)
+    apart = apart_allowed(funnel.pins)
+    cuts = np.array([
+        can_split_stack(model, legality, degree, 1, apart) for degree in degrees.tolist()
+    ], bool)  # fmt: skip
     funnel.keep(cuts[which], "the layers do not cut into pipeline_parallel stages")
 
 
@@ -177,7 +184,7 @@ def open_sharding(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
 
 
 def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> None:
-    """All of dp x cp; with hybrid sharding also the ranks of one node, or what the user pinned."""
+    """All of dp x cp; with hybrid sharding also the ranks of a few nodes, or what a pin says."""
     replicas = funnel["data_parallel"] * funnel["context_parallel"]
     sharded = funnel["zero_stage"] > 0
     if not legality.hybrid_shard:
@@ -186,11 +193,16 @@ def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
         return
     node = np.minimum(replicas, np.maximum(1, gpus_per_node // funnel["tensor_parallel"]))
     if not funnel.is_pinned("shard_group"):
-        within = sharded & (node > 1) & (node < replicas) & (replicas % node == 0)
-        row, way = np.nonzero(np.stack([within, np.ones_like(within)], axis=1))
-        whole = np.where(sharded, replicas, 1)
+        groups = [node * nodes for nodes in GROUP_NODES]
+        fewest = [2, *(FEWEST_COPIES for _ in GROUP_NODES[1:])]
+        within = [
+            sharded & (group > 1) & (group * copies <= replicas) & (replicas % group == 0)
+            for group, copies in zip(groups, fewest, strict=True)
+        ]
+        ways = np.stack([*groups, np.where(sharded, replicas, 1)], axis=1)
+        row, way = np.nonzero(np.stack([*within, np.ones_like(sharded)], axis=1))
         funnel.columns = {name: column[row] for name, column in funnel.columns.items()}
-        funnel.columns["shard_group"] = np.where(way == 0, node[row], whole[row])
+        funnel.columns["shard_group"] = ways[row, way]
         return
     every = {1, *divisors(gpus_per_node)}
     every.update(*(divisors(int(count)) for count in np.unique(replicas)))

@@ -20,6 +20,7 @@ from meshplan.costmodels.training import Lora, Optimizer, Precision, Training
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.schema import Dtype, Gpu
+from meshplan.planner.space.module_splits import FEWEST_RANKS
 
 ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")
 """Optimizers whose update is one pass over memory, as a host's processors can do it."""
@@ -56,6 +57,7 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
         raise InvalidLayout(f"{engine.title} has no context_parallel; it must be 1")
     if la.pipeline_parallel > 1:
         _check_pipeline(la, training, engine)
+    _check_modules(la, engine)
     _check_offload(la, training, engine)
     check_adapters(training, model, engine)
     check_states(training, engine)
@@ -64,6 +66,22 @@ def check_engine(layout: Layout, model: Model, training: Training, engine: Engin
     for what, size in tower_widths(model, training, rules).items():
         if size % la.tensor_parallel:
             raise InvalidLayout(f"the {what} {size} does not divide by {la.tensor_parallel} ranks")
+
+
+def _check_modules(la: Layout, engine: Engine) -> None:
+    if not la.modules_apart:
+        return
+    if not engine.legality.modules_apart:
+        able = _engines(lambda rules: rules.modules_apart)
+        raise InvalidLayout(
+            f"modules_apart: {engine.title} predicts several tokens on the last stage; engines "
+            f"that can apart from the loss: {able}"
+        )
+    if la.pipeline_parallel < FEWEST_RANKS:
+        raise InvalidLayout(
+            f"modules_apart with pipeline_parallel {la.pipeline_parallel}: {engine.title} has "
+            f"modules not on the first rank; use {FEWEST_RANKS} or more"
+        )
 
 
 def tower_widths(model: Model, training: Training, rules: Legality) -> dict[str, int]:

@@ -10,7 +10,8 @@ Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (
 the pins, and five default ranges that keep out what never pays and that a pin opens:
     tp up to one node; mbs 1 2 3 4 6 8 16 32 64; sequence parallelism on where it can be;
     everything on the device;
-    ZeRO over all of dp cp, or (where the engine has hybrid sharding) over what is left of one node.
+    ZeRO over all of dp cp, or (where the engine has hybrid sharding) over what is left of one node,
+    or of 4, 16 and 64 nodes where eight groups are left.
 Counts: each rule counts the rows that it dropped, before the axes below it multiply them.
 """
 
@@ -27,6 +28,7 @@ from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import hides_with_chunks
+from meshplan.costmodels.step.setting import places_modules, stack_of
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.axis_rules import (
@@ -49,6 +51,7 @@ from meshplan.planner.space.legal_schedules import (
     legal_schedules,
     mode_classes,
 )
+from meshplan.planner.space.module_splits import apart_allowed
 from meshplan.planner.space.pins import FRACTION_AXES, Pins
 
 ANY = -1  # of a row: no price depends on its schedule
@@ -60,6 +63,7 @@ class Variant:
 
     replayed   what a selectively recomputed layer replays
     columns    those of the prices that hold none, selective with `replayed`, and full
+    placed     the last part of the last stage that holds any is modules of multi-token prediction
     """
 
     schedule: Schedule
@@ -67,6 +71,7 @@ class Variant:
     modes: tuple[int, ...]
     replayed: tuple[RecomputeModule, ...] = SELECTIVE
     columns: tuple[int, int, int] = (0, 1, 2)
+    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,21 @@ class Space:
     _variants: dict[tuple[int, ...], tuple[Variant, ...]] = field(default_factory=dict)
 
     @property
+    def stack(self) -> tuple[int, ...]:
+        """The kind of each part that stages hold, in model order."""
+        return stack_of(self.model, self.legality)
+
+    @property
+    def kind_counts(self) -> list[int]:
+        """How many parts of each kind stages hold."""
+        return [self.stack.count(kind) for kind in range(max(self.stack) + 1)]
+
+    @property
+    def apart(self) -> tuple[bool, ...]:
+        """Whether prediction modules may be with the loss, apart from it, or either."""
+        return apart_allowed(self.pins)
+
+    @property
     def mode_classes(self) -> tuple[tuple[int, ...], ...]:
         """The sets of recompute modes that the layers of one plan may mix."""
         return mode_classes(self.legality, self.pins)
@@ -96,11 +116,11 @@ class Space:
         chunks, shape = int(self.layouts.virtual_stages[row]), int(self.layouts.schedule[row])
         zero = int(self.layouts.zero_stage[row])
         plain = bool(self.layouts.activation_offload[row]) and self._offloads_plainly
-        last = len(self.recompute_sets) + 1
+        last, placed = len(self.recompute_sets) + 1, places_modules(self.model, self.legality)
         known = self._variants.get((pp, m, zero, chunks, shape, plain))
         if known is None:
             known = self._variants[pp, m, zero, chunks, shape, plain] = tuple(
-                Variant(schedule, vpp, modes, replayed, (0, column, last))
+                Variant(schedule, vpp, modes, replayed, (0, column, last), placed)
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
                 if chunks in (0, min(vpp, 2))
                 if shape in (ANY, _shape(schedule))
@@ -189,7 +209,7 @@ def reachable_sizes(
 ) -> Ints:
     """Those of `sizes` that some tp x cp x pp and a dp that divides the batch make."""
     widths = math.gcd(*(size for kind in model.kinds for size in kind.divided_by_tp.values()))
-    pipelines = range(1, model.num_layers + 3)
+    pipelines = range(1, model.num_layers + 3 + places_modules(model, engine.legality))
     degrees = sorted({*divisors(widths), *divisors(training.seq_len), *pipelines})
     funnel = Funnel(pins)
     open_ranks(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)

@@ -2,9 +2,10 @@
 
 from meshplan.costmodels.layout import MODES, SCHEDULES, VIRTUAL_STAGES, Schedule
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.setting import places_modules
 from meshplan.hardware_profiles.engine_schema import Legality
+from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import Pins
-from meshplan.planner.space.stage_splits import can_split
 
 NO_RECOMPUTE, SELECTIVELY, FULLY = (MODES.index(mode) for mode in ("none", "selective", "full"))
 
@@ -17,28 +18,30 @@ def legal_schedules(
     GPipe takes the time of 1F1B and more memory (`planner.stages.solve`), so it stands only where
     1F1B may not. One rank has no pipeline: it accumulates gradients, 1F1B with nothing to fill.
     """
+    apart = apart_allowed(pins)
     if pp == 1:
         alone = pins.allows("schedule", "1f1b") and pins.allows("virtual_stages", 1)
-        return [("1f1b", 1)] if alone and can_split(model, legality, 1, 1) else []
+        return [("1f1b", 1)] if alone and can_split_stack(model, legality, 1, 1, apart) else []
     names = [name for name in legality.schedules if pins.allows("schedule", name)]
     if "1f1b" in names and "gpipe" in names:
         names.remove("gpipe")
+    most = (model.num_layers + 2 + places_modules(model, legality)) // pp
     found = []
     for name in SCHEDULES:
-        for vpp in _chunks(name, model, pp) if name in names else ():
+        for vpp in _chunks(name, most) if name in names else ():
             fits = m % pp == 0 or name != "interleaved_1f1b"
             fits |= not legality.interleaved_needs_multiple
             fits &= m >= 2 * pp or name != "dualpipe_v"  # DualPipe's own condition
             if fits and pins.allows("virtual_stages", vpp):
-                found += [(name, vpp)] if can_split(model, legality, pp, vpp) else []
+                found += [(name, vpp)] if can_split_stack(model, legality, pp, vpp, apart) else []
     return found
 
 
-def _chunks(schedule: Schedule, model: Model, pp: int) -> range:
+def _chunks(schedule: Schedule, most: int) -> range:
     """How many chunks per rank a schedule may have."""
     if schedule in VIRTUAL_STAGES:
         return range(VIRTUAL_STAGES[schedule], VIRTUAL_STAGES[schedule] + 1)
-    return range(2, (model.num_layers + 2) // pp + 1)
+    return range(2, most + 1)
 
 
 def mode_classes(legality: Legality, pins: Pins) -> tuple[tuple[int, ...], ...]:

@@ -35,6 +35,7 @@ WORD_AXES: dict[str, tuple[str, ...]] = {
     "sequence_parallel": SWITCH,
     "context_kind": CONTEXT_KINDS,
     "dispatcher": DISPATCHERS,
+    "modules_apart": SWITCH,
 }
 FRACTION_AXES = ("optimizer_offload", "activation_offload")
 """Their default is 0, which a pin opens: without the pin there is less to choose from, not more."""

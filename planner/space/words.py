@@ -4,14 +4,17 @@ from collections.abc import Iterator, Sequence
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.setting import places_modules
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import Engine
+from meshplan.hardware_profiles.engine_schema import Engine, Legality
 from meshplan.planner.space.exchange_rules import context_kinds
+from meshplan.planner.space.module_splits import apart_allowed
 from meshplan.planner.space.pins import Pins
 
 CUTS = {
     "free": "any cut into stages with one chunk per pipeline rank; with several a list of cuts "
-    "(rows of equal chunks, shorter where layers are missing), no others",
+    "(rows of equal chunks, shorter where layers are missing) and, from the fastest of these, "
+    "moves of single layers between chunks; no other cut is looked at",
     "ends": "cuts into stages of equal layers, the first and the last pipeline rank's apart; no "
     "cut stage by stage",
     "even": "cuts into stages of equal layers, the embedding and the head each in place of one at "
@@ -22,7 +25,8 @@ CUTS = {
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node",
     "micro_batch_size": "micro-batches of 1, 2, 3, 4, 6, 8, 16, 32 and 64",
-    "shard_group": "ZeRO over all replicas or those of a node",
+    "shard_group": "ZeRO over all replicas, those of a node, or of 4, 16 or 64 nodes where 8 "
+    "groups are left",
 }
 """What a pin on the axis opens (`planner.space.legal_layouts`)."""
 
@@ -46,7 +50,7 @@ def space_words(
         lines.append(f"context parallelism by {_or(allowed)}, the same in all layers")
     lines += _dispatch_words(engine, pins) if model.is_moe else []
     if model.mtp_layers:
-        lines.append("modules of multi-token prediction on the last stage alone")
+        lines.append(_modules_words(model, legality, pins))
     opened = DEFAULTS.items() if legality.hybrid_shard else [*DEFAULTS.items()][:-1]
     closed = [text for axis, text in opened if axis not in pins.axes]
     if closed:
@@ -54,6 +58,18 @@ def space_words(
     if {"gpipe", "1f1b"} <= set(legality.schedules) and pins.allows("schedule", "1f1b"):
         lines.append("GPipe is left out, since 1F1B holds less")
     return tuple(lines)
+
+
+def _modules_words(model: Model, legality: Legality, pins: Pins) -> str:
+    what = "modules of multi-token prediction"
+    if not places_modules(model, legality):
+        return f"{what} on the last stage alone"
+    places = {
+        False: "on the last stage",
+        True: "on the stage before the last, where all others but the first and the last hold "
+        "equally many layers",
+    }
+    return f"{what} {_or([places[apart] for apart in apart_allowed(pins)])}"
 
 
 def _dispatch_words(engine: Engine, pins: Pins) -> Iterator[str]:

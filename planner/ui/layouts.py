@@ -23,6 +23,7 @@ from meshplan.planner.case.resolve import Case, check_case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.space.engine_rules import unpriced
 from meshplan.planner.space.exchange_choice import with_fastest_kinds
+from meshplan.planner.space.module_splits import stack_splits
 from meshplan.planner.space.stage_splits import splits
 from meshplan.planner.ui.requests import Axis, Choice
 
@@ -51,8 +52,9 @@ def case_of_choice(asked: Asked, choice: Choice) -> Case:
     reading = replace(reading, placement=replace(reading.placement, rule="given"))
     settings = Settings(cluster=asked.cluster_name)
     case = resolve(reading, settings, Settings(), model=q.model)
-    stages = _stages(q.model, q.engine.legality, choice)
-    layout = replace(case.layout, stages=stages, shard_group=_shard_group(choice, case.layout))
+    stages, apart = _stages(q.model, q.engine.legality, choice)
+    group = _shard_group(choice, case.layout)
+    layout = replace(case.layout, stages=stages, shard_group=group, modules_apart=apart)
     case = replace(case, layout=layout, training=q.training, cluster=q.cluster, engine=q.engine)
     case = replace(case, layout=_with_kinds(case, choice))
     check_case(case)
@@ -91,27 +93,37 @@ def _shard_group(choice: Choice, layout: Layout) -> int:
     return group if keeps else 0
 
 
-def _stages(model: Model, legality: Legality, choice: Choice) -> tuple[Stage, ...]:
-    """The solved cut while the engine has it, else the most even one; recompute as chosen."""
+def _stages(model: Model, legality: Legality, choice: Choice) -> tuple[tuple[Stage, ...], bool]:
+    """The solved cut while the engine has it, else the most even one; recompute as chosen. And
+    whether prediction modules are apart from the loss, which the most even cut has not.
+    """
     pp, vpp = choice.pipeline_parallel, choice.virtual_stages
     solved = tuple(read_stages(choice.stages, pp * vpp)) if choice.stages else ()
-    counts = tuple(stage.layers for stage in solved)
-    if not _is_cut(model, legality, (pp, vpp), counts):
-        counts, solved = even_cut(model, legality, pp, vpp), ()
+    counts, apart = tuple(stage.layers for stage in solved), bool(choice.modules_apart)
+    if not _is_cut(model, legality, (pp, vpp), counts, apart=apart):
+        counts, solved, apart = even_cut(model, legality, pp, vpp), (), False
     if solved and Layout(stages=solved).recompute == choice.recompute:
-        return solved
+        return solved, apart
     mode = "full" if choice.recompute == "mixed" else choice.recompute
     held = [(n, Recompute(mode).layers(n)) for n in counts]
-    return tuple(Stage(n, k * (mode == "selective"), k * (mode == "full")) for n, k in held)
+    return tuple(Stage(n, k * (mode == "selective"), k * (mode == "full")) for n, k in held), apart
 
 
 @lru_cache(maxsize=KEPT_CUTS)
 def _is_cut(
-    model: Model, legality: Legality, degrees: tuple[int, int], counts: tuple[int, ...]
+    model: Model,
+    legality: Legality,
+    degrees: tuple[int, int],
+    counts: tuple[int, ...],
+    *,
+    apart: bool,
 ) -> bool:
     """Whether the engine can cut the layers into `counts` for `degrees` (pp, vpp)."""
     if len(counts) != degrees[0] * degrees[1] or sum(counts) != model.num_layers:
         return False
+    if apart:
+        parts = (*counts[:-2], counts[-2] + 1, counts[-1])
+        return parts in (stack_splits(model, legality, *degrees, (True,)) or ())
     ways = splits(model, legality, *degrees)
     return ways is None or counts in ways
 
@@ -162,6 +174,7 @@ def choice_of(layout: Layout) -> Choice:
         shard_group=layout.shard_group,
         context_kind=layout.context_kind,
         dispatcher=layout.dispatcher,
+        modules_apart="on" if layout.modules_apart else "",
         recompute=layout.recompute,
         replays="+".join(layout.selective_modules) if selective else "",
         schedule=None if layout.schedule == usual else layout.schedule,
@@ -173,5 +186,6 @@ def shortest_choice(case: Case) -> Choice:
     """The same, without the cut where it is the one that is taken anyway."""
     choice = choice_of(case.layout)
     plain = choice.model_copy(update={"stages": None})
-    same = _stages(case.model, case.engine.legality, plain) == case.layout.stages
+    usual = case.layout.stages, case.layout.modules_apart
+    same = _stages(case.model, case.engine.legality, plain) == usual
     return plain if same else choice

@@ -62,6 +62,7 @@ class Choice(Frozen):
     schedule  None: 1F1B, interleaved where a rank has several stages
     context_kind, dispatcher
               "": the fastest that the engine has for the degrees
+    modules_apart  on: multi-token prediction is on the stage before the last, with this cut
     replays   modules that selective layers replay, joined by +; "": the engine's smallest set
     stages    the cut into stages, in runs of COUNT*LAYERS/SELECTIVE/FULL; None: the most even one
     """
@@ -79,6 +80,7 @@ class Choice(Frozen):
     schedule: Schedule | None = None
     context_kind: ContextKind | Literal[""] = ""
     dispatcher: Dispatcher | Literal[""] = ""
+    modules_apart: Literal["", "on"] = ""
     replays: str = Field(default="", max_length=MOST_LETTERS, pattern=r"^[a-z_+]*$")
     stages: str | None = Field(
         default=None, max_length=MOST_LAYERS, pattern=rf"^{STAGE}(,{STAGE})*$"

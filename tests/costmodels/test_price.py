@@ -14,6 +14,7 @@ from meshplan.costmodels.layouts import Layouts, distinct
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.step.price_once import Room
+from meshplan.costmodels.step.price_passes import pass_seconds
 from meshplan.costmodels.step.prices import Prices, price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
@@ -44,10 +45,18 @@ def column(case, mode: str) -> int:
     return {"none": 0, "full": 1 + len(sets)}[mode]
 
 
+def parts_of(case) -> list[dict[tuple[int, str], int]]:
+    """The layers of each stage and, where the engine places them, its prediction modules."""
+    parts = [dict(counts) for counts in case.step.stage_counts]
+    if case.setting.places_modules:
+        parts[case.step.stage_of_end[2]][len(case.setting.model.kinds), "none"] = 1
+    return parts
+
+
 def chunk_times_s(prices: Prices, case) -> list[float]:
     """Seconds of one micro-batch in each stage, as the stage problem adds them up."""
     times = []
-    for counts in case.step.stage_counts:
+    for counts in parts_of(case):
         layers = (
             n * prices.layer_s[0, kind, column(case, mode)] for (kind, mode), n in counts.items()
         )
@@ -61,7 +70,7 @@ def once_s(prices: Prices, case) -> float:
     """D: the largest once-per-step seconds of a rank."""
     sums = [
         sum(n * prices.layer_step_s[0, kind] for (kind, _), n in counts.items())
-        for counts in case.step.stage_counts
+        for counts in parts_of(case)
     ]
     sums[0] += prices.embedding_step_s[0]
     sums[-1] += prices.head_step_s[0]
@@ -79,7 +88,7 @@ def peaks_bytes(prices: Prices, case) -> list[float]:
     """Bytes that each rank needs, as the stage problem adds them."""
     pp, m = case.layout.pipeline_parallel, case.layout.num_micro_batches(case.setting.training)
     peaks = []
-    for s, counts in enumerate(case.step.stage_counts):
+    for s, counts in enumerate(parts_of(case)):
         first, last = s == 0, s == pp - 1
         states = first * prices.embedding_state_bytes[0] + last * prices.head_state_bytes[0]
         update = first * prices.embedding_update_bytes[0] + last * prices.head_update_bytes[0]
@@ -118,6 +127,28 @@ def test_pipeline_is_bounded(cases: Callable[..., st.SearchStrategy], data: st.D
     slowest = times.index(max(times))
     excess = step_s(prices, case) - simulated
     assert excess <= sum(times[slowest + 1 :]) + once_s(prices, case) + RELATIVE
+
+
+def test_a_placed_module_is_a_part_of_the_stack(models, case_of) -> None:
+    """Its passes and parameters are those of the end that it is, under each recompute mode alike,
+    and the head is left with the losses; an engine that places no module has both in the head.
+    """
+    model, training = models["latent"], Training(seq_len=4096, global_batch_size=8)
+    layout = Layout(pipeline_parallel=3, stages=(Stage(4), Stage(4), Stage(0)))
+    for name, placed in (("megatron", True), ("native", False)):
+        engine, cluster = load_engine(name), load_cluster("dgx-h100")
+        case = case_of(Setting(model, training, cluster, engine, SLACK), layout)
+        passes, kinds = pass_seconds(case.layouts, case.setting), len(model.kinds)
+        (_, loss, module), modules = case.step.ends, float(case.step.ends[2].forward.total_s)
+        assert passes.layer_s.shape[1] == kinds + placed
+        at_head = float(loss.forward.total_s) + (0 if placed else modules)
+        assert passes.head_s[0, 0] == pytest.approx(at_head)
+        if placed:
+            assert passes.layer_s[0, kinds, :, 0] == pytest.approx(modules)
+            backward = float(module.input_grad.total_s)
+            assert passes.layer_s[0, kinds, :, 1] == pytest.approx(backward)
+            assert passes.dense[0, kinds] == float(case.step.end_parameters[2].dense)
+            assert passes.dense[0, -1] == float(case.step.end_parameters[1].dense)
 
 
 def real_layout(tp: int, pp: int, dp: int, counts: tuple[int, ...], **traits: int) -> Layout:
@@ -170,9 +201,7 @@ def test_memory_is_never_underestimated(
     """A rank's priced peak is the simulated one, or more where it holds only the smaller kinds."""
     case = data.draw(cases(plain=True))
     model = case.setting.model
-    parts = zip(
-        peaks_bytes(priced(case), case), case.step.stage_counts, case.step.memory(), strict=True
-    )
+    parts = zip(peaks_bytes(priced(case), case), parts_of(case), case.step.memory(), strict=True)
     for rank, (peak, counts, memory) in enumerate(parts, start=1):
         needed = float(memory.allocated) + case.step.slack_bytes(memory) + case.step.context_bytes
         assert peak >= needed * (1 - RELATIVE)
@@ -206,7 +235,8 @@ def test_row_equals_one_layout(cases: Callable[..., st.SearchStrategy], data: st
     host_s = case.setting.tuning.micro_batch_s / 2 / case.layout.virtual_stages
     blocking_s = step.work.forward_s[0] - float(step.stage_costs[0].forward.total_s) - host_s
     assert prices.send_s[0] == pytest.approx(2 * blocking_s, abs=1e-12)
-    parts = ([0], list(range(1, len(step.ends))))
+    last = 2 if case.setting.places_modules else len(step.ends)
+    parts = ([0], list(range(1, last)))
     ends = [float(step.ends_cost(part).total_s) for part in parts]
     assert [prices.embedding_s[0], prices.head_s[0]] == pytest.approx(ends, rel=RELATIVE)
 

@@ -223,12 +223,14 @@ def test_processes_of_a_cpu_share_its_memory() -> None:
 def test_nothing_fits_in_json() -> None:
     """With `--json` the same is one document on stdout."""
     result = run("plan", "llama-3.1-70b", "--gpus", "64", "--cluster", "dgx-h100",
-                 "--global-batch", "64", "--tp", "1", "--pp", "1", "--json")  # fmt: skip
+                 "--global-batch", "64", "--tp", "1", "--pp", "1", "--zero", "1",
+                 "--json")  # fmt: skip
     assert result.exit_code == 3
     document = json.loads(result.stdout)
     assert document["status"] == "INFEASIBLE"
     assert document["nearest"]["lacking_bytes"] > 0
-    assert set(document["relaxations"]) == {"tensor_parallel 1", "pipeline_parallel 1"}
+    relaxed = {"tensor_parallel 1", "pipeline_parallel 1", "zero_stage 1"}
+    assert set(document["relaxations"]) == relaxed
 
 
 def test_no_layout_is_legal() -> None:

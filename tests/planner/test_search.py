@@ -119,10 +119,10 @@ def test_chunks_are_priced_as_chunks() -> None:
         engine=load_engine("megatron-bridge"),
     )
     free = search(asked).solutions[0]
-    pins = parse_pins({"expert_parallel": "16", "virtual_stages": "2.."})
+    pins = parse_pins({"expert_parallel": "32", "virtual_stages": "2.."})
     pinned = search(replace(asked, pins=pins)).solutions[0]
     assert free.step_time_s == pytest.approx(pinned.step_time_s, rel=1e-9)
-    assert (free.layout.expert_parallel, free.layout.virtual_stages) == (16, 2)
+    assert (free.layout.expert_parallel, free.layout.virtual_stages) == (32, 4)
     space = enumerate_space(
         asked.model, asked.training, 512, asked.engine, parse_pins({"pipeline_parallel": "8"}), 8
     )

@@ -144,7 +144,8 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
         _chains_bound(problem, passes, times, plans)
     if problem.vpp == 1:
         _cuts_bound(problem, passes, times, plans)
-    own = replace(layout, stages=plans[-1], selective_modules=variant.replayed)
+    own = layout_of_row(proof.space.layouts, row, variant, StagePlan(plans[-1], 0, ()))
+    own = replace(own, selective_modules=variant.replayed)
     model = StageModel(proof.setting, own)
     assert times.step_s(plans[-1]) == pytest.approx(step_time(model).step_time_s, rel=1e-9)
     return True
@@ -233,6 +234,7 @@ def against_oracle(
     """How many questions ended how; raises where the answer is not what playing everything gives.
 
     A refusal must be one there too; OPTIMAL the least step of all; a bound is never above that.
+    Where layers were moved to a cut off the list, it is no faster than every cut.
     """
     ended = dict.fromkeys(("OPTIMAL", "FEASIBLE", "refused", "too large"), 0)
     for seed in seeds:
@@ -249,10 +251,20 @@ def against_oracle(
         best = result.solutions[0].step_time_s
         assert result.price == "event simulation"
         assert result.bound_s <= least * CLOSE, seed
-        assert least <= best * CLOSE, seed
+        assert least <= best * CLOSE or _moved(question, result), seed
         assert result.status == "FEASIBLE" or best <= least * EQUAL, seed
         ended[result.status] += 1
     return ended
+
+
+def _moved(question: Question, result: SearchResult) -> bool:
+    """Whether an answer faster than the list's is a cut off it, of an engine that cuts anywhere."""
+    best = result.solutions[0]
+    free = question.engine.legality.uneven_stages == "free"
+    least = fastest(question, anywhere=True)
+    return free and best.layout.virtual_stages > 1 and (
+        least is None or least <= best.step_time_s * CLOSE
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("block", range(5))
@@ -290,7 +302,7 @@ def pinned_and_free(seeds: range) -> int:
             ("pipeline_parallel", "2"), ("pipeline_parallel", "1"), ("micro_batch_size", "1"),
             ("micro_batch_size", "2"), ("zero_stage", "..1"), ("recompute", "none"),
             ("schedule", "1f1b"), ("virtual_stages", "1"), ("data_parallel", "1,2"),
-            *_pinned_kinds(free.engine),
+            *_pinned_kinds(free.engine), ("modules_apart", "off"),
         ))  # fmt: skip
         own = {name: pin.text for name, pin in free.pins.axes.items()}
         pinned = solved(replace(free, pins=parse_pins({**own, axis: text})))

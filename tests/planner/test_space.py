@@ -104,6 +104,24 @@ def test_shards_are_those_of_all_ranks_or_of_a_node(question: Questions) -> None
     assert found[2, 12, True] == {4, 12}
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [
+    pytest.param(16, {2, 16}, id="8 x 2: of four nodes two groups are left"),
+    pytest.param(64, {2, 8, 64}, id="64 / 8 = 8 groups of four nodes; of 16 nodes two"),
+    pytest.param(256, {2, 8, 32, 256}, id="256 / 32 = 8 groups of 16 nodes; of 64 two"),
+    pytest.param(1024, {2, 8, 32, 128, 1024}, id="1024 / 128 = 8 groups of 64 nodes"),
+])  # fmt: skip
+def test_shard_groups_of_several_nodes_leave_eight(
+    gpus: int, expected: set[int], question: Questions
+) -> None:
+    """Nodes of two GPUs, each a replica: groups of 1, 4, 16 and 64 nodes, and all."""
+    asked = question((0, 0), gpus, gpus, hybrid_shard=True, zero_stages=(1,))
+    asked = replace(
+        asked, cluster=asked.cluster.model_copy(update={"gpus_per_node": 2}),
+        pins=parse_pins({"data_parallel": str(gpus)}),
+    )  # fmt: skip
+    assert set(space_of(asked).layouts.shard_group.tolist()) == expected
+
+
 def test_pins_only_remove(question: Questions) -> None:
     """A pinned space is the free space's rows that the pins allow, and says how many it dropped."""
     asked = question((0, 0, 1, 1), 8, 16)

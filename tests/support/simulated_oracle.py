@@ -71,10 +71,15 @@ def random_question(seed: int) -> Question:
     if apart.random() < 0.4:
         engine = load_engine(apart.choice(CHOOSING))
         pins["context_parallel"] = apart.choice(("1,2", "2", "2,4"))
+    predicts = random.Random(-2_000_000 - seed)
+    modules = predicts.choice((0, 0, 0, 1, 1, 2))
+    if modules and predicts.random() < 0.7:
+        engine = load_engine(predicts.choice(("megatron", "megatron-bridge")))
+        pins["pipeline_parallel"] = predicts.choice(("3..", "4", "4.."))
     return Question(
         model=Model(
             name="small", hidden=2048, vocab=draw.choice((8_000, 64_000)), kinds=kinds,
-            pattern=pattern, tied=draw.random() < 0.2,
+            pattern=pattern, tied=draw.random() < 0.2, mtp_layers=modules,
         ),
         training=Training(
             seq_len=draw.choice((2048, 8192)), global_batch_size=draw.choice((4, 8, 16, 24))
@@ -106,8 +111,10 @@ def latent_question(seed: int) -> Question:
     )
 
 
-def fastest(question: Question) -> float | None:
-    """The least simulated step of everything; infinite if nothing fits, None if it is too much."""
+def fastest(question: Question, *, anywhere: bool = False) -> float | None:
+    """The least simulated step of everything; infinite if nothing fits, None if it is too much.
+    `anywhere`: several chunks per rank are cut in every way, not in those of the list alone.
+    """
     q = question
     space = every_kind(q)
     if not len(space.layouts):
@@ -122,7 +129,7 @@ def fastest(question: Question) -> float | None:
             variant = replace(each, columns=columns)
             problem = stage_problem(space, coefficients, row, variant)
             times = None
-            for stages in every_plan(problem):
+            for stages in every_plan(problem, anywhere=anywhere):
                 priced += 1
                 if priced > MOST_PLANS:
                     return None
@@ -167,10 +174,10 @@ def every_kind(question: Question) -> Space:
     return replace(space, layouts=opened)
 
 
-def every_plan(problem: StageProblem) -> Iterator[tuple[Stage, ...]]:
-    """All cuts into stages with all mixes of recomputation."""
+def every_plan(problem: StageProblem, *, anywhere: bool = False) -> Iterator[tuple[Stage, ...]]:
+    """All cuts into stages with all mixes of recomputation, of the list unless `anywhere`."""
     fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
-    ways = problem.splits
+    ways = None if anywhere and problem.vpp > 1 else problem.splits
     for counts in _compositions(len(problem.pattern), fewest) if ways is None else ways:
         yield from itertools.product(*(_mixes(n, problem.modes) for n in counts))
 

@@ -99,6 +99,8 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
         yield f"context_kind {layout.context_kind} is not built; use all_gather"
     if layout.expert_parallel > 1 and layout.dispatcher not in ("", "all_to_all"):
         yield f"dispatcher {layout.dispatcher} is not built; use all_to_all"
+    if layout.modules_apart:
+        yield "modules_apart is not built; multi-token prediction is on the last stage"
     if training.precision not in ("fp32", "bf16"):
         yield f"precision {training.precision} is not built; use bf16 or fp32"
     if training.lora:

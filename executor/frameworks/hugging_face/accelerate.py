@@ -149,6 +149,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         expert_tensor_parallel=1,
         sequence_parallel=False,
         schedule="1f1b",
+        modules_apart=False,
     )
     if la.pipeline_parallel * la.virtual_stages > 1:
         counts = tuple(stage.layers for stage in la.stages)

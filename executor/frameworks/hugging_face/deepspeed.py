@@ -170,6 +170,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         sequence_parallel=False,
         schedule="1f1b",
         activation_offload=False,
+        modules_apart=False,
     )
     if la.pipeline_parallel * la.virtual_stages > 1:
         counts = tuple(stage.layers for stage in la.stages)

@@ -125,7 +125,8 @@ def _stage_settings(la: Layout, model: Model) -> dict[str, object]:
         return {}
     parts = ["t" * count for count in counts]
     parts[0] = "E" + parts[0]
-    parts[-1] += "m" * model.mtp_layers + "L"
+    parts[-2 if la.modules_apart else -1] += "m" * model.mtp_layers
+    parts[-1] += "L"
     return {"pipeline_model_parallel_layout": "|".join(_short(part) for part in parts)}
 
 
@@ -251,11 +252,12 @@ def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
     """The stages of a layout string such as `Et*3|(tt|)*29,mL`, or of Bridge's list of lists."""
     if isinstance(layout.value, list):
         try:
-            counts = tuple(sum(str(x) in ("decoder", "t") for x in stage) for stage in layout.value)
+            stages = ["".join(map(_letter, stage)) for stage in layout.value]
         except TypeError:
             raise UnreadableConfig("pipeline layout must be a list of lists", layout.line) from None
     else:
-        counts = tuple(part.count("t") for part in _unrolled(layout).split("|"))
+        stages = _unrolled(layout).split("|")
+    counts = tuple(stage.count("t") for stage in stages)
     pp = facts.get("pipeline_parallel", Fact(1, 1)).value
     if len(counts) % pp:
         raise IllegalConfig(
@@ -263,7 +265,33 @@ def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
             layout.line,
         )
     put(facts, virtual_stages=Fact(len(counts) // pp, layout.line))
+    _place_modules(stages, layout, facts)
     return Placement(rule="given", layers=counts, line=layout.line)
+
+
+def _letter(part: object) -> str:
+    """The letter of a part that a list names."""
+    return {"decoder": "t", "mtp": "m", "t": "t", "m": "m"}.get(str(part).strip().lower(), "")
+
+
+def _place_modules(stages: list[str], layout: Fact, facts: dict[str, Fact]) -> None:
+    """Where the modules of multi-token prediction are: with the loss, or on the stage before it."""
+    holders = [index for index, stage in enumerate(stages) if "m" in stage]
+    if not holders or holders == [len(stages) - 1]:
+        return
+    if len(holders) > 1:
+        raise UnreadableConfig(
+            f"the pipeline layout has modules (m) on {len(holders)} stages, which is not modelled: "
+            "put all on one",
+            layout.line,
+        )
+    if holders != [len(stages) - 2] or "t" in stages[-1]:
+        raise IllegalConfig(
+            f"the pipeline layout has modules (m) on stage {holders[0]} of {len(stages)}; they "
+            "are behind all layers, on the last stage or the one before it",
+            layout.line,
+        )
+    put(facts, modules_apart=Fact(True, layout.line))
 
 
 def _unrolled(layout: Fact) -> str:

@@ -34,6 +34,7 @@ from meshplan.executor.frameworks.export_notes import (
     answer_of,
     exchanges_unsaid,
     modules_unsaid,
+    place_of_modules_unsaid,
     training_unsaid,
     unless,
 )
@@ -277,4 +278,5 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         )
     if training.optimizer not in ("adamw", "sgd"):
         unsaid.append(CannotSay("training.optimizer", training.optimizer, "it has adamW and sgd"))
-    return unsaid + exchanges_unsaid(la) + training_unsaid(training)
+    unsaid += exchanges_unsaid(la) + place_of_modules_unsaid(la)
+    return unsaid + training_unsaid(training)

@@ -26,6 +26,7 @@ from meshplan.executor.frameworks.export_notes import (
     Answer,
     answer_of,
     modules_unsaid,
+    place_of_modules_unsaid,
     recompute_unsaid,
     training_unsaid,
     unless,
@@ -178,7 +179,7 @@ def _unsaid(answer: Answer, version: Version) -> list[CannotSay]:
         unsaid += unless(la, "0.3 does not split an expert", expert_tensor_parallel=1)
     elif la.expert_tensor_parallel not in (1, la.tensor_parallel):
         unsaid += unless(la, "1 or tensor_parallel", expert_tensor_parallel=1)
-    unsaid += exchange_unsaid(la, version)
+    unsaid += exchange_unsaid(la, version) + place_of_modules_unsaid(la)
     unsaid += recompute_unsaid(la)
     if not replays(la.selective_modules, engine_named("torchtitan").legality):
         unsaid += modules_unsaid(la, "selective means its own list of operations")

@@ -15,8 +15,9 @@ export const AXES = [
 ];
 export const OF_EXPERTS = ["expert_parallel", "expert_tensor_parallel"];
 const HIDDEN = [["shard_group", "shard-group"], ["context_kind", "cp-kind"], ["dispatcher", "dispatcher"],
-  ["replays", "replays"], ["stages", "stages"]];
-const WORDS = ["recompute", "schedule", "context_kind", "dispatcher", "replays", "stages"];
+  ["modules_apart", "modules-apart"], ["replays", "replays"], ["stages", "stages"]];
+const WORDS = ["recompute", "schedule", "context_kind", "dispatcher", "modules_apart", "replays",
+  "stages"];
 const JOB = [["model", "model"], ["cluster", "cluster"], ["gpus", "gpus"], ["seq_len", "seq-len"],
   ["global_batch", "global-batch"], ["global_batch_tokens", "global-batch-tokens"],
   ["engine", "engine"], ["precision", "precision"], ["optimizer", "optimizer"]];

@@ -1,0 +1,142 @@
+"""Cuts off the list: single layers moved between chunks, as long as the step gets shorter.
+
+Where an engine cuts anywhere, layouts of several chunks per rank are solved over a list of cuts
+(`planner.space.stage_splits`). From the best one the search climbs: of all moves of a layer from
+chunk a to chunk b, and of all layers that need no longer recompute, those are simulated that no
+longest chain known so far forbids, the one that shortens the present chain most first; the first
+that is faster and fits is the next cut. A chain is learnt from each simulation, so that few are
+needed. Where it ends no such move is faster, or the budget is spent; nothing is proved of cuts that
+differ by more.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.schedule.program import program
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.planner.problem.stage_problem import StageProblem, evaluate
+
+BUDGET = 4_000_000  # played actions, some 60 ns each
+CHAINED = 20  # a longest chain takes so many passes over the actions
+WEIGHED = 2_000  # actions in the time that a move is weighed in
+FASTER = 1 - 1e-6
+FIELDS = ("layers", "selective_layers", "full_layers")
+
+
+class MovedLayers:
+    """The climb from one cut of `problem`; `spent` counts actions of the simulation."""
+
+    def __init__(self, problem: StageProblem, times: CutTimes) -> None:
+        self.problem, self.times = problem, times
+        self.program = program(problem.schedule, problem.pp, problem.vpp, problem.m)
+        self.actions = 2 * problem.chunks * problem.m
+        self.spent = self.simulated = 0
+        self._chains = np.zeros((0, 4 * problem.chunks + 1 + problem.pp))
+
+    def best(self, stages: tuple[Stage, ...], step_s: float) -> tuple[tuple[Stage, ...], float]:
+        """The cut where the climb from `stages`, which take `step_s`, ends, and its step."""
+        if CHAINED * self.actions > BUDGET:
+            return stages, step_s
+        self._learn(stages)
+        while (found := self._faster(stages, step_s)) is not None:
+            stages, step_s = found
+            self._learn(stages)
+        return stages, step_s
+
+    def _faster(
+        self, stages: tuple[Stage, ...], step_s: float
+    ) -> tuple[tuple[Stage, ...], float] | None:
+        """The first neighbour that is faster and fits."""
+        for moved in self._neighbours(stages):
+            if self.spent > BUDGET:
+                return None
+            self.spent += WEIGHED
+            if self._bound_s(moved) >= step_s * FASTER:
+                continue
+            moved_s = self.times.step_s(moved)
+            self.spent, self.simulated = self.spent + self.actions, self.simulated + 1
+            if moved_s >= step_s * FASTER:
+                self._learn(moved)
+            elif evaluate(self.problem, moved) is not None:
+                return moved, moved_s
+        return None
+
+    def _neighbours(self, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
+        """Layers that recompute no more; then moves, what shortens the longest chain most first."""
+        for at, stage in enumerate(stages):
+            for less in _kept(stage) if 0 in self.problem.modes else ():
+                yield (*stages[:at], less, *stages[at + 1 :])
+        replayed = any(stage.selective_layers or stage.full_layers for stage in stages)
+        alike, weight = self.problem.uniform and not replayed, self._weights(stages)
+        by_gain = weight[None, :] - weight[:, None]  # [from, to]
+        for pair in np.argsort(by_gain, axis=None, kind="stable").tolist():
+            at, to = divmod(pair, len(stages))
+            if alike and by_gain[at, to] >= 0:
+                return  # no move behind shortens that chain
+            if at == to or stages[at].layers <= self.problem.fewest_layers(at):
+                continue
+            for less in _without_one(stages[at]):
+                for more in _with_one(stages[to], self.problem.modes):
+                    moved = list(stages)
+                    moved[at], moved[to] = less, more
+                    yield tuple(moved)
+
+    def _weights(self, stages: tuple[Stage, ...]) -> Floats:
+        """[chunk] seconds that a layer more takes of the longest known chain."""
+        rows = self._chains @ self._row(stages)
+        counts = self._chains[int(rows.argmax()), : 4 * len(stages)].reshape(4, -1)
+        found: Floats = self._layer_s @ counts
+        return found
+
+    @property
+    def _layer_s(self) -> Floats:
+        """What the mean layer adds to each kind of action, in the order of `Work.table`."""
+        of_kind = self.times.passes.layer_s[self.times.row, :, 0]
+        forward, input_grad, weight_grad = of_kind[list(self.problem.pattern)].mean(axis=0)
+        return np.array([forward, input_grad + weight_grad, input_grad, weight_grad])
+
+    def _bound_s(self, stages: Sequence[Stage]) -> float:
+        return float((self._chains @ self._row(stages)).max()) + self.times.after_s(stages).rest_s
+
+    def _row(self, stages: Sequence[Stage]) -> Floats:
+        work = self.times.work(stages)
+        return np.array([*work.table, work.send_s, *self.times.after_s(stages).reduce_s])
+
+    def _learn(self, stages: Sequence[Stage]) -> None:
+        """Know the longest chain of a cut."""
+        after, pp = self.times.after_s(stages), self.problem.pp
+        chain = self.program.chain(self.times.work(stages), after.reduce_s)
+        ends = [float(rank == chain.rank) for rank in range(pp)]
+        self._chains = np.vstack([self._chains, [*chain.counts, chain.hops, *ends]])
+        self.spent += CHAINED * self.actions
+
+
+def _kept(stage: Stage) -> Iterator[Stage]:
+    """With one layer that keeps everything more."""
+    for name in FIELDS[1:]:
+        if getattr(stage, name):
+            yield replace(stage, **{name: getattr(stage, name) - 1})
+
+
+def _without_one(stage: Stage) -> Iterator[Stage]:
+    """With one layer less, of each kind of recomputation that it has."""
+    plain = stage.layers - stage.selective_layers - stage.full_layers
+    if plain:
+        yield replace(stage, layers=stage.layers - 1)
+    for name in FIELDS[1:]:
+        if getattr(stage, name):
+            less = {"layers": stage.layers - 1, name: getattr(stage, name) - 1}
+            yield replace(stage, **less)
+
+
+def _with_one(stage: Stage, modes: tuple[int, ...]) -> Iterator[Stage]:
+    """With one layer more, in each allowed mode."""
+    for mode in modes:
+        more = {"layers": stage.layers + 1}
+        if mode:
+            more[FIELDS[mode]] = getattr(stage, FIELDS[mode]) + 1
+        yield replace(stage, **more)

@@ -1,0 +1,118 @@
+"""Single layers moved between chunks: what is found, and where it ends."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from simulated_oracle import DENSE, MOE, PINNED, random_question
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.price_passes import pass_seconds
+from meshplan.costmodels.step.setting import Setting
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.problem.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    stage_problem,
+)
+from meshplan.planner.search.moved_layers import MovedLayers
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.space.pins import parse_pins
+
+FREE = ("native", "torchtitan", "generic")
+CLOSE = 1 - 1e-6
+
+
+def chunked(seed: int) -> Question:
+    """Layers of two kinds in several chunks of an engine that cuts anywhere."""
+    draw, q = random.Random(seed), random_question(seed)
+    layers, kinds = draw.randint(5, 9), draw.choice(((0,), (0, 1), (0, 0, 1)))
+    pattern = (kinds * layers)[:layers]
+    model = replace(q.model, kinds=(DENSE, MOE)[: max(kinds) + 1], pattern=pattern, mtp_layers=0)
+    pins = parse_pins({**PINNED, "pipeline_parallel": "2..", "virtual_stages": "2.."})
+    return replace(q, engine=load_engine(draw.choice(FREE)), model=model, pins=pins)
+
+
+def climbs(seeds: range) -> Iterator[tuple[StageProblem, CutTimes, tuple[Stage, ...]]]:
+    """A random layout of each question, and a cut of its list that fits."""
+    for seed in seeds:
+        draw, q = random.Random(seed), chunked(seed)
+        space = space_of(q)
+        if not len(space.layouts):
+            continue
+        row = draw.randrange(len(space.layouts))
+        if not (variants := space.variants(row)):
+            continue
+        variant = draw.choice(variants)
+        problem = stage_problem(space, price_space(q, space, closed_form), row, variant)
+        mode = draw.choice(problem.modes)
+        cuts = [
+            tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
+            for counts in problem.splits or ()
+        ]
+        fitting = [stages for stages in cuts if evaluate(problem, stages)]
+        if fitting:
+            stages = draw.choice(fitting)
+            setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+            layout = layout_of_row(space.layouts, row, variant, StagePlan(stages, 0, ()))
+            passes = pass_seconds(space.layouts, setting)
+            yield problem, CutTimes(setting, layout, passes, row, variant.columns), stages
+
+
+def moves(problem: StageProblem, stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
+    """Every move of one layer, in and out of every mode, and each layer that recomputes no more."""
+
+    def of(layers: list[list[int]]) -> tuple[Stage, ...]:
+        return tuple(Stage(len(each), each.count(1), each.count(2)) for each in layers)
+
+    held = [
+        [2] * s.full_layers + [1] * s.selective_layers
+        + [0] * (s.layers - s.full_layers - s.selective_layers) for s in stages
+    ]  # fmt: skip
+    for at, own in enumerate(held):
+        for mode in set(own):
+            less = list(own)
+            less.remove(mode)
+            if mode and 0 in problem.modes:
+                yield of([*held[:at], [*less, 0], *held[at + 1 :]])
+            if len(less) < problem.fewest_layers(at):
+                continue
+            for to in range(len(held)):
+                for there in problem.modes if to != at else ():
+                    after = [list(each) for each in held]
+                    after[at], after[to] = less, [*held[to], there]
+                    yield of(after)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_no_single_move_is_faster_than_where_it_ends(block: int) -> None:
+    """The climb ends at a cut of all layers that fits, in its simulated step, not slower than where
+    it began; and of all its neighbours none that fits is faster.
+    """
+    ended = moved = 0
+    for problem, times, stages in climbs(range(block * 15, block * 15 + 15)):
+        begun_s = times.step_s(stages)
+        found, step_s = MovedLayers(problem, times).best(stages, begun_s)
+        assert sum(stage.layers for stage in found) == len(problem.pattern)
+        assert evaluate(problem, found) is not None
+        assert step_s == pytest.approx(times.step_s(found), rel=1e-12)
+        assert step_s <= begun_s
+        for near in moves(problem, found):
+            faster = times.step_s(near) < step_s * CLOSE
+            assert not faster or evaluate(problem, near) is None
+        ended, moved = ended + 1, moved + (step_s < begun_s)
+    assert ended >= 6
+    assert moved >= 3
+
+
+def test_a_long_schedule_is_left_alone() -> None:
+    """Where one longest chain would cost more than the budget, nothing is simulated."""
+    problem, times, stages = next(climbs(range(10)))
+    climb = MovedLayers(problem, times)
+    climb.actions = 10**6
+    assert climb.best(stages, 1.0) == (stages, 1.0)
+    assert climb.simulated == 0
