@@ -245,7 +245,7 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
     else:
         claim = (
             f"FEASIBLE: {under} nothing in the space is faster than "
-            f"{format_seconds(search.bound_s)}, {search.gap:.1%} below the best found"
+            f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
         )
     work = (
         f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
@@ -255,6 +255,11 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
         claim += _beside_fastest(choice)
     told = [choice_line(choice)] if choice else []
     return [claim, *told, *(f"space: {line}" for line in search.space), work]
+
+
+def _gap(gap: float) -> str:
+    """A gap that was not closed is never called 0.0%."""
+    return f"{gap:.1%}" if gap >= LEAST_LOSS else "less than 0.1%"
 
 
 def _beside_fastest(choice: Choice) -> str:
