@@ -53,7 +53,7 @@ class Bought(Frozen):
     """What a plan's degrees do with more memory (`planner.answer.spare_memory`).
 
     step_time_s      of the best layout that was found, which is not proved the best
-    faster_fraction  than the plan, at least
+    faster_fraction  than the same degrees without more memory, at least
     fits_probability on the same GPUs
     """
 

@@ -94,6 +94,19 @@ def test_one_gib_buys_a_larger_micro_batch() -> None:
     assert spare.one_gib_most == pytest.approx(spare.one_gib.faster_fraction)
 
 
+def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> None:
+    """A plan that was not proved and takes a tenth longer than its degrees can: memory buys what it
+    buys the proved one, not the tenth.
+    """
+    plan = plan_of(asked, solve(asked.question, 1))
+    assert plan.prediction is not None
+    assert plan.search is not None
+    slow = plan.prediction.model_copy(update={"step_time_s": 1.1 * plan.prediction.step_time_s})
+    open_ = plan.search.model_copy(update={"status": "FEASIBLE"})
+    worse = plan.model_copy(update={"prediction": slow, "search": open_})
+    assert spare_memory(asked, worse) == spare_memory(asked, plan)
+
+
 @pytest.mark.parametrize(
     ("most", "said"),
     [
