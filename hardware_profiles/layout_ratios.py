@@ -72,6 +72,11 @@ def faster_probability(other_over_chosen: float, axes: int) -> float:
     return ordered if other_over_chosen >= 1 else 1 - ordered
 
 
+def is_tie(probability: float) -> bool:
+    """Whether that probability, in whole per cent as it is printed, is too near to a half."""
+    return 1 - TIE < round(probability, 2) < TIE
+
+
 def expected_slower(other_over_chosen: float) -> float:
     """By which fraction the other of two layouts is expected to take longer, corrected for the
     choice; negative where it is expected to be the faster one.

@@ -23,6 +23,7 @@ from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
 from meshplan.costmodels.seconds.layer import Cost
 from meshplan.costmodels.step.price_tables import Table
+from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.weights.offload import host_share_bytes, offloads
 
 
@@ -34,8 +35,8 @@ def memory_columns(
     gathered = reserved * _gathered_bytes(weights)
     stand_ins = stand_in_bytes(work.rank.site, work.layer_kinds, with_modules=True)
     outliving = stand_ins + work.rank.unpacked_bytes(work.layer_kinds)
-    fixed = work.rank.constant_slack_bytes + reserved * outliving
-    outside = work.rank.context_bytes + work.rows(fixed)
+    slack = Rank(work.setting, layouts).constant_slack_bytes  # by the pipeline's depth: of each row
+    outside = work.rank.context_bytes + slack + work.rows(reserved * outliving)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
         outside = outside + _beyond_host_bytes(layouts, work, weights)

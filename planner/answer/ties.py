@@ -23,7 +23,7 @@ from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.step import StepModel
 from meshplan.hardware_profiles.figure_errors import CONSTANTS, OVERLAPS, figure_errors
-from meshplan.hardware_profiles.layout_ratios import TIE, faster_probability
+from meshplan.hardware_profiles.layout_ratios import faster_probability, is_tie
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.predict import stage_memory
@@ -125,4 +125,4 @@ def chosen(
 
 def _tied(fastest: Solution, other: Solution) -> bool:
     axes = len(differing_axes(fastest.layout, other.layout))
-    return faster_probability(other.step_time_s / fastest.step_time_s, axes) < TIE
+    return is_tie(faster_probability(other.step_time_s / fastest.step_time_s, axes))

@@ -6,6 +6,9 @@ from typing import Literal
 
 from meshplan.hardware_profiles.schema import Frozen
 
+LEAST_GAIN = 0.001
+"""A smaller gain by more memory is called nothing."""
+
 
 class BetterBatch(Frozen):
     """A neighbour of a batch that divides badly (`planner.answer.better_batch`).
@@ -50,7 +53,7 @@ class Bought(Frozen):
     """What a plan's degrees do with more memory (`planner.answer.spare_memory`).
 
     step_time_s      of the best layout that was found, which is not proved the best
-    faster_fraction  than the plan, at least
+    faster_fraction  than the same degrees without more memory, at least
     fits_probability on the same GPUs
     """
 
@@ -67,13 +70,17 @@ class SpareMemory(Frozen):
     one_gib     with one GiB more than the plan may use; None: nothing was found
     all, all_bytes
                 with all that the profile lets a rank use, so much more; None: nothing was found
+    one_gib_most, all_most
+                by which fraction the plan's degrees are faster then at most; None: not known
     """
 
     free_bytes: float
     chosen: bool
     one_gib: Bought | None
+    one_gib_most: float | None = None
     all_bytes: float
     all: Bought | None
+    all_most: float | None = None
 
 
 class Size(Frozen):

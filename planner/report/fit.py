@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -34,13 +35,16 @@ from meshplan.planner.search.footprint import (
     fitting_layout,
     minimum_gpus,
 )
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.priced_space import Question, space_of
+from meshplan.planner.space.pins import NUMBER_AXES
 
 SHOWN_SAVINGS = 3
 NOUNS = {"optimizer": "optimizer states", "transient": "transient buffers"}
 MOST_GPUS_ASKED = 1024
 """How far to look for a number of GPUs that is enough, where the question's own is not."""
 LEAST_SAVING = 0.05 * GIB
+MOST_VALUES = 12
+"""Of an axis, that are shown where none of the pinned ones is legal."""
 
 
 def print_fit(out: Console, question: Question) -> None:
@@ -140,7 +144,8 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if fuller:
         lines.append(_fuller_line(fuller))
     for pin, fit in why.relaxations.items():
-        lines.append(f"without the pin {pin} it fits: {fit.layout.label}")
+        legal = "" if why.nearest else _legal_values(question, pin.split()[0])
+        lines.append(f"without the pin {pin} it fits{legal}: {fit.layout.label}")
     if why.on_host:
         lines.append(f"with --offload-optimizer on it fits: {why.on_host.layout.label}")
     if why.enough:
@@ -150,6 +155,18 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if not (why.relaxations or why.enough or why.fewer or fuller):
         lines.append(_no_number_line(question))
     return lines
+
+
+def _legal_values(question: Question, axis: str) -> str:
+    """The values that an axis may take where only its own pin is lifted, if they are few numbers of
+    a row.
+    """
+    if axis not in NUMBER_AXES or axis == "virtual_stages":
+        return ""
+    free = space_of(replace(question, pins=question.pins.without(axis))).layouts
+    values = [str(value) for value in np.unique(getattr(free, axis))]
+    few = 0 < len(values) <= MOST_VALUES
+    return f" (it can be {', '.join(values)} there)" if few else ""
 
 
 def _no_number_line(question: Question) -> str:

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB, format_bytes, format_seconds
-from meshplan.hardware_profiles.layout_ratios import TIE
+from meshplan.hardware_profiles.layout_ratios import is_tie
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
-from meshplan.planner.case.plan_findings import Bought, Choice, SpareMemory
+from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, Choice, SpareMemory
 from meshplan.planner.case.resolve import cluster_named
 from meshplan.planner.report.layout_words import exchange_meanings, meanings, module_meanings
 from meshplan.planner.report.output import listing
@@ -166,10 +166,17 @@ def spare_lines(spare: SpareMemory) -> Iterator[str]:
     if spare.one_gib:
         yield f"one more GiB on each GPU would make these degrees {_faster(spare.one_gib)}"
     else:
-        yield "one more GiB on each GPU would buy these degrees nothing"
+        yield f"one more GiB on each GPU would buy these degrees {_nothing(spare.one_gib_most)}"
     if spare.all_bytes > 0:
         free = f"{format_bytes(spare.free_bytes)} of each GPU left free cost them"
-        yield f"{free} {_cost(spare.all) if spare.all else 'nothing'}"
+        yield f"{free} {_cost(spare.all) if spare.all else _nothing(spare.all_most)}"
+
+
+def _nothing(most: float | None) -> str:
+    """That nothing was found, and how much is not excluded."""
+    if most is None:
+        return "nothing that was found"
+    return "nothing" if most < LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
 
 
 def _cost(spared: Bought) -> str:
@@ -181,7 +188,10 @@ def _cost(spared: Bought) -> str:
 
 
 def _faster(bought: Bought) -> str:
-    return f"{bought.faster_fraction:.1%} faster ({format_seconds(bought.step_time_s)})"
+    return (
+        f"{bought.faster_fraction:.1%} faster ({format_seconds(bought.step_time_s)}: "
+        f"{bought.label})"
+    )
 
 
 def memory_table(memory: Sequence[StageMemory]) -> Table:
@@ -235,7 +245,7 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
     else:
         claim = (
             f"FEASIBLE: {under} nothing in the space is faster than "
-            f"{format_seconds(search.bound_s)}, {search.gap:.1%} below the best found"
+            f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
         )
     work = (
         f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
@@ -245,6 +255,11 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
         claim += _beside_fastest(choice)
     told = [choice_line(choice)] if choice else []
     return [claim, *told, *(f"space: {line}" for line in search.space), work]
+
+
+def _gap(gap: float) -> str:
+    """A gap that was not closed is never called 0.0%."""
+    return f"{gap:.1%}" if gap >= LEAST_LOSS else "less than 0.1%"
 
 
 def _beside_fastest(choice: Choice) -> str:
@@ -320,7 +335,7 @@ def slower_text(other: RunnerUp, chosen_s: float) -> str:
         told.append(f"expected {other.expected_slower:+.1%}")
     if probability is not None:
         told.append(f"faster in {probability * 100:.0f} of 100")
-        told += ["a tie"] * (1 - TIE < probability < TIE)
+        told += ["a tie"] * is_tie(probability)
     return "\n".join(told)
 
 

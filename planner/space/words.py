@@ -49,6 +49,8 @@ def space_words(
     if allowed := [kind for kind in kinds if pins.allows("context_kind", kind)]:
         lines.append(f"context parallelism by {_or(allowed)}, the same in all layers")
     lines += _dispatch_words(engine, pins) if model.is_moe else []
+    if engine.kernels.counts_passes:
+        lines.append("what fits by a bound of its memory, which may be above what a rank needs")
     if model.mtp_layers:
         lines.append(_modules_words(model, legality, pins))
     opened = DEFAULTS.items() if legality.hybrid_shard else [*DEFAULTS.items()][:-1]

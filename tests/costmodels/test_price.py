@@ -269,7 +269,8 @@ def neighbours(layouts: Layouts) -> Layouts:
     changed["optimizer_offload"] = 0.5 - layouts.optimizer_offload / 4
     changed["activation_offload"] = 0.5 - layouts.activation_offload / 4
     rows = [layouts, *(replace(layouts, **{name: column}) for name, column in changed.items())]
-    return joined(rows)
+    deeper = replace(layouts, pipeline_parallel=4 * layouts.pipeline_parallel)
+    return joined([*rows, deeper])
 
 
 def joined(grids: list[Layouts]) -> Layouts:

@@ -6,6 +6,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.report.fit import misfit_lines
 from meshplan.planner.search.footprint import explain, fitting_layout, minimum_gpus, sizes
 from meshplan.planner.search.priced_space import Pricer, Question
 from meshplan.planner.search.search import NoLayoutFits, search
@@ -110,3 +115,24 @@ def test_the_nearest_miss_lacks_what_would_do(question: Questions, pricer: Price
     assert fitting_layout(asked, pricer(4, enough + 2048, 2)) is not None
     assert fitting_layout(asked, pricer(4, enough * 0.98, 2)) is None
     assert told.enough is None or told.enough.gpus > 2
+
+
+@pytest.mark.parametrize(
+    ("axis", "text", "said"),
+    [
+        pytest.param("zero_stage", "3", "it can be 0, 1 there", id="Megatron-Bridge has no ZeRO-3"),
+        pytest.param("tensor_parallel", "3", "1, 2, 4, 8 there", id="32 heads in 3"),
+        pytest.param("expert_parallel", "2", "it can be 1 there", id="a dense model"),
+        pytest.param("virtual_stages", "40", "fits: ", id="no single number of a row"),
+    ],
+)
+def test_a_pin_that_nothing_obeys_is_told_what_would(axis: str, text: str, said: str) -> None:
+    """Where no layout is legal, each pin that forbids them is shown its axis's legal values."""
+    _, model = read_model("llama-3.1-8b")
+    asked = Question(
+        model=model, training=Training(seq_len=4096, global_batch_size=64), gpus=8,
+        cluster=load_cluster("dgx-h100"), engine=load_engine("megatron-bridge"),
+        pins=parse_pins({axis: text}),
+    )  # fmt: skip
+    (line,) = [line for line in misfit_lines(asked, explain(asked)) if "without the pin" in line]
+    assert said in line

@@ -12,9 +12,11 @@ from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
+from meshplan.planner.case.plan_findings import SpareMemory
 from meshplan.planner.report.fit import fits_fuller, misfit_document, misfit_lines
 from meshplan.planner.report.tables import spare_lines
 from meshplan.planner.search.footprint import Explanation
+from meshplan.planner.space.pins import parse_pins
 
 SMALL = Arguments(model="llama-3.1-8b", gpus=64, cluster="dgx-h100", global_batch=1024)
 NOTHING = Explanation((), {}, None, None, None, None, {})
@@ -71,6 +73,55 @@ def test_what_more_memory_buys_is_at_most_what_a_search_finds(asked: Asked) -> N
     assert spare.all.fits_probability is not None
     assert spare.all.fits_probability < plan.prediction.fits_probability  # type: ignore[operator]
     assert all("%" in line for line in spare_lines(spare))
+
+
+def test_one_gib_buys_a_larger_micro_batch() -> None:
+    """The degrees of 8B on 32 H100 in nanotron take two sequences at once with one GiB more: the
+    plan says so, and is not slower than a search of those degrees with as much memory.
+    """
+    asked = ask(replace(SMALL, gpus=32, global_batch=512, engine="nanotron"))
+    plan = plan_of(asked, solve(asked.question, 1))
+    spare = spare_memory(asked, plan)
+    assert spare is not None
+    usable = asked.question.cluster.fillable_bytes + GIB
+    degrees = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
+    pins = parse_pins({name: str(getattr(plan.layout, name)) for name in degrees})
+    q = replace(asked.question, cluster=with_usable(asked.profile, usable), pins=pins)
+    best = solve(q, 1).solutions[0]
+    assert best.layout.micro_batch_size > plan.layout.micro_batch_size
+    assert spare.one_gib is not None
+    assert spare.one_gib.step_time_s == best.step_time_s
+    assert spare.one_gib_most == pytest.approx(spare.one_gib.faster_fraction)
+
+
+def test_what_a_better_search_finds_is_not_bought_by_memory(asked: Asked) -> None:
+    """A plan that was not proved and takes a tenth longer than its degrees can: memory buys what it
+    buys the proved one, not the tenth.
+    """
+    plan = plan_of(asked, solve(asked.question, 1))
+    assert plan.prediction is not None
+    assert plan.search is not None
+    slow = plan.prediction.model_copy(update={"step_time_s": 1.1 * plan.prediction.step_time_s})
+    open_ = plan.search.model_copy(update={"status": "FEASIBLE"})
+    worse = plan.model_copy(update={"prediction": slow, "search": open_})
+    assert spare_memory(asked, worse) == spare_memory(asked, plan)
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        pytest.param(0.0004, "degrees nothing", id="0.04 % at most is nothing"),
+        pytest.param(0.014, "nothing that was found (1.4% at most)", id="1.4 % are not excluded"),
+        pytest.param(None, "nothing that was found", id="an older plan file proved nothing"),
+    ],
+)
+def test_nothing_is_said_where_it_is_proved(most: float | None, said: str) -> None:
+    """Where the search could not exclude a gain, the words say how much is left open."""
+    spare = SpareMemory(
+        free_bytes=GIB, chosen=False, one_gib=None, one_gib_most=most, all_bytes=GIB, all=None,
+        all_most=most,
+    )  # fmt: skip
+    assert all(line.endswith(said.removeprefix("degrees ")) for line in spare_lines(spare))
 
 
 def test_a_refusal_names_the_headroom_with_which_it_fits() -> None:

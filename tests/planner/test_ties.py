@@ -7,11 +7,12 @@ import pytest
 from benchmarks.accuracy.figure_errors import as_csv
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.figure_errors import CONSTANTS, FILE, OVERLAPS
+from meshplan.hardware_profiles.layout_ratios import is_tie
 from meshplan.planner.answer import ties
 from meshplan.planner.answer.answer import plan_of, solve
 from meshplan.planner.answer.question import Arguments, Asked, ask
 from meshplan.planner.answer.ties import Worst, chosen, moved_settings, worst_losses
-from meshplan.planner.report.tables import choice_line, proof_lines
+from meshplan.planner.report.tables import choice_line, proof_lines, slower_text
 from meshplan.planner.search.search import SearchResult
 
 
@@ -89,3 +90,26 @@ def test_the_errors_are_those_of_the_shipped_data() -> None:
     """The file is what the constants and engine files that ship make of it."""
     assert as_csv() == FILE.read_text(encoding="utf-8")
     assert all(name in as_csv() for name in (*CONSTANTS, *OVERLAPS))
+
+
+@pytest.mark.parametrize(
+    ("probability", "tied"),
+    [
+        pytest.param(0.6998, False, id="printed as 70 of 100, which is no tie"),
+        pytest.param(0.694, True, id="69 of 100"),
+        pytest.param(0.306, True, id="the other one in 69 of 100"),
+        pytest.param(0.301, False, id="30 of 100"),
+    ],
+)
+def test_what_is_counted_as_a_tie_is_called_one(
+    asked: Asked, found: SearchResult, monkeypatch: pytest.MonkeyPatch,
+    probability: float, tied: bool,
+) -> None:  # fmt: skip
+    """The sentence on ties and the table of runners-up go by the same figure, as it is printed."""
+    assert is_tie(probability) == tied
+    monkeypatch.setattr(ties, "faster_probability", lambda *_: probability)
+    _, choice = chosen(asked.question, found.solutions)
+    assert (choice is not None) == tied
+    other = plan_of(asked, found).runners_up[0]
+    shown = slower_text(other.model_copy(update={"faster_probability": probability}), 1.0)
+    assert ("a tie" in shown) == tied

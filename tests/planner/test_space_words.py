@@ -1,0 +1,42 @@
+"""What a plan says of the space that was searched, and of what was left open in it."""
+
+import pytest
+
+from meshplan.costmodels.layout import SELECTIVE
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.case.plan_file import SearchReport
+from meshplan.planner.report.tables import proof_lines
+from meshplan.planner.space.pins import Pins
+from meshplan.planner.space.words import space_words
+
+REPORT = SearchReport(
+    price="event simulation", space=(), status="FEASIBLE", bound_s=9.0, gap=0.0, candidates=1,
+    priced=1, cpsat_solves=0, simulated=1, wall_s=0.1, dropped={},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_memory_that_is_only_bounded_is_called_so(name: str) -> None:
+    """Where passes are counted, what fits is decided by more than a rank needs; nowhere else."""
+    _, model = read_model("mixtral-8x7b")
+    engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
+    words = space_words(model, training, engine, Pins(), (SELECTIVE,))
+    told = any("a bound of its memory" in line for line in words)
+    assert told == engine.kernels.counts_passes
+
+
+@pytest.mark.parametrize(
+    ("gap", "said"),
+    [
+        pytest.param(0.0001, "less than 0.1% below", id="0.01 % was left open: not 0.0%"),
+        pytest.param(0.0005, "0.1% below", id="0.05 % rounds up"),
+        pytest.param(0.0235, "2.4% below", id="2.35 %"),
+    ],
+)
+def test_a_gap_is_never_called_nothing(gap: float, said: str) -> None:
+    """A plan that was not proved says by how much it might be beaten."""
+    claim = proof_lines(REPORT.model_copy(update={"gap": gap}))[0]
+    assert claim.startswith("FEASIBLE")
+    assert said in claim
