@@ -73,7 +73,7 @@ def test_frameworks_have_the_engine_of_their_time(framework: str, year: str, eng
     [
         pytest.param("Megatron-LM", "2023", "1", False, id="SwiGLU and RoPE by PyTorch's kernels"),
         pytest.param("Megatron-LM", "2023", "0", True, id="a GPT has neither"),
-        pytest.param("Megatron-LM", "2024", "1", True, id="core 0.5 fuses both"),
+        pytest.param("Megatron-LM", "2024", "1", True, id="both are fused"),
         pytest.param("Megatron-LM", "", "1", True, id="no year: as today"),
         pytest.param("NeMo 1 (Megatron)", "2023", "1", True, id="NeMo's tree"),
     ],
