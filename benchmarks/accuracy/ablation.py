@@ -125,6 +125,12 @@ def _userbuffers(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     return _engine("overlap", tensor=load_engine("nemo").overlap.tensor)(run, tuning)
 
 
+def _fused_llama(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
+    if run.engine.name != "megatron":
+        return run, tuning
+    return _engine("kernels", fused_gated=True, fused_rope=True)(run, tuning)
+
+
 def _as_its_base(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     if not run.engine.name.startswith("gpt-neox"):
         return run, tuning
@@ -183,6 +189,7 @@ EFFECTS: dict[str, Change] = {
     "with every engine's usual attention and overlap": _usual,
     "with userbuffers in every run of Megatron-LM": _userbuffers,
     "with GPT-NeoX on Megatron-DeepSpeed's constants": _as_its_base,
+    "with Megatron-LM of 2023 fused as it is today": _fused_llama,
 }
 NEVER_FITTED = {"internlm.csv": "internlm", "elsewhere.csv": "elsewhere"}
 

@@ -20,6 +20,9 @@ ENGINES = (
 LAST_WITHOUT_FLASH = 2022
 """Megatron-LM got FlashAttention in 2023 (NVIDIA/Megatron-LM --use-flash-attn, core 0.2)."""
 
+LAST_UNFUSED = 2023
+"""Its SwiGLU and its rotary positions have been fused since (`habits.UNFUSED_LLAMA`)."""
+
 
 @cache
 def engine_name(framework: str) -> str:

@@ -1,8 +1,9 @@
 """Which engine a measured run used, and how its habits differ from that engine's usual ones.
 
 The framework's name gives the engine and, of Megatron-Bridge, the release. Of Megatron-LM the year
-counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed. What else a source
-says of a run are the row's facts (`planner.runs.notes.FACTS`).
+counts too: before FlashAttention its kernels were those of Megatron-DeepSpeed, and for a year after
+it fused neither gated units nor rotary positions. What else a source says of a run are the row's
+facts (`planner.runs.notes.FACTS`).
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Any
 
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
-from meshplan.planner.runs.engines import LAST_WITHOUT_FLASH, engine_name
+from meshplan.planner.runs.engines import LAST_UNFUSED, LAST_WITHOUT_FLASH, engine_name
 from meshplan.planner.runs.rows import Facts, Row
 
 FUSED_SINKS, BROKEN_SINKS = (26, 6), (26, 6, 1)
@@ -30,6 +31,13 @@ BEFORE_FLASH = UNFUSED | {"dropout": True, "keeps_buffers": False}
 """NeMo's Megatron until 2022, and the fork of Megatron-LM of the zero-bubble paper (2401.10241).
 Its Table 1 counts s b h (34 + 5 a s / h) bytes of activations a layer, masks of dropout among
 them, and its Table 4 measured as much. Neither used Transformer Engine, whose buffers are kept.
+"""
+
+UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False}
+"""Megatron-LM until 2023: silu and product are kernels of PyTorch's, as is each step of a rotation
+(alibaba/Megatron-LLaMA@0dd0c21 megatron/model/transformer.py, of NVIDIA's tree; norms are apex'
+fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-swiglu-fusion and
+--no-rope-fusion switch off what came after; the year is from memory. GPTs have neither.
 """
 
 FLASH_KERNELS = {"flash1": "flash1", "flash2": "flash2", "flash3": "cudnn"}
@@ -53,6 +61,8 @@ def engine_of(row: Row) -> Engine:
     engine = load_engine(_name_of(row))
     titan = "torchtitan" in (engine.name, engine.fitted_as)
     kernels = _attention_said(row.facts, engine) | _kernels_said(row.facts, titan=titan)
+    if _fuses_no_llama(row, engine):
+        kernels |= UNFUSED_LLAMA
     if engine.name == "megatron-bridge" and row.facts.cuda_graph == "full_iteration":
         kernels |= {"expert_casts": GRAPHED_CASTS}
     overlap = _overlap_said(row.facts, engine, titan=titan)
@@ -77,6 +87,13 @@ def _name_of(row: Row) -> str:
     if name == "megatron-bridge" and _slow_sinks(row.framework):
         return "megatron-bridge-2025"
     return name
+
+
+def _fuses_no_llama(row: Row, engine: Engine) -> bool:
+    """Whether Megatron-LM trained a Llama before it fused SwiGLU; NeMo's tree was another."""
+    old = row.year is not None and row.year <= LAST_UNFUSED
+    its_own = engine.name == "megatron" and "nemo" not in row.framework.lower()
+    return old and its_own and row.shape.get("gated_mlp", "1") != "0"
 
 
 def _attention_said(facts: Facts, engine: Engine) -> dict[str, Any]:

@@ -391,3 +391,20 @@ def test_single_copies_are_not_permuted(dispatch: str, expert_parallel: int, mov
         expected = 2 * 2 * S * 2 * 4096 if moved or elsewhere else 0.0
         assert permute.forward_bytes == permute.backward_bytes == expected
     assert float(found["unpermute"].saved_bytes) == 2 * S * 2 * 4096
+
+
+def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
+    """Top-2 of 2,048 tokens x 4,096 x 2 bytes of experts' output, 33.6 MB, are kept where the
+    router's weights multiply them afterwards, and not where they multiply inside the experts.
+    """
+    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral")
+    layout = Layout(data_parallel=4, expert_parallel=4, stages=even_stages(model.num_layers, 1))
+    shard = shard_of(layout, Training(seq_len=S, global_batch_size=4))
+    kept = {}
+    for name in ("megatron", "megatron-bridge", "megatron-bridge-2025"):
+        where = Site(model, shard, load_engine(name).kernels)
+        found = {op.name: op for op in layer_operations(where, model.kinds[0])}
+        unpermute = found["unpermute"]
+        assert isinstance(unpermute, Pointwise)
+        kept[name] = float(unpermute.saved_bytes)
+    assert kept == {"megatron": 33554432.0, "megatron-bridge": 0.0, "megatron-bridge-2025": 0.0}

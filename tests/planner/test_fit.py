@@ -55,14 +55,14 @@ def test_what_is_left_out_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_doubt_that_runs_leave() -> None:
     """One run, predicted 0.3 off, that takes 1 % longer where the first constant is 1 % larger. The
-    least loss leaves 0.3 - 0.2^2 / 0.3 of it, which squares weigh as 1 / (that x 0.3) would.
+    least loss leaves 0.3 - 0.2^2 / 0.2 = 0.1 of it, which squares weigh as 1 / (0.1 x 0.2) would.
     """
     problem = object.__new__(Problem)
     problem.deviation, problem.weights = np.array([0.2, 0.2]), np.array([1.0])
     problem.start, problem.jacobian = np.array([-0.3]), np.array([[1.0, 0.0]])
     problem.centre, problem.own = np.zeros(2), True
     left = problem.doubt(np.array([0]))
-    told = 1 / ((0.3 - 0.2**2 / 0.3) * 0.3)
+    told = 1 / (0.1 * 0.2)
     assert left[0] == pytest.approx((told + 0.2**-2) ** -0.5 / 0.2, rel=1e-3)
     assert left[1] == 1
     assert list(problem.told(np.array([0]))) == [True, False]

@@ -68,6 +68,25 @@ def test_frameworks_have_the_engine_of_their_time(framework: str, year: str, eng
     assert engine_of({"framework": framework, "year": year}).name == engine
 
 
+@pytest.mark.parametrize(
+    ("framework", "year", "gated", "fused"),
+    [
+        pytest.param("Megatron-LM", "2023", "1", False, id="SwiGLU and RoPE by PyTorch's kernels"),
+        pytest.param("Megatron-LM", "2023", "0", True, id="a GPT has neither"),
+        pytest.param("Megatron-LM", "2024", "1", True, id="both are fused"),
+        pytest.param("Megatron-LM", "", "1", True, id="no year: as today"),
+        pytest.param("NeMo 1 (Megatron)", "2023", "1", True, id="NeMo's tree"),
+    ],
+)
+def test_megatron_of_2023_fuses_no_llama(
+    framework: str, year: str, gated: str, fused: bool
+) -> None:
+    """Norms and the loss are as they are today; a Llama's layer moves more bytes."""
+    kernels = engine_of({"framework": framework, "year": year, "gated_mlp": gated}).kernels
+    assert (kernels.fused_gated, kernels.fused_rope) == (fused, fused)
+    assert kernels.fused_norm
+
+
 def test_a_note_says_that_nothing_was_compiled() -> None:
     """Eager torchtitan fuses no pointwise kernels and is slower; words of others mean nothing."""
     eager = engine_of({"framework": "torchtitan", "note": "FSDP2 eager"}).kernels

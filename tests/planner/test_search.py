@@ -114,7 +114,7 @@ def test_chunks_are_priced_as_chunks() -> None:
     asked = Question(
         model=read_model("deepseek-v3")[1],
         training=Training(seq_len=4096, global_batch_size=4096),
-        gpus=512,
+        gpus=256,
         cluster=load_cluster("dgx-h100"),
         engine=load_engine("megatron-bridge"),
     )
@@ -124,7 +124,7 @@ def test_chunks_are_priced_as_chunks() -> None:
     assert free.step_time_s == pytest.approx(pinned.step_time_s, rel=1e-9)
     assert (free.layout.expert_parallel, free.layout.virtual_stages) == (32, 4)
     space = enumerate_space(
-        asked.model, asked.training, 512, asked.engine, parse_pins({"pipeline_parallel": "8"}), 8
+        asked.model, asked.training, 256, asked.engine, parse_pins({"pipeline_parallel": "8"}), 8
     )
     for row, chunks in enumerate(space.layouts.virtual_stages.tolist()):
         variants = space.variants(row)
