@@ -151,6 +151,7 @@ EXPERTS: dict[str, Family] = {
     "hy_v3": Family(
         head_dim=128,
         qk_norm="head",
+        modules=MODULES,
         adjust=rules.hy_v3,
         experts=Routed(
             shared=("num_shared_experts",),
@@ -221,7 +222,6 @@ EXPERTS: dict[str, Family] = {
         head_dim=128,
         qk_norm="head",
         gate="head",
-        gated_output=("gating", True),
         mixers=layers.windowed,
         adjust=rules.laguna,
         experts=Routed(
