@@ -375,7 +375,8 @@ def test_normed_values_are_kept_before_and_after_their_norm() -> None:
             name="normed", hidden=384, vocab=V, pattern=(0,),
             kinds=(Layer(attention=each, ffn=1024),),
         )  # fmt: skip
-        operations = layer_operations(site(model, 1, 1), model.kinds[0])
+        where = site(model, 1, 1, sequence_parallel=False)
+        operations = layer_operations(where, model.kinds[0])
         kept.append(sum(op.saved_bytes for op in operations if isinstance(op, Pointwise)))
     assert kept[1] - kept[0] == 2 * S * 2 * 64
 
