@@ -13,6 +13,7 @@ from meshplan.costmodels.model.families.parts import (
     MIXTRAL_EXPERTS,
     MODULES,
     PLAIN,
+    SARVAM_EXPERTS,
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
@@ -160,7 +161,9 @@ EXPERTS: dict[str, Family] = {
     ),
     "glm4_moe": GLM4_MOE,
     "glm4v_moe_text": replace(GLM4_MOE, qk_norm="none"),
-    "sarvam_moe": replace(GLM4_MOE, head_dim=64, qk_normed=("use_qk_norm", True)),
+    "sarvam_moe": replace(
+        GLM4_MOE, head_dim=64, qk_normed=("use_qk_norm", True), experts=SARVAM_EXPERTS
+    ),
     "solar_open": Family(
         qkv_bias=("attention_bias", False),
         out_bias=False,
