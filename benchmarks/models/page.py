@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
+from benchmarks.models.published import PUBLISHED, without_a_file
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
@@ -50,6 +51,8 @@ def page() -> str:
     exact = sorted(set(counted) - set(WITH_TOWERS))
     followed = sum("weight_flops" in counted[name] for name in set(exact) - set(GATES_IN_BLOCKS))
     towers = ", ".join(f"`{name}`" for name in sorted((*TOWERS, "fuyu")))
+    without = without_a_file()
+    stored = len(FAMILIES) - len(without)
     lines = [
         HEAD.format(towers=towers),
         f"## {len(FAMILIES)} families\n",
@@ -61,6 +64,13 @@ def page() -> str:
         f"torch's counter in {followed}. `python -m benchmarks.models.published` counts the",
         "catalogue's files, and any other, the same way.\n",
         ", ".join(f"`{name}`" for name in sorted(FAMILIES)) + "\n",
+        f"Published files of {stored} of them are stored, in the catalogue or",
+        f"in `{PUBLISHED.relative_to(ROOT)}`. Of the others none was found whole, searched",
+        "for by `model_type` and class in public repositories (frameworks' tests, serving engines,",
+        "model zoos, pages that print a configuration). `doge` (fewer key/value heads) and",
+        "MiniMax-M3 (`minimax_m3`, another section of sparse attention) were found, and are",
+        "refused by name:\n",
+        ", ".join(f"`{name}`" for name in without) + "\n",
         f"## {len(model_names())} models in the catalogue\n",
         "| name | parameters | active | layers | |",
         "|---|---|---|---|---|",

@@ -267,7 +267,7 @@ def _attention(site: Site, attention: Attention) -> Iterator[Step]:
         return
     yield Step(made=q, gone=q)
     if at.qk_norm != "none":
-        yield Step(made=q, gone=2 * q + k)
+        yield Step(made=q, gone=2 * q + k + v * at.v_norm)
     yield _column(site, a * at.head_dim, h, grads=q + k + v + gate, saved=_stream(site))
 
 

@@ -77,7 +77,7 @@ class Family:
                    come out even unless `floors_head_dim`
     kv_heads, kv_default   the field, and what its absence means; None: as many as query heads
     qkv_bias, out_bias, mlp_bias   biases of the projections
-    qk_norm, qk_normed   norms over queries and keys, where `qk_normed`
+    qk_norm, qk_normed   norms over queries and keys, where `qk_normed`; `v_norm` over values
     gate, sinks    see `Attention`; the gate is there where `gated_output`; `sinks_on` the words of
                    the layers that have sinks
     mixers         which layers slide or have a state, where no list says it
@@ -115,6 +115,7 @@ class Family:
     out_bias: Flag = ("attention_bias", False)
     qk_norm: Literal["none", "head", "full"] = "none"
     qk_normed: Flag = True
+    v_norm: bool = False
     gate: Literal["none", "head", "full"] = "none"
     gated_output: Flag = True
     sinks: bool = False
@@ -270,7 +271,7 @@ def _attention(family: Family, f: Fields, word: str) -> Attention:
         index = Indexer(heads=heads, head_dim=dim, top_k=f.count("index_topk"))
     return replace(
         base, window=width, chunked=word == "chunked", gate=gate, indexer=index,
-        qk_norm=family.qk_norm if normed else "none",
+        qk_norm=family.qk_norm if normed else "none", v_norm=family.v_norm,
         sinks=family.sinks and word in family.sinks_on,
     )  # fmt: skip
 

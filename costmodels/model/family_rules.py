@@ -167,6 +167,8 @@ def laguna(f: Fields, model: Model) -> Model:
     """`gating` true gates whole heads, anything else each number; layers may differ in their number
     of query heads.
     """
+    if set(f.texts("gating_types") or ("per_head",)) != {"per_head"}:
+        raise f.refuse("gating_types other than per_head is not priced")
     gating = f.present("gating")
     if gating and gating[1] not in (True, "per-head"):
         model = with_attention(model, gate="full")
@@ -305,6 +307,7 @@ def rotary_key_norms(f: Fields, model: Model) -> Model:
 def hy_v3(f: Fields, model: Model) -> Model:
     if f.count("num_shared_experts", default=1, least=0) == 0:
         raise f.refuse("num_shared_experts 0, for which it builds a dense one, is not priced")
+    f.agreed("moe_intermediate_size", "expert_hidden_dim")
     return model
 
 

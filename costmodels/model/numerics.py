@@ -9,7 +9,7 @@ huggingface/transformers 5; transformers 5 writes `rope_parameters` for what `ro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from meshplan.costmodels.model.config_fields import Fields
@@ -177,7 +177,8 @@ def _whole(f: Fields, *keys: str) -> int | None:
 
 def _routes(f: Fields) -> bool:
     names = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-    return f.present(*names) is not None
+    found = f.present(*names)
+    return found is not None and found[1] != 0
 
 
 def _stated_flag(f: Fields, key: str) -> bool | None:
@@ -216,6 +217,11 @@ def _corrected(score: Score) -> Router:
     return Router(score=score, normalised=True, bias=True)
 
 
+def _scaled(field: str) -> Callable[[Fields], Router]:
+    """The same after a sigmoid; the weights are then multiplied by what `field` says."""
+    return lambda f: replace(_corrected("sigmoid"), scale=f.number(field))
+
+
 def _llama4_router(_f: Fields) -> Router:
     return Router(score="sigmoid", normalised=False, weighs_inputs=True)
 
@@ -252,7 +258,7 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     **dict.fromkeys(
         ("deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
          "axk1", "mimo_v2_flash", "kimi_linear", "nemotron_h", "glm4v_moe_text", "sarvam_moe",
-         "sarvam_mla", "beam"),
+         "sarvam_mla", "beam", "bailing_hybrid"),
         lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     ),
     **dict.fromkeys(
@@ -262,6 +268,9 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), _bailing_router),
     **dict.fromkeys(("gemma4", "gemma4_text", "gemma4_unified_text"), _chosen),
     "longcat_flash": _longcat_router,
+    "laguna": _scaled("moe_routed_scaling_factor"),
+    "hy_v3": _scaled("router_scaling_factor"),
+    "afmoe": _scaled("route_scale"),
     "minimax_m2": lambda _f: _corrected("sigmoid"),
     "ernie4_5_moe": lambda _f: _corrected("softmax"),
     "jamba": lambda _f: Router(score="softmax", normalised=False),

@@ -68,11 +68,12 @@ def gated_deltanet(f: Fields) -> Recurrent:
     )  # fmt: skip
 
 
-def kimi_delta(f: Fields) -> Recurrent:
-    """Kimi Delta Attention (2510.26692): a decay for each key number, through a narrow middle."""
+def kimi_delta(f: Fields, heads: int | None = None) -> Recurrent:
+    """Kimi Delta Attention (2510.26692): a decay for each key number, through a narrow middle;
+    `heads` where the file does not say it."""
     nested = f.section("linear_attn_config")
     source = nested or f
-    heads = source.count("linear_num_heads", "num_heads")
+    heads = source.count("linear_num_heads", "num_heads", default=heads)
     width = source.count("linear_head_dim", "head_dim")
     kernel = source.count("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
     inner = heads * width
@@ -85,8 +86,8 @@ def kimi_delta(f: Fields) -> Recurrent:
 
 
 def wide_kimi_delta(f: Fields) -> Recurrent:
-    """Bailing's: decay and gate are projected without a narrow middle."""
-    plain = kimi_delta(f)
+    """Bailing's: decay and gate are projected without a narrow middle, as many heads as queries."""
+    plain = kimi_delta(f, f.heads)
     return replace(plain, low_rank=(), projections=plain.projections + 2 * plain.inner)
 
 

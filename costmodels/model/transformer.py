@@ -44,6 +44,7 @@ class Attention:
     rope_head_dim      MLA: the width of the shared rotary key
     qkv_bias, out_bias biases of the projections
     qk_norm            "head": a norm over each head; "full": over all heads of q and of k
+    v_norm             the values too, by a norm without weights (Gemma 4)
     sinks              one learned logit per head (gpt-oss)
     gate               the output times the sigmoid of a projection of the input, one number for
                        each "head" or "full": for each number of the output (2505.06708)
@@ -65,6 +66,7 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: Literal["none", "head", "full"] = "none"
+    v_norm: bool = False
     sinks: bool = False
     gate: Literal["none", "head", "full"] = "none"
     indexer: Indexer | None = None

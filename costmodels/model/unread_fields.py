@@ -48,7 +48,7 @@ CHANGES_COST = _names("""
     shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size
     short_conv_kernel_size sliding_window sliding_window_pattern sliding_window_size ssm_state_size
     state_size swa_head_dim swa_num_attention_heads swa_num_key_value_heads swa_v_head_dim
-    top_k_experts use_attention_gate use_bias use_bidirectional_attention use_conv_bias
+    top_k_experts use_attention_gate use_bias use_bidirectional_attention use_cla use_conv_bias
     use_double_wide_mlp use_parallel_residual use_post_norm use_qk_norm use_qkv_bias
     use_sandwich_norm use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input
     window_size word_embed_proj_dim zero_expert_num _remove_final_layer_norm
@@ -77,6 +77,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "llama4_text": _names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
     "doge": _names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
     "gemma3_text": _names("_sliding_window_pattern"),
+    "bailing_hybrid": _names("moe_router_enable_expert_bias num_expert_group"),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
         _names("attn_output_gate output_gate_type mtp_use_dedicated_embeddings"),
@@ -100,12 +101,26 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "glm_moe_dsa": _names("index_share_for_mtp_iteration"),
     "mimo_v2_flash": _names("attention_chunk_size"),
     "kimi_linear": _names("mla_use_nope num_expert_group"),
-    "bailing_hybrid": _names("num_expert_group"),
     "rwkv": _names("rescale_every"),
     "mpt": _names("norm_type"),
     "granitemoehybrid": _names("normalization_function"),
+    "mamba": _names("fused_add_norm pad_vocab_size_multiple"),
+    "hunyuan_v1_dense": _names("cla_share_factor org_vocab_size dense_list"),  # of `use_cla`
+    "hy_v3": _names("moe_router_use_sigmoid moe_router_enable_expert_bias"),
 }
 """Fields that a family's modules leave alone or that repeat others, for that family only."""
+
+SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
+    "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
+    "hunyuan_v1_dense": {"norm_type": "rms"},
+    "recurrent_gemma": {"embeddings_scale_by_sqrt_dim": True},
+    "mamba": {"rms_norm": True},
+    "hy_v3": {"qk_norm": True},
+    "afmoe": {"num_expert_groups": 1, "num_limited_groups": 1, "route_norm": True},
+    "bailing_hybrid": {"gated_attention_proj_granularity_type": "head_wise"},
+}
+"""Fields of published files that only repeat what a family's modules always have, with the one
+value that says so; any other is refused."""
 
 CHANGES_NOTHING = _names("""
     activation afn alpha_factor architectures attention_multiplier attention_softmax_in_fp32
@@ -140,6 +155,7 @@ CHANGES_NOTHING = _names("""
     exponential_decay_length_penalty length_penalty min_length no_repeat_ngram_size
     num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
     repetition_penalty suppress_tokens temperature top_k top_p typical_p
+    score_func use_grouped_mm predict_special_tokens pool_type use_rotary_pos_emb
 """)
 """Ids, numerics and what only inference has, of the families that are read; transformers 4 wrote
 settings of generation into nested configurations (5.24 generation/configuration_utils.py)."""
@@ -147,7 +163,8 @@ settings of generation into nested configurations (5.24 generation/configuration
 OF_NOTHING = re.compile(
     r"^_|^summary_|^time_step_|(^|_)(token|dropout|pdrop|jitter|loss|label|id2label|label2id|eps|"
     r"epsilon|std|init|initializer|inits?|layerdrop|aux)(_|$)|(_token_id|_token_ids|_token_index|"
-    r"_multiplier|_noise|_epsilon|_coef|_coefficient|_dtype)$|^linear_(a_log|dt)_"
+    r"_multiplier|_noise|_epsilon|_coef|_coefficient|_dtype)$|^linear_(a_log|dt)_|"
+    r"^(pad|im|text|mask)_(\w+_)?id$"
 )
 SPEAKS_OF_PARTS = re.compile(
     r"(^|_)(n|num|layers?|heads?|dims?|size|width|hidden|experts?|moe|mo[a-e]|ffn|mlp|rank|latent|"
@@ -198,6 +215,9 @@ def _unread(f: Fields, model_type: str) -> Iterator[str]:
     """The fields that turn something on, that nothing has read and that no list explains."""
     known = f.asked | SAID_ELSEWHERE | CHANGES_NOTHING | set(ALWAYS_READ)
     known |= IN_THE_CODE.get(model_type, frozenset())
+    said = SAID_BY_THE_CODE.get(model_type, {})
     for key, value in f.config.items():
+        if key in said and value == said[key]:
+            continue
         if value and key not in known and (key in CHANGES_COST or not OF_NOTHING.search(key[:80])):
             yield key

@@ -134,7 +134,8 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         joined=site.joined(1 + attention.own_keys + attention.own_keys * attention.own_values),
     )
     if attention.qk_norm != "none":
-        width = site.itemsize * t * (a + a_kv) * d
+        values = a_kv * attention.v_head_dim * attention.v_norm
+        width = site.itemsize * t * ((a + a_kv) * d + values)
         yield Pointwise(
             name="qk_norm",
             forward_bytes=2 * width * _norm_passes(site),

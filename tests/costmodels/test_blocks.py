@@ -366,6 +366,21 @@ def test_norms_of_queries_and_keys(fused: bool, moved: int, kernels: int) -> Non
     assert (norm.forward_bytes, norm.kernels) == (moved * 2 * S * 8 * 64, kernels)
 
 
+def test_normed_values_are_kept_before_and_after_their_norm() -> None:
+    """Gemma 4: of 2 key/value heads of 64, in 16 bits, 2 x 2 x 64 bytes more for each token."""
+    attention = Attention(heads=6, kv_heads=2, head_dim=64, v_head_dim=64, qk_norm="head")
+    kept = []
+    for each in (attention, replace(attention, v_norm=True)):
+        model = Model(
+            name="normed", hidden=384, vocab=V, pattern=(0,),
+            kinds=(Layer(attention=each, ffn=1024),),
+        )  # fmt: skip
+        where = site(model, 1, 1, sequence_parallel=False)
+        operations = layer_operations(where, model.kinds[0])
+        kept.append(sum(op.saved_bytes for op in operations if isinstance(op, Pointwise)))
+    assert kept[1] - kept[0] == 2 * S * 2 * 64
+
+
 @pytest.mark.parametrize(
     ("dispatch", "expert_parallel", "moved"),
     [

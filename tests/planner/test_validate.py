@@ -351,6 +351,20 @@ def test_frameworks_that_stand_in_for_others(capsys):
     assert error.median < statistics.median(simple) / 2
 
 
+def test_hybrids_that_nothing_was_fitted_to(capsys):
+    """Nemotron 3 in NVIDIA's tables, of releases and sizes that runs.csv has no row of: all are
+    priced, and the median error is at most 20 %, less than that of a constant MFU.
+    """
+    found = list(predict_rows(read_runs(BUILT_IN.parent / "hybrids.csv")))
+    assert all(isinstance(row, Predicted) for row in found)
+    error = spread(step_errors(found))
+    with capsys.disabled():
+        print(f"hybrids, {error.rows} runs: median {error.median:.1%}")
+    assert error.median < 0.20
+    simple = [abs(r.simple_step_time_s / r.run.measured.step_time_s - 1) for r in found]
+    assert error.median < statistics.median(simple)
+
+
 @pytest.mark.parametrize(
     ("suites", "names"),
     [

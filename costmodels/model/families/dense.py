@@ -26,6 +26,7 @@ GEMMA4 = Family(
     tied=True,
     norms=4,
     qk_norm="head",
+    v_norm=True,
     mixers=layers.gemma4_windows,
     overrides={
         "full": {

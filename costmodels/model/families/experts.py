@@ -13,6 +13,7 @@ from meshplan.costmodels.model.families.parts import (
     MIXTRAL_EXPERTS,
     MODULES,
     PLAIN,
+    SARVAM_EXPERTS,
     SHARED_GATED,
 )
 from meshplan.costmodels.model.family import Family, Routed
@@ -151,6 +152,7 @@ EXPERTS: dict[str, Family] = {
     "hy_v3": Family(
         head_dim=128,
         qk_norm="head",
+        modules=MODULES,
         adjust=rules.hy_v3,
         experts=Routed(
             shared=("num_shared_experts",),
@@ -159,7 +161,9 @@ EXPERTS: dict[str, Family] = {
     ),
     "glm4_moe": GLM4_MOE,
     "glm4v_moe_text": replace(GLM4_MOE, qk_norm="none"),
-    "sarvam_moe": replace(GLM4_MOE, head_dim=64, qk_normed=("use_qk_norm", True)),
+    "sarvam_moe": replace(
+        GLM4_MOE, head_dim=64, qk_normed=("use_qk_norm", True), experts=SARVAM_EXPERTS
+    ),
     "solar_open": Family(
         qkv_bias=("attention_bias", False),
         out_bias=False,
@@ -221,7 +225,6 @@ EXPERTS: dict[str, Family] = {
         head_dim=128,
         qk_norm="head",
         gate="head",
-        gated_output=("gating", True),
         mixers=layers.windowed,
         adjust=rules.laguna,
         experts=Routed(

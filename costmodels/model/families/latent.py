@@ -6,6 +6,7 @@ from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model.families.parts import (
     DEEPSEEK,
     DEEPSEEK_EXPERTS,
+    SARVAM_EXPERTS,
 )
 from meshplan.costmodels.model.family import Family
 
@@ -17,7 +18,9 @@ LATENT: dict[str, Family] = {
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": CORRECTED,
     "kimi_k2": CORRECTED,
-    "sarvam_mla": DEEPSEEK,
+    "sarvam_mla": replace(
+        DEEPSEEK, experts=SARVAM_EXPERTS, experts_when=("n_routed_experts", "num_experts")
+    ),
     "deepseek_v32": replace(DEEPSEEK, indexed=True),
     "glm4_moe_lite": DEEPSEEK,
     "glm_moe_dsa": replace(DEEPSEEK, indexed=True, adjust=rules.shared_choice),

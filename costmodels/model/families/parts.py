@@ -1,5 +1,7 @@
 """Parts that families of several groups share."""
 
+from dataclasses import replace
+
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model.family import Family, Routed
 
@@ -13,6 +15,7 @@ DEEPSEEK_EXPERTS = Routed(
     shared=("n_shared_experts",),
     layers=layers.after_leading("first_k_dense_replace", every=("moe_layer_freq",)),
 )
+SARVAM_EXPERTS = replace(DEEPSEEK_EXPERTS, shared=("n_shared_experts", "num_shared_experts"))
 MODULES = ("num_nextn_predict_layers", "num_mtp_layers")
 DEEPSEEK = Family(
     latent=True, experts=DEEPSEEK_EXPERTS, experts_when=("n_routed_experts",), modules=MODULES

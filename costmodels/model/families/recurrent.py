@@ -84,7 +84,9 @@ RECURRENT: dict[str, Family] = {
         recurrent=recurrent.wide_kimi_delta,
         experts_when=(),
         experts=Routed(
-            shared=("num_shared_experts",), layers=layers.after_leading("first_k_dense_replace")
+            shared=("num_shared_experts",),
+            shared_width=("moe_shared_expert_intermediate_size",),
+            layers=layers.after_leading("first_k_dense_replace"),
         ),
     ),
     "minimax": replace(
