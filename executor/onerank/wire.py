@@ -55,8 +55,9 @@ class Wire:
         )
         if not points:
             return Message(seconds, seconds * GLOO_PROCESSOR_SHARE)
-        beyond = max(1.0, size_bytes / points[-1][0])
-        busy_s = beyond * float(np.interp(size_bytes, *zip(*points, strict=True)))
+        sizes, busy = zip(*points, strict=True)
+        beyond = max(1.0, size_bytes / sizes[-1])
+        busy_s = beyond * float(np.interp(float(size_bytes), np.array(sizes), np.array(busy)))
         return Message(seconds, min(busy_s, seconds))
 
     def _node(self, rank: int) -> int:
