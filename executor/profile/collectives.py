@@ -22,7 +22,7 @@ from meshplan.executor.profile.groups import GroupShape, group_shapes, members
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.memory import context_bytes
 from meshplan.executor.profile.record import Quantity, Record
-from meshplan.executor.profile.turns import in_turns
+from meshplan.executor.profile.turns import Part, in_turns
 from meshplan.hardware_profiles.schema import CollectiveKind, CurvePoint
 
 KINDS: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
@@ -121,7 +121,8 @@ def _point(kind: CollectiveKind, size_bytes: int, shape: GroupShape, groups: Gro
         if bench.is_cuda:
             timing, processor_s = bench.measure(call, together=True), None
         else:
-            timing, processor_s = in_turns(bench, call, one_waits=kind == "send")
+            part = Part(none=groups.own is None, one_waits=kind == "send")
+            timing, processor_s = in_turns(bench, call, part)
         point = CurvePoint(
             kind=kind,
             ranks_per_node=shape.ranks_per_node,

@@ -4,9 +4,9 @@ Back to back the threads that send are awake and the ranks are in step. In train
 finds them asleep, the cores in use and the ranks a little apart, so that a small one takes several
 times as long; how long, the scheduler of the system decides, by turns of a millisecond.
 
-    seconds      of the call, the mean of all turns and ranks: a rank that comes first waits for the
-                 others, the last one for none, and the mean is what a turn takes beyond its
-                 computing; of a send, whose sender does not wait, the receiver's
+    seconds      of the call, the mean of all turns and of all ranks of the groups: the first rank
+                 to come waits for the others, the last one for none, and the mean is what a turn
+                 takes beyond its computing; of a send, whose sender does not wait, the receiver's
     processor_s  of all threads of a rank meanwhile, in the median turn: a stall adds none of them
 
 Leaves out: ranks that compute unequally long, which is theirs and not the collective's. On a GPU
@@ -16,7 +16,7 @@ measured back to back.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from statistics import fmean, median
 
@@ -38,23 +38,34 @@ class _Turns:
     processor_s: list[float] = field(default_factory=list)
 
 
-def in_turns(bench: Bench, call: Call, *, one_waits: bool = False) -> tuple[Timing, float]:
-    """The timing of `call`, and its processor seconds, the mean of all ranks'.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a rank has to do with the call.
 
+    none       its call does nothing: no group holds it
     one_waits  the call ends on one rank long before it ends on another: a send
     """
-    compute = _computing(bench)
-    _turn(compute, call, _Turns())
-    done, start = _Turns(), time.perf_counter()
-    while True:
+
+    none: bool = False
+    one_waits: bool = False
+
+
+def in_turns(bench: Bench, call: Call, part: Part) -> tuple[Timing, float]:
+    """The timing of `call`, and its processor seconds, the mean of all ranks that have a part."""
+    compute, warm, done = _computing(bench), _Turns(), _Turns()
+    _turn(compute, call, warm)
+    began = time.perf_counter()
+    _turn(compute, call, warm)
+    one_s = max(row[0] for row in bench.everywhere([time.perf_counter() - began]))
+    turns = max(1, min(MOST_TURNS, int(bench.budget_s / one_s)))
+    for _ in range(turns):
         _turn(compute, call, done)
-        spent_s = max(row[0] for row in bench.everywhere([time.perf_counter() - start]))
-        turns = len(done.seconds)
-        if turns == MOST_TURNS or spent_s * (turns + 1) / turns > bench.budget_s:
-            break
-    rows = bench.everywhere([*done.seconds, *done.processor_s])
-    used_s = fmean(median(row[turns:]) for row in rows)
-    return _timing([row[:turns] for row in rows], max if one_waits else fmean), used_s
+    own = [float(part.none), *done.seconds, *done.processor_s]
+    rows = bench.everywhere(own)
+    sharing = [row[1:] for row in rows if not row[0]]
+    timing = _timing([row[:turns] for row in sharing], max if part.one_waits else fmean)
+    every = tuple(fmean(row[1 : 1 + turns]) for row in rows)
+    return replace(timing, rank_seconds=every), fmean(median(row[turns:]) for row in sharing)
 
 
 def _turn(compute: Call, call: Call, done: _Turns) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from meshplan.executor.profile import turns
 from meshplan.executor.profile.bench import Bench
-from meshplan.executor.profile.turns import MOST_TURNS, in_turns
+from meshplan.executor.profile.turns import MOST_TURNS, Part, in_turns
 
 OTHER_RANK_S = 0.003
 
@@ -36,8 +36,9 @@ class TwoRanks(Bench):
     """This rank, and one whose every call takes `OTHER_RANK_S`, all of it work."""
 
     def everywhere(self, values):
-        """What the other says to as many numbers."""
-        return [list(values), [OTHER_RANK_S] * len(values)]
+        """What the other, which has a part, says to as many numbers."""
+        own = list(values)
+        return [own, [0.0, *[OTHER_RANK_S] * (len(own) - 1)] if len(own) > 1 else own]
 
 
 @pytest.fixture
@@ -50,13 +51,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_mean_of_ranks_and_turns_without_their_computing(clock: Clock) -> None:
-    """Calls of 1, 5, 1, 5 ... ms here (the first warms up), half of them work; always 3 ms there:
+    """Calls of 1, 5, 1, 5 ... ms here (two warm up), half of them work; always 3 ms there:
     a turn is (1 + 3) / 2 or (5 + 3) / 2 ms, 3 ms in the mean; of work the median turns count,
     (1 + 5) / 2 / 2 ms here.
     """
     bench = TwoRanks(torch.device("cpu"), budget_s=1e9, world_size=2)
-    lengths = cycle((0.005, 0.001))
-    timing, processor_s = in_turns(bench, lambda: clock.work(next(lengths), busy=0.5))
+    lengths = cycle((0.001, 0.005))
+    timing, processor_s = in_turns(bench, lambda: clock.work(next(lengths), busy=0.5), Part())
     assert timing.summary.repeats == MOST_TURNS
     assert timing.seconds == pytest.approx(0.003)
     assert timing.rank_seconds == pytest.approx((0.003, 0.003))
@@ -67,12 +68,21 @@ def test_the_mean_of_ranks_and_turns_without_their_computing(clock: Clock) -> No
 def test_a_send_ends_with_its_receiver(clock: Clock) -> None:
     """1 ms here, 3 ms there: 3 ms, and not their mean."""
     bench = TwoRanks(torch.device("cpu"), budget_s=0.0, world_size=2)
-    timing, _ = in_turns(bench, lambda: clock.work(0.001), one_waits=True)
+    timing, _ = in_turns(bench, lambda: clock.work(0.001), Part(one_waits=True))
     assert timing.seconds == pytest.approx(OTHER_RANK_S)
 
 
 def test_no_turn_is_begun_that_should_not_end_in_time(clock: Clock) -> None:
     """Turns of 1.25 s in 4 s: three, since a fourth would end at 5 s."""
     bench = Bench(torch.device("cpu"), budget_s=4.0)
-    timing, _ = in_turns(bench, lambda: clock.work(0.25))
+    timing, _ = in_turns(bench, lambda: clock.work(0.25), Part())
     assert timing.summary.repeats == 3
+
+
+def test_a_rank_without_a_group_does_not_count(clock: Clock) -> None:
+    """Of three ranks the last has no partner: its call of no time says nothing of the others'."""
+    bench = TwoRanks(torch.device("cpu"), budget_s=0.0, world_size=2)
+    timing, processor_s = in_turns(bench, lambda: None, Part(none=True))
+    assert timing.seconds == pytest.approx(OTHER_RANK_S)
+    assert timing.rank_seconds == pytest.approx((0.0, OTHER_RANK_S))
+    assert processor_s == pytest.approx(OTHER_RANK_S)
