@@ -265,7 +265,8 @@ def compose_cluster(
 def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
-    Without pods, and with the usual rates of scans, it is what it was before profiles had either.
+    Without pods, processor seconds of collectives, and with the usual rates of scans, it is what it
+    was before profiles had any of them.
     How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
@@ -273,6 +274,9 @@ def cluster_hash(cluster: Cluster) -> str:
     for name in ("scan_forward", "scan_backward") if cluster.kernels else ():
         if document["kernels"][name] == Kernels.model_fields[name].default:
             del document["kernels"][name]
+    for point in document["collective_points"]:
+        if point["processor_s"] is None:
+            del point["processor_s"]
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

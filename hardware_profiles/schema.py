@@ -196,6 +196,8 @@ class CurvePoint(Frozen):
     """One measured collective. `size_bytes` is the whole array (after all_gather, before
     reduce_scatter). Every group of the shape runs at once, as in a layout: groups of 2 ranks per
     node share the network with the other groups of their nodes.
+
+    processor_s  of a CPU rank's threads meanwhile, None on GPUs and where it was not measured
     """
 
     kind: CollectiveKind
@@ -204,6 +206,7 @@ class CurvePoint(Frozen):
     size_bytes: NotNegative
     seconds: NotNegative
     spread: NotNegative | None = None
+    processor_s: NotNegative | None = None
 
 
 class Interference(Frozen):

@@ -3,16 +3,18 @@
     python -m benchmarks.engine.one_rank [--cluster FILE] [--rounds N] [--only LAYOUT...] [--write]
     python -m benchmarks.engine.one_rank --minutes 4 --folder FOLDER [...]  # until nothing is left
 
+Messages take what a quick profile says that is measured first (FOLDER/profile.toml), or --cluster.
 Two processes run each layout in turns: together, and then each its own rank alone, its messages
 answered for; N times, the same steps of the same engine, timed by the same program. Alone they run
 at the same time too, since on a CPU a rank's memory and caches are its neighbours'. Compared are
 
     bytes      that the engine holds: weights, gradients, optimizer states, saved tensors
-    step       together the slowest rank's, alone what the event simulation makes of their actions
+    step       together the slowest rank's, alone what the event simulation makes of their actions:
+               the median, as messages take their usual time; and the fastest
     processor  the seconds of processor time of a step of the busiest rank, messages included: what
                a neighbour's work on the same cores changes least
 
-each the fastest of all its steps. --write puts the table into docs/execute.md. With --minutes what
+the least of all steps. --write puts the table into docs/execute.md. With --minutes what
 should not end in time is left for the next call with the same folder and options, round by round;
 the table comes when nothing is left.
 """
@@ -34,8 +36,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from benchmarks.accuracy.tables import ROOT, put
-from meshplan.costmodels.layout import Layout, even_stages
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
+from benchmarks.engine.cpu_loop import meshplan
+from benchmarks.engine.one_rank_layouts import EVERY, LAYOUTS
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import MIB, format_seconds
@@ -51,45 +53,9 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.hardware_profiles.whole_file import write_whole
 
-ATTENTION = Attention(heads=4, kv_heads=2, head_dim=64, v_head_dim=64)
-DENSE = Model(
-    name="dense", hidden=256, vocab=2048, pattern=(0,) * 4,
-    kinds=(Layer(attention=ATTENTION, ffn=768),),
-)  # fmt: skip
-SPARSE = Model(
-    name="sparse", hidden=256, vocab=2048, pattern=(0,) * 4,
-    kinds=(Layer(attention=ATTENTION, experts=Experts(experts=8, top_k=2, ffn=384)),),
-)  # fmt: skip
 TRAINING = Training(seq_len=256, global_batch_size=4, precision="fp32")
 KINDS = ("together", "alone")
 STATES = ("weights", "gradients", "optimizer", "activations")
-ONE, TWO, FOUR = even_stages(4, 1), even_stages(4, 2), even_stages(4, 4)
-LAYOUTS: dict[str, tuple[Model, Layout]] = {
-    "dp2 ZeRO-0": (DENSE, Layout(data_parallel=2, stages=ONE)),
-    "dp2 ZeRO-1": (DENSE, Layout(data_parallel=2, zero_stage=1, stages=ONE)),
-    "dp2 ZeRO-2": (DENSE, Layout(data_parallel=2, zero_stage=2, stages=ONE)),
-    "dp2 ZeRO-3": (DENSE, Layout(data_parallel=2, zero_stage=3, stages=ONE)),
-    "tp2": (DENSE, Layout(tensor_parallel=2, sequence_parallel=True, stages=ONE)),
-    "cp2 ZeRO-1": (DENSE, Layout(context_parallel=2, zero_stage=1, stages=ONE)),
-    "ep2 ZeRO-1": (
-        SPARSE, Layout(data_parallel=2, expert_parallel=2, zero_stage=1, stages=ONE)
-    ),
-    "tp2 ep2": (
-        SPARSE,
-        Layout(tensor_parallel=2, sequence_parallel=True, expert_parallel=2, stages=ONE),
-    ),
-    "pp2 1f1b": (DENSE, Layout(pipeline_parallel=2, stages=TWO)),
-    "pp2 interleaved, 2 chunks": (
-        DENSE,
-        Layout(
-            pipeline_parallel=2, virtual_stages=2, schedule="interleaved_1f1b", stages=FOUR
-        ),
-    ),
-    "pp2 zb_h1": (DENSE, Layout(pipeline_parallel=2, schedule="zb_h1", stages=TWO)),
-    "pp2 zb_v": (
-        DENSE, Layout(pipeline_parallel=2, virtual_stages=2, schedule="zb_v", stages=FOUR)
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +86,13 @@ class Turns:
 
 def job_of(name: str, training: Training) -> Job:
     """The layout by its name."""
-    model, layout = LAYOUTS[name]
+    model, layout = EVERY[name]
     return Job(model=model, layout=layout, training=training)
 
 
 def model_of(name: str, cluster: str, training: Training) -> StepModel:
     """The layout, priced."""
-    model, layout = LAYOUTS[name]
+    model, layout = EVERY[name]
     by, engine = load_cluster(cluster), load_engine("native")
     return StepModel(Setting.fitted(model, training, by, engine), layout)
 
@@ -140,7 +106,7 @@ class Turn:
 
     def path(self, folder: str, kind: str, rank: int) -> Path:
         """Where a rank's figures are, `together` or `alone`."""
-        number = list(LAYOUTS).index(self.name)
+        number = list(EVERY).index(self.name)
         return Path(folder) / f"{number}.{self.round}.{kind}.{rank}.json"
 
     def is_done(self, folder: str) -> bool:
@@ -154,7 +120,7 @@ def process(rank: int, task: Task, turn: Turn) -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     job = job_of(turn.name, task.training)
     wire = wire_of(model_of(turn.name, task.cluster, task.training))
-    store = f"{task.folder}/{os.getppid()}.{list(LAYOUTS).index(turn.name)}.{turn.round}.store"
+    store = f"{task.folder}/{os.getppid()}.{list(EVERY).index(turn.name)}.{turn.round}.store"
     for kind, found in _turn(rank, job, wire, task, store):
         write_whole(turn.path(task.folder, kind, rank), found.model_dump_json())
 
@@ -237,12 +203,12 @@ def line(each: Turns, task: Task) -> tuple[str, float, float]:
         steps_s(each.together, None),
         steps_s(each.alone, model_of(each.name, task.cluster, task.training)),
     )
-    step = min(alone) / min(real) - 1
+    step = median(alone) / median(real) - 1
     busy, busy_alone = processor_s(each.together), processor_s(each.alone)
     cells = (
         each.name, _mib(held(each.together)), _mib(held(each.alone)),
-        format_seconds(min(real)), format_seconds(min(alone)), f"{step:+.1%}",
-        f"{median(alone) / median(real) - 1:+.1%}",
+        format_seconds(median(real)), format_seconds(median(alone)), f"{step:+.1%}",
+        f"{min(alone) / min(real) - 1:+.1%}",
         format_seconds(busy), format_seconds(busy_alone), f"{busy_alone / busy - 1:+.1%}",
     )  # fmt: skip
     return f"| {' | '.join(cells)} |", step, busy_alone / busy - 1
@@ -262,7 +228,7 @@ def table(found: Sequence[Turns], task: Task) -> str:
     )
     return "\n".join(
         [
-            "| layout | holds, MiB, each rank | alone | fastest step | alone | error | of medians "
+            "| layout | holds, MiB, each rank | alone | median step | alone | error | of fastest "
             "| processor | alone | error |",
             f"|{'---|' * 10}",
             *(text for text, _, _ in lines),
@@ -276,10 +242,17 @@ def _mib(sizes: Sequence[int]) -> str:
     return ", ".join(f"{size / MIB:.2f}" for size in sizes)
 
 
+def profiled(path: Path) -> str:
+    """A quick profile of this machine, measured now where there is none."""
+    if not path.exists():
+        meshplan("profile", "--quick", "-o", str(path))
+    return str(path)
+
+
 def main() -> None:
     """Measure every layout; print the table, and write it."""
     parser = argparse.ArgumentParser(prog="benchmarks.engine.one_rank")
-    parser.add_argument("--cluster", default=f"local-cpu:{num_cores()}")
+    parser.add_argument("--cluster", help="[default: measured first, in the folder]")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--seq-len", type=int, default=TRAINING.seq_len)
@@ -296,12 +269,14 @@ def main() -> None:
     load = os.getloadavg()[0]
     training = replace(TRAINING, seq_len=options.seq_len, global_batch_size=options.batch)
     with tempfile.TemporaryDirectory() as folder:
+        ends = time.monotonic() + 60 * options.minutes
+        place = Path(options.folder or folder)
+        place.mkdir(parents=True, exist_ok=True)
         task = Task(
-            names=tuple(options.only), cluster=options.cluster, rounds=options.rounds,
-            steps=options.steps, folder=options.folder or folder, training=training,
+            names=tuple(options.only), cluster=options.cluster or profiled(place / "profile.toml"),
+            rounds=options.rounds, steps=options.steps, folder=str(place), training=training,
         )  # fmt: skip
-        Path(task.folder).mkdir(parents=True, exist_ok=True)
-        left = start(task, 60 * options.minutes)
+        left = start(task, ends - time.monotonic())
         if left:
             print(f"{len(left)} of {len(options.only) * options.rounds} turns are left")
             return

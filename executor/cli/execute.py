@@ -35,6 +35,7 @@ from meshplan.executor.launch.report import print_result, print_tournament
 from meshplan.executor.launch.results import RunResult
 from meshplan.executor.launch.run import (
     RANKS,
+    RESULT_FILE,
     TIMEOUT_S,
     RunSettings,
     collect_plan,
@@ -45,7 +46,7 @@ from meshplan.executor.launch.run import (
 from meshplan.executor.launch.slurm import SlurmFailed, cancel, submitted
 from meshplan.executor.launch.start import Launcher, Starter
 from meshplan.executor.launch.torchrun import Interrupted
-from meshplan.executor.launch.tournament import tournament
+from meshplan.executor.launch.tournament import contenders, heats, tournament
 from meshplan.executor.launch.written import FILES as WRITTEN
 from meshplan.executor.launch.written import file_text, given_of, write_file
 from meshplan.executor.onerank.command import Wanted
@@ -175,7 +176,9 @@ def execute(
         _check_job(job, launcher, top)
         values = given_of(launcher, given or ())
         starter = Starter(launcher=launcher, slurm=sbatch_options(slurm))
-        asked = _on_engine(read_plan(plan), engine, cluster, starter, started=not print_only)
+        asked = read_plan(plan)
+        if job != "cancel":  # which predicts nothing and compares nothing
+            asked = _on_engine(asked, engine, cluster, starter, started=not print_only)
         if trace and (top > 1 or asked.engine != "native"):
             raise CannotRun(
                 "--trace is of one run by the native engine: leave out --top, and add "
@@ -286,14 +289,30 @@ def _run(plan: Plan, settings: RunSettings, out: Path, *, top: int, console: Con
         result = _run_one(plan, settings, out)
         print_result(result, console)
         return result
+    entered = contenders(plan, top)
     ranking = tournament(
-        plan, top, lambda each, number: _run_one(each, settings, out / str(number))
+        entered,
+        lambda each, number, steps: _run_one(
+            each, replace(settings, steps=steps), out / str(number)
+        ),
+        heats(len(entered), settings.steps, settings.warmup),
     )
     print_tournament(ranking, console)
     winner, result = ranking[0]
     write_plan(winner.plan, out / "best.yaml")
     typer.echo(f"the fastest is {out / 'best.yaml'}", err=True)
+    numbers = range(1, len(entered) + 1)
+    found = " ".join(str(out / str(number) / RESULT_FILE) for number in numbers)
+    typer.echo(_next_plan(found, out / "learned.yaml"), err=True)
     return result
+
+
+def _next_plan(results: str, learned: Path) -> str:
+    """How what was measured goes into the next plan."""
+    return (
+        f"the next plan can learn from all of them: meshplan learn {results} -o {learned}; then "
+        f"meshplan plan ... --learned {learned}"
+    )
 
 
 def _run_one(plan: Plan, settings: RunSettings, out: Path) -> RunResult:

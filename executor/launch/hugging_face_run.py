@@ -67,8 +67,8 @@ def _check_trained(plan: Plan, device: str) -> None:
         raise CannotRun(f"train.py has no {training.optimizer} for {name}; plan with adamw")
     if name == "accelerate" and la.tensor_parallel > 1:
         raise CannotRun(
-            "Accelerate 1.15 has no tensor_parallel beside transformers 5.23 (it imports a name "
-            "that is gone); plan with --engine transformers, or with --tp 1"
+            "Accelerate 1.15 has no tensor_parallel beside transformers 5.23 or 5.24 (it imports a "
+            "name that is gone); plan with --engine transformers, or with --tp 1"
         )
     if device == "cpu" and la.context_parallel > 1:
         raise CannotRun(

@@ -44,34 +44,40 @@ class Home:
     """Where a framework is found: its Python package, and the script its checkout has.
 
     beside  packages that it needs here and does not install itself
-    cpus    whether it trains on CPU processes too
+    no_cpu  why it does not train on CPU processes, empty where it does. Read in torchtitan 0.2.2's
+            and 0.3.0's `tools/utils.py`, Megatron-LM's `training/initialize.py`, nanotron@009b8f71
+            `parallel/context.py`
     """
 
     package: str
     script: str | None
     install: str
     beside: tuple[str, ...] = ()
-    cpus: bool = False
+    no_cpu: str = ""
 
 
 HOMES: Mapping[str, Home] = {
-    "torchtitan": Home("torchtitan", None, "pip install torchtitan"),
+    "torchtitan": Home(
+        "torchtitan", None, "pip install torchtitan",
+        no_cpu="it takes CUDA where torch names no accelerator",
+    ),
     "megatron": Home(
         "megatron.core", "pretrain_gpt.py",
         "git clone https://github.com/NVIDIA/Megatron-LM && cd Megatron-LM && pip install -e .",
+        no_cpu='its pretrain_gpt.py asserts "Megatron requires CUDA"',
     ),
     "nanotron": Home(
         "nanotron", "run_train.py",
         "git clone https://github.com/huggingface/nanotron && cd nanotron && pip install -e .",
+        no_cpu="it calls torch.cuda.set_device and takes the backend nccl only",
     ),
     "accelerate": Home(
-        "accelerate", None, "pip install accelerate transformers", ("transformers",), cpus=True
+        "accelerate", None, "pip install accelerate transformers", ("transformers",)
     ),
     "deepspeed": Home(
         "deepspeed", None, "DS_BUILD_OPS=0 pip install deepspeed transformers", ("transformers",),
-        cpus=True,
     ),
-    "transformers": Home("transformers", None, "pip install transformers", cpus=True),
+    "transformers": Home("transformers", None, "pip install transformers"),
 }  # fmt: skip
 
 

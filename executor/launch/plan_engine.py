@@ -41,9 +41,10 @@ def check_can_start(name: str, folder: Path, priced_by: Cluster | None) -> None:
     """
     if name == NATIVE:
         return
-    if priced_by is not None and priced_by.gpu.vendor == "cpu" and not HOMES[name].cpus:
+    why = HOMES[name].no_cpu
+    if priced_by is not None and priced_by.gpu.vendor == "cpu" and why:
         raise CannotRun(
-            f"{name} trains on GPUs only and the plan is for CPUs; give --engine native"
+            f"{name} trains on GPUs only ({why}) and the plan is for CPUs; give --engine native"
         )
     check_installed(name, folder)
 

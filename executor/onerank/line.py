@@ -1,7 +1,7 @@
 """When a message that is answered here has arrived: later than it began by given seconds.
 
-    CPU   a point in time, before which a thread of its own has kept a core busy for a share of it,
-          as gloo's does; whoever waits sleeps until then
+    CPU   a point in time, before which a thread of its own has kept a core busy for as long as
+          gloo's do; whoever waits sleeps until then
     CUDA  a kernel that spins so long on a stream of its own, beside the copy that makes the answer
 
 The messages of one line follow each other, as those of one communicator do. What a rank waits for
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshplan.hardware_profiles.local_cpu import GLOO_PROCESSOR_SHARE
+from meshplan.executor.onerank.wire import Message
 
 SPIN_S = 10e-6
 """A sleep ends up to so much late: the last part is waited for awake."""
@@ -59,8 +59,8 @@ class Waited:
 class Line(Protocol):
     """One communicator of one rank."""
 
-    def begin(self, seconds: float, fill: Callable[[], None]) -> dist.Work:
-        """A message that takes `seconds` once those before it are done; `fill` makes the answer."""
+    def begin(self, message: Message, fill: Callable[[], None]) -> dist.Work:
+        """A message that begins once those before it are done; `fill` makes the answer."""
 
 
 class CpuLine:
@@ -71,11 +71,10 @@ class CpuLine:
         self.free_at = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    def begin(self, seconds: float, fill: Callable[[], None]) -> dist.Work:
+    def begin(self, message: Message, fill: Callable[[], None]) -> dist.Work:
         """The answer is made by the line's thread, and has arrived when the time has passed."""
-        self.free_at = max(time.perf_counter(), self.free_at) + seconds
-        busy_s = seconds * GLOO_PROCESSOR_SHARE
-        return _Arrival(self.free_at, self, self._thread.submit(_work, fill, busy_s))
+        self.free_at = max(time.perf_counter(), self.free_at) + message.seconds
+        return _Arrival(self.free_at, self, self._thread.submit(_work, fill, message.busy_s))
 
 
 def _work(fill: Callable[[], None], busy_s: float) -> None:
@@ -133,13 +132,13 @@ class CudaLine:
         self.name, self.waited = name, waited
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
-    def begin(self, seconds: float, fill: Callable[[], None]) -> dist.Work:
+    def begin(self, message: Message, fill: Callable[[], None]) -> dist.Work:
         """The spin and the copy run side by side: the message takes the longer of the two."""
         copying, now = _copies(), torch.cuda.current_stream()
         copying.wait_stream(now)
         self.stream.wait_stream(now)
         with torch.cuda.stream(self.stream):
-            torch.cuda._sleep(int(seconds * _cycles_per_s()))  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(int(message.seconds * _cycles_per_s()))  # type: ignore[no-untyped-call]
         with torch.cuda.stream(copying):
             fill()
         self.stream.wait_stream(copying)

@@ -23,7 +23,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from meshplan.executor.engine.step.engine import INIT_STD
 from meshplan.executor.onerank.line import CpuLine, CudaLine, Line, Waited
-from meshplan.executor.onerank.wire import Wire
+from meshplan.executor.onerank.wire import Message, Wire
 
 BACKEND = "answered_here"
 
@@ -116,19 +116,19 @@ class LocalGroup(dist.ProcessGroup):
 
     def send(self, arrays: list[Tensor], to: int, tag: int = 0) -> dist.Work:
         """It has gone when its time has passed."""
-        return self.lines["send"].begin(self._sent_s(arrays[0], to), lambda: None)
+        return self.lines["send"].begin(self._sent(arrays[0], to), lambda: None)
 
     def recv(self, arrays: list[Tensor], source: int, tag: int = 0) -> dist.Work:
         """Its sender had it ready."""
-        seconds = self._sent_s(arrays[0], source)
-        return self.lines["receive"].begin(seconds, partial(self.answers.arrive, arrays[0]))
+        message = self._sent(arrays[0], source)
+        return self.lines["receive"].begin(message, partial(self.answers.arrive, arrays[0]))
 
-    def _sent_s(self, x: Tensor, other: int) -> float:
-        return self.answers.wire.send_s(_bytes(x), self.answers.rank, self.ranks[other])
+    def _sent(self, x: Tensor, other: int) -> Message:
+        return self.answers.wire.send(_bytes(x), self.answers.rank, self.ranks[other])
 
     def _collective(self, kind: Any, whole: Tensor, fill: Any) -> dist.Work:
-        seconds = self.answers.wire.collective_s(kind, _bytes(whole), self.ranks)
-        return self.lines["collective"].begin(seconds, fill)
+        message = self.answers.wire.collective(kind, _bytes(whole), self.ranks)
+        return self.lines["collective"].begin(message, fill)
 
 
 def _bytes(x: Tensor) -> int:

@@ -6,7 +6,8 @@ other, and they share the nodes' network cards. Ranks that no group of the shape
 
     size_bytes   the whole array: after all_gather, before reduce_scatter and all_to_all
     send         one pair, one direction
-    seconds      until the slowest rank of all groups is done
+    seconds      until the slowest rank of all groups is done; between CPU processes in turns with
+                 computing (`turns`)
 """
 
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from meshplan.executor.profile.groups import GroupShape, group_shapes, members
 from meshplan.executor.profile.measurement import Measurement
 from meshplan.executor.profile.memory import context_bytes
 from meshplan.executor.profile.record import Quantity, Record
+from meshplan.executor.profile.turns import Part, in_turns
 from meshplan.hardware_profiles.schema import CollectiveKind, CurvePoint
 
 KINDS: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
@@ -115,7 +117,12 @@ def _point(kind: CollectiveKind, size_bytes: int, shape: GroupShape, groups: Gro
 
     def run(bench: Bench) -> tuple[Record, ...]:
         groups.use(shape, bench)
-        timing = bench.measure(collective_call(kind, size_bytes, groups, bench), together=True)
+        call = collective_call(kind, size_bytes, groups, bench)
+        if bench.is_cuda:
+            timing, processor_s = bench.measure(call, together=True), None
+        else:
+            part = Part(none=groups.own is None, one_waits=kind == "send")
+            timing, processor_s = in_turns(bench, call, part)
         point = CurvePoint(
             kind=kind,
             ranks_per_node=shape.ranks_per_node,
@@ -123,6 +130,7 @@ def _point(kind: CollectiveKind, size_bytes: int, shape: GroupShape, groups: Gro
             size_bytes=size_bytes,
             seconds=timing.seconds,
             spread=timing.spread,
+            processor_s=processor_s,
         )
         return (Record.timed(key, point, timing),)
 

@@ -5,9 +5,9 @@
     spread      (third quartile - first quartile) / median
     outlier     a repeat above third quartile + 3 x (third quartile - first quartile)
     kept        a quantile of the repeats, and the difference between its neighbours in order over
-                it: the median where the device is ours alone (a GPU); on a CPU, which others use
-                too, the fastest, and of a collective, whose ranks wait for each other even alone,
-                the first quartile (`kept_quantile`)
+                it: the median where the device is ours alone (a GPU), and of a collective, whose
+                ranks wait for each other even alone; on a CPU, which others use too, the fastest
+                (`kept_quantile`)
 
 Timings are skewed to the right (an interrupted repeat is longer, none is shorter), so means and
 standard deviations are not used. Source of the interval: Conover, Practical Nonparametric
@@ -47,6 +47,7 @@ class Timing:
     summary       the repeats summed up
     rank_seconds  the median of every rank
     shared        whether others may have used the device meanwhile
+    typical_s     a usual repeat there, None: the median
     """
 
     seconds: float
@@ -54,11 +55,13 @@ class Timing:
     summary: Summary
     rank_seconds: tuple[float, ...]
     shared: bool
+    typical_s: float | None = None
 
     @property
     def slowdown(self) -> float | None:
-        """How much longer the median repeat took than the machine takes alone."""
-        return self.summary.median_s / self.seconds if self.shared else None
+        """How much longer a usual repeat took than the machine takes alone."""
+        usual_s = self.summary.median_s if self.typical_s is None else self.typical_s
+        return usual_s / self.seconds if self.shared else None
 
 
 def summarise(seconds: Sequence[float]) -> Summary:
@@ -87,9 +90,7 @@ def confident(seconds: Sequence[float], uncertainty: float) -> bool:
 
 def kept_quantile(*, shared: bool, together: bool) -> float:
     """Which quantile of the repeats is kept of a device that others use too, or do not."""
-    if not shared:
-        return 0.5
-    return 0.25 if together else 0.0
+    return 0.0 if shared and not together else 0.5
 
 
 def kept(seconds: Sequence[float], quantile: float) -> tuple[float, float]:

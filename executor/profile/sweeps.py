@@ -77,7 +77,9 @@ def _merged(key: str, records: Sequence[Record]) -> Record:
     typical = [time * (r.slowdown or 1.0) for time, r in zip(times, records, strict=True)]
     return Record(
         key=key,
-        result=first.result.model_copy(update={name: value**power, "spread": spread}),
+        result=first.result.model_copy(
+            update={name: value**power, "spread": spread, **_processor(records)}
+        ),
         repeats=sum(record.repeats for record in records),
         outliers=sum(record.outliers for record in records),
         rank_seconds=tuple(
@@ -85,3 +87,10 @@ def _merged(key: str, records: Sequence[Record]) -> Record:
         ),
         slowdown=mean(typical) / value if shared else None,
     )
+
+
+def _processor(records: Sequence[Record]) -> dict[str, float]:
+    """Processor seconds of a collective between CPU processes: the median sweep's."""
+    found = [r.result.processor_s for r in records if isinstance(r.result, CurvePoint)]
+    known = [each for each in found if each is not None]
+    return {"processor_s": median(known)} if known else {}

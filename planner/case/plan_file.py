@@ -275,8 +275,8 @@ class Plan(Frozen):
 
 
 def said(value: Layout | Training) -> dict[str, Any]:
-    """The fields of a layout or a training that a plan file states: all but those of `RARE` that are
-    empty (LoRA, images, packed documents, modules apart).
+    """The fields of a layout or a training that a plan file states: all but those of `RARE` that
+    are empty (LoRA, images, packed documents, modules apart).
     """
     absent = {name for name in RARE if not getattr(value, name, None)}
     return {name: each for name, each in asdict(value).items() if name not in absent}

@@ -29,7 +29,7 @@ from meshplan.planner.case.reading import Exported, UnreadableConfig
 from meshplan.planner.case.trained import image_words, packed_words, trained_line
 from meshplan.planner.check.check import case_of
 from meshplan.planner.cli.options import AsJson
-from meshplan.planner.report.evidence import evidence_line
+from meshplan.planner.report.evidence import NONE, evidence_line
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.report.streams import Traffic
 from meshplan.planner.report.tables import (
@@ -186,9 +186,8 @@ def print_explanation(plan: Plan, now: Priced) -> None:
             out.print(indented(line))
     if crowded := crowded_words(needed_bytes(prediction.memory), now.case.cluster):
         out.print(indented(Text(crowded, style="bold red")))
-    if plan.evidence:
-        out.print(Text("\nMeasured runs nearby", style="bold"))
-        out.print(indented(bullets(map(evidence_line, plan.evidence))))
+    out.print(Text("\nMeasured runs nearby", style="bold"))
+    out.print(indented(bullets(list(map(evidence_line, plan.evidence)) or [NONE])))
     if plan.search:
         out.print(Text("\nProof", style="bold"))
         out.print(indented(bullets(proof_lines(plan.search, plan.choice))))

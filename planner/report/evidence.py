@@ -1,7 +1,16 @@
 """The nearest measured runs in words: what they measured, and what is predicted for them."""
 
+from collections.abc import Sequence
+
 from meshplan.costmodels.units import format_count, format_seconds
 from meshplan.planner.case.plan_file import MeasuredRun
+
+NONE = "none is published of CPU processes"
+
+
+def nearest_line(runs: Sequence[MeasuredRun]) -> str:
+    """The first of a plan's runs, or that there is none."""
+    return evidence_line(runs[0]) if runs else NONE
 
 
 def evidence_line(run: MeasuredRun) -> str:

@@ -26,7 +26,7 @@ from meshplan.planner.case.trained import (
     trained_line,
     whole_parameters,
 )
-from meshplan.planner.report.evidence import evidence_line
+from meshplan.planner.report.evidence import nearest_line
 from meshplan.planner.report.fit import print_fit
 from meshplan.planner.report.output import console, listing
 from meshplan.planner.report.tables import (
@@ -162,8 +162,7 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     ):  # fmt: skip
         if line:
             out.print(indented(line))
-    for run in plan.evidence[:1]:
-        out.print(indented(f"nearest measured run: {evidence_line(run)}"))
+    out.print(indented(f"nearest measured run: {nearest_line(plan.evidence)}"))
     out.print(indented(bullets([*proof_lines(plan.search, plan.choice), _counts(result)])))
     if plan.runners_up:
         out.print()

@@ -12,7 +12,8 @@ A distance is a sum; 1 is as far as a model twice as large is:
     layout    |log2| of the ratios of tp, pp, cp and ep, a quarter of each; 1/4 for another mode of
               recompute, 1/2 where ZeRO shards weights in one of them alone
 
-Only complete runs (grades A and B) with a step time count, and of those of one suite that have the
+A run on GPUs says nothing of CPU processes, nor the reverse: those have no distance. Only complete
+runs (grades A and B) with a step time count, and of those of one suite that have the
 model, the GPU and their number in common the nearest alone: its neighbours say little more. The
 weights are chosen, not fitted: they order what a reader sees, and no prediction depends on them.
 """
@@ -41,6 +42,7 @@ from meshplan.planner.runs.validate import predict_run
 
 FILE = Path(hardware_profiles.__file__).parent / "published" / "runs.csv"
 SHOWN = 5
+CPU = "cpu"  # the name of every `local_cpu.detect_cpu`
 COMPLETE = ("A", "B")
 Cells = Mapping[str, str]
 
@@ -81,6 +83,7 @@ def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
     queue: list[tuple[float, int, bool, Run | None]] = [
         (_circumstances_bound(asked, cells), index, False, None)
         for index, cells in enumerate(_rows())
+        if _same_device(asked.gpu, cells)
     ]
     heapq.heapify(queue)
     told = set[tuple[str, ...]]()
@@ -101,6 +104,11 @@ def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
         except SkippedRow:
             continue
         heapq.heappush(queue, (distance_of(asked, run), index, True, run))
+
+
+def _same_device(gpu: str, cells: Cells) -> bool:
+    """Whether both are processes of a CPU, or neither."""
+    return (gpu == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
 
 
 def _alike(cells: Cells) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from meshplan.executor.launch.rendezvous import endpoint, meeting_at
 from meshplan.executor.launch.report import print_result
 from meshplan.executor.launch.results import RunResult, measured_fields, read_records
 from meshplan.executor.launch.run_row import row_of
-from meshplan.executor.launch.tournament import contenders, tournament
+from meshplan.executor.launch.tournament import contenders, heats, tournament
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.runs.rows import SkippedRow
@@ -164,11 +164,53 @@ def test_tournament_picks_the_measured_best() -> None:
     """The runner-up that runs faster than the chosen plan wins, with its own prediction beside."""
     plan = tiny_plan(prediction=tiny_prediction(0.4))
     measured = {1: 0.9, 2: 0.6}
-    ranking = tournament(plan, 3, lambda each, number: _result(each, step_time_s=measured[number]))
+    ranking = tournament(
+        contenders(plan, 3),
+        lambda each, number, _: _result(each, step_time_s=measured[number]),
+        heats(2, steps=10, warmup=3),
+    )
     assert [result.step_time_s for _, result in ranking] == [0.6, 0.9]
     assert ranking[0][0].plan.layout == PP2
     assert [contender.predicted_s for contender, _ in ranking] == [0.5, 0.4]
     assert len(contenders(plan, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("entered", "steps", "warmup", "expected"),
+    [
+        pytest.param(2, 10, 3, [(2, 10)], id="two: both run all"),
+        pytest.param(3, 100, 3, [(3, 25), (2, 100)], id="3 x 28 + 2 x 103 < 3 x 103"),
+        pytest.param(8, 100, 3, [(8, 7), (4, 25), (2, 100)], id="80 + 112 + 206 < 824"),
+        pytest.param(4, 4, 3, [(4, 4)], id="4 x 6 + 2 x 7 > 4 x 7: all at once"),
+    ],
+)
+def test_heats(entered: int, steps: int, warmup: int, expected: list[tuple[int, int]]) -> None:
+    """Each heat but the last has a quarter of the next one's steps, and twice its layouts."""
+    assert [(h.entered, h.steps) for h in heats(entered, steps, warmup)] == expected
+
+
+def test_the_slower_half_leaves_after_a_few_steps() -> None:
+    """Of four layouts the two that are faster over 25 steps run 100, in which their order turns;
+    the others follow by their 25.
+    """
+    plan, ran = tiny_plan(prediction=tiny_prediction(0.4)), list[tuple[int, int]]()
+    measured = {
+        (1, 25): 0.9,
+        (2, 25): 0.6,
+        (3, 25): 0.5,
+        (4, 25): 0.7,
+        (2, 100): 0.52,
+        (3, 100): 0.55,
+    }
+
+    def run(each: Plan, number: int, steps: int) -> RunResult:
+        ran.append((number, steps))
+        return _result(each, step_time_s=measured[number, steps])
+
+    entered = contenders(plan, 1) * 4
+    ranking = tournament(entered, run, heats(4, steps=100, warmup=3))
+    assert ran == [(1, 25), (2, 25), (3, 25), (4, 25), (3, 100), (2, 100)]
+    assert [result.step_time_s for _, result in ranking] == [0.52, 0.55, 0.7, 0.9]
 
 
 def test_table_shows_error_and_verdict() -> None:

@@ -103,6 +103,13 @@ def test_a_layout_that_would_run_as_another_is_refused(
         ready_for(_plan(engine, **{"zero_stage": 3, **degrees}), SETTINGS)
 
 
+def test_accelerate_has_no_file_for_a_pipeline() -> None:
+    """It would leave the other stages' GPUs idle: refused by `export` too, with the way out."""
+    plan = _plan("native", pipeline_parallel=2, stages=(Stage(4),) * 2)
+    with pytest.raises(InvalidLayout, match="plan with --engine accelerate, or with --pp 1"):
+        framework_named("accelerate").export(plan, 2)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "kind",

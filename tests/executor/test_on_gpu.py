@@ -95,14 +95,13 @@ def test_a_model_that_no_column_says_is_a_row_that_validate_skips() -> None:
 
 @pytest.mark.nightly
 def test_the_first_call_profiles_the_machine_before_it_runs_a_plan(tmp_path: Path) -> None:
-    """The script as typed, on a CPU: a minute for the profile, which then prices the plan; a busy
-    machine may need a second call, as the script says.
+    """The script as typed, on a CPU: a minute for the profile, which then prices the plan, on a
+    busy machine in a later call, which goes on.
     """
     command = [sys.executable, "-m", "benchmarks.engine.on_gpu", "--device", "cpu",
                "--minutes", "2", "-o", str(tmp_path), "--only", DENSE.name]  # fmt: skip
-    for _ in range(3):
+    for _ in range(4):
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-        assert (tmp_path / "profile.toml").is_file()
         if "nothing is left" in done.stdout:
             break
     cluster = load_cluster(str(tmp_path / "profile.toml"))

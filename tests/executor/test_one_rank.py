@@ -18,6 +18,7 @@ from tiny_runs import CPU, PP2, tiny_plan
 from typer.testing import CliRunner
 
 from benchmarks.engine import one_rank as benchmark
+from benchmarks.engine.one_rank_layouts import DENSE, EVERY
 from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.training import Training
@@ -30,8 +31,10 @@ from meshplan.executor.onerank.line import CpuLine, Waited
 from meshplan.executor.onerank.local_group import Answers, answered_here
 from meshplan.executor.onerank.priced import priced
 from meshplan.executor.onerank.result import RankMeasured, action_s, parts_of, step_of
-from meshplan.executor.onerank.wire import Wire
+from meshplan.executor.onerank.wire import Message, Wire
+from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.load import load_cluster
+from meshplan.hardware_profiles.schema import Cluster, CurvePoint
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, write_plan
 
 ROOT = Path(__file__).parents[2]
@@ -47,22 +50,22 @@ LOCAL = Wire(load_cluster("local-cpu:2"))
     ("seconds", "by_hand"),
     [
         pytest.param(
-            Wire(DGX).collective_s("all_gather", 10**9, [0, 1, 2, 3]),
+            Wire(DGX).collective("all_gather", 10**9, [0, 1, 2, 3]).seconds,
             3 * DGX.node.latency_s + 0.75e9 / DGX.node.bus_bandwidth.all_gather,
             id="in a node: 3 hops, 3/4 of the bytes",
         ),
         pytest.param(
-            Wire(DGX, 2.0).collective_s("all_to_all", 10**9, [0, 8]),
+            Wire(DGX, 2.0).collective("all_to_all", 10**9, [0, 8]).seconds,
             2 * (1.08 * DGX.network.latency_s + 0.5e9 / DGX.network.bus_bandwidth.all_to_all),
             id="one rank on each of 2 nodes, twice as slow: half of the bytes leave it",
         ),
         pytest.param(
-            Wire(DGX).send_s(10**9, 7, 8),
+            Wire(DGX).send(10**9, 7, 8).seconds,
             DGX.network.latency_s + 1e9 / DGX.network.bus_bandwidth.send,
             id="ranks 7 and 8 are on two nodes",
         ),
         pytest.param(
-            Wire(DGX).send_s(10**9, 6, 7),
+            Wire(DGX).send(10**9, 6, 7).seconds,
             DGX.node.latency_s + 1e9 / DGX.node.bus_bandwidth.send,
             id="ranks 6 and 7 are on one",
         ),
@@ -71,6 +74,37 @@ LOCAL = Wire(load_cluster("local-cpu:2"))
 def test_a_message_takes_what_the_profile_says(seconds: float, by_hand: float) -> None:
     """Where the ranks sit decides which links count."""
     assert seconds == pytest.approx(by_hand)
+
+
+def measured_pair() -> Cluster:
+    """A node of two CPU ranks whose all_gather was measured at two sizes."""
+    points = tuple(
+        CurvePoint(kind="all_gather", ranks_per_node=2, nodes=1, size_bytes=size, seconds=seconds,
+                   processor_s=busy_s)
+        for size, seconds, busy_s in ((1000, 1.0, 0.2), (3000, 1.5, 0.6))
+    )  # fmt: skip
+    return LOCAL.cluster.model_copy(
+        update={
+            "collective_points": points, "collective_fits": fit_curves(points),
+            "conditions": {"kind": "measured"},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "busy_s"),
+    [
+        pytest.param("all_gather", 2000, 0.4, id="half way from 0.2 to 0.6 s"),
+        pytest.param("all_gather", 500, 0.2, id="smaller than any: that of the smallest"),
+        pytest.param("all_gather", 9000, 3 * 0.6, id="three times the largest"),
+        pytest.param("all_reduce", 10**9, None, id="not measured: 0.7 of its seconds"),
+    ],
+)
+def test_how_long_a_message_is_work(kind, size: int, busy_s: float | None) -> None:
+    """Its processor seconds as measured, never more than it takes."""
+    message = Wire(measured_pair()).collective(kind, size, [0, 1])
+    assert message.busy_s == pytest.approx(busy_s or 0.7 * message.seconds)
+    assert message.busy_s <= message.seconds
 
 
 class Clock:
@@ -102,7 +136,7 @@ def test_what_is_computed_meanwhile_hides_a_message(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(line, "time", clock)
     dp = CpuLine("dp", waited)
     began = clock.now_s
-    first, second = (dp.begin(0.040, lambda: None) for _ in range(2))
+    first, second = (dp.begin(Message(0.040, 0.0), lambda: None) for _ in range(2))
     clock.sleep(0.050)
     first.work.result()
     assert first.is_completed()
@@ -113,14 +147,14 @@ def test_what_is_computed_meanwhile_hides_a_message(monkeypatch: pytest.MonkeyPa
     assert waited.take() == {}
 
 
-def test_a_message_keeps_a_core_busy_for_its_share() -> None:
-    """Two messages of 30 ms, waited for: 0.7 x 60 ms of processor time."""
+def test_a_message_keeps_a_core_busy_as_long_as_it_says() -> None:
+    """Two messages of 30 ms, waited for, 21 ms of each busy."""
     began_s, dp = time.process_time(), CpuLine("dp", Waited())
-    arrivals = [dp.begin(0.030, lambda: None) for _ in range(2)]
+    arrivals = [dp.begin(Message(0.030, 0.021), lambda: None) for _ in range(2)]
     for arrival in arrivals:
         arrival.wait()
     used_s = time.process_time() - began_s
-    assert used_s == pytest.approx(0.7 * 0.060, rel=0.2)
+    assert used_s == pytest.approx(2 * 0.021, rel=0.2)
 
 
 # --- what answers hold --------------------------------------------------------------------------
@@ -159,7 +193,7 @@ def test_answers_are_those_of_ranks_that_hold_the_same() -> None:
     "names",
     [
         ("dp2 ZeRO-3", "tp2 ep2", "pp2 zb_v"),
-        pytest.param(tuple(benchmark.LAYOUTS), marks=pytest.mark.nightly),
+        pytest.param(tuple(EVERY), marks=pytest.mark.nightly),
     ],
     ids=len,
 )
@@ -169,7 +203,7 @@ def test_a_rank_alone_is_the_rank_of_the_real_run(names: tuple[str, ...], tmp_pa
     within a factor of ten); alone the loss is that of weights near zero, log(vocabulary).
     """
     short = ["--rounds", "1", "--steps", "1", "--seq-len", "32", "--batch", "2"]
-    short += ["--folder", str(tmp_path)]
+    short += ["--folder", str(tmp_path), "--cluster", "local-cpu:2"]
     training = replace(benchmark.TRAINING, seq_len=32, global_batch_size=2)
     subprocess.run(
         [sys.executable, "-m", "benchmarks.engine.one_rank", *short, "--only", *names],
@@ -195,7 +229,7 @@ def test_a_rank_alone_is_the_rank_of_the_real_run(names: tuple[str, ...], tmp_pa
         assert first.exposed_s
         # of a pipeline the rank with the last stage knows it: of a V that is the first
         loss = max(first.loss, last.loss)
-        assert loss == pytest.approx(math.log(benchmark.DENSE.vocab), rel=0.01)
+        assert loss == pytest.approx(math.log(DENSE.vocab), rel=0.01)
 
 
 # --- the step of the plan -----------------------------------------------------------------------
@@ -255,7 +289,7 @@ def test_how_many_micro_batches_run(schedule, batch: int, few: int) -> None:
     """Two pipeline ranks, one replica."""
     layout = Layout(pipeline_parallel=2, schedule=schedule, stages=even_stages(4, 2))
     training = Training(seq_len=64, global_batch_size=batch)
-    job = shortened(Job(model=benchmark.DENSE, layout=layout, training=training))
+    job = shortened(Job(model=DENSE, layout=layout, training=training))
     assert job.layout.num_micro_batches(job.training) == few
 
 

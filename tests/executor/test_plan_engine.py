@@ -109,7 +109,7 @@ def test_a_layout_that_the_engine_does_not_run_is_refused() -> None:
     ("engine", "said"),
     [
         ("megatron-bridge", "megatron-bridge is not launched by execute"),
-        ("nanotron", "nanotron trains on GPUs only and the plan is for CPUs"),
+        ("nanotron", "nanotron trains on GPUs only (it calls torch.cuda.set_device and takes"),
     ],
 )
 def test_an_engine_that_cannot_start_exits_2(tmp_path: Path, engine: str, said: str) -> None:

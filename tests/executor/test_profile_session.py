@@ -43,6 +43,7 @@ def test_everything_promised_is_measured(measured: Cluster) -> None:
     assert {p.kind for p in measured.collective_points} == set(
         ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
     )
+    assert all(p.processor_s is not None and p.processor_s > 0 for p in measured.collective_points)
     kernels = measured.kernels
     assert kernels is not None
     assert {p.layout for p in kernels.matmul_points} == {"TN", "NN", "NT"}

@@ -64,16 +64,28 @@ def test_of_a_shared_cpu_the_fastest_sweep_is_kept() -> None:
     assert record.slowdown == pytest.approx((1 / 8 + 0.15 + 1 / 5) / 3 * 10)
 
 
-def test_of_collectives_between_shared_cpus_the_first_quartile_is_kept() -> None:
-    """Of 1, 2, 3, 4 and 5 s the one at position 0.25 x 4; its neighbours are 1 and 3 s."""
+def test_of_collectives_between_shared_cpus_the_median_is_kept() -> None:
+    """Of 1, 2, 3, 4 and 10 s: 3 s, between 2 and 4 s; they took 20/5 s on the whole."""
     found = [
         _seconds(f"x#{i}" if i > 1 else "x", float(i)).model_copy(update={"slowdown": 1.0})
-        for i in (5, 1, 4, 2, 3)
+        for i in (10, 1, 4, 2, 3)
     ]
     (record,) = merged(found)
     assert isinstance(record.result, CurvePoint)
-    assert (record.result.seconds, record.result.spread) == (2.0, 1.0)
-    assert record.slowdown == 3.0 / 2.0
+    assert (record.result.seconds, record.result.spread) == (3.0, pytest.approx(2 / 3))
+    assert record.slowdown == pytest.approx(4.0 / 3.0)
+
+
+def test_processor_seconds_are_those_of_the_middle_sweep() -> None:
+    """Of 1, 5 and 2 s: 2 s."""
+    found = []
+    for key, busy_s in (("x", 1.0), ("x#2", 5.0), ("x#3", 2.0)):
+        record = _seconds(key, 6.0)
+        point = record.result.model_copy(update={"processor_s": busy_s})
+        found.append(record.model_copy(update={"result": point}))
+    (record,) = merged(found)
+    assert isinstance(record.result, CurvePoint)
+    assert record.result.processor_s == 2.0
 
 
 def test_other_records_pass_unchanged() -> None:

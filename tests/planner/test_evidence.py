@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.resolve import Case
+from meshplan.planner.report.evidence import nearest_line
 from meshplan.planner.runs import evidence
 from meshplan.planner.runs.evidence import distance_of, nearest_runs
 from meshplan.planner.runs.rows import SkippedRow
@@ -80,3 +82,10 @@ def test_what_is_said_of_a_run_is_what_its_row_says() -> None:
         assert each.measured_step_time_s == float(rows[each.id]["step_time_s"])
         assert each.predicted_unseen_s != each.predicted_step_time_s
     assert any(each.predicted_unseen_s is not None for each in found)
+
+
+def test_runs_on_gpus_are_no_evidence_for_processes_on_a_cpu() -> None:
+    """The nearest one was an A100's; no CPU run is published."""
+    on_cpu = replace(LLAMA, cluster=load_cluster("local-cpu:2"))
+    assert nearest_runs(on_cpu) == ()
+    assert nearest_line(()) == "none is published of CPU processes"

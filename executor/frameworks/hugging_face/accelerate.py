@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -74,9 +74,10 @@ def claims(name: str, text: str) -> bool:
 
 
 def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
-    """`plan` as an Accelerate configuration with FSDP2."""
+    """`plan` as an Accelerate configuration with FSDP2. Raises `InvalidLayout` for a pipeline."""
     answer = answer_of(plan, gpus_per_node)
     la, training = answer.layout, answer.training
+    _check_no_pipeline(la)
     degrees, unsaid = _degrees(answer)
     mixed = next((name for name, ours in MIXED.items() if ours == training.precision), "bf16")
     document = {
@@ -105,6 +106,15 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         + script_words(answer, "--accelerate", recompute=False),
         cannot_say=(*unsaid, *_unsaid(answer)),
     )
+
+
+def _check_no_pipeline(la: Layout) -> None:
+    """It would train every stage's layers on every rank, and leave the other stages' GPUs idle."""
+    if la.pipeline_parallel * la.virtual_stages > 1:
+        raise InvalidLayout(
+            f"Accelerate has no pipeline_parallel, and the plan has {la.pipeline_parallel} stages "
+            f"of {la.virtual_stages} chunks; plan with --engine accelerate, or with --pp 1"
+        )
 
 
 def _rotates(la: Layout) -> dict[str, str]:
@@ -143,17 +153,12 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     unsaid = unless(
         la,
         "Accelerate has no such parallelism",
-        pipeline_parallel=1,
-        virtual_stages=1,
         expert_parallel=1,
         expert_tensor_parallel=1,
         sequence_parallel=False,
         schedule="1f1b",
         modules_apart=False,
     )
-    if la.pipeline_parallel * la.virtual_stages > 1:
-        counts = tuple(stage.layers for stage in la.stages)
-        unsaid.append(CannotSay("layout.stages", counts, "there is no pipeline"))
     if la.recompute not in ("none", "full"):
         why = "activation checkpointing is on for all layers, which is written, or off"
         unsaid.append(CannotSay("layout.stages.recompute", la.recompute, why))

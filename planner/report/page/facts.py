@@ -8,13 +8,15 @@ from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.case.plan_file import MeasuredRun, Plan
 from meshplan.planner.case.reading import Exported
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.report.evidence import predicted_text, unseen_text
+from meshplan.planner.report.evidence import NONE, predicted_text, unseen_text
 from meshplan.planner.report.page.markup import element, listed, note, number, table
 from meshplan.planner.report.tables import lost_text
 
 
 def evidence(plan: Plan) -> str:
     """The nearest measured runs, a row each."""
+    if not plan.evidence:
+        return note(f"{NONE}.".capitalize())
     headings = (
         "run",
         "engine",

@@ -1,0 +1,102 @@
+"""A collective of CPU processes as training meets it: in turns with computing.
+
+Back to back the threads that send are awake and the ranks are in step. In training each collective
+finds them asleep, the cores in use and the ranks a little apart, so that a small one takes several
+times as long; how long, the scheduler of the system decides, by turns of a millisecond.
+
+    seconds      of the call, the mean of all turns and of all ranks of the groups: the first rank
+                 to come waits for the others, the last one for none, and the mean is what a turn
+                 takes beyond its computing; of a send, whose sender does not wait, the receiver's
+    processor_s  of all threads of a rank meanwhile, in the median turn: a stall adds none of them
+
+Leaves out: ranks that compute unequally long, which is theirs and not the collective's. On a GPU
+kernels follow each other on a stream whose host is ahead, so nobody sleeps: there collectives are
+measured back to back.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from statistics import fmean, median
+
+from meshplan.executor.profile.bench import Bench, Call
+from meshplan.executor.profile.matmul import Shape, product_call
+from meshplan.executor.profile.statistics import Timing, summarise
+
+COMPUTE_S = 1e-3
+"""Of computing before each call: what a layer of a small model computes between two of them."""
+SIDE = 256  # of the product that is repeated as often
+MOST_TURNS = 24
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Seconds and processor seconds of every turn of this rank."""
+
+    seconds: list[float] = field(default_factory=list)
+    processor_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a rank has to do with the call.
+
+    none       its call does nothing: no group holds it
+    one_waits  the call ends on one rank long before it ends on another: a send
+    """
+
+    none: bool = False
+    one_waits: bool = False
+
+
+def in_turns(bench: Bench, call: Call, part: Part) -> tuple[Timing, float]:
+    """The timing of `call`, and its processor seconds, the mean of all ranks that have a part."""
+    compute, warm, done = _computing(bench), _Turns(), _Turns()
+    _turn(compute, call, warm)
+    began = time.perf_counter()
+    _turn(compute, call, warm)
+    one_s = max(row[0] for row in bench.everywhere([time.perf_counter() - began]))
+    turns = max(1, min(MOST_TURNS, int(bench.budget_s / one_s)))
+    for _ in range(turns):
+        _turn(compute, call, done)
+    own = [float(part.none), *done.seconds, *done.processor_s]
+    rows = bench.everywhere(own)
+    sharing = [row[1:] for row in rows if not row[0]]
+    timing = _timing([row[:turns] for row in sharing], max if part.one_waits else fmean)
+    every = tuple(fmean(row[1 : 1 + turns]) for row in rows)
+    return replace(timing, rank_seconds=every), fmean(median(row[turns:]) for row in sharing)
+
+
+def _turn(compute: Call, call: Call, done: _Turns) -> None:
+    """Compute, then call."""
+    compute()
+    began, used_s = time.perf_counter(), time.process_time()
+    call()
+    done.seconds.append(time.perf_counter() - began)
+    done.processor_s.append(time.process_time() - used_s)
+
+
+def _computing(bench: Bench) -> Call:
+    """`COMPUTE_S` of products whose operands come from memory; as many on every rank."""
+    multiply = product_call(Shape(SIDE, SIDE, SIDE), "fp32", "TN", bench.device)
+    one_s = min(bench.samples(multiply, 1, 3))
+    times = ceil(COMPUTE_S / median(row[0] for row in bench.everywhere([one_s])))
+
+    def compute() -> None:
+        for _ in range(times):
+            multiply()
+
+    return compute
+
+
+def _timing(
+    rows: Sequence[Sequence[float]], of_ranks: Callable[[Sequence[float]], float]
+) -> Timing:
+    """Of each rank's turns; all of them count, so nothing is a repeat of the machine alone."""
+    turns = [of_ranks(column) for column in zip(*rows, strict=True)]
+    summary = summarise(turns)
+    return Timing(
+        seconds=fmean(turns), spread=summary.spread, summary=summary,
+        rank_seconds=tuple(map(fmean, rows)), shared=True, typical_s=fmean(turns),
+    )  # fmt: skip
