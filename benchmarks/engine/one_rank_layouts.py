@@ -1,5 +1,5 @@
-"""The layouts of `benchmarks.engine.one_rank`: twelve of two small models, and six of other sizes and
-models, by which nothing was chosen.
+"""The layouts of `benchmarks.engine.one_rank`: twelve of two small models, and six of other sizes
+and models, by which nothing was chosen.
 """
 
 from meshplan.costmodels.layout import Layout, even_stages

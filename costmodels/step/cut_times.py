@@ -44,6 +44,10 @@ class _Load(NamedTuple):
     expert: float
 
 
+BACKWARD = 1  # of `PassSeconds.layer_room_s`
+BACKWARD_ROOM = _Load._fields.index("backward_room_s")
+
+
 class After(NamedTuple):
     """What each rank reduces after its last backward, and what all wait for after that."""
 
@@ -98,7 +102,7 @@ class CutTimes:
             sums = [sum(column) for column in zip(*(loads[j] for j in chunks), strict=True)]
             work_s = sum(sums[:3]) + 2 * len(chunks) * self.extra_s
             most_s = max(0.0, (limit_s - after.rest_s) / self.model.m - work_s)
-            sums[4] += most_s
+            sums[BACKWARD_ROOM] += most_s
             reduce[rank] = self.reduce_s_of(sums)
         return After(tuple(reduce), after.rest_s)
 
@@ -206,6 +210,27 @@ class CutTimes:
             ])
             for end, passes in enumerate((p.embedding_s, p.head_s))
         ]  # fmt: skip
+
+    def reduced_s(self, stages: Sequence[Stage], rank: int, more_room_s: float) -> float:
+        """What `rank` reduces after its last backward if that hides so much more."""
+        loads = self._loads(stages)
+        held = zip(*(loads[j] for j in self._stages_of_rank[rank]), strict=True)
+        sums = [sum(column) for column in held]
+        sums[BACKWARD_ROOM] += more_room_s
+        return self.reduce_s_of(sums)
+
+    def hidden_more(self, modes: Sequence[int]) -> tuple[float, list[float]]:
+        """What the last backward of a layer hides more in another of `modes` than the first: at
+        most so much of each second that it lasts longer, and so many seconds [kind] beyond.
+        """
+        p, columns = self.passes, [self.columns[mode] for mode in modes]
+        room = p.layer_room_s[self.row][:, columns, BACKWARD]
+        longer = p.layer_s[self.row][:, columns].sum(axis=2)
+        room, longer = room - room[:, :1], longer - longer[:, :1]
+        costs = longer > 0
+        share = float((room[costs] / longer[costs]).max(initial=0.0))
+        beyond: list[float] = (room - share * longer).max(axis=1).tolist()
+        return share, beyond
 
     def reduce_s_of(self, rank: Sequence[float]) -> float:
         """`seconds.reduce_s` of a rank."""

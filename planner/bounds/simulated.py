@@ -28,30 +28,25 @@ limit; and besides
     1f1b       the mean of these over the ranks, whatever kinds of layers they hold
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.bounds.late import (
     BEYOND_ALL,
-    BEYOND_ANY,
     SHOWN,
     Lines,
     mean_update_s,
     reduce_lines,
 )
 from meshplan.planner.bounds.packing import layer_overheads, stacks
-from meshplan.planner.bounds.split import Pairs, layers_of_kind
+from meshplan.planner.bounds.split import Pairs
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-BLOCK = 64  # rows at a time, so that arrays stay small
 SAFETY = 1 - 1e-9
 """Sums in another order than the simulation's differ in the last digits."""
 
@@ -111,16 +106,10 @@ class Chains(NamedTuple):
     rest_s: Floats
 
 
-Known = Callable[[SamePipeline, Passes], Floats]
-"""[row, split] seconds of the longest chain that is known, with nothing recomputed."""
-
-
-def simulated_bounds(
-    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
-) -> Floats:
-    """A lower bound of each layout's simulated step, `limit_s` where it is not below that."""
-    if same.vpp > 1:
-        return _of_splits(same, passes, limit_s, known)
+def simulated_bounds(same: SamePipeline, passes: Passes, limit_s: float) -> Floats:
+    """One chunk per rank: a lower bound of each layout's simulated step, `limit_s` where it is not
+    below that.
+    """
     found = [_of_ranks(same, passes, kinds, limit_s) for kinds in stacks(same.kind_counts)]
     found.append(mean_rank_bounds(same, passes))
     if same.pp == 1:
@@ -276,111 +265,3 @@ def rank_chains(same: SamePipeline, passes: Passes) -> list[Chains]:
     rest = down + total[:, 1:].sum(axis=1) + extra + hops
     ahead = 1 if same.schedule == "gpipe" else begun
     return [Chains(m - ahead + each, m - 1 + each, m - 1 + each, rest)]
-
-
-def _of_splits(same: SamePipeline, passes: Passes, limit_s: float, known: Known | None) -> Floats:
-    """The least over the list of splits of the longest chain."""
-    bounds = np.full(len(same), limit_s)
-    for first in range(0, len(same), BLOCK):
-        rows = slice(first, first + BLOCK)
-        some, of_some = same.take(rows), passes.take(rows)
-        split, layout, least = split_bounds_s(some, of_some, limit_s)
-        if known and len(split):
-            least = np.maximum(least, known(some, of_some)[layout, split])
-        np.minimum.at(bounds, first + layout, least)
-    return bounds
-
-
-def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[Ints, Ints, Floats]:
-    """The splits whose chains may be shorter than the limit, the layout of each, and the longest
-    chain with the least recomputation that fits.
-    """
-    chains = split_chains(same, passes)
-    layout, split = np.nonzero(chains.max(axis=2, initial=0.0) < limit_s)
-    if not len(layout):
-        return split, layout, np.zeros(0)
-    pairs = Pairs.of(same, layout, split)
-    chains = chains[layout, split] - (same.m[layout] * len(same.pattern) / NS_PER_S)[:, None]
-    by_rank = np.maximum(chains[:, : same.pp], chains[:, same.pp : 2 * same.pp])
-    least = chains.max(axis=1)
-    for worst, which in product((True, False), range(same.covers.shape[1])):
-        work_s = pairs.least_work_ns(which, worst) / NS_PER_S
-        beyond = by_rank + (same.m[pairs.layout] * SAFETY)[:, None] * work_s
-        least = np.maximum(least, np.where(work_s > 0, beyond, 0.0).max(axis=1))
-        kept = least < limit_s
-        if not kept.all():
-            pairs, by_rank, least = pairs.take(kept), by_rank[kept], least[kept]
-    return pairs.split, pairs.layout, least
-
-
-def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:
-    """[row, split, chunk] seconds of forward, input gradient and weight gradient with nothing
-    recomputed, and what each pass waits for.
-    """
-    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
-    # [row, split, chunk, pass]
-    times = np.einsum("rkp,ksj->rsjp", passes.layer, kinds, optimize=True)
-    times[:, :, 0] += passes.embedding[:, None]
-    times[:, :, -1] += passes.head[:, None]
-    forward = times[..., 0] + passes.extra[:, None, None]
-    return forward, times[..., 1] + passes.extra[:, None, None], times[..., 2]
-
-
-def split_chains(same: SamePipeline, passes: Passes) -> Floats:
-    """[row, split, chain] seconds with nothing recomputed: of each rank, of each with what it
-    reduces by the first of `Lines` and by the second, and two of all ranks.
-    """
-    if not same.splits:
-        return np.zeros((len(same), 0, 1))
-    forward, input_grad, weight_grad = split_passes(same, passes)
-    both = input_grad + weight_grad
-    m, hop = same.m[:, None].astype(float), passes.hop[:, None]
-    v_shaped, chains, own = same.schedule in V_SHAPED, [], []
-    for rank, chunks in enumerate(same.chunks_of_rank):
-        chain = m * (forward + both)[:, :, list(chunks)].sum(axis=2) + rank * hop
-        chain += forward[:, :, :rank].sum(axis=2)
-        own.append(chain)
-        if not v_shaped:
-            chain = chain + both[:, :, :rank].sum(axis=2) + rank * hop
-        chains.append(chain)
-    late = late_of_ranks(same, passes)
-    first = late[..., 0, [SHOWN, BEYOND_ANY]].max(axis=2)
-    chains[1:] = [chain + first * (not v_shaped) for chain in chains[1:]]
-    chains += [
-        chain + late[..., rank, line]
-        for line in (SHOWN, BEYOND_ALL) for rank, chain in enumerate(own)
-    ]  # fmt: skip
-    turn = forward.sum(axis=2) + input_grad.sum(axis=2) + 2 * (same.chunks - same.vpp) * hop
-    chains.append(turn + first)
-    if not v_shaped:
-        chains.append(_from_last_rank(same, forward, both, hop) + first)
-    found: Floats = (np.stack(chains, axis=2) + passes.once[:, None, None]) * SAFETY
-    return found
-
-
-def late_of_ranks(same: SamePipeline, passes: Passes) -> Floats:
-    """[row, split, rank, line] what each rank reduces after its last backward at least."""
-    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
-    held = kinds[:, :, same.chunks_of_rank].sum(axis=3)  # [kind, split, rank]
-    late = np.einsum("rlk,ksj->rsjl", passes.late.layer, held, optimize=True)
-    for end, (rank, _) in enumerate(same.ends):
-        late[:, :, rank] += passes.late.ends[:, None, :, end]
-    found: Floats = late + passes.late.fixed[:, None, None]
-    return found
-
-
-def _from_last_rank(same: SamePipeline, forward: Floats, both: Floats, hop: Floats) -> Floats:
-    """Interleaved: down to the last chunk, what its rank has left, and up through the first row.
-
-    When its first backward begins, the last rank has begun one group of S micro-batches in each row
-    but the last, and one micro-batch in that.
-    """
-    pp, vpp, m = same.pp, same.vpp, same.m.astype(float)
-    last = list(same.chunks_of_rank[-1])
-    rows = np.where(np.arange(vpp) < vpp - 1, pp, 1)
-    begun = np.minimum(m[:, None], rows[None, :])
-    left = np.einsum("rsv,rv->rs", forward[:, :, last], m[:, None] - begun)
-    chain = forward.sum(axis=2) + left + m[:, None] * both[:, :, last].sum(axis=2)
-    chain += both[:, :, : pp - 1].sum(axis=2)
-    found: Floats = chain + (pp * vpp - 1 + pp - 1) * hop
-    return found

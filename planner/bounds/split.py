@@ -15,6 +15,7 @@ the knapsack in whole layers, where the relaxed one is too low.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 
@@ -103,19 +104,41 @@ class BoundedLayouts:
         """
         left = np.zeros(held.shape) if free is None else free
         segments = []
-        for kind, hull_of_kind in self.hulls.items():
-            for ns, kib_per_ns in hull_of_kind:
-                most = layers[:, kind] * ns[layout, None]
-                unpaid, rate = np.minimum(left, most), held * kib_per_ns[layout, None]
-                left, lacks = left - unpaid, lacks - (unpaid * rate).sum(axis=1)
-                segments.append((rate, (most - unpaid) * rate))
-        rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
-        order = np.argsort(-rates, axis=1)
-        rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
-        total = most.cumsum(axis=1)
+        for kind, ns, kib_per_ns in self._segments(layout):
+            most = layers[:, kind] * ns
+            unpaid, rate = np.minimum(left, most), held * kib_per_ns
+            left, lacks = left - unpaid, lacks - (unpaid * rate).sum(axis=1)
+            segments.append((rate, (most - unpaid) * rate))
+        rates, most, total = _best_first(segments)
         used = np.clip(lacks[:, None] - (total - most), 0.0, most)
         paid: Floats = (used / np.maximum(rates, FREE)).sum(axis=1)
         return np.where(lacks > total[:, -1] + 1.0, math.inf, paid)
+
+    def price_ns(self, layout: Ints, layers: Floats, held: Floats, lacks: Floats) -> Floats:
+        """[rank] ns of the last KiB of `paid_ns`; where nothing is enough that of the dearest."""
+        segments = []
+        for kind, ns, kib_per_ns in self._segments(layout):
+            rate = held * kib_per_ns
+            segments.append((rate, layers[:, kind] * ns * rate))
+        rates, _, total = _best_first(segments)
+        last = np.minimum((total < lacks[:, None]).sum(axis=1), rates.shape[1] - 1)
+        rate = np.take_along_axis(rates, last[:, None], 1)[:, 0]
+        price: Floats = np.where(rate > FREE, 1 / np.maximum(rate, FREE), 0.0) * (lacks > 0)
+        return price
+
+    def _segments(self, layout: Ints) -> Iterator[tuple[int, Floats, Floats]]:
+        """Kind, ns and KiB per ns [rank, 1] of the hulls of ranks of each `layout`."""
+        for kind, hull_of_kind in self.hulls.items():
+            for ns, kib_per_ns in hull_of_kind:
+                yield kind, ns[layout, None], kib_per_ns[layout, None]
+
+
+def _best_first(segments: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats, Floats]:
+    """[rank, segment] KiB per ns, the largest first, the KiB of each, and of all so far."""
+    rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
+    order = np.argsort(-rates, axis=1)
+    rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
+    return rates, most, most.cumsum(axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)

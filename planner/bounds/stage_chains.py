@@ -117,13 +117,15 @@ def cut_bounds(same: SamePipeline, passes: Passes, known_s: Floats, limit_s: flo
     chains = StageChains(same, passes)
     if same.splits is not None:
         return np.minimum(np.maximum(known_s, _of_list(chains, overhead)), limit_s)
-    bounds, limits = np.minimum(known_s, limit_s), np.full(len(same), limit_s)
-    bounds = np.where(_fills(chains, overhead, limits), bounds, limit_s)
-    high, open_rows = limits, bounds < limit_s
+    bounds, high = np.minimum(known_s, limit_s), np.full(len(same), limit_s)
+    rows = np.flatnonzero(bounds < limit_s)
+    fills = _fills(chains, overhead, rows, high[rows])
+    bounds[rows[~fills]], rows = limit_s, rows[fills]
     for _ in range(HALVINGS):
-        middle = np.where(open_rows, (bounds + high) / 2, bounds)
-        fills = _fills(chains, overhead, middle) | ~open_rows
-        bounds, high = np.where(fills, bounds, middle), np.where(fills & open_rows, middle, high)
+        middle = (bounds[rows] + high[rows]) / 2
+        fills = _fills(chains, overhead, rows, middle)
+        bounds[rows] = np.where(fills, bounds[rows], middle)
+        high[rows] = np.where(fills, middle, high[rows])
     return bounds
 
 
@@ -141,12 +143,12 @@ def _of_list(chains: StageChains, overhead: Floats) -> Floats:
     return found
 
 
-def _fills(chains: StageChains, overhead: Floats, limits: Floats) -> Bools:
-    """[row] whether some cut has all stages below the limit of its row."""
+def _fills(chains: StageChains, overhead: Floats, some: Ints, limits: Floats) -> Bools:
+    """Of each of some rows, whether some cut has all stages below its limit."""
     same, layers = chains.same, len(chains.same.pattern)
     fewest = [same.fewest_layers(stage) for stage in range(same.pp)]
-    rows, ends = np.arange(len(same))[:, None], np.arange(layers + 1)[None]
-    first, reached = np.zeros((len(same), 1), np.int64), np.ones(len(same), bool)
+    rows, ends = some[:, None], np.arange(layers + 1)[None]
+    first, reached = np.zeros((len(some), 1), np.int64), np.ones(len(some), bool)
     for stage in range(same.pp):
         end = np.maximum(ends, first)
         added_s = overhead[rows, stage, end - first]

@@ -14,7 +14,8 @@ from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
-from meshplan.planner.bounds.simulated import Passes, late_of_ranks, split_passes
+from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.bounds.split_chains import late_of_ranks, split_passes
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 Shape = tuple[Schedule, int, int, int]

@@ -25,6 +25,7 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.late import mean_update_s, reduce_lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
+from meshplan.planner.bounds.split_chains import bounds_of_splits
 from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
@@ -35,6 +36,8 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 BLOCK = 16_384  # rows that are priced and bounded together
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # bounded split by split at a time
+ROUGHLY, CLOSELY = 100, 300  # work of a bound of a layout; and closely, for each
+CELLS = 4  # chunks of its splits, or stages and layers, one more
 
 
 class Open(NamedTuple):
@@ -67,7 +70,7 @@ class OpenLayouts:
     def __init__(self, space: Space, prices: Coefficients, passes: PassSeconds) -> None:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
-        self.bounded = 0  # layouts, split by split or stage by stage
+        self.work = 0  # of all bounds, in the unit of `planner.search.simulated.BUDGET`
         self.row_bounds = bounds_of_rows(space, passes)
         self.rows = np.argsort(self.row_bounds, kind="stable")
         self._place = np.argsort(self.rows)
@@ -136,6 +139,7 @@ class OpenLayouts:
             for variant in self.space.variants(row):
                 groups.setdefault((pp, variant), []).append(row)
         crowds = [self._roughly(variant, np.array(same)) for (_, variant), same in groups.items()]
+        self.work += ROUGHLY * sum(map(len, groups.values()))
         self._next_row += len(rows)
         for rows, bounds, variant in crowds:
             self._push_crowd(variant, rows, bounds)
@@ -195,12 +199,13 @@ class OpenLayouts:
         return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
 
     def _bounds(self, variant: Variant, rows: Ints, limit_s: float, known: int) -> Floats:
-        self.bounded += len(rows)
         same = run_as(self.space, self.prices, rows, variant)
+        many = len(same.splits or ()) if same.vpp > 1 else len(same.pattern)
+        self.work += len(rows) * (CLOSELY + same.chunks * many // CELLS)
         passes = Passes.of(self.passes, rows, same)
         if variant.virtual_stages == 1:
             return cut_bounds(same, passes, simulated_bounds(same, passes, limit_s), limit_s)
-        return simulated_bounds(same, passes, limit_s, self.chains.bounds_s if known else None)
+        return bounds_of_splits(same, passes, limit_s, self.chains.bounds_s if known else None)
 
     def _bounded_anew(self, limit_s: float) -> bool:
         """Bound the first again, and what is like it, if chains of its shape were learnt since."""

@@ -83,7 +83,7 @@ class RecomputeChains:
         self.pairs = Pairs.below(problem.alone, np.full(1, math.inf))
         self.reduce_s, self.rest_s = after
         self.work = times.work(bare)
-        self.rounding_s = problem.m * len(problem.pattern) / NS_PER_S
+        self.rounding_s = (problem.m + 1) * len(problem.pattern) / NS_PER_S
         self.order = program(problem.schedule, problem.pp, problem.vpp, problem.m)
         self._starts = starts_of(bare)
         self.peaks = SplitPeaks(problem, self._starts)
@@ -104,7 +104,7 @@ class RecomputeChains:
             found_s, found = self._tried(mixes, mean if number else np.ones(len(mean)))
             if found_s < step_s:
                 step_s, stages = found_s, found
-            weights, bare_s = self._longest(mixes.added_s)
+            weights, bare_s = self._longest(mixes)
             share = 1.0 if number == 0 else 2.0 / (number + 2)
             mean = (1 - share) * mean + share * weights
             length = (1 - share) * length + share * bare_s
@@ -137,22 +137,60 @@ class RecomputeChains:
         columns = zip(self.bare, mixes.full.tolist(), mixes.selective.tolist(), strict=True)
         return tuple(Stage(stage.layers, selective, full) for stage, full, selective in columns)
 
-    def _longest(self, added_s: Floats) -> tuple[Floats, float]:
+    def _longest(self, mixes: _Mixes) -> tuple[Floats, float]:
         """How often the longest chain has each chunk's backward, and its length without what is
-        added.
+        added; with what its last rank reduces, each as `_reduced` weighs it.
         """
         work, chunks = self.work, self.problem.chunks
         slower = Work(
             work.forward_s,
-            tuple(a + b for a, b in zip(work.input_grad_s, added_s.tolist(), strict=True)),
+            tuple(a + b for a, b in zip(work.input_grad_s, mixes.added_s.tolist(), strict=True)),
             work.weight_grad_s, work.send_s,
         )  # fmt: skip
-        chain = self.order.chain(slower, self.reduce_s)
+        reduce_s = self.times.after_s(self._stages(mixes)).reduce_s
+        chain = self.order.chain(slower, reduce_s)
         counts = np.array(chain.counts, float).reshape(4, chunks)
-        return counts[1] + counts[2], chain.length_s(work) + self.reduce_s[chain.rank]
+        weights, reduced_s = self._reduced(chain.rank, counts[1] + counts[2], mixes)
+        return weights, chain.length_s(work) + reduced_s
+
+    def _reduced(self, rank: int, weights: Floats, mixes: _Mixes) -> tuple[Floats, float]:
+        """A lower bound of what a chain's last rank reduces, linear in what its chunks recompute.
+
+        Either what it reduces at least, or what it reduces with nothing recomputed, less what its
+        last backwards hide more as they get longer.
+        """
+        at_least_s, (share, beyond_s) = self.reduce_s[rank], self._hidden_more
+        chunks = list(self.problem.chunks_of_rank[rank])
+        reduced_s = self.times.reduced_s(self.bare, rank, beyond_s[rank])
+        if reduced_s - share * float(mixes.added_s[chunks].sum()) <= at_least_s:
+            return weights, at_least_s
+        less = weights.copy()
+        less[chunks] -= share
+        return less, reduced_s
+
+    @cached_property
+    def _hidden_more(self) -> tuple[float, list[float]]:
+        """`CutTimes.hidden_more` of each rank."""
+        p = self.problem
+        share, of_kind = self.times.hidden_more(p.modes)
+        layers = np.array(of_kind)[list(p.pattern)].cumsum()
+        of_chunk = np.diff(layers[np.array(self._starts)[1:] - 1], prepend=0.0)
+        return share, of_chunk[np.array(p.chunks_of_rank)].sum(axis=1).tolist()
+
+    @cached_property
+    def _most_s(self) -> Floats:
+        """[chunk] what its layers take more at most, each in its slowest mode."""
+        times = np.array(self.problem.layer_ns)[:, list(self.problem.modes)]
+        layers = (times.max(axis=1) - times.min(axis=1))[list(self.problem.pattern)].cumsum()
+        ends = layers[np.array(self._starts)[1:] - 1]
+        found: Floats = np.diff(ends, prepend=0) / NS_PER_S
+        return found
 
     def _cheapest(self, weights: Floats) -> tuple[float, _Mixes]:
-        """The least weighed recomputation with which every rank fits, in seconds; and which."""
+        """The least weighed recomputation with which every rank fits, in seconds; and which.
+
+        A chunk whose weight is negative recomputes all that it can.
+        """
         chunks = self.problem.chunks
         least = min(self.problem.modes)
         layers = np.array([stage.layers for stage in self.bare])
@@ -162,7 +200,13 @@ class RecomputeChains:
             for rank in range(self.problem.pp)
             for which in ([self._last[rank]] if self._round % ALL_COVERS else self._covers[rank])
         ]
-        return sum(self._written(asked, weights, mixes)), mixes
+        paid = sum(self._written(asked, np.maximum(weights, 0.0), mixes))
+        for chunk in np.flatnonzero(weights < 0).tolist():
+            ns, _, mixes.full[chunk], mixes.selective[chunk] = self._choices(
+                chunk, self.problem.modes
+            )[:, -1]
+            mixes.added_s[chunk] = ns / NS_PER_S
+        return paid + float(np.minimum(weights, 0.0) @ self._most_s), mixes
 
     def _written(self, asked: Sequence[_Asked], weights: Floats, mixes: _Mixes) -> list[float]:
         """Of each rank the least weighed seconds by what asks most of it, whose answer is written

@@ -48,10 +48,10 @@ OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; o
 WAYS, WAY = 100_000, 60_000  # one that may be cut anywhere; the likeliest of its cuts
 RUNNERS = 12_000_000  # for runners-up
 CLOSER = BUDGET // 3  # more, for closer bounds of what the budget leaves
-BOUNDED = 1_000  # a layout is bounded more closely
 NEW_SHAPE, NEW_V_SHAPE = 15, 80  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 300_000  # a bound by chains: passes over the actions, and all else
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
+DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
 MOST_CUTS = 200  # of one layout that may be cut anywhere
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
@@ -68,9 +68,12 @@ class Timed(NamedTuple):
 
 @dataclass
 class Tally:
-    """What was done: layouts opened, cuts simulated, and what is left of the budget."""
+    """What was done: layouts opened, cuts simulated, cuts mixed before their turn, and what is left
+    of the budget.
+    """
 
     opened: int = 0
+    dived: int = 0
     simulated: int = 0
     left: int = BUDGET
     shapes: set[Shape] = field(default_factory=set)
@@ -158,10 +161,8 @@ class Simulated:
                 self._move_layers()
             # Where only the budget ended it, closer bounds are worth it.
             while self._leaves(CLOSER) and not self._late(deadline) and self.open.least_s < limit_s:
-                again = self.open.bounded
-                if not self.open.closer(limit_s):
+                if not self._closer(limit_s):
                     break
-                self.tally.left -= BOUNDED * (self.open.bounded - again)
         except KeyboardInterrupt:
             pass
         bound_s = min([self.open.least_s, *left])
@@ -212,9 +213,7 @@ class Simulated:
         left, settled = list[float](), list[Open]()
         try:
             while not self._ended(deadline) and self.open.least_s < most_s() * SETTLED:
-                again = self.open.bounded
-                if self.open.closer(most_s()):
-                    self.tally.left -= BOUNDED * (self.open.bounded - again)
+                if self._closer(most_s()):
                     continue
                 entry = self.open.first
                 if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
@@ -228,6 +227,13 @@ class Simulated:
             pass
         self._settled = settled
         return left
+
+    def _closer(self, limit_s: float) -> bool:
+        """`OpenLayouts.closer`, which is charged."""
+        before = self.open.work
+        found = self.open.closer(limit_s)
+        self.tally.left -= self.open.work - before
+        return found
 
     def _leaves(self, more: int) -> bool:
         """Whether the budget is spent, but not so much more than it."""
@@ -256,11 +262,24 @@ class Simulated:
                 found_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
                 least_s = max(layout.bound_s, found_s)
                 if least_s < limit_s(row) * SETTLED and cut.recomputes():
-                    self.open.push_cut(least_s, layout, cut)
+                    if not left and self._dives(least_s):
+                        entry = layout._replace(bound_s=least_s)
+                        left += self._recompute(entry, cut, limit_s(row))
+                    else:
+                        self.open.push_cut(least_s, layout, cut)
                     continue
             if least_s < limit_s(row) * SETTLED:
                 left.append(least_s)
         return left
+
+    def _dives(self, bound_s: float) -> bool:
+        """Whether a cut is worth mixes at once: far below the best, so that what they find saves
+        much of what is left.
+        """
+        if bound_s > self.best_s * DEEP or self.tally.dived >= MOST_DIVES:
+            return False
+        self.tally.dived += 1
+        return True
 
     def _settle_paths(
         self,

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.planner.bounds.simulated import Passes, split_bounds_s
+from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.intervals import ProblemChains

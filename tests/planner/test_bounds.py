@@ -12,15 +12,17 @@ from nightly import NIGHTLY
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.bounds.memory_prices import least_work_ns
 from meshplan.planner.bounds.packing import packing_bound
 from meshplan.planner.bounds.recompute import WANTED, Ranks, _best, grains_of
-from meshplan.planner.bounds.split import split_bounds, weighed
+from meshplan.planner.bounds.split import Pairs, split_bounds, weighed
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, price_space
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.stages.row_delays import answer_rows
 from meshplan.planner.stages.solve import FEW, Solver
 
+CLOSE = 1 + 1e-9
 LARGE = (7, 11)  # seeds of problems with 34,000 plans each
 Problems = Callable[..., StageProblem]
 Plans = Callable[[StageProblem], Iterator[tuple[Stage, ...]]]
@@ -59,6 +61,32 @@ def test_rows_of_splits_are_below_the_optimum(problem: Problems, every_plan: Pla
             assert _split_bound(case, below) <= best.objective, seed
         bounded += _split_bound(case, best.objective * 9 // 10) >= best.objective * 9 // 10
     assert bounded > 10
+
+
+def test_prices_of_memory_bound_what_each_rank_recomputes(
+    problem: Problems, every_plan: Plans
+) -> None:
+    """For 60 chunked problems with six splits each: the split whose prices are taken recomputes so
+    much by the knapsack too, no other less.
+    """
+    paid = 0
+    for seed in range(60):
+        case = problem(seed, 2)
+        alike = every_plan(replace(case, modes=(0,)))
+        cuts = sorted({tuple(s.layers for s in stages) for stages in alike})
+        case = replace(case, splits=tuple(random.Random(seed).sample(cuts, min(6, len(cuts)))))
+        same, splits = case.alone, np.arange(len(case.splits or ()))
+        pairs = Pairs.of(same, np.zeros_like(splits), splits)
+        exact = np.max(
+            [pairs.least_work_ns(which) for which in range(same.covers.shape[1])], axis=0
+        )
+        for like in splits:
+            found = least_work_ns(same, np.array([like]))[0]
+            assert (found <= exact * CLOSE + 1e-6).all(), seed
+            fits = np.isfinite(exact[like])
+            assert found[like][fits] == pytest.approx(exact[like][fits], rel=1e-9, abs=1e-6), seed
+            paid += np.count_nonzero(exact[like][fits])
+    assert paid > 100
 
 
 def test_whole_layer_bounds_are_below_the_optimum_of_each_split(

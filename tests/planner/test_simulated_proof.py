@@ -34,6 +34,7 @@ from meshplan.planner.answer.answer import simulated_s, solve
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.late import Lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
+from meshplan.planner.bounds.split_chains import bounds_of_splits
 from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
@@ -44,6 +45,7 @@ from meshplan.planner.problem.stage_problem import (
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.path_cuts import PathCuts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.search import NoLayoutFits, SearchResult, layout_of_row
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.search.simulated_cuts import cuts_below
@@ -134,7 +136,8 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
     layout = layout_of_row(proof.space.layouts, row, variant, StagePlan(plans[0], 0, ()))
     times = CutTimes(proof.setting, layout, proof.passes, row, variant.columns)
     passes = Passes.of(proof.passes, np.array([row]), problem.alone)
-    least = simulated_bounds(problem.alone, passes, 1e9)[0]
+    closely = bounds_of_splits if problem.vpp > 1 else simulated_bounds
+    least = closely(problem.alone, passes, 1e9)[0]
     rough = bounds_of_any_split if problem.vpp > 1 else mean_rank_bounds
     for stages in plans:
         assert rough(problem.alone, passes)[0] <= times.step_s(stages) * CLOSE
@@ -142,6 +145,7 @@ def _compared(proof: Simulated, draw: random.Random) -> bool:
         assert proof.open.row_bounds[row] <= times.step_s(stages) * CLOSE
     if problem.splits and problem.vpp > 1:
         _chains_bound(problem, passes, times, plans)
+        _mixes_bound(problem, times, plans)
     if problem.vpp == 1:
         _cuts_bound(problem, passes, times, plans)
     own = layout_of_row(proof.space.layouts, row, variant, StagePlan(plans[-1], 0, ()))
@@ -201,6 +205,23 @@ def _chains_bound(
     for stages in plans:
         split = (problem.splits or ()).index(tuple(stage.layers for stage in stages))
         assert bounds[split] <= times.step_s(stages) * CLOSE
+
+
+def _mixes_bound(problem: StageProblem, times: CutTimes, plans: list[tuple[Stage, ...]]) -> None:
+    """With no more memory than a plan needs, what its split takes at least with the recomputation
+    that fits is not above any mix that fits too, of which some hide more of what they reduce.
+    """
+    counts = tuple(stage.layers for stage in plans[0])
+    alone, least = replace(problem, splits=(counts,)), min(problem.modes)
+    bare = tuple(Stage(n, n * (least == 1), n * (least == 2)) for n in counts)
+    mixes = [(evaluate(alone, stages), stages) for stages in every_plan(alone)]
+    peaks = [(max(plan.peak_kib), stages) for plan, stages in mixes if plan]
+    for cap_kib, _ in peaks[:: max(1, len(peaks) // 4)]:
+        tight = replace(alone, prices=replace(alone.prices, cap_kib=cap_kib))
+        fastest_s = min(times.step_s(stages) for kib, stages in peaks if kib <= cap_kib)
+        after = times.least_after_s(bare, range(problem.pp), fastest_s)
+        answer = RecomputeChains(tight, times, bare, after).answer(math.inf)
+        assert answer.bound_s <= fastest_s * CLOSE
 
 
 @pytest.mark.parametrize(("counts", "expected_s"), [

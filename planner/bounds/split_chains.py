@@ -1,0 +1,154 @@
+"""Several chunks per rank: how long a step takes at least with each split of a list.
+
+Of each split the chains of `planner.bounds.simulated`; with what each rank must recompute, first by
+prices of memory for all splits of many layouts at once, then, of one layout, by a knapsack for each
+rank (`planner.bounds.split`).
+"""
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.planner.bounds.late import BEYOND_ALL, BEYOND_ANY, SHOWN
+from meshplan.planner.bounds.memory_prices import least_work_ns
+from meshplan.planner.bounds.simulated import SAFETY, Passes
+from meshplan.planner.bounds.split import Pairs, layers_of_kind
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.same_pipeline import SamePipeline
+
+BLOCK = 64  # rows at a time, so that arrays stay small
+Known = Callable[[SamePipeline, Passes], Floats]
+"""[row, split] seconds of the longest chain that is known, with nothing recomputed."""
+
+
+def bounds_of_splits(
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
+) -> Floats:
+    """[row] the least over the list of splits of the longest chain; `limit_s` where none is below
+    that.
+    """
+    bounds = np.full(len(same), limit_s)
+    for first in range(0, len(same), BLOCK):
+        rows = slice(first, first + BLOCK)
+        some, of_some = same.take(rows), passes.take(rows)
+        _, layout, least, _ = rough_split_bounds_s(some, of_some, limit_s, known)
+        np.minimum.at(bounds, first + layout, least)
+    return bounds
+
+
+def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[Ints, Ints, Floats]:
+    """The splits that may be below the limit by `rough_split_bounds_s`, the layout of each, and the
+    longest chain with the least recomputation that fits.
+    """
+    split, layout, least, by_rank = rough_split_bounds_s(same, passes, limit_s)
+    if not len(layout):
+        return split, layout, least
+    pairs = Pairs.of(same, layout, split)
+    for worst, which in product((True, False), range(same.covers.shape[1])):
+        work_s = pairs.least_work_ns(which, worst) / NS_PER_S
+        beyond = by_rank + (same.m[pairs.layout] * SAFETY)[:, None] * work_s
+        least = np.maximum(least, np.where(work_s > 0, beyond, 0.0).max(axis=1))
+        kept = least < limit_s
+        if not kept.all():
+            pairs, by_rank, least = pairs.take(kept), by_rank[kept], least[kept]
+    return pairs.split, pairs.layout, least
+
+
+def rough_split_bounds_s(
+    same: SamePipeline, passes: Passes, limit_s: float, known: Known | None = None
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """The splits whose chains may be shorter than the limit, the layout of each, and the longest
+    chain with what memory asks for by one price of each layout (`planner.bounds.memory_prices`);
+    and [.., rank] the chains of the ranks with nothing recomputed.
+    """
+    chains = split_chains(same, passes)
+    longest = chains.max(axis=2, initial=0.0)
+    if known and longest.size:
+        longest = np.maximum(longest, known(same, passes))
+    rows = np.flatnonzero((longest < limit_s).any(axis=1))
+    some, chains, longest = same.take(rows), chains[rows], longest[rows]
+    rounding = some.m * len(same.pattern) / NS_PER_S
+    by_rank = np.maximum(chains[..., : same.pp], chains[..., same.pp : 2 * same.pp])
+    by_rank -= rounding[:, None, None]
+    if len(rows):
+        work_s = least_work_ns(some, longest.argmin(axis=1)) / NS_PER_S
+        beyond = by_rank + (some.m * SAFETY)[:, None, None] * work_s
+        longest = np.maximum(longest, np.where(work_s > 0, beyond, 0.0).max(axis=2))
+    row, split = np.nonzero(longest < limit_s)
+    return split, rows[row], longest[row, split], by_rank[row, split]
+
+
+def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:
+    """[row, split, chunk] seconds of forward, input gradient and weight gradient with nothing
+    recomputed, and what each pass waits for.
+    """
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
+    # [row, split, chunk, pass]
+    times = np.einsum("rkp,ksj->rsjp", passes.layer, kinds, optimize=True)
+    times[:, :, 0] += passes.embedding[:, None]
+    times[:, :, -1] += passes.head[:, None]
+    forward = times[..., 0] + passes.extra[:, None, None]
+    return forward, times[..., 1] + passes.extra[:, None, None], times[..., 2]
+
+
+def split_chains(same: SamePipeline, passes: Passes) -> Floats:
+    """[row, split, chain] seconds with nothing recomputed: of each rank, of each with what it
+    reduces by the first of `Lines` and by the second, and two of all ranks.
+    """
+    if not same.splits:
+        return np.zeros((len(same), 0, 1))
+    forward, input_grad, weight_grad = split_passes(same, passes)
+    both = input_grad + weight_grad
+    m, hop = same.m[:, None].astype(float), passes.hop[:, None]
+    v_shaped, chains, own = same.schedule in V_SHAPED, [], []
+    for rank, chunks in enumerate(same.chunks_of_rank):
+        chain = m * (forward + both)[:, :, list(chunks)].sum(axis=2) + rank * hop
+        chain += forward[:, :, :rank].sum(axis=2)
+        own.append(chain)
+        if not v_shaped:
+            chain = chain + both[:, :, :rank].sum(axis=2) + rank * hop
+        chains.append(chain)
+    late = late_of_ranks(same, passes)
+    first = late[..., 0, [SHOWN, BEYOND_ANY]].max(axis=2)
+    chains[1:] = [chain + first * (not v_shaped) for chain in chains[1:]]
+    chains += [
+        chain + late[..., rank, line]
+        for line in (SHOWN, BEYOND_ALL) for rank, chain in enumerate(own)
+    ]  # fmt: skip
+    turn = forward.sum(axis=2) + input_grad.sum(axis=2) + 2 * (same.chunks - same.vpp) * hop
+    chains.append(turn + first)
+    if not v_shaped:
+        chains.append(_from_last_rank(same, forward, both, hop) + first)
+    found: Floats = (np.stack(chains, axis=2) + passes.once[:, None, None]) * SAFETY
+    return found
+
+
+def late_of_ranks(same: SamePipeline, passes: Passes) -> Floats:
+    """[row, split, rank, line] what each rank reduces after its last backward at least."""
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
+    held = kinds[:, :, same.chunks_of_rank].sum(axis=3)  # [kind, split, rank]
+    late = np.einsum("rlk,ksj->rsjl", passes.late.layer, held, optimize=True)
+    for end, (rank, _) in enumerate(same.ends):
+        late[:, :, rank] += passes.late.ends[:, None, :, end]
+    found: Floats = late + passes.late.fixed[:, None, None]
+    return found
+
+
+def _from_last_rank(same: SamePipeline, forward: Floats, both: Floats, hop: Floats) -> Floats:
+    """Interleaved: down to the last chunk, what its rank has left, and up through the first row.
+
+    When its first backward begins, the last rank has begun one group of S micro-batches in each row
+    but the last, and one micro-batch in that.
+    """
+    pp, vpp, m = same.pp, same.vpp, same.m.astype(float)
+    last = list(same.chunks_of_rank[-1])
+    rows = np.where(np.arange(vpp) < vpp - 1, pp, 1)
+    begun = np.minimum(m[:, None], rows[None, :])
+    left = np.einsum("rsv,rv->rs", forward[:, :, last], m[:, None] - begun)
+    chain = forward.sum(axis=2) + left + m[:, None] * both[:, :, last].sum(axis=2)
+    chain += both[:, :, : pp - 1].sum(axis=2)
+    found: Floats = chain + (pp * vpp - 1 + pp - 1) * hop
+    return found
