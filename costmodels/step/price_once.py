@@ -61,14 +61,18 @@ class Room:
         return alone.where(self.ranks == 1, self._on_mean_rank(layers, ends, latency))
 
     def _on_one_rank(self, layers: Floats, ends: Floats, latency: Floats) -> Once:
-        """All communication hides under all computing; each part is seen in proportion."""
+        """All communication hides under all computing; each part is seen in proportion, and what
+        recomputing hides is credited to those layers that take longer by it.
+        """
         whole = layers @ self.counts + ends.sum(axis=1) + latency
         room = self._all_layers_s + self.ends_s.sum(axis=1)[:, None]
         seen = self._seen(whole[:, None], room)
         fraction = _ratio(seen[:, 0], whole)
-        replayed = (seen - seen[:, :1]) / self.counts.sum()
+        longer_s = self.layers_s - self.layers_s[:, :, :1]
+        all_longer_s = self._all_layers_s - self._all_layers_s[:, :1]
+        replayed = (seen - seen[:, :1])[:, None, :] * _ratio(longer_s, all_longer_s[:, None, :])
         return Once(
-            (layers * fraction[:, None])[:, :, None] + replayed[:, None, :],
+            (layers * fraction[:, None])[:, :, None] + replayed,
             ends * fraction[:, None],
             latency * fraction,
         )

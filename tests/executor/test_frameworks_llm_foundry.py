@@ -249,7 +249,7 @@ def test_a_search_for_the_micro_batch_is_asked_for(tmp_path: Path) -> None:
     """`auto` is found while it runs: the question is what to take instead."""
     found = finding(tmp_path / "mpt.yaml", with_line(FOUNDRY, "device_train_microbatch_size: auto"))
     assert found.verdict == "incomplete"
-    assert "--micro-batch-size" in found.text
+    assert "--micro-batch" in found.text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from nightly import cases
@@ -133,13 +134,33 @@ def test_the_model_comes_back(framework: str, least: int) -> None:
         reading = read_config(exported.files[file], file)
         back = resolve(reading, missing_facts(plan, exported), Settings()).model
         said += 1
+        asked, answered = _uncounted_bias(model), _uncounted_bias(back)
         wrong += [
-            f"{name}: {field}" for field in SHAPE if getattr(back, field) != getattr(model, field)
+            f"{name}: {field}"
+            for field in SHAPE
+            if getattr(answered, field) != getattr(asked, field)
         ]
         unsaid = {each.name for each in exported.cannot_say}
         wrong += [f"{name}: {each}" for each in _numerics_lost(model, back, unsaid)]
     assert not wrong
     assert said >= least
+
+
+def _uncounted_bias(model: Model) -> Model:
+    """Without the bias that decides on the choice alone, which `numerics` says: some families count
+    it among their parameters, others keep it as a buffer, and a format states no more than it.
+    """
+    if not (model.numerics.router and model.numerics.router.bias):
+        return model
+    return replace(
+        model,
+        kinds=tuple(
+            replace(kind, experts=replace(kind.experts, router_bias=False))
+            if kind.experts
+            else kind
+            for kind in model.kinds
+        ),
+    )
 
 
 def _numerics_lost(model: Model, back: Model, unsaid: set[str]) -> list[str]:

@@ -109,7 +109,7 @@ def test_pins_never_make_it_faster(asked: Question, price: Pricer) -> None:
 
 def test_chunks_are_priced_as_chunks() -> None:
     """Exchanges between experts hide behind another micro-batch's pass where ranks have several
-    chunks: what a pin to them finds is not below what is proved for all layouts.
+    chunks: a pin to them finds nothing faster than all layouts, nor than the bound of all.
     """
     asked = Question(
         model=read_model("deepseek-v3")[1],
@@ -118,11 +118,11 @@ def test_chunks_are_priced_as_chunks() -> None:
         cluster=load_cluster("dgx-h100"),
         engine=load_engine("megatron-bridge"),
     )
-    free = search(asked).solutions[0]
+    free = search(asked)
     pins = parse_pins({"expert_parallel": "32", "virtual_stages": "2.."})
-    pinned = search(replace(asked, pins=pins)).solutions[0]
-    assert free.step_time_s == pytest.approx(pinned.step_time_s, rel=1e-9)
-    assert (free.layout.expert_parallel, free.layout.virtual_stages) == (32, 4)
+    pinned_s = search(replace(asked, pins=pins)).solutions[0].step_time_s
+    assert free.solutions[0].step_time_s <= pinned_s * (1 + 1e-9)
+    assert free.bound_s <= pinned_s * (1 + 1e-9)
     space = enumerate_space(
         asked.model, asked.training, 256, asked.engine, parse_pins({"pipeline_parallel": "8"}), 8
     )
