@@ -36,6 +36,11 @@ def format_count(count: float) -> str:
     return f"{count:g}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`number` with its noun: "1 GPU", "1,024 GPUs"; the plural takes an s."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
 def parse_bandwidth(text: str) -> float:
     """Bytes per second of "400Gb/s" (bits), "50GB/s" (bytes) or "3.35 TB/s".
 

@@ -11,6 +11,13 @@ from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.schedule.in_flight import Vector, in_flight
 from meshplan.costmodels.step.pass_memory import rank_peak
+from meshplan.costmodels.step.rank_memory import (
+    constant_slack_bytes,
+    context_bytes,
+    ends_gathered_bytes,
+    gathered_bytes,
+    outliving_bytes,
+)
 from meshplan.costmodels.step.stages import StageModel
 
 
@@ -21,7 +28,7 @@ def slack_bytes(model: StageModel, memory: Memory) -> float:
     return float(
         memory.states * tuning.state_slack_fraction
         + working * tuning.activation_slack_fraction
-        + model.constant_slack_bytes
+        + constant_slack_bytes(model)
     )
 
 
@@ -36,7 +43,7 @@ def held_bytes(model: StageModel) -> float:
 def reserved_bytes(model: StageModel, memory: Memory) -> float:
     """The allocator's peak with `memory`: never more than the device has but for what is in use."""
     needed = float(memory.allocated) + slack_bytes(model, memory)
-    capacity = model.setting.cluster.capacity_bytes - model.context_bytes
+    capacity = model.setting.cluster.capacity_bytes - context_bytes(model)
     return max(needed, min(needed + held_bytes(model), capacity))
 
 
@@ -44,7 +51,7 @@ def is_pressed(model: StageModel) -> bool:
     """Whether the layout does not fit, or what the allocator would hold back does not beside it,
     with the device's whole memory and no margin: then it has to give blocks back all the time.
     """
-    cluster, outside = model.setting.cluster, model.context_bytes
+    cluster, outside = model.setting.cluster, context_bytes(model)
     needed = max(float(m.allocated) + slack_bytes(model, m) for m in step_memory(model))
     whole = cluster.gpu.memory_bytes - outside
     return needed > cluster.capacity_bytes - outside or needed + held_bytes(model) > whole
@@ -82,7 +89,7 @@ def _kept(model: StageModel, chunks: tuple[int, ...]) -> float:
     kinds = sorted({kind for i in chunks for kind, _ in model.stage_counts[i]})
     head = len(model.layout.stages) - 1 in chunks
     modules = model.has_modules and model.stage_of_end[2] in chunks
-    return float(model.outliving_bytes(kinds, head=head, modules=modules))
+    return float(outliving_bytes(model, kinds, head=head, modules=modules))
 
 
 def _saved_by_layers(model: StageModel, chunk: int) -> float:
@@ -119,7 +126,7 @@ def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     working = max((float(model.replay_bytes(*key)) for key in replayed), default=0.0)
     if model.setting.places_modules and model.stage_of_end[2] in chunks:
         kinds.add(len(model.setting.model.kinds))
-    whole = (float(model.gathered_bytes(model.layer_parameters(kind))) for kind in kinds)
+    whole = (float(gathered_bytes(model, model.layer_parameters(kind))) for kind in kinds)
     gathered = max(whole, default=0.0)
     if last not in chunks:
         return working + 2 * gathered
@@ -129,5 +136,5 @@ def _transient(model: StageModel, chunks: tuple[int, ...]) -> float:
     return (
         max(float(logits_bytes(model.site)), working)
         + 2 * gathered
-        + float(model.ends_gathered_bytes(ends))
+        + float(ends_gathered_bytes(model, ends))
     )

@@ -23,6 +23,13 @@ from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
 from meshplan.costmodels.seconds.layer import Cost
 from meshplan.costmodels.step.price_tables import Table
+from meshplan.costmodels.step.rank_memory import (
+    constant_slack_bytes,
+    context_bytes,
+    ends_gathered_bytes,
+    gathered_bytes,
+    unpacked_bytes,
+)
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.weights.offload import host_share_bytes, offloads
 
@@ -32,11 +39,11 @@ def memory_columns(
 ) -> dict[str, Floats]:
     """The columns by name; `ends`: the costs of the embedding and of the head."""
     reserved = 1 + work.rank.setting.tuning.activation_slack_fraction
-    gathered = reserved * _gathered_bytes(weights)
+    gathered = reserved * _largest_gathered_bytes(weights)
     stand_ins = stand_in_bytes(work.rank.site, work.layer_kinds, with_modules=True)
-    outliving = stand_ins + work.rank.unpacked_bytes(work.layer_kinds)
-    slack = Rank(work.setting, layouts).constant_slack_bytes  # by the pipeline's depth: of each row
-    outside = work.rank.context_bytes + slack + work.rows(reserved * outliving)
+    outliving = stand_ins + unpacked_bytes(work.rank, work.layer_kinds)
+    slack = constant_slack_bytes(Rank(work.setting, layouts))  # by the pipeline's depth: by row
+    outside = context_bytes(work.rank) + slack + work.rows(reserved * outliving)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)
         outside = outside + _beyond_host_bytes(layouts, work, weights)
@@ -70,8 +77,8 @@ def _states(weights: Table, reserved: float) -> dict[str, Floats]:
     sharding, scale = rank.traffic.sharding, 1 + rank.setting.tuning.state_slack_fraction
     states: list[Number] = [scale * rank.state_memory(part).allocated for part in parts]
     alone = rank.layout.pipeline_parallel == 1
-    states[-2] = states[-2] + reserved * where(alone, rank.ends_gathered_bytes(parts[-2]), 0)
-    states[-1] = states[-1] + reserved * rank.ends_gathered_bytes(parts[-1])
+    states[-2] = states[-2] + reserved * where(alone, ends_gathered_bytes(rank, parts[-2]), 0)
+    states[-1] = states[-1] + reserved * ends_gathered_bytes(rank, parts[-1])
     held = weights.stacked(states)
     update = weights.stacked(
         reserved * update_bytes(rank.state, part.dense, sharding) for part in parts
@@ -86,14 +93,14 @@ def _states(weights: Table, reserved: float) -> dict[str, Floats]:
     }
 
 
-def _gathered_bytes(weights: Table) -> Floats:
+def _largest_gathered_bytes(weights: Table) -> Floats:
     """(N,) two layers of the largest kind as ZeRO-3 holds them; where passes are counted, no less
     than `pass_memory` finds whole for a moment on any rank: of the two largest parts weights under
     ZeRO-3, gradients from ZeRO-2 and what arrives of them from ZeRO-1.
     """
     rank, parts = weights.rank, parts_of(weights)
     if not rank.setting.engine.kernels.counts_passes:
-        return weights.most(2 * rank.gathered_bytes(part) for part in parts[:-2])
+        return weights.most(2 * gathered_bytes(rank, part) for part in parts[:-2])
     sizes = [part.dense + part.expert for part in parts]
     zero, ranks = rank.layout.zero_stage, rank.traffic.sharding.dense_ranks
     gradient = where(zero >= 2, 8.0, 0.0) + where((zero >= 1) & (ranks > 1), 8.0 / ranks, 0.0)

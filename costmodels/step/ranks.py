@@ -1,26 +1,24 @@
-"""One rank of a layout, or of each layout of a grid: what it computes, sends and keeps.
+"""One rank of a layout, or of each layout of a grid: what it computes and sends, and its weights.
 
 Everything here holds for any number of layers on a stage: the costs of one layer of each kind and
 of the two ends, the parameters that they have, what the traffic of these weights takes beside the
-passes of a micro-batch and once per step. `StageModel` adds it up for the stages of one layout,
-`price` looks it up for many.
+passes of a micro-batch and once per step. What else it holds is in `step.rank_memory`. `StageModel`
+adds it up for the stages of one layout, `price` looks it up for many.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from meshplan.costmodels.elementwise import Condition, Number, maximum, where
+from meshplan.costmodels.elementwise import Condition, Number, where
 from meshplan.costmodels.layout import SCHEDULES, Layout, Mode, RecomputeModule
 from meshplan.costmodels.layouts import Layouts
-from meshplan.costmodels.memory.kept_buffers import head_buffer_bytes, stand_in_bytes
 from meshplan.costmodels.memory.states import (
     Frozen,
     Memory,
     frozen_weights,
-    gathered_bytes,
     kept_state,
     state_memory,
 )
@@ -32,11 +30,7 @@ from meshplan.costmodels.model.parameters import (
     layer_parameters_per_rank,
     mtp_parameters_per_rank,
 )
-from meshplan.costmodels.operations.adapters import (
-    adapter_parameters,
-    largest_weight,
-    quantised_parameters,
-)
+from meshplan.costmodels.operations.adapters import adapter_parameters, quantised_parameters
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,
@@ -67,8 +61,6 @@ from meshplan.costmodels.weights.offload import HostTraffic, host_of, offloads
 from meshplan.costmodels.weights.traffic import WeightTraffic, weight_traffic
 from meshplan.costmodels.weights.update import moved_of
 from meshplan.hardware_profiles.engine_schema import State
-
-CONTEXT_BYTES = 1.5 * 2**30  # Ultra-Scale Playbook: CUDA kernels and context take 1-2 GB
 
 
 class Rank:
@@ -122,7 +114,7 @@ class Rank:
             self.crosses_nodes,
             self.site.sends_single_copies,
             setting.training.lora,
-            self._packed_bytes,
+            self.packed_bytes,
             self._expert_overlap,
             (shard_group(la, order, g).nodes > 1) * 1.0,
             gradient_bytes(engine, self.site.itemsize),
@@ -228,7 +220,7 @@ class Rank:
         return kept_state(self.setting.engine.state, self.setting.training)
 
     @property
-    def _packed_bytes(self) -> float:
+    def packed_bytes(self) -> float:
         """Of a frozen number that is unpacked for each product; 0 where none is."""
         lora = self.setting.training.lora
         return self.frozen.quantised if lora and lora.base_precision != "bf16" else 0.0
@@ -363,59 +355,3 @@ class Rank:
         each put out crosses beside what the last layer did, and its gradient back.
         """
         return self.setting.model.mtp_layers * self.blocking_s
-
-    # Memory that does not depend on the stages.
-
-    @property
-    def context_bytes(self) -> float:
-        """Device memory outside the allocator: CUDA context, libraries, communicators."""
-        kernels = self.setting.cluster.kernels
-        assert kernels is not None
-        return CONTEXT_BYTES if kernels.context_bytes is None else kernels.context_bytes
-
-    @property
-    def constant_slack_bytes(self) -> Number:
-        """The part of the allocator's slack that no category scales: beside a pipeline, gathered
-        inputs that wait for the communication stream are never given back, the more of them the
-        deeper it is: nanotron's first ranks hold 0, 30, 46, 49 and 48 at 2, 4, 8, 16 and 32 stages
-        [observed].
-        """
-        tuning, la = self.setting.tuning, self.layout
-        waits = (la.tensor_parallel > 1) & (la.pipeline_parallel > 1)
-        depth = 1 - (2 / la.pipeline_parallel) ** 2
-        pairs = where(waits, tuning.held_gathers_pipelined * depth, 0.0)
-        return tuning.memory_bytes + 2 * self.site.gathered_bytes * pairs
-
-    def gathered_bytes(self, parameters: RankParameters) -> Number:
-        """What ZeRO-3 holds whole of these parameters while it computes with them."""
-        state, sharding = self.setting.engine.state, self.traffic.sharding
-        if self.setting.training.optimizer_states:
-            state = self.state  # the gradients of a layer are as wide as they are kept
-        return gathered_bytes(state, parameters, sharding, self.frozen)
-
-    def ends_gathered_bytes(self, parameters: RankParameters) -> Number:
-        """The same of so many parameters of the ends on the last stage: none where one rank holds
-        a tied table for both of them.
-        """
-        alone = (self.layout.pipeline_parallel == 1) & (self.layout.virtual_stages <= 1)
-        held_once = self.setting.model.tied & alone
-        dense = replace(parameters, expert=0.0, frozen_expert=0.0)
-        return where(held_once, 0.0, self.gathered_bytes(dense))
-
-    def outliving_bytes(self, kinds: Iterable[int], *, head: bool, modules: bool) -> Number:
-        """Buffers of layers of `kinds`, of the head and of prediction modules, that outlive their
-        use.
-        """
-        kinds = tuple(kinds)
-        layers = stand_in_bytes(self.site, kinds, with_modules=modules)
-        layers = layers + self.unpacked_bytes(kinds)
-        return layers + head_buffer_bytes(self.site) if head else layers
-
-    def unpacked_bytes(self, kinds: Iterable[int]) -> Number:
-        """The largest quantised weight of layers of `kinds`, unpacked for its product."""
-        if not self._packed_bytes:
-            return 0.0
-        most: Number = 0.0
-        for kind in kinds:
-            most = maximum(most, largest_weight(self.operations(kind)))
-        return self.site.itemsize * most

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.step.memory import is_pressed, reserved_bytes, slack_bytes, step_memory
+from meshplan.costmodels.step.rank_memory import context_bytes
 from meshplan.costmodels.step.seconds import StepTime, reduce_s, schedule_work, step_time, update_s
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.step.stages import StageModel
@@ -18,6 +19,7 @@ class StepModel(StageModel):
     work = cached_property(schedule_work)
     reduce_s = reduce_s
     update_s = update_s
+    context_bytes = cached_property(context_bytes)
     slack_bytes = slack_bytes
     reserved_bytes = reserved_bytes
     _memory = cached_property(step_memory)

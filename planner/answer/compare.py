@@ -12,7 +12,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.units import SECONDS_PER_HOUR, TRILLION, format_bytes, format_seconds
+from meshplan.costmodels.units import (
+    SECONDS_PER_HOUR,
+    TRILLION,
+    counted,
+    format_bytes,
+    format_seconds,
+)
 from meshplan.planner.answer.explain import (
     PART_NAMES,
     Priced,
@@ -124,7 +130,7 @@ def _assumed(case: Case, reading: Reading) -> Iterator[str]:
     if "model" not in stated and reading.model_config is None:
         yield f"the model {case.model.name}"
     if not stated & {"gpus", "data_parallel"}:
-        yield f"{case.layout.world_size:,} GPUs"
+        yield counted(case.layout.world_size, "GPU")
     if "seq_len" not in stated:
         yield f"sequences of {training.seq_len:,} tokens"
     batch = stated & BATCH
@@ -177,7 +183,8 @@ def _outside(question: Question, yours: Case) -> bool:
 def differences(question: Question, yours: Case) -> Iterator[str]:
     """Where the config asks something else than the question, in words."""
     if question.gpus != yours.layout.world_size:
-        yield f"your config runs on {yours.layout.world_size:,} GPUs, not {question.gpus:,}"
+        own = counted(yours.layout.world_size, "GPU")
+        yield f"your config runs on {own}, not {question.gpus:,}"
     for field in fields(question.training):
         old, new = getattr(yours.training, field.name), getattr(question.training, field.name)
         if old != new:

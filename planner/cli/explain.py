@@ -12,7 +12,7 @@ from rich.text import Text
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
-from meshplan.costmodels.units import format_seconds
+from meshplan.costmodels.units import counted, format_seconds
 from meshplan.planner.answer.alternatives import Alternative, alternatives_of
 from meshplan.planner.answer.answer import reasons
 from meshplan.planner.answer.explain import (
@@ -165,7 +165,8 @@ def print_explanation(plan: Plan, now: Priced) -> None:
     out, layout = console(), plan.layout
     prediction = plan.prediction
     assert prediction is not None
-    out.print(Text(f"{plan.model.name} on {plan.cluster.gpus} GPUs of {plan.cluster.name}: ")
+    gpus = counted(plan.cluster.gpus, "GPU")
+    out.print(Text(f"{plan.model.name} on {gpus} of {plan.cluster.name}: ")
               + Text(layout.label, style="bold"))  # fmt: skip
     said = (image_words(plan.training), packed_words(plan.training))
     for line in (trained_line(now.case), *(words.removeprefix(", ") for words in said)):

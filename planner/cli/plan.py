@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from meshplan.costmodels.units import counted
 from meshplan.planner.answer.answer import TOP, case_at, plan_of, solve
 from meshplan.planner.answer.better_batch import better_batch
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
@@ -265,7 +266,7 @@ def _sizes(arguments: Arguments, price: float | None, time_limit_s: float | None
 
     def told(number: int) -> None:
         if sys.stderr.isatty():
-            print(f"\rplanning {number:,} GPUs ...", end="\r", file=sys.stderr, flush=True)
+            print(f"\rplanning {counted(number, 'GPU')} ...", end="\r", file=sys.stderr, flush=True)
 
     return find_sizes(arguments, price=price, time_limit_s=time_limit_s, told=told)
 

@@ -4,7 +4,7 @@ import sys
 import time
 from typing import TextIO
 
-from meshplan.costmodels.units import format_seconds
+from meshplan.costmodels.units import counted, format_seconds
 from meshplan.planner.search.search import Progress
 
 QUIET_S = 1.0
@@ -44,7 +44,8 @@ class SearchLine:
 
 def describe(progress: Progress, elapsed_s: float) -> str:
     """One line: time, the best plan and its distance from the bound, the work done."""
-    work = f"{progress.candidates:,} layouts, {progress.cpsat_solves} CP-SAT solves"
+    solves = counted(progress.cpsat_solves, "CP-SAT solve")
+    work = f"{counted(progress.candidates, 'layout')}, {solves}"
     if progress.best_s is None:
         return f"searching {elapsed_s:.0f} s: nothing fits yet, {work}"
     gap = 1 - progress.bound_s / progress.best_s

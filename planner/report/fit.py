@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import GIB, format_bytes
+from meshplan.costmodels.units import GIB, counted, format_bytes
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.explain import needed_bytes, runs
 from meshplan.planner.answer.question import Asked
@@ -52,13 +52,13 @@ def print_fit(out: Console, question: Question) -> None:
     out.print(step_heading(1, "Fit the model"))
     found = minimum_gpus(question)
     if found is None:
-        sizes = f"none of the smaller whole numbers of nodes, only {question.gpus} GPUs,"
+        sizes = f"none of the smaller whole numbers of nodes, only {counted(question.gpus, 'GPU')},"
         out.print(indented(f"{sizes} hold a step"))
         return
     case = case_at(replace(question, gpus=found.gpus), found.layout)
     prediction = predicted(case)
-    tried = f"{found.gpus} GPUs hold a step, no fewer{_tried(question, found.gpus)} do"
-    few = "1 GPU holds a step" if found.gpus == 1 else tried
+    tried = f" hold a step, no fewer{_tried(question, found.gpus)} do"
+    few = counted(found.gpus, "GPU") + (" holds a step" if found.gpus == 1 else tried)
     out.print(indented(Text(f"{few}: ") + Text(found.layout.label, style="bold")))
     rank, memory = fullest(prediction)
     out.print(indented(memory_bars([memory], prediction.gpu_memory_bytes, first_rank=rank)))
@@ -151,7 +151,7 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
     if why.enough:
         lines.append(_next_size(question, why.enough))
     if why.fewer:
-        lines.append(f"it fits on {why.fewer.gpus} GPUs: {why.fewer.layout.label}")
+        lines.append(f"it fits on {counted(why.fewer.gpus, 'GPU')}: {why.fewer.layout.label}")
     if not (why.relaxations or why.enough or why.fewer or fuller):
         lines.append(_no_number_line(question))
     return lines
@@ -180,7 +180,8 @@ def _no_number_line(question: Question) -> str:
 
 def _next_size(question: Question, enough: Fit) -> str:
     nodes = ", of whole nodes" * bool(_tried(question, enough.gpus))
-    return f"the next larger size that holds it{nodes}: {enough.gpus} GPUs, {enough.layout.label}"
+    size = counted(enough.gpus, "GPU")
+    return f"the next larger size that holds it{nodes}: {size}, {enough.layout.label}"
 
 
 def most_asked(question: Question) -> int:

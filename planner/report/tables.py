@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.units import GIB, format_bytes, format_seconds
+from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
 from meshplan.hardware_profiles.layout_ratios import is_tie
 from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
 from meshplan.planner.case.host_memory import host_use
@@ -248,8 +248,9 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
             f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
         )
     work = (
-        f"{search.candidates:,} layouts, {search.priced:,} priced, {search.cpsat_solves} CP-SAT "
-        f"solves, {search.simulated} simulated, {search.wall_s:.2f} s"
+        f"{counted(search.candidates, 'layout')}, {search.priced:,} priced, "
+        f"{counted(search.cpsat_solves, 'CP-SAT solve')}, {search.simulated} simulated, "
+        f"{search.wall_s:.2f} s"
     )
     if choice:
         claim += _beside_fastest(choice)

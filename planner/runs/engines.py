@@ -21,7 +21,10 @@ LAST_WITHOUT_FLASH = 2022
 """Megatron-LM got FlashAttention in 2023 (NVIDIA/Megatron-LM --use-flash-attn, core 0.2)."""
 
 LAST_UNFUSED = 2023
-"""Its SwiGLU and its rotary positions have been fused since (`habits.UNFUSED_LLAMA`)."""
+"""Its SwiGLU and its rotary positions have been fused since (`habits.UNFUSED_LLAMA`): the release
+notes of NVIDIA Megatron Core 0.5.0 (github.com/NVIDIA/Megatron-LM/releases/tag/core_v0.5.0, 2024)
+list "Rope and Swiglu fusion" as new.
+"""
 
 
 @cache

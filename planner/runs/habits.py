@@ -37,7 +37,7 @@ UNFUSED_LLAMA = {"fused_gated": False, "fused_rope": False}
 """Megatron-LM until 2023: silu and product are kernels of PyTorch's, as is each step of a rotation
 (alibaba/Megatron-LLaMA@0dd0c21 megatron/model/transformer.py, of NVIDIA's tree; norms are apex'
 fused ones, FlagOpen/FlagScale@43b8604 megatron/model/__init__.py). --no-bias-swiglu-fusion and
---no-rope-fusion switch off what came after; the year is from memory. GPTs have neither.
+--no-rope-fusion switch off what came with Megatron Core 0.5.0 (`LAST_UNFUSED`). GPTs have neither.
 """
 
 FLASH_KERNELS = {"flash1": "flash1", "flash2": "flash2", "flash3": "cudnn"}

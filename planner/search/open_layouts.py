@@ -70,7 +70,7 @@ class OpenLayouts:
     def __init__(self, space: Space, prices: Coefficients, passes: PassSeconds) -> None:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
-        self.work = 0  # of all bounds, in the unit of `planner.search.simulated.BUDGET`
+        self.work = 0  # of all bounds, in the unit of `planner.search.budget.BUDGET`
         self.row_bounds = bounds_of_rows(space, passes)
         self.rows = np.argsort(self.row_bounds, kind="stable")
         self._place = np.argsort(self.rows)

@@ -1,12 +1,13 @@
 """What is asked of the search, and the prices of every row of its space."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.costmodels.step.prices import Prices
 from meshplan.costmodels.step.prices import price as closed_form_price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
@@ -14,7 +15,7 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
@@ -57,3 +58,17 @@ def price_space(question: Question, space: Space, price: Pricer) -> Coefficients
         Coefficients.of(price(space.layouts.take(rows[i : i + ROWS_PER_PRICE]), question))
         for i in range(0, max(1, len(rows)), ROWS_PER_PRICE)
     )
+
+
+def as_simulated(coefficients: Coefficients, passes: PassSeconds) -> Coefficients:
+    """The prices with the times of passes that the simulation sums."""
+    columns = (
+        passes.layer_s.sum(axis=3),
+        passes.embedding_s.sum(axis=1),
+        passes.head_s.sum(axis=1),
+    )
+    layer, embedding, head = (
+        np.where(np.isfinite(each), np.rint(each * NS_PER_S), ABSENT).astype(np.int64)
+        for each in columns
+    )
+    return replace(coefficients, layer_ns=layer, embedding_ns=embedding, head_ns=head)

@@ -30,6 +30,7 @@ from meshplan.costmodels.layout import (
     check_layout,
 )
 from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.units import counted
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
@@ -120,7 +121,8 @@ def search(
     q = question
     space = space_of(q)
     if not len(space.layouts):
-        raise NoLayoutFits(f"no layout of {q.model.name} on {q.gpus} GPUs obeys every rule")
+        gpus = counted(q.gpus, "GPU")
+        raise NoLayoutFits(f"no layout of {q.model.name} on {gpus} obeys every rule")
     coefficients = price_space(question, space, price)
     run = BranchAndBound(space, coefficients, progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
@@ -130,7 +132,7 @@ def search(
     if not run.best:
         if not finished:
             raise SearchEnded("the search was ended before it found a layout that fits")
-        raise NoLayoutFits(f"no layout of {q.model.name} fits on {q.gpus} GPUs")
+        raise NoLayoutFits(f"no layout of {q.model.name} fits on {counted(q.gpus, 'GPU')}")
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
@@ -171,7 +173,8 @@ def _simulated(
             proof.offer(found)
     if not proof.best:
         raise NoLayoutFits(
-            f"no layout of {question.model.name} fits on {question.gpus} GPUs in the simulation"
+            f"no layout of {question.model.name} fits on {counted(question.gpus, 'GPU')} in the "
+            "simulation"
         )
     solutions = []
     for timed in proof.ranked()[:k]:

@@ -11,14 +11,14 @@
                the cut stays below what was found for it
 
 The best simulated step is optimal when no open bound is below it by more than a millionth; else
-the smallest one is the honest distance. The budget counts work, not seconds: equal questions give
-equal answers.
+the smallest one is the honest distance. What is done is charged to a budget
+(`planner.search.budget`).
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -26,31 +26,33 @@ import numpy as np
 
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.layouts import Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
-from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
+from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
+from meshplan.planner.search.budget import (
+    CHAINED,
+    CHAINS,
+    CLOSER,
+    LOOKED_AT,
+    MOST_CHAINED,
+    OPENED,
+    RUNNERS,
+    WAY,
+    WAYS,
+    Tally,
+)
 from meshplan.planner.search.known_chains import Shape
 from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
-OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
-WAYS, WAY = 100_000, 60_000  # one that may be cut anywhere; the likeliest of its cuts
-RUNNERS = 12_000_000  # for runners-up
-CLOSER = BUDGET // 3  # more, for closer bounds of what the budget leaves
-NEW_SHAPE, NEW_V_SHAPE = 15, 80  # an action whose order is written out first costs so many
-CHAINED, CHAINS = 20, 300_000  # a bound by chains: passes over the actions, and all else
-MOST_CHAINED = 60_000  # actions of a step that is bounded so
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
 MOST_CUTS = 200  # of one layout that may be cut anywhere
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
@@ -64,28 +66,6 @@ class Timed(NamedTuple):
     row: int
     variant: Variant
     plan: StagePlan
-
-
-@dataclass
-class Tally:
-    """What was done: layouts opened, cuts simulated, cuts mixed before their turn, and what is left
-    of the budget.
-    """
-
-    opened: int = 0
-    dived: int = 0
-    simulated: int = 0
-    left: int = BUDGET
-    shapes: set[Shape] = field(default_factory=set)
-
-    def spend(self, shape: Shape) -> None:
-        """Count one simulation."""
-        schedule, pp, vpp, m = shape
-        actions = 2 * pp * vpp * min(m, 6 * pp)
-        self.simulated += 1
-        new = NEW_V_SHAPE if schedule in V_SHAPED else NEW_SHAPE
-        self.left -= actions * (1 if shape in self.shapes else new)
-        self.shapes.add(shape)
 
 
 class Simulated:
@@ -402,17 +382,3 @@ class Simulated:
                 int(layouts.pipeline_parallel[row]), int(layouts.expert_parallel[row]),
             )  # fmt: skip
         return self._kinds[row]
-
-
-def as_simulated(coefficients: Coefficients, passes: PassSeconds) -> Coefficients:
-    """The prices with the times of passes that the simulation sums."""
-    columns = (
-        passes.layer_s.sum(axis=3),
-        passes.embedding_s.sum(axis=1),
-        passes.head_s.sum(axis=1),
-    )
-    layer, embedding, head = (
-        np.where(np.isfinite(each), np.rint(each * NS_PER_S), ABSENT).astype(np.int64)
-        for each in columns
-    )
-    return replace(coefficients, layer_ns=layer, embedding_ns=embedding, head_ns=head)

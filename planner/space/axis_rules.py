@@ -189,7 +189,7 @@ def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
     sharded = funnel["zero_stage"] > 0
     if not legality.hybrid_shard:
         funnel.columns["shard_group"] = np.where(sharded, replicas, 1)
-        funnel.keep_pinned("shard_group")
+        _keep_pinned_groups(funnel)
         return
     node = np.minimum(replicas, np.maximum(1, gpus_per_node // funnel["tensor_parallel"]))
     if not funnel.is_pinned("shard_group"):
@@ -210,7 +210,21 @@ def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
     group, replicas = funnel["shard_group"], funnel["data_parallel"] * funnel["context_parallel"]
     legal = np.where(funnel["zero_stage"] > 0, replicas % group == 0, group == 1)
     funnel.columns = {name: column[legal] for name, column in funnel.columns.items()}
-    funnel.keep_pinned("shard_group")
+    _keep_pinned_groups(funnel)
+
+
+def _keep_pinned_groups(funnel: Funnel) -> None:
+    """Only the groups that the pin allows, by their ranks or as a layout states them: 0 where all
+    of dp x cp shard together, or nothing is sharded.
+    """
+    if pin := funnel.pins.axes.get("shard_group"):
+        group, replicas = (
+            funnel["shard_group"],
+            funnel["data_parallel"] * funnel["context_parallel"],
+        )
+        stated = np.where((funnel["zero_stage"] > 0) & (group < replicas), group, 0)
+        allowed = pin.allows_each(group) | pin.allows_each(stated)
+        funnel.keep(allowed, f"pinned: shard_group {pin.text}")
 
 
 def open_offloads(funnel: Funnel, training: Training, legality: Legality) -> None:

@@ -41,7 +41,7 @@ FRACTION_AXES = ("optimizer_offload", "activation_offload")
 """Their default is 0, which a pin opens: without the pin there is less to choose from, not more."""
 _MOST = 2**62
 LEAST = {"zero_stage": 0, "shard_group": 0}
-"""Of an axis; 1 of the others. A shard group of 0 is all ranks."""
+"""Of an axis; 1 of the others. A shard group of 0 is all ranks, as in a layout."""
 LARGEST = {"zero_stage": 3}
 
 

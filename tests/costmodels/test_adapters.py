@@ -11,6 +11,7 @@ from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.operations.kinds import Communication, Matmul
+from meshplan.costmodels.step.rank_memory import unpacked_bytes
 from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.training import Lora, Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -103,7 +104,7 @@ def test_memory_by_hand(base: str, of_linear: float) -> None:
     assert memory.weights == pytest.approx(of_linear * linear + 2 * (rest + trained), rel=1e-9)
     assert memory.gradients == 4 * trained
     assert memory.optimizer == 12 * trained
-    unpacked = step(Lora(rank=16, base_precision=base)).unpacked_bytes((0,))
+    unpacked = unpacked_bytes(step(Lora(rank=16, base_precision=base)), (0,))
     assert unpacked == (0 if base == "bf16" else 2 * 4096 * 14336)  # one matrix in 16 bits
 
 

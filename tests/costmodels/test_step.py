@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.schedule.simulation import play
+from meshplan.costmodels.step.rank_memory import constant_slack_bytes
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
@@ -173,7 +174,7 @@ def test_gathers_kept_beside_a_pipeline(
     )
     tuning = Tuning(memory_bytes=10, held_gathers_pipelined=3)
     step = StepModel(replace(setting, tuning=tuning), layout)
-    assert step.constant_slack_bytes == 10 + 2 * pairs * (2 * 4096 * 1024)
+    assert constant_slack_bytes(step) == 10 + 2 * pairs * (2 * 4096 * 1024)
 
 
 def test_a_pressed_allocator_slows_the_step(setting: Setting) -> None:

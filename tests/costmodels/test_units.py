@@ -1,8 +1,8 @@
-"""How seconds are written for people."""
+"""How seconds and counts are written for people."""
 
 import pytest
 
-from meshplan.costmodels.units import format_seconds, parse_headroom
+from meshplan.costmodels.units import counted, format_seconds, parse_headroom
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,11 @@ def test_headroom_must_leave_something(text: str):
     """Anything else is refused by its value."""
     with pytest.raises(ValueError, match=text if text else "no headroom"):
         parse_headroom(text, 80e9)
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, "0 GPUs"), (1, "1 GPU"), (2, "2 GPUs"), (1024, "1,024 GPUs")]
+)
+def test_one_is_singular(number: int, shown: str) -> None:
+    """The noun follows the number."""
+    assert counted(number, "GPU") == shown

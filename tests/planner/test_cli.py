@@ -197,7 +197,7 @@ def test_a_smaller_number_that_fits_is_named() -> None:
     result = run("plan", "tiny-llama", "--gpus", "11", "--cluster", "dgx-h100", "--seq-len", "1k",
                  "--global-batch", "1")  # fmt: skip
     assert result.exit_code == 3
-    assert "it fits on 1 GPUs" in result.stderr
+    assert "it fits on 1 GPU:" in result.stderr
     assert "micro_batch_size 1" not in result.stderr, "nobody pinned it"
 
 

@@ -122,6 +122,19 @@ def test_shard_groups_of_several_nodes_leave_eight(
     assert set(space_of(asked).layouts.shard_group.tolist()) == expected
 
 
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_shard_group_of_0_is_all_ranks(hybrid: bool, question: Questions) -> None:
+    """As in a layout: the pin 0 leaves what shards over all of dp x cp, or does not shard."""
+    asked = question((0, 0), 8, 8, hybrid_shard=hybrid)
+    free = space_of(asked).layouts
+    kept = space_of(replace(asked, pins=parse_pins({"shard_group": "0"}))).layouts
+    sharded = kept.zero_stage > 0
+    replicas = kept.data_parallel * kept.context_parallel
+    assert (kept.shard_group == np.where(sharded, replicas, 1)).all()
+    whole = np.where(free.zero_stage > 0, free.data_parallel * free.context_parallel, 1)
+    assert len(kept) == np.count_nonzero(free.shard_group == whole) > 0
+
+
 def test_pins_only_remove(question: Questions) -> None:
     """A pinned space is the free space's rows that the pins allow, and says how many it dropped."""
     asked = question((0, 0, 1, 1), 8, 16)

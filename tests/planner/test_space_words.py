@@ -40,3 +40,10 @@ def test_a_gap_is_never_called_nothing(gap: float, said: str) -> None:
     claim = proof_lines(REPORT.model_copy(update={"gap": gap}))[0]
     assert claim.startswith("FEASIBLE")
     assert said in claim
+
+
+@pytest.mark.parametrize(("solves", "said"), [(0, "0 CP-SAT solves,"), (1, "1 CP-SAT solve,")])
+def test_one_solve_is_singular(solves: int, said: str) -> None:
+    """In the last line, which says what the search did."""
+    work = proof_lines(REPORT.model_copy(update={"cpsat_solves": solves}))[-1]
+    assert work.startswith(f"1 layout, 1 priced, {said}")

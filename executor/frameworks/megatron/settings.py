@@ -4,14 +4,11 @@ A flag `--tensor-model-parallel-size` is here `tensor_model_parallel_size`, as t
 it. The data-parallel degree is not a setting: it is what is left of the world.
 
 Sources: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, distributed and
-validate_args), `megatron/core/transformer/transformer_config.py` (recompute, fp8, pipeline layout),
-`megatron/core/transformer/pipeline_parallel_layer_layout.py` (the layout string).
+validate_args), `megatron/core/transformer/transformer_config.py` (recompute, fp8). Which layers a
+stage holds is in `megatron.pipeline_layout`.
 """
 
-import re
-
 from meshplan.costmodels.layout import Layout, RecomputeModule
-from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Optimizer, Precision, Training
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import (
@@ -24,7 +21,7 @@ from meshplan.executor.frameworks.export_notes import (
 )
 from meshplan.executor.frameworks.megatron.exchanges import exchange_facts, exchange_settings
 from meshplan.executor.frameworks.megatron.offload import offload_facts, offload_settings
-from meshplan.planner.case.limits import MAX_EXPRESSION
+from meshplan.executor.frameworks.megatron.pipeline_layout import stage_placement, stage_settings
 from meshplan.planner.case.reading import (
     CannotSay,
     Fact,
@@ -96,7 +93,7 @@ def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]
     if answer.model.is_moe:
         settings["expert_model_parallel_size"] = la.expert_parallel
         settings["expert_tensor_parallel_size"] = la.expert_tensor_parallel
-    settings |= _stage_settings(la, answer.model)
+    settings |= stage_settings(la, answer.model)
     sharding, unsaid = _sharding_settings(answer)
     recompute, more = _recompute_settings(la)
     offload, also = offload_settings(la, answer.model)
@@ -115,23 +112,6 @@ def _unsaid(la: Layout) -> list[CannotSay]:
     if la.tensor_parallel == 1:
         unsaid += unless(la, "it splits along the tensor group of one", sequence_parallel=False)
     return unsaid
-
-
-def _stage_settings(la: Layout, model: Model) -> dict[str, object]:
-    counts = [stage.layers for stage in la.stages]
-    if len(set(counts)) == 1 and not model.mtp_layers:
-        return {"virtual_pipeline": la.virtual_stages} if la.virtual_stages > 1 else {}
-    if len(counts) == 1:
-        return {}
-    parts = ["t" * count for count in counts]
-    parts[0] = "E" + parts[0]
-    parts[-2 if la.modules_apart else -1] += "m" * model.mtp_layers
-    parts[-1] += "L"
-    return {"pipeline_model_parallel_layout": "|".join(_short(part) for part in parts)}
-
-
-def _short(part: str) -> str:
-    return re.sub(r"(t{2,}|m{2,})", lambda run: f"{run[0][0]}*{len(run[0])}", part)
 
 
 def _sharding_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
@@ -195,7 +175,7 @@ def layout_facts(
     put(facts, sequence_parallel=sequence)
     offloads = offload_facts(values, facts, offload_fraction)
     _sharding_facts(values, facts)
-    placement = _placement(values, facts)
+    placement = stage_placement(values, facts)
     chunks = facts.get("virtual_stages")
     interleaved = (chunks.value > 1) if chunks else placement.layers_per_stage is not None
     if not interleaved and placement.layers_per_stage is None:
@@ -223,95 +203,6 @@ def _sharding_facts(values: Values, facts: dict[str, Fact]) -> None:
     elif distributed:
         put(facts, zero_stage=Fact(int(distributed.value), distributed.line))
     put(facts, shard_replicas=values.count("num_distributed_optimizer_instances"))
-
-
-def _placement(values: Values, facts: dict[str, Fact]) -> Placement:
-    layout = values.get("pipeline_model_parallel_layout")
-    if layout is not None:
-        return _layout_placement(layout, facts)
-    per_stage = values.count("num_layers_per_virtual_pipeline_stage")
-    first = values.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
-    last = values.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
-    chunks = values.count(
-        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"
-    )
-    put(facts, virtual_stages=chunks)
-    pipeline = facts.get("pipeline_parallel", Fact(1, 1))
-    return Placement(
-        rule="ends",
-        first=first.value if first else None,
-        last=last.value if last else None,
-        embedding=int(values.on("account_for_embedding_in_pipeline_split")),
-        head=int(values.on("account_for_loss_in_pipeline_split")),
-        layers_per_stage=per_stage.value if per_stage else None,
-        line=(per_stage or first or last or pipeline).line,
-    )
-
-
-def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
-    """The stages of a layout string such as `Et*3|(tt|)*29,mL`, or of Bridge's list of lists."""
-    if isinstance(layout.value, list):
-        try:
-            stages = ["".join(map(_letter, stage)) for stage in layout.value]
-        except TypeError:
-            raise UnreadableConfig("pipeline layout must be a list of lists", layout.line) from None
-    else:
-        stages = _unrolled(layout).split("|")
-    counts = tuple(stage.count("t") for stage in stages)
-    pp = facts.get("pipeline_parallel", Fact(1, 1)).value
-    if len(counts) % pp:
-        raise IllegalConfig(
-            f"the pipeline layout has {len(counts)} stages, no multiple of pipeline_parallel {pp}",
-            layout.line,
-        )
-    put(facts, virtual_stages=Fact(len(counts) // pp, layout.line))
-    _place_modules(stages, layout, facts)
-    return Placement(rule="given", layers=counts, line=layout.line)
-
-
-def _letter(part: object) -> str:
-    """The letter of a part that a list names."""
-    return {"decoder": "t", "mtp": "m", "t": "t", "m": "m"}.get(str(part).strip().lower(), "")
-
-
-def _place_modules(stages: list[str], layout: Fact, facts: dict[str, Fact]) -> None:
-    """Where the modules of multi-token prediction are: with the loss, or on the stage before it."""
-    holders = [index for index, stage in enumerate(stages) if "m" in stage]
-    if not holders or holders == [len(stages) - 1]:
-        return
-    if len(holders) > 1:
-        raise UnreadableConfig(
-            f"the pipeline layout has modules (m) on {len(holders)} stages, which is not modelled: "
-            "put all on one",
-            layout.line,
-        )
-    if holders != [len(stages) - 2] or "t" in stages[-1]:
-        raise IllegalConfig(
-            f"the pipeline layout has modules (m) on stage {holders[0]} of {len(stages)}; they "
-            "are behind all layers, on the last stage or the one before it",
-            layout.line,
-        )
-    put(facts, modules_apart=Fact(True, layout.line))
-
-
-def _unrolled(layout: Fact) -> str:
-    text = str(layout.value).replace(",", "")
-    if len(text) > MAX_EXPRESSION:
-        raise IllegalConfig(
-            f"the pipeline layout has {len(text)} characters; at most {MAX_EXPRESSION} are read: "
-            "write repeats as t*4",
-            layout.line,
-        )
-    for pattern in (r"\(([^()]+)\)\*(\d{1,4})", r"([A-Za-z|])\*(\d{1,4})"):
-        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
-        if len(text) > 100_000:
-            raise IllegalConfig("the pipeline layout describes over 100,000 layers", layout.line)
-    if unknown := re.search(r"[^ELtm|]", text):
-        raise IllegalConfig(
-            f"the pipeline layout has {shown(unknown[0])}; it is made of E, t, m, L and |",
-            layout.line,
-        )
-    return text
 
 
 def _recompute(values: Values, facts: dict[str, Fact]) -> tuple[Recompute, list[str]]:

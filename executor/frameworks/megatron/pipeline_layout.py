@@ -1,0 +1,124 @@
+"""Which layers each stage of the pipeline holds, in Megatron's names: the layout string, or counts.
+
+Sources: NVIDIA/Megatron-LM@d98e8a64 `megatron/core/transformer/transformer_config.py` (pipeline
+layout, layers of the first and the last stage),
+`megatron/core/transformer/pipeline_parallel_layer_layout.py` (the layout string).
+"""
+
+import re
+
+from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.model.transformer import Model
+from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.planner.case.limits import MAX_EXPRESSION
+from meshplan.planner.case.reading import Fact, IllegalConfig, Placement, UnreadableConfig
+
+
+def stage_settings(la: Layout, model: Model) -> dict[str, object]:
+    """Megatron's settings for the layers of each stage; none where all hold as many."""
+    counts = [stage.layers for stage in la.stages]
+    if len(set(counts)) == 1 and not model.mtp_layers:
+        return {"virtual_pipeline": la.virtual_stages} if la.virtual_stages > 1 else {}
+    if len(counts) == 1:
+        return {}
+    parts = ["t" * count for count in counts]
+    parts[0] = "E" + parts[0]
+    parts[-2 if la.modules_apart else -1] += "m" * model.mtp_layers
+    parts[-1] += "L"
+    return {"pipeline_model_parallel_layout": "|".join(_short(part) for part in parts)}
+
+
+def _short(part: str) -> str:
+    return re.sub(r"(t{2,}|m{2,})", lambda run: f"{run[0][0]}*{len(run[0])}", part)
+
+
+def stage_placement(values: Values, facts: dict[str, Fact]) -> Placement:
+    """The layers of each stage as Megatron's settings say; adds the chunks, and where modules of
+    multi-token prediction are, to `facts`. Raises `UnreadableConfig` and `IllegalConfig`.
+    """
+    layout = values.get("pipeline_model_parallel_layout")
+    if layout is not None:
+        return _layout_placement(layout, facts)
+    per_stage = values.count("num_layers_per_virtual_pipeline_stage")
+    first = values.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
+    last = values.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
+    chunks = values.count(
+        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"
+    )
+    put(facts, virtual_stages=chunks)
+    pipeline = facts.get("pipeline_parallel", Fact(1, 1))
+    return Placement(
+        rule="ends",
+        first=first.value if first else None,
+        last=last.value if last else None,
+        embedding=int(values.on("account_for_embedding_in_pipeline_split")),
+        head=int(values.on("account_for_loss_in_pipeline_split")),
+        layers_per_stage=per_stage.value if per_stage else None,
+        line=(per_stage or first or last or pipeline).line,
+    )
+
+
+def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:
+    """The stages of a layout string such as `Et*3|(tt|)*29,mL`, or of Bridge's list of lists."""
+    if isinstance(layout.value, list):
+        try:
+            stages = ["".join(map(_letter, stage)) for stage in layout.value]
+        except TypeError:
+            raise UnreadableConfig("pipeline layout must be a list of lists", layout.line) from None
+    else:
+        stages = _unrolled(layout).split("|")
+    counts = tuple(stage.count("t") for stage in stages)
+    pp = facts.get("pipeline_parallel", Fact(1, 1)).value
+    if len(counts) % pp:
+        raise IllegalConfig(
+            f"the pipeline layout has {len(counts)} stages, no multiple of pipeline_parallel {pp}",
+            layout.line,
+        )
+    put(facts, virtual_stages=Fact(len(counts) // pp, layout.line))
+    _place_modules(stages, layout, facts)
+    return Placement(rule="given", layers=counts, line=layout.line)
+
+
+def _letter(part: object) -> str:
+    """The letter of a part that a list names."""
+    return {"decoder": "t", "mtp": "m", "t": "t", "m": "m"}.get(str(part).strip().lower(), "")
+
+
+def _place_modules(stages: list[str], layout: Fact, facts: dict[str, Fact]) -> None:
+    """Where the modules of multi-token prediction are: with the loss, or on the stage before it."""
+    holders = [index for index, stage in enumerate(stages) if "m" in stage]
+    if not holders or holders == [len(stages) - 1]:
+        return
+    if len(holders) > 1:
+        raise UnreadableConfig(
+            f"the pipeline layout has modules (m) on {len(holders)} stages, which is not modelled: "
+            "put all on one",
+            layout.line,
+        )
+    if holders != [len(stages) - 2] or "t" in stages[-1]:
+        raise IllegalConfig(
+            f"the pipeline layout has modules (m) on stage {holders[0]} of {len(stages)}; they "
+            "are behind all layers, on the last stage or the one before it",
+            layout.line,
+        )
+    put(facts, modules_apart=Fact(True, layout.line))
+
+
+def _unrolled(layout: Fact) -> str:
+    text = str(layout.value).replace(",", "")
+    if len(text) > MAX_EXPRESSION:
+        raise IllegalConfig(
+            f"the pipeline layout has {len(text)} characters; at most {MAX_EXPRESSION} are read: "
+            "write repeats as t*4",
+            layout.line,
+        )
+    for pattern in (r"\(([^()]+)\)\*(\d{1,4})", r"([A-Za-z|])\*(\d{1,4})"):
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+        if len(text) > 100_000:
+            raise IllegalConfig("the pipeline layout describes over 100,000 layers", layout.line)
+    if unknown := re.search(r"[^ELtm|]", text):
+        raise IllegalConfig(
+            f"the pipeline layout has {shown(unknown[0])}; it is made of E, t, m, L and |",
+            layout.line,
+        )
+    return text
