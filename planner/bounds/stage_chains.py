@@ -6,7 +6,8 @@ Chains of `planner.bounds.simulated` through stage s, which holds layers a .. b-
     1f1b    E = sum over layers before a of c + 2 s h + m c_s
     any     E = sum over layers before a of F + s h + m c_s + what the rank reduces then
 
-with all other layers as fast as they can be.
+with all other layers as fast as they can be, and its own in the least recomputation with which they
+fit (`planner.bounds.stage_memory`).
 
 `cut_bounds` of a layout: the least over its cuts of the largest E, of a model of several kinds of
 layers (of one kind, `simulated_bounds` counts layers, which says as much). E grows with b and falls
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.late import BEYOND_ALL, SHOWN
-from meshplan.planner.bounds.packing import CELLS, layer_overheads
+from meshplan.planner.bounds.packing import CELLS
 from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains
+from meshplan.planner.bounds.stage_memory import StageMemory
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
@@ -111,39 +113,45 @@ def cut_bounds(same: SamePipeline, passes: Passes, known_s: Floats, limit_s: flo
     kinds = [kind for kind, count in enumerate(same.kind_counts) if count]
     if len(kinds) == 1 or same.pp == 1 or not len(same):
         return np.minimum(known_s, limit_s)
-    most = np.full(len(same), len(same.pattern))
-    overhead = layer_overheads(same, kinds, most, np.arange(len(same.pattern) + 1)) / NS_PER_S
-    overhead = np.minimum.accumulate(overhead[:, :, ::-1], axis=2)[:, :, ::-1]
-    chains = StageChains(same, passes)
+    chains, memory = StageChains(same, passes), StageMemory(same)
     if same.splits is not None:
-        return np.minimum(np.maximum(known_s, _of_list(chains, overhead)), limit_s)
+        return np.minimum(np.maximum(known_s, _of_list(chains, memory)), limit_s)
     bounds, high = np.minimum(known_s, limit_s), np.full(len(same), limit_s)
     rows = np.flatnonzero(bounds < limit_s)
-    fills = _fills(chains, overhead, rows, high[rows])
+    fills = _fills(chains, memory, rows, high[rows])
     bounds[rows[~fills]], rows = limit_s, rows[fills]
     for _ in range(HALVINGS):
         middle = (bounds[rows] + high[rows]) / 2
-        fills = _fills(chains, overhead, rows, middle)
+        fills = _fills(chains, memory, rows, middle)
         bounds[rows] = np.where(fills, bounds[rows], middle)
         high[rows] = np.where(fills, middle, high[rows])
     return bounds
 
 
-def _of_list(chains: StageChains, overhead: Floats) -> Floats:
-    """The least over the engine's splits."""
+def _of_list(chains: StageChains, memory: StageMemory) -> Floats:
+    """The least over the engine's splits, of which many have a stage in common."""
     same = chains.same
     counts = np.array(same.splits, np.int64).reshape(-1, same.pp)
-    end, stage, found = counts.cumsum(axis=1), np.arange(same.pp), np.full(len(same), np.inf)
+    ends = counts.cumsum(axis=1)
+    every = np.stack([np.broadcast_to(np.arange(same.pp), ends.shape), ends - counts, ends], axis=2)
+    (stage, first, end), of_split = _distinct(every)
+    found = np.full(len(same), np.inf)
     step = max(1, CELLS // (4 * counts.size + 1))
     for begin in range(0, len(same) if len(counts) else 0, step):
-        rows = np.arange(begin, min(begin + step, len(same)))[:, None, None]
-        added_s = overhead[rows, stage, counts]
-        bounds = chains.bounds_s(rows, stage, end - counts, end, added_s)
-        found[rows[:, 0, 0]] = bounds.max(axis=2).min(axis=1)
+        rows = np.arange(begin, min(begin + step, len(same)))[:, None]
+        added_s = memory.beyond_s(rows, stage, first, end)
+        bounds = chains.bounds_s(rows, stage, first, end, added_s)
+        found[rows[:, 0]] = bounds[:, of_split].max(axis=2).min(axis=1)
     return found
 
 
-def _fills(chains: StageChains, overhead: Floats, some: Ints, limits: Floats) -> Bools:
+def _distinct(stages: Ints) -> tuple[Ints, Ints]:
+    """The different ones of [split, stage, 3] numbers, [3, ..]; and which of them each is."""
+    different, which = np.unique(stages.reshape(-1, 3), axis=0, return_inverse=True)
+    return different.T, which.reshape(stages.shape[:2])
+
+
+def _fills(chains: StageChains, memory: StageMemory, some: Ints, limits: Floats) -> Bools:
     """Of each of some rows, whether some cut has all stages below its limit."""
     same, layers = chains.same, len(chains.same.pattern)
     fewest = [same.fewest_layers(stage) for stage in range(same.pp)]
@@ -151,7 +159,7 @@ def _fills(chains: StageChains, overhead: Floats, some: Ints, limits: Floats) ->
     first, reached = np.zeros((len(some), 1), np.int64), np.ones(len(some), bool)
     for stage in range(same.pp):
         end = np.maximum(ends, first)
-        added_s = overhead[rows, stage, end - first]
+        added_s = memory.beyond_s(rows, np.array(stage), first, end)
         bounds = chains.bounds_s(rows, np.array(stage), first, end, added_s)
         legal = (ends >= first + fewest[stage]) & (ends <= layers - sum(fewest[stage + 1 :]))
         below = legal & (bounds < limits[:, None])
