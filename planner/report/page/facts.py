@@ -16,7 +16,7 @@ from meshplan.planner.report.tables import lost_text
 def evidence(plan: Plan) -> str:
     """The nearest measured runs, a row each."""
     if not plan.evidence:
-        return note(f"{NONE}.".capitalize())
+        return note(f"{NONE[0].upper()}{NONE[1:]}.")
     headings = (
         "run",
         "engine",
