@@ -4,6 +4,11 @@ The order is found as if F, I and W took a unit each and messages nothing; engin
 whatever actions take (the native one, and PyTorch's ScheduleZBVZeroBubble). With messages a rank
 would begin a W whenever an I is about to arrive, and keep its neighbours waiting by a whole W.
 
+DeepSeek-V3's DualPipe (2412.19437, section 3.2.1) is no schedule of its own here: over 2 S ranks
+each rank holds the two chunks and waits as long as a rank of dualpipe_v does over S ranks in twice
+as many replicas (deepseek-ai/DualPipe, README: the same bubble, parameters and activations on half
+the devices; hackmd.io/@ufotalent/r1lVXsa9Jg). What differs is on which ranks the copies are.
+
 Leaves out: schedules found by an integer programme (2401.10241, section 3.1), and orders made for
 the times of one layout; the order here is I before F before W, late stages first, with as many
 micro-batches in flight as `in_flight` allows.
