@@ -172,7 +172,8 @@ def _cut(short: Program, period: int) -> Repeating | None:
         (place[before], place[needed], what)
         for before, needed, what in map(short.steps.__getitem__, order)
     ]
-    size = period * len(steps) // (1 + max(short.micro_batch))
+    half = max(short.micro_batch) // 2
+    size = sum(half <= each < half + period for each in short.micro_batch)
     batches = [short.micro_batch[at] for at in order]
     middle = (len(steps) - size) // 2
     for first in range(middle, middle + size):

@@ -20,6 +20,4 @@ def actions(layout: Layout, num_micro_batches: int) -> list[list[Action]]:
     """What each pipeline rank does, in order."""
     la, m = layout, num_micro_batches
     ranks = range(la.pipeline_parallel)
-    return [
-        list(order(la.schedule, la.pipeline_parallel, la.virtual_stages, m, s)) for s in ranks
-    ]
+    return [list(order(la.schedule, la.pipeline_parallel, la.virtual_stages, m, s)) for s in ranks]
