@@ -237,6 +237,9 @@ class KernelHabits(Frozen):
                     "attention" with its norms and projections, "mlp" the dense feed-forward
                     (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e scripts/performance/configs/qwen/
                     qwen3_workload_base_configs.py)
+    communication_units
+                    compute units (SMs) of the GPU that exchange tokens all the time where the model
+                    has experts, and compute nothing
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
     """
 
@@ -259,6 +262,7 @@ class KernelHabits(Frozen):
     weighs_inside_experts: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp"], ...] = ()
+    communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
 
     flash_attention: bool

@@ -19,8 +19,8 @@ BOUNDS: dict[Schedule, tuple[float, float]] = {  # closed form / simulation - 1
     "1f1b": (0.0, 0.30),
     "zb_h1": (-0.15, 0.30),
     "interleaved_1f1b": (-0.15, 0.65),
-    "zb_v": (-0.40, 0.40),
-    "dualpipe_v": (-0.40, 0.40),
+    "zb_v": (-0.25, 0.35),
+    "dualpipe_v": (-0.15, 0.20),
 }
 EXACT: tuple[Schedule, ...] = ("gpipe", "1f1b", "zb_h1", "interleaved_1f1b")
 LAYER_NS = 10**6
