@@ -98,8 +98,8 @@ class Rank:
             recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
         held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
         return Device(
-            cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe, kernels.attention,
-            kernels.permutes_by_index,
+            cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
+            kernels.attention, kernels.permutes_by_index,
         )  # fmt: skip
 
     @cached_property
