@@ -54,10 +54,12 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_headroom(text: str, whole_bytes: float) -> float:
-    """Bytes of "8GiB", "8GB" or "10%" of `whole_bytes`, less than all of it.
+    """Bytes of "8GiB", "8GB", "10%" of `whole_bytes`, less than all of it, or "0".
 
     Raises `ValueError` with the accepted forms.
     """
+    if text.strip() == "0":
+        return 0.0
     match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d+)?)\s*(%|GiB|GB)\s*", text)
     if not match:
         raise ValueError(f"{text!r} is no headroom: write 8GiB, 8GB or 10%")

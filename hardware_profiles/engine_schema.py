@@ -207,6 +207,8 @@ class KernelHabits(Frozen):
     expert_casts    casts in 8-bit training of an expert's tokens, for each that its two layers
                     need: twelve instead of four where dispatch, permutation, padding and activation
                     run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
+    keeps_casts     in 8-bit training the tokens that experts receive and the inputs of their
+                    activations are kept in 8 bits too
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
     gathers_cast    in 8-bit training tensor-parallel ranks cast their own tokens, and gather 8 bits
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
@@ -235,6 +237,9 @@ class KernelHabits(Frozen):
                     "attention" with its norms and projections, "mlp" the dense feed-forward
                     (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e scripts/performance/configs/qwen/
                     qwen3_workload_base_configs.py)
+    communication_units
+                    compute units (SMs) of the GPU that exchange tokens all the time where the model
+                    has experts, and compute nothing
     sink_token_s    what a kernel for attention sinks takes longer backward, for each token
     """
 
@@ -244,6 +249,7 @@ class KernelHabits(Frozen):
     context: ContextKind = "ring"
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
+    keeps_casts: bool = False
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0
@@ -256,6 +262,7 @@ class KernelHabits(Frozen):
     weighs_inside_experts: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp"], ...] = ()
+    communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
 
     flash_attention: bool

@@ -53,6 +53,13 @@ class Gpu(Frozen):
     power_w: Positive | None = None
     sources: dict[str, str]
 
+    def without_units(self, held: int) -> "Gpu":
+        """What is left to compute with where other kernels hold so many units all the time."""
+        left = self.compute_units - held
+        assert left > 0, f"{self.name} has {self.compute_units} compute units"
+        peaks = {d: peak * left / self.compute_units for d, peak in self.peak_flops_per_s.items()}
+        return self.model_copy(update={"compute_units": left, "peak_flops_per_s": peaks})
+
 
 class MatmulPoint(Frozen):
     """One measured matrix product (m x k) @ (k x n), `groups` of them in one kernel if above 1.

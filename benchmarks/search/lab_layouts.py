@@ -115,7 +115,8 @@ LABS = (
     Lab(
         name="DeepSeek-V3, DeepSeek", model="deepseek-v3", gpus=2048, cluster="dgx-h800",
         engine="hai-llm", seq_len=4096, global_batch_size=15360, precision="fp8",
-        pins=degrees(1, 16, 128, expert_parallel="64", zero_stage="1", schedule="dualpipe_v"),
+        # DualPipe over 16 ranks is dualpipe_v over 8 (costmodels.schedule.v_shaped)
+        pins=degrees(1, 8, 256, expert_parallel="64", zero_stage="1", schedule="dualpipe_v"),
         measured_s=19.9,
         source="2412.19437, sections 3.2 and 1: 180,000 GPU hours per 1e12 tokens",
     ),

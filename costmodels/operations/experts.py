@@ -15,6 +15,7 @@ Leaves out: dropping at a capacity, and the auxiliary loss.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from meshplan.costmodels.elementwise import Number, where
@@ -59,7 +60,10 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield permute("permute", sent * site.itemsize * copies * h)
     yield exchange_tokens("dispatch", site.itemsize * copies * h, routing)
     yield gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
-    yield permute("sort_by_expert", site.itemsize * rows * h, saved=site.itemsize * rows * h)
+    received = site.itemsize * rows * h
+    yield replace(
+        permute("sort_by_expert", received, saved=received), kept_cast=site.kernels.keeps_casts
+    )
     yield from _products(site, experts, rows)
     yield permute("unsort", site.itemsize * rows * h)
     yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
@@ -104,6 +108,7 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
         k=h,
         groups=experts.experts / shard.ep,
         casts=site.kernels.expert_casts,
+        kept_cast=site.kernels.keeps_casts,
         saved_bytes=site.itemsize * rows * up * f,
         modules=("moe",),
     )

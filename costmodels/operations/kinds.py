@@ -39,6 +39,7 @@ class Matmul:
              of the rows of each that this rank casts: less than all where it gathers cast ones
     parts    of the rows, each with a product of its own, whose sum is the weight's gradient
     joined   weights that are multiplied as one, and have an adapter each
+    kept_cast  in 8-bit training its output is kept for the backward in 8 bits
     """
 
     name: str
@@ -52,6 +53,7 @@ class Matmul:
     cast_shares: tuple[Number, Number] = (1.0, 1.0)
     parts: Number = 1
     joined: int = 1
+    kept_cast: bool = False
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("linear",)
 
@@ -124,6 +126,7 @@ class Pointwise:
     """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
 
     in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
+    kept_cast    see `Matmul`
     measured_as  the names under which a profile of the machine itself has their rates, forward and
                  backward; what it does not have moves at the mean rate
     """
@@ -133,6 +136,7 @@ class Pointwise:
     backward_bytes: Number
     kernels: int = 1
     in_16_bit: bool = False
+    kept_cast: bool = False
     measured_as: tuple[str, str] = ("", "")
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("pointwise",)

@@ -8,16 +8,16 @@ backward.
     deferred  those whose input gradient is done and whose weight gradient is not
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.schedule.actions import Action, Kind, Work
+from meshplan.costmodels.schedule.actions import Action, Kind
 from meshplan.costmodels.schedule.in_flight import Vector, rank_of_chunk
-from meshplan.costmodels.schedule.simulation import play
+from meshplan.costmodels.schedule.orders import order
 
 
 class Moment(NamedTuple):
@@ -34,14 +34,6 @@ class Moment(NamedTuple):
     fresh: bool
     held: Vector
     deferred: Vector
-
-
-def actions(schedule: Schedule, pp: int, vpp: int, m: int) -> list[list[Action]]:
-    """What each pipeline rank does, in order, if F, I and W take equal time and messages none."""
-    equal = (1.0,) * (pp * vpp)
-    work = Work(forward_s=equal, input_grad_s=equal, weight_grad_s=equal, send_s=0.0)
-    timeline = play(schedule, pp, vpp, m, work)
-    return [[action for action, _, _ in rank] for rank in timeline.actions]
 
 
 def moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Moment], ...]:
@@ -73,15 +65,19 @@ def _fullest(found: frozenset[Moment]) -> Iterator[Moment]:
 @cache
 def _moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Moment], ...]:
     return tuple(
-        _of_rank([i for i in range(pp * vpp) if rank_of_chunk(schedule, pp, i) == rank], order, m)
-        for rank, order in enumerate(actions(schedule, pp, vpp, m))
+        _of_rank(
+            [i for i in range(pp * vpp) if rank_of_chunk(schedule, pp, i) == rank],
+            order(schedule, pp, vpp, m, rank),
+            m,
+        )
+        for rank in range(pp)
     )
 
 
-def _of_rank(stages: list[int], order: list[Action], m: int) -> frozenset[Moment]:
+def _of_rank(stages: list[int], actions: Sequence[Action], m: int) -> frozenset[Moment]:
     held, deferred = [0] * len(stages), [0] * len(stages)
     found, fresh = set(), True
-    for stage, kind, micro_batch in order:
+    for stage, kind, micro_batch in actions:
         chunk = stages.index(stage)
         if kind == "W":
             deferred[chunk] -= 1

@@ -9,14 +9,13 @@ vector . bytes-per-chunk, and only vectors that no other one exceeds everywhere 
     1f1b               (min(m, S - s))                      PipeDream-flush (2006.09503)
     interleaved_1f1b   played from Megatron-LM's order: groups of S micro-batches visit chunk after
                        chunk; warm-up 2 (S - s - 1) + (V - 1) S (2104.04473, section 2.2)
-    zb_h1, and any other schedule of a fixed order
-                       counted along `orders.order`; of zb_h1 it gives (min(m, S)) on every rank:
-                       as 1f1b's first rank, since the others wait as long with their weight
-                       gradients (2401.10241, section 2.1)
+    any other          counted along `orders.order`; that gives
+    zb_h1              (min(m, S)) on every rank: as 1f1b's first rank, since the others wait as
+                       long with their weight gradients (2401.10241, section 2.1)
     zb_v               2 S chunk-activations on every rank, the bytes of 1f1b's first rank
-                       (2401.10241, section 6): s to (S + s + 1) / 2 of them in chunk 1
-    dualpipe_v         2 S + 1: the forward of an overlapped pair begins before its backward ends
-                       (DualPipe's README: PP + 1, where PP counts 2 S stages)
+                       (2401.10241, section 6)
+    dualpipe_v         2 S + 1: the forward of a pair begins before its backward ends (DualPipe's
+                       README: PP + 1, where PP counts 2 S stages)
 
     S, s, V, m   pipeline ranks, this rank, chunks per rank, micro-batches
 
@@ -30,10 +29,10 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.orders import KINDS, numbered_order
+from meshplan.costmodels.schedule.orders import V_SHAPED as V_SHAPED
 
 Vector = tuple[int, ...]
 Ints = NDArray[np.int64]
-V_SHAPED: frozenset[Schedule] = frozenset({"zb_v", "dualpipe_v"})
 ZERO_BUBBLE: frozenset[Schedule] = V_SHAPED | {"zb_h1"}
 
 
@@ -61,9 +60,6 @@ def _rank_vectors(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tupl
         return ((m,) * vpp,)
     if schedule == "1f1b":
         return ((min(m, pp - s),),)
-    if schedule in V_SHAPED:
-        assert vpp == 2, f"{schedule} has two chunks per rank, not {vpp}"
-        return _v_shaped_vectors(pp, m, s, extra=int(schedule == "dualpipe_v"))
     if schedule == "interleaved_1f1b" and vpp > 1:
         return _maximal(_interleaved_states(pp, vpp, m, s))
     return _maximal(_counted(numbered_order(schedule, pp, vpp, m, s) // m, pp, vpp))
@@ -82,14 +78,6 @@ def _counted(what: Ints, pp: int, vpp: int) -> Ints:
     of_chunk = (stage // pp)[:, None] == np.arange(vpp)
     held: Ints = np.cumsum(changes[:, None] * of_chunk, axis=0)
     return held
-
-
-def _v_shaped_vectors(pp: int, m: int, s: int, extra: int) -> tuple[Vector, ...]:
-    """From chunk 0 as far ahead as it may be, to what the greedy order evens out between both."""
-    limit, least = 2 * pp + extra, s + extra
-    most = max(least, (pp + s + 1 + extra) // 2)
-    states = [(limit - up, up) for up in range(least, most + 1)]
-    return _maximal(np.minimum(m, np.array(states)))
 
 
 def _interleaved_states(pp: int, vpp: int, m: int, s: int) -> Ints:

@@ -1,4 +1,4 @@
-"""What each rank does, in order, in the schedules whose order is fixed.
+"""What each rank does, in order.
 
 An order is an array of numbers, for a long step has a hundred thousand actions:
 
@@ -12,13 +12,14 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.actions import Action, Kind
+from meshplan.costmodels.schedule.v_shaped import B, F, I, W, v_shaped_order
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
-F, B, I, W = range(4)  # noqa: E741 the letter that papers give the input gradient
+V_SHAPED: frozenset[Schedule] = frozenset({"zb_v", "dualpipe_v"})
 
 
 def order(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> tuple[Action, ...]:
-    """What rank `s` does, in order, in the schedules whose order is fixed."""
+    """What rank `s` does, in order."""
     what, micro_batch = np.divmod(numbered_order(schedule, pp, vpp, m, s), m)
     kind, stage = np.divmod(what, pp * vpp)
     columns = zip(kind.tolist(), stage.tolist(), micro_batch.tolist(), strict=True)
@@ -29,6 +30,9 @@ def numbered_order(schedule: Schedule, pp: int, vpp: int, m: int, s: int) -> Int
     """The same as numbers."""
     if schedule == "zb_h1":
         return _zb_h1(pp, m, s)
+    if schedule in V_SHAPED:
+        kind, stage, micro_batch = v_shaped_order(schedule, pp, m, s)
+        return (kind * 2 * pp + stage) * m + micro_batch
     forwards, backwards = _passes(pp, vpp, m, s)
     if schedule == "gpipe":
         return np.concatenate([forwards, backwards])

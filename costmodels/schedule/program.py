@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Action, Timeline, Work
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.schedule.orders import KINDS, numbered_order
-from meshplan.costmodels.schedule.v_shaped import greedy_orders
+from meshplan.costmodels.schedule.v_shaped import B, I
 
 MOST_PROGRAMS = 64  # kept at a time: a few thousand actions each
 NOTHING, BEGIN, FIRST = 0, 1, 2  # places: before all times, the step's begin, the first action
@@ -117,11 +116,7 @@ def run(ends: list[float], steps: Sequence[Step], seconds: list[float], send_s: 
 def program(schedule: Schedule, pp: int, vpp: int, m: int) -> Program:
     """The order of `schedule` for `m` micro-batches on `pp` ranks with `vpp` stages each."""
     stages = pp * vpp
-    if schedule in V_SHAPED:
-        orders = greedy_orders(schedule, pp, vpp, m)
-        numbered = [[(KINDS.index(k) * stages + j) * m + i for j, k, i in rank] for rank in orders]
-    else:
-        numbered = [numbered_order(schedule, pp, vpp, m, s).tolist() for s in range(pp)]
+    numbered = [numbered_order(schedule, pp, vpp, m, s).tolist() for s in range(pp)]
     return written_out(numbered, stages, m)
 
 
@@ -148,7 +143,9 @@ def written_out(orders: Sequence[Sequence[int]], stages: int, m: int) -> Program
                 break
             steps.append((before, NOTHING if near else needed, number // m))
             numbers.append(number)
-            before = places[number] = FIRST - 1 + len(steps)
+            before = FIRST - 1 + len(steps)
+            for each in _same_input_grad(number, stages * m):
+                places[each] = before
             at += 1
         idle = 0 if at > position[rank] else idle + 1
         assert idle <= len(orders), "the schedule's order waits for itself"
@@ -157,6 +154,16 @@ def written_out(orders: Sequence[Sequence[int]], stages: int, m: int) -> Program
             waiting.append(rank)
     micro_batch = tuple(number % m for number in numbers)
     return Program(tuple(steps), micro_batch, tuple(last), tuple(rank_of_stage))
+
+
+def _same_input_grad(number: int, actions: int) -> tuple[int, ...]:
+    """An action, and where its input gradient is another's too: a whole backward has that of I."""
+    kind = number // actions
+    return (
+        (number, number + (I - B) * actions)
+        if kind == B
+        else ((number, number - (I - B) * actions) if kind == I else (number,))
+    )
 
 
 def _sources(rank_of_stage: list[int]) -> list[tuple[int, bool]]:

@@ -5,8 +5,7 @@
     interleaved_1f1b  Megatron-LM: groups of S micro-batches through chunk after chunk  2104.04473
     zb_h1             1f1b's order of F and I; rank s leaves s micro-batches' W for   2401.10241
                       later, which fill the drain: the bubble is (S-1)(F + I - W)
-    zb_v, dualpipe_v  two chunks per rank, down and up again; I before F before W,
-                      as many micro-batches in flight as `in_flight` allows         2401.10241
+    zb_v, dualpipe_v  two chunks per rank, down and up again: `v_shaped`  2401.10241, 2412.19437
 
     S, s  pipeline ranks, this rank
 

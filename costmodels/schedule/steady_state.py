@@ -19,11 +19,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.schedule.actions import Work
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.schedule.program import (
     BEGIN,
     FIRST,
@@ -142,7 +141,7 @@ def repeating(schedule: Schedule, pp: int, vpp: int, m: int) -> Repeating | None
     if schedule == "gpipe" or pp == 1:
         return None
     for factor in SHORT:
-        period = _period(schedule, pp, vpp, factor * pp)
+        period = pp if schedule == "interleaved_1f1b" else 1
         short = factor * pp + (m - factor * pp) % period
         if m < short + WORTH * period:
             return None
@@ -155,27 +154,6 @@ def repeating(schedule: Schedule, pp: int, vpp: int, m: int) -> Repeating | None
 def _short(schedule: Schedule, pp: int, vpp: int, m: int, period: int) -> Repeating | None:
     """The short step of `m` micro-batches, which many long ones share, with one body."""
     return _cut(program(schedule, pp, vpp, m), period)
-
-
-@cache
-def _period(schedule: Schedule, pp: int, vpp: int, m: int) -> int:
-    """Micro-batches after which the order may repeat: of a V shape those after which the first rank
-    does the same again in the middle of a step of `m`, `m` if it never does.
-    """
-    if schedule not in V_SHAPED:
-        return pp if vpp > 1 else 1
-    short = program(schedule, pp, vpp, m)
-    done = [
-        (what, i) for (_, _, what), i in zip(short.steps, short.micro_batch, strict=True)
-        if what % (2 * pp) in (0, 2 * pp - 1)
-    ]  # fmt: skip
-    middle = len(done) // 2
-    for period in range(1, m // 2):
-        size = 6 * period
-        now, before = done[middle : middle + size], done[middle - size : middle]
-        if now == [(what, i + period) for what, i in before]:
-            return period
-    return m
 
 
 def _cut(short: Program, period: int) -> Repeating | None:
@@ -194,7 +172,8 @@ def _cut(short: Program, period: int) -> Repeating | None:
         (place[before], place[needed], what)
         for before, needed, what in map(short.steps.__getitem__, order)
     ]
-    size = period * len(steps) // (1 + max(short.micro_batch))
+    half = max(short.micro_batch) // 2
+    size = sum(half <= each < half + period for each in short.micro_batch)
     batches = [short.micro_batch[at] for at in order]
     middle = (len(steps) - size) // 2
     for first in range(middle, middle + size):

@@ -255,9 +255,7 @@ class Pricer:
     def _saved(self, op: Operation) -> Number:
         if self.lora and feeds_frozen_alone(op, self.lora):
             return 0.0
-        feeding = isinstance(op, Pointwise) and not op.in_16_bit
-        feeds_matmul = feeding and op.name.endswith(("norm", "activation"))
-        saved = op.saved_bytes * (self.device.recipe.saved_fraction if feeds_matmul else 1.0)
+        saved = op.saved_bytes * (self.device.recipe.saved_fraction if _is_kept_cast(op) else 1.0)
         if self.lora and isinstance(op, Matmul) and is_adapted(op, self.lora):
             saved = saved + self.device.recipe.itemsize * narrow_numbers(op, self.lora)
         return saved
@@ -388,3 +386,11 @@ def _forward_flops(op: Operation, *, full: bool = False) -> Number:
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
     return op.forward_flops if isinstance(op, Matmul | Scan) else 0.0
+
+
+def _is_kept_cast(op: Operation) -> bool:
+    """Whether 8-bit training keeps the output in 8 bits: the cast input of a product, mostly."""
+    if not isinstance(op, Matmul | Pointwise) or op.in_16_bit:
+        return False
+    feeds_matmul = isinstance(op, Pointwise) and op.name.endswith(("norm", "activation"))
+    return feeds_matmul or op.kept_cast

@@ -96,9 +96,10 @@ class Rank:
         assert cluster.kernels is not None, f"{cluster.name} has no kernel measurements"
         if recipe.cast_bytes and kernels.cast_bytes:
             recipe = replace(recipe, cast_bytes=kernels.cast_bytes)
+        held = kernels.communication_units * any(kind.experts for kind in setting.model.kinds)
         return Device(
-            cluster.gpu, cluster.kernels, setting.tuning, recipe, kernels.attention,
-            kernels.permutes_by_index,
+            cluster.gpu.without_units(held), cluster.kernels, setting.tuning, recipe,
+            kernels.attention, kernels.permutes_by_index,
         )  # fmt: skip
 
     @cached_property

@@ -6,9 +6,10 @@
     zb_h1              the same less (S - 2 + min(m, S)) w: with equal stages and m >= S the bubble
                        is (S - 1)(F + I - W)                                           2401.10241
     interleaved_1f1b   m sum over rows of the row's max c_j + (S - 1) mean c_j         2104.04473
-    zb_v, dualpipe_v   m max over ranks of both chunks' sum + (S - 1)(F + 3 (I - W)), F alone where
-                       W is longer than I; with m < S one micro-batch's way there and back counts:
-                       2 S (F + I) + W + (m - 1) (F + I + W)
+    zb_v               m max over ranks of both chunks' sum + (S - 1)(F + I - W); with 2 m < 3 S
+                       one micro-batch's way there and back, and what the others add to it:
+                       2 S (F + I) + W + (m - 1) (F + I + W + (F + I) / 2)
+    dualpipe_v         m max over ranks of both chunks' sum + (S - 1)(2 I - W)
 
     S, V, m  pipeline ranks, chunks per rank, micro-batches
     c_j      one micro-batch in chunk j: layers, recomputation, transfer, embedding or head
@@ -18,8 +19,8 @@
              row, and in each it waits for the row's slowest chunk
     D        the largest sum of once-per-step costs of a rank, and what no rank escapes
 
-Equal stages are exact but for the V shapes, whose greedy order has no closed form: the factor 3 is
-the middle of what their simulation shows. `tests/planner/test_closed_form.py` holds the distances.
+Equal stages are exact but for the V shapes, where the forms are the middle of what simulations of
+equal stages show. `tests/planner/test_closed_form.py` holds the distances.
 
 Leaves out: what an overlapped transfer delays; DualPipe's overlap of a forward and a backward.
 """
@@ -63,7 +64,7 @@ def closed_form(
 ) -> ClosedForm[Any]:
     """The form of one layout, or of many that differ in `m` and `passes`."""
     if schedule in V_SHAPED:
-        return _v_shaped(pp, m, passes)
+        return _v_shaped(schedule, pp, m, passes)
     if vpp > 1:
         return ClosedForm(m, pp - 1, pp * vpp, 0)
     if schedule != "zb_h1":
@@ -72,10 +73,12 @@ def closed_form(
     return ClosedForm(m - 1, 1, 1, -((pp - 2 + np.minimum(m, pp)) * least // pp))
 
 
-def _v_shaped(pp: int, m: Number, passes: Passes[Number]) -> ClosedForm[Any]:
-    f, i, w = passes
-    chunks, few, waits = 2 * pp, m < pp, i > w
-    # F + 3 (I - W) = 3 c - 2 F - 6 W with c = F + I + W
-    over = np.where(few, chunks - m - 1, np.where(waits, 3 * (pp - 1), 0))
-    fill = np.where(waits, -(pp - 1) * (2 * f + 6 * w), (pp - 1) * f)
-    return ClosedForm(m, over, chunks, np.where(few, -(chunks - 1) * w, fill) // chunks)
+def _v_shaped(schedule: Schedule, pp: int, m: Number, passes: Passes[Number]) -> ClosedForm[Any]:
+    f, _, w = passes
+    chunks = 2 * pp
+    if schedule == "dualpipe_v":  # 2 I - W = 2 c - 2 F - 3 W with c = F + I + W
+        return ClosedForm(m, 2 * (pp - 1), chunks, -(pp - 1) * (2 * f + 3 * w) // chunks)
+    few = 2 * m < 3 * pp
+    over = np.where(few, 2 * chunks - m - 3, 2 * (pp - 1))
+    fill = -np.where(few, 2 * chunks + m - 3, 4 * (pp - 1)) * w
+    return ClosedForm(m, over, 2 * chunks, fill // (2 * chunks))

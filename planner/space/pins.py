@@ -37,6 +37,8 @@ WORD_AXES: dict[str, tuple[str, ...]] = {
     "dispatcher": DISPATCHERS,
     "modules_apart": SWITCH,
 }
+ELSEWHERE = {"dualpipe": "; DualPipe over 16 ranks is dualpipe_v over 8, in twice the replicas"}
+"""What a schedule that goes by another name is here."""
 FRACTION_AXES = ("optimizer_offload", "activation_offload")
 """Their default is 0, which a pin opens: without the pin there is less to choose from, not more."""
 _MOST = 2**62
@@ -109,7 +111,8 @@ def parse_pin(axis: str, text: str) -> Pin:
         known = WORD_AXES[axis]
         unknown = [item for item in items if item not in known]
         if unknown:
-            raise PinError(f"{axis} {unknown[0]!r} is not known; it is one of {', '.join(known)}")
+            words = ", ".join(known) + ELSEWHERE.get(unknown[0], "")
+            raise PinError(f"{axis} {unknown[0]!r} is not known; it is one of {words}")
         return Pin(text, words=frozenset(items))
     if axis in FRACTION_AXES:
         return Pin(text, fractions=tuple(sorted({_parse_fraction(axis, item) for item in items})))

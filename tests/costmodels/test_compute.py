@@ -325,3 +325,15 @@ def test_a_machine_that_others_use_too_takes_longer_in_proportion(device: Device
         1.5 * attention_s(alone, core, backward=False)
     )
     assert pointwise_s(with_others, 1e9, 0) == pytest.approx(1.2 * pointwise_s(alone, 1e9, 0))
+
+
+def test_units_that_communicate_do_not_compute(device):
+    """112 of 132 SMs are left: a product large enough to fill either takes 132 / 112 as long."""
+    op = Matmul(name="up", m=112 * 132 * 128, n=128, k=1024)
+    left = replace(
+        device, gpu=device.gpu.model_copy(update={"compute_units": 132}).without_units(20)
+    )
+    whole = replace(device, gpu=device.gpu.model_copy(update={"compute_units": 132}))
+    overhead_s = device.kernels.launch_s
+    slow, fast = (seconds(each, op) - overhead_s for each in (left, whole))
+    assert slow / fast == pytest.approx(132 / 112, rel=1e-6)

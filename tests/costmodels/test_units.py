@@ -22,7 +22,7 @@ def test_seconds_by_hand(seconds: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
-    [("8GiB", 8 * 2**30), ("8 GB", 8e9), ("10%", 8e9), ("0%", 0.0), ("2.5%", 2e9)],
+    [("8GiB", 8 * 2**30), ("8 GB", 8e9), ("10%", 8e9), ("0%", 0.0), ("0", 0.0), ("2.5%", 2e9)],
 )
 def test_headroom_of_80_gb(text: str, size_bytes: float):
     """GiB, GB, or a share of the device."""

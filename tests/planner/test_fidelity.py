@@ -12,8 +12,8 @@ BOUNDS = {  # docs/search.md: closed form / simulation - 1
     "1f1b": (-0.05, 0.30),
     "interleaved_1f1b": (-0.15, 0.30),
     "zb_h1": (-0.06, 0.25),
-    "zb_v": (-0.25, 0.40),
-    "dualpipe_v": (-0.35, 0.40),
+    "zb_v": (-0.08, 0.25),
+    "dualpipe_v": (-0.06, 0.10),
 }
 
 

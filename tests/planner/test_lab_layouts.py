@@ -11,7 +11,8 @@ from meshplan.planner.case.resolve import check_case
 from meshplan.planner.search.search import search
 
 NAMES = [lab.name for lab in LABS]
-WORST_DENSE_ERROR = 0.2
+WORST_ERROR = 0.2
+WORST_SPARSE_ERROR = 0.25
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +30,13 @@ def test_the_layout_is_legal_and_fits(lab: Lab, layouts: dict[str, Layout]) -> N
     assert lacking_bytes(predicted(case)) <= 0
 
 
-@pytest.mark.parametrize("lab", [lab for lab in LABS if "DeepSeek" not in lab.name],
-                         ids=[name for name in NAMES if "DeepSeek" not in name])  # fmt: skip
-def test_dense_step_times_are_near(lab: Lab, layouts: dict[str, Layout]) -> None:
-    """The published step times of the dense runs, none of them fitted, are met to 20 %."""
+@pytest.mark.parametrize("lab", LABS, ids=NAMES)
+def test_step_times_are_near(lab: Lab, layouts: dict[str, Layout]) -> None:
+    """The published step times, none of them fitted, are met to 20 %, DeepSeek's to 25 %."""
     ours = predicted(case_at(lab.question(pinned=True), layouts[lab.name])).step_time_s
     error = ours / lab.measured_s - 1
     print(f"{lab.name}: {ours:.2f} s, published {lab.measured_s} s, {error:+.0%}")
-    assert abs(error) < WORST_DENSE_ERROR
+    assert abs(error) < (WORST_ERROR if "DeepSeek" not in lab.name else WORST_SPARSE_ERROR)
 
 
 def test_what_is_pinned_is_never_better() -> None:

@@ -251,6 +251,7 @@ def test_pins_are_read(text: str, inside: int, outside: int) -> None:
         ("zero_stage", "4..9", "from 0 to 3"),
         ("zero_stage", "1..9", "from 0 to 3"),
         ("recompute", "some", "none, selective, full"),
+        ("schedule", "dualpipe", "dualpipe_v over 8"),
         ("tensors", "8", "tensor_parallel"),
     ],
 )

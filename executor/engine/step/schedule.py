@@ -1,14 +1,9 @@
-"""The order of each pipeline rank's actions: the one whose memory the cost model counts.
-
-A V-shaped zero-bubble order depends on how long actions take, and is timed as if it was found for
-the times at hand. Here F, I and W take equal time, so that the order depends on the layout alone
-and every rank works out the same; `costmodels.schedule.v_shaped` says what that costs.
-"""
+"""The order of each pipeline rank's actions: the one that the cost model plays and counts."""
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.schedule import held_micro_batches as held
 from meshplan.costmodels.schedule.actions import Action
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
+from meshplan.costmodels.schedule.orders import order
 
 
 def stages_of(layout: Layout, pp_rank: int) -> list[int]:
@@ -23,6 +18,6 @@ def rank_of(layout: Layout, stage: int) -> int:
 
 def actions(layout: Layout, num_micro_batches: int) -> list[list[Action]]:
     """What each pipeline rank does, in order."""
-    return held.actions(
-        layout.schedule, layout.pipeline_parallel, layout.virtual_stages, num_micro_batches
-    )
+    la, m = layout, num_micro_batches
+    ranks = range(la.pipeline_parallel)
+    return [list(order(la.schedule, la.pipeline_parallel, la.virtual_stages, m, s)) for s in ranks]
