@@ -175,11 +175,22 @@ def every_kind(question: Question) -> Space:
 
 
 def every_plan(problem: StageProblem, *, anywhere: bool = False) -> Iterator[tuple[Stage, ...]]:
-    """All cuts into stages with all mixes of recomputation, of the list unless `anywhere`."""
+    """All cuts into stages with all mixes of recomputation, of the list unless `anywhere`; of those
+    that differ by stage none where the engine recomputes equally many layers of each.
+    """
     fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
     ways = None if anywhere and problem.vpp > 1 else problem.splits
     for counts in _compositions(len(problem.pattern), fewest) if ways is None else ways:
-        yield from itertools.product(*(_mixes(n, problem.modes) for n in counts))
+        for stages in itertools.product(*(_mixes(n, problem.modes) for n in counts)):
+            if not problem.first or _alike(stages):
+                yield stages
+
+
+def _alike(stages: tuple[Stage, ...]) -> bool:
+    """Whether some number of layers, or all where there are fewer, recomputes in full everywhere."""
+    recomputed = [stage.full_layers for stage in stages]
+    whole = [stage.layers == stage.full_layers for stage in stages]
+    return all(k == max(recomputed) or all_of for k, all_of in zip(recomputed, whole, strict=True))
 
 
 def _compositions(total: int, fewest: list[int]) -> Iterator[tuple[int, ...]]:
