@@ -50,8 +50,8 @@ class Legality(Frozen):
     zero_with_split_backward
                        those of them that compose with a schedule which computes the gradients of
                        inputs and of weights apart (zero bubble, DualPipe), None: all of them
-    recompute_layers   which layers recompute: "any": each as it likes; "first": all selectively, or of
-                       every virtual stage equally many of the first in full, the others not (of
+    recompute_layers   which layers recompute: "any": each as it likes; "first": all selectively, or
+                       of every virtual stage equally many of the first in full, the others not (of
                        engines whose cuts are listed); "alike": all layers in one mode
     recompute_with_split_backward
                        layers may recompute under such a schedule

@@ -25,9 +25,9 @@ from meshplan.planner.space.module_splits import FEWEST_RANKS
 
 MIXED = {
     "any": "",
-    "first": "recompute that differs by layer (all selectively, or equally many of the first "
-    "layers of each stage in full)",
-    "alike": "recompute that differs by layer (all layers alike)",
+    "first": "recompute that differs so by layer (it has: all layers selectively, or the first k "
+    "of each stage in full, with one k)",
+    "alike": "recompute that differs by layer (it has: all layers alike)",
 }
 """By `Legality.recompute_layers`."""
 ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")

@@ -187,7 +187,7 @@ def every_plan(problem: StageProblem, *, anywhere: bool = False) -> Iterator[tup
 
 
 def _alike(stages: tuple[Stage, ...]) -> bool:
-    """Whether some number of layers, or all where there are fewer, recomputes in full everywhere."""
+    """Whether equally many layers recompute in full everywhere, or all where there are fewer."""
     recomputed = [stage.full_layers for stage in stages]
     whole = [stage.layers == stage.full_layers for stage in stages]
     return all(k == max(recomputed) or all_of for k, all_of in zip(recomputed, whole, strict=True))
