@@ -23,6 +23,7 @@ from meshplan.planner.problem.same_pipeline import SamePipeline
 
 KIB = 1.0  # of rounding
 
+
 def least_work_ns(same: SamePipeline, like: Ints) -> Floats:
     """[row, split, rank] ns of one micro-batch, by the prices of the split `like` [row]; infinite
     where a rank does not fit in the one mode that there is.
