@@ -86,13 +86,12 @@ class Intervals:
         spans = list(pairwise((0, *ends)))
         if self.problem.first and self.problem.pp > 1:
             stages = fewest_first(self.problem, tuple(end - first for first, end in spans))
-            return stages and [
-                self._with_first(Interval(j, *span), stages[j].full_layers)
-                for j, span in enumerate(spans)
-            ]  # fmt: skip
+            full = [stage.full_layers for stage in stages or ()]
+            found = [self._with_first(Interval(j, *spans[j]), k) for j, k in enumerate(full)]
+            return found or None
         prices = [self.price(j, *span) for j, span in enumerate(spans)]
-        found = [price for price in prices if price is not None]
-        return found if len(found) == len(prices) else None
+        fitting = [price for price in prices if price is not None]
+        return fitting if len(fitting) == len(prices) else None
 
     def _with_first(self, key: Interval, full: int) -> Price:
         """With the first `full` layers recomputed in full, the rest not."""
