@@ -6,9 +6,9 @@ What was learnt from measured runs instead ([fitted]) lives apart, in `fits/`, w
 and residual.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.names import Name
@@ -111,6 +111,12 @@ class Legality(Frozen):
     context_kinds_with_packing: tuple[ContextKind, ...] | None = None
     dispatchers: tuple[Dispatcher, ...] = ()
     usual_dispatchers: tuple[Dispatcher, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_rule_for_listed_cuts(self) -> Self:
+        if self.recompute_layers == "first" and self.uneven_stages == "free":
+            raise ValueError('recompute_layers "first" is searched in listed cuts, not in any')
+        return self
 
 
 class State(Frozen):

@@ -22,6 +22,7 @@ from meshplan.planner.case.resolve import check_case, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of, check_paths
 from meshplan.planner.cli.check import tools
+from meshplan.planner.report.tables import stages_line
 from meshplan.planner.search.search import NoLayoutFits
 
 FORMATS = {
@@ -96,6 +97,16 @@ def test_a_plan_that_its_engine_cannot_say_is_said_so(
     (found,) = check_paths([tmp_path / "plan.yaml"], tools(), Settings())
     assert any("recompute that differs" in note for note in found.notes) is said
     assert any("recompute that differs" in note for note in case_of(plan).notes) is said
+
+
+@pytest.mark.parametrize(("full", "said"), [
+    pytest.param((3, 3, 3, 3), "12 of 32 recomputed, the first 3 of each stage", id="one number"),
+    pytest.param((1, 3, 0, 0), "4 of 32 recomputed", id="no one number"),
+    pytest.param((8, 8, 8, 8), "32 of 32 recomputed", id="all"),
+])  # fmt: skip
+def test_a_plan_says_what_to_set(full: tuple[int, ...], said: str) -> None:
+    """Beside how many layers recompute in all, the number that Megatron's options take."""
+    assert stages_line(mixed(full)) == f"4 x 8 layers, {said}"
 
 
 def test_full_recompute_leaves_prediction_modules_alone() -> None:
