@@ -6,9 +6,9 @@ What was learnt from measured runs instead ([fitted]) lives apart, in `fits/`, w
 and residual.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.hardware_profiles.names import Name
@@ -50,6 +50,9 @@ class Legality(Frozen):
     zero_with_split_backward
                        those of them that compose with a schedule which computes the gradients of
                        inputs and of weights apart (zero bubble, DualPipe), None: all of them
+    recompute_layers   which layers recompute: "any": each as it likes; "first": all selectively, or
+                       of every virtual stage equally many of the first in full, the others not (of
+                       engines whose cuts are listed); "alike": all layers in one mode
     recompute_with_split_backward
                        layers may recompute under such a schedule
     recompute_modules  what selective recompute chooses from; nothing: it replays core attention
@@ -79,7 +82,7 @@ class Legality(Frozen):
     zero_with_pipeline: tuple[int, ...]
     schedules: tuple[str, ...]
     recompute: tuple[Literal["none", "selective", "full"], ...]
-    recompute_per_layer: bool
+    recompute_layers: Literal["any", "first", "alike"]
     sequence_parallel: Literal["always", "optional", "never"]
     kv_heads_divide: bool
     context_parallel: bool
@@ -108,6 +111,12 @@ class Legality(Frozen):
     context_kinds_with_packing: tuple[ContextKind, ...] | None = None
     dispatchers: tuple[Dispatcher, ...] = ()
     usual_dispatchers: tuple[Dispatcher, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_rule_for_listed_cuts(self) -> Self:
+        if self.recompute_layers == "first" and self.uneven_stages == "free":
+            raise ValueError('recompute_layers "first" is searched in listed cuts, not in any')
+        return self
 
 
 class State(Frozen):

@@ -26,6 +26,7 @@ from meshplan.planner.case.resolve import Case, MissingFacts, cluster_named, eng
 from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import PASSED, USAGE, Best, Finding, Limits, Place, judge
+from meshplan.planner.space.engine_rules import unpriced
 
 Reader = Callable[[str, str, str | None], Reading | None]
 """Text, path and the framework the user named (or None) to a reading; None when none claims it."""
@@ -205,11 +206,12 @@ def case_of(plan: Plan) -> Case:
         )
     changed = plan.cluster.sha256 not in (cluster_hash(cluster), "0" * len(plan.cluster.sha256))
     note = f"the profile {plan.cluster.name} changed since the plan was written"
+    engine = engine_named(plan.engine).model_copy(update={"learned": plan.learned})
     return Case(
         model=model_from_config(plan.model.config, plan.model.name),
         layout=layout,
         training=plan.training,
         cluster=as_planned(cluster, plan),
-        engine=engine_named(plan.engine).model_copy(update={"learned": plan.learned}),
-        notes=(note,) if changed else (),
+        engine=engine,
+        notes=(*([note] if changed else []), *unpriced(layout, engine)),
     )

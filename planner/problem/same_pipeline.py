@@ -28,6 +28,8 @@ class Pipelines:
                 (`costmodels.step.setting.stack_of`)
     splits      the layers per stage to choose from, None for any
     empty_ends  the first and the last of several stages may hold no layer
+    first       of every virtual stage equally many of the first layers recompute in full, the
+                others not: modes 2 and 0, and listed splits where there are several ranks
     """
 
     prices: Coefficients
@@ -39,6 +41,7 @@ class Pipelines:
     splits: tuple[tuple[int, ...], ...] | None = None
     empty_ends: bool = False
     columns: tuple[int, int, int] = (0, 1, 2)
+    first: bool = False
 
     @property
     def chunks(self) -> int:
@@ -137,6 +140,7 @@ def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Varian
         pattern=space.stack,
         splits=stack_splits(space.model, space.legality, pp, vpp, space.apart),
         empty_ends=space.legality.layers_count_ends, columns=variant.columns,
+        first=variant.first,
     )  # fmt: skip
 
 

@@ -39,15 +39,17 @@ class SplitPeaks:
         return found
 
     def peaks_kib(self, full: Ints, selective: Ints) -> Ints:
-        """[rank] with so many layers of each chunk recomputed in full and selectively."""
+        """[.., rank] with so many layers of each chunk, [.., chunk], recomputed in full and
+        selectively.
+        """
         p, second = self.problem, self.first + full + selective
         kept = mixed(self._saved, self.first, self.first + full, second, self.end)
-        kept[0] += p.embedding.saved_kib
-        kept[-1] += p.head.saved_kib
+        kept[..., 0] += p.embedding.saved_kib
+        kept[..., -1] += p.head.saved_kib
         transient = self._ends_transient
         for mode, layers in ((2, full), (1, selective), (0, self.end - second)):
             transient = np.maximum(transient, (layers > 0) * p.transient_kib[mode])
-        held = np.einsum("rtv,rv->rt", self._in_flight, kept[self.chunks]).max(axis=1)
-        held += transient[self.chunks].max(axis=1)
+        held = np.einsum("rtv,...rv->...rt", self._in_flight, kept[..., self.chunks]).max(axis=-1)
+        held += transient[..., self.chunks].max(axis=-1)
         found: Ints = self._static + np.maximum(held, self._update)
         return found

@@ -191,7 +191,7 @@ class StageProblem(Pipelines):
     def key(self) -> tuple[object, ...]:
         """Equal for problems of equal shape, limits and prices."""
         shape = (self.schedule, self.pp, self.vpp, self.m, self.modes, self.pattern, self.splits)
-        return (*shape, self.empty_ends, self.cap_kib, self.costs)
+        return (*shape, self.empty_ends, self.first, self.cap_kib, self.costs)
 
     @cached_property
     def least_chunk_ns(self) -> int:

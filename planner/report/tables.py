@@ -226,8 +226,11 @@ def stages_line(plan: Plan) -> str:
     full = sum(stage.full_layers for stage in stages)
     selective = sum(stage.selective_layers for stage in stages)
     told = [f"{counts} layers"]
+    most = max(stage.full_layers for stage in stages)
     if full:
-        told.append(f"{full} of {total} recomputed")
+        one_rule = all(stage.full_layers == min(most, stage.layers) for stage in stages)
+        which = f", the first {most} of each stage" if one_rule and full < total else ""
+        told.append(f"{full} of {total} recomputed{which}")
     if selective:
         modules = ", ".join(plan.layout.selective_modules)
         told.append(f"{selective} of {total} selectively recomputed: {modules}")

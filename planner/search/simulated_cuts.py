@@ -1,7 +1,9 @@
 """The cuts of a list that may be faster than the best simulated step, each with a bound.
 
 One chunk per rank: each stage in the mix that takes least time of those that fit
-(`planner.stages.path`), bounded by the chains through it (`planner.search.intervals`).
+(`planner.stages.path`), bounded by the chains through it (`planner.search.intervals`). Where of
+every virtual stage equally many of the first layers recompute, a cut has one mix, whatever its
+chunks: that of the fewest which fit (`planner.problem.first_layers`).
 
 Several chunks: the splits of the list. What a split takes with nothing recomputed is a bound, and
 its step if it fits so; else a plan by rule of thumb stands for it (`planner.stages.heuristic`).
@@ -11,7 +13,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
+from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.intervals import ProblemChains
@@ -60,7 +63,11 @@ def _splits_below(
         split, bounds = split[below], bounds[below]
         if len(split):
             first = int(bounds.argmin())
-            yield _cut(problem, (problem.splits or ())[split[first]], float(bounds[first]))
+            counts, bound_s = (problem.splits or ())[split[first]], float(bounds[first])
+            if not problem.first:
+                yield _cut(problem, counts, bound_s)
+            elif stages := fewest_first(problem, counts):
+                yield Cut(bound_s, stages, tuple)
             split, bounds = np.delete(split, first), np.delete(bounds, first)
 
 
@@ -100,11 +107,7 @@ def _listed_below(
 
 
 def _path(intervals: Intervals, bound_s: float, ends: tuple[int, ...]) -> Cut:
-    prices = [
-        intervals.price(stage, first, end)
-        for stage, (first, end) in enumerate(pairwise((0, *ends)))
-    ]
-    return Cut(bound_s, stages_of([price for price in prices if price], list(ends)), tuple)
+    return Cut(bound_s, stages_of(intervals.priced(ends) or [], list(ends)), tuple)
 
 
 def _bound_of(
@@ -112,13 +115,10 @@ def _bound_of(
 ) -> tuple[float, tuple[int, ...]]:
     """The bound of one cut, infinite where it does not fit, and the ends of its stages."""
     ends = tuple(accumulate(counts))
-    prices = [
-        intervals.price(stage, first, end)
-        for stage, (first, end) in enumerate(pairwise((0, *ends)))
-    ]
-    fitting = [price.ns for price in prices if price]
-    if len(fitting) < len(prices):
+    prices = intervals.priced(ends)
+    if prices is None:
         return math.inf, ends
     end, stage = np.array(ends), np.arange(len(ends))
-    bounds = chains.bounds_s(stage, end - np.array(counts), end, np.array(fitting))
+    ns = np.array([price.ns for price in prices])
+    bounds = chains.bounds_s(stage, end - np.array(counts), end, ns)
     return float(bounds.max()), ends

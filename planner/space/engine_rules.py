@@ -12,6 +12,7 @@ from meshplan.costmodels.layout import (
     Layout,
     RecomputeModule,
     Schedule,
+    Stage,
 )
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
@@ -22,6 +23,13 @@ from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.schema import Dtype, Gpu
 from meshplan.planner.space.module_splits import FEWEST_RANKS
 
+MIXED = {
+    "any": "",
+    "first": "recompute that differs so by layer (it has: all layers selectively, or the first k "
+    "of each stage in full, with one k)",
+    "alike": "recompute that differs by layer (it has: all layers alike)",
+}
+"""By `Legality.recompute_layers`."""
 ON_CPU: tuple[Optimizer, ...] = ("adamw", "sgd")
 """Optimizers whose update is one pass over memory, as a host's processors can do it."""
 
@@ -41,6 +49,15 @@ def replays(modules: tuple[RecomputeModule, ...], legality: Legality) -> bool:
     """Whether the engine's selective recompute can be of these modules."""
     known = set(legality.recompute_modules or SELECTIVE)
     return set(modules) == known if legality.recompute_policy else set(modules) <= known
+
+
+def says_recompute(layout: Layout, legality: Legality) -> bool:
+    """Whether the engine's options can say which layers recompute (`Legality.recompute_layers`)."""
+    if layout.recompute != "mixed" or legality.recompute_layers == "any":
+        return True
+    most = max(stage.full_layers for stage in layout.stages)
+    first = all(each == Stage(each.layers, 0, min(most, each.layers)) for each in layout.stages)
+    return first and legality.recompute_layers == "first"
 
 
 def check_engine(layout: Layout, model: Model, training: Training, engine: Engine) -> None:
@@ -288,5 +305,6 @@ def unpriced(layout: Layout, engine: Engine) -> tuple[str, ...]:
             stage.selective_layers for stage in la.stages
         )
         and not replays(la.selective_modules, rules),
+        MIXED[rules.recompute_layers]: not says_recompute(la, rules),
     }
     return tuple(f"the profile of {engine.name} does not cover {x}" for x in found if found[x])

@@ -64,6 +64,7 @@ class Variant:
     replayed   what a selectively recomputed layer replays
     columns    those of the prices that hold none, selective with `replayed`, and full
     placed     the last part of the last stage that holds any is modules of multi-token prediction
+    first      of every virtual stage equally many of the first layers recompute in full
     """
 
     schedule: Schedule
@@ -72,6 +73,7 @@ class Variant:
     replayed: tuple[RecomputeModule, ...] = SELECTIVE
     columns: tuple[int, int, int] = (0, 1, 2)
     placed: bool = False
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +119,14 @@ class Space:
         zero = int(self.layouts.zero_stage[row])
         plain = bool(self.layouts.activation_offload[row]) and self._offloads_plainly
         last, placed = len(self.recompute_sets) + 1, places_modules(self.model, self.legality)
+        first = self.legality.recompute_layers == "first"
         known = self._variants.get((pp, m, zero, chunks, shape, plain))
         if known is None:
             known = self._variants[pp, m, zero, chunks, shape, plain] = tuple(
-                Variant(schedule, vpp, modes, replayed, (0, column, last), placed)
+                Variant(
+                    schedule, vpp, modes, replayed, (0, column, last), placed,
+                    first and len(modes) > 1,
+                )
                 for schedule, vpp in legal_schedules(self.model, self.legality, self.pins, pp, m)
                 if chunks in (0, min(vpp, 2))
                 if shape in (ANY, _shape(schedule))
@@ -129,7 +135,7 @@ class Space:
                 for column, replayed in enumerate(
                     self.recompute_sets if SELECTIVELY in modes else self.recompute_sets[:1], 1
                 )
-            )
+            )  # fmt: skip
         return known
 
     def replaying(self, sets: tuple[tuple[RecomputeModule, ...], ...]) -> "Space":

@@ -45,12 +45,17 @@ def _chunks(schedule: Schedule, most: int) -> range:
 
 
 def mode_classes(legality: Legality, pins: Pins) -> tuple[tuple[int, ...], ...]:
-    """Sets of recompute modes that the layers of one plan may mix: all, or one for all layers."""
+    """Sets of recompute modes that the layers of one plan may mix, as `Legality.recompute_layers`
+    says: all; none and full; or one for all layers.
+    """
     allowed = tuple(
         index
         for index, mode in enumerate(MODES)
         if mode in legality.recompute and pins.allows("recompute", mode)
     )
-    if legality.recompute_per_layer:
+    if legality.recompute_layers == "any":
         return (allowed,) if allowed else ()
-    return tuple((mode,) for mode in allowed)
+    alone = tuple((mode,) for mode in allowed)
+    if legality.recompute_layers == "first" and {NO_RECOMPUTE, FULLY} <= set(allowed):
+        return ((NO_RECOMPUTE, FULLY), *(each for each in alone if each == (SELECTIVELY,)))
+    return alone

@@ -22,6 +22,13 @@ CUTS = {
     "cost": "the engine's own cut into stages",
 }
 """By `Legality.uneven_stages`."""
+RECOMPUTED = {
+    "any": "layers recompute only where memory asks for it",
+    "first": "layers recompute only where memory asks for it: all selectively, or the first "
+    "of each stage in full, equally many",
+    "alike": "layers recompute only where memory asks for it, all alike",
+}
+"""By `Legality.recompute_layers`."""
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node",
     "micro_batch_size": "micro-batches of 1, 2, 3, 4, 6, 8, 16, 32 and 64",
@@ -40,7 +47,7 @@ def space_words(
 ) -> tuple[str, ...]:
     """One line each: cuts, recomputation, exchanges, what pins would open, what is left out."""
     legality = engine.legality
-    lines = [CUTS[legality.uneven_stages], "layers recompute only where memory asks for it"]
+    lines = [CUTS[legality.uneven_stages], RECOMPUTED[legality.recompute_layers]]
     if "selective" in legality.recompute and pins.allows("recompute", "selective"):
         named = _or([", ".join(modules) for modules in sets], "; or ")
         one = "the same set in all layers, " if len(sets) > 1 else ""

@@ -3,7 +3,7 @@
 counts      even chunks, the ends shorter by what the embedding and the head weigh; or the
             engine's most even splits
 recompute   rank by rank the fewest layers, the longest held chunks first, in the one mode that
-            costs least time
+            costs least time; or equally many of each chunk, where that is the rule
 """
 
 from functools import cached_property
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
+from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import prefix
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
@@ -29,11 +30,11 @@ ENGINE_SPLITS = 2  # of the engine's own, the most even ones
 
 def first_counts(problem: StageProblem) -> StagePlan | None:
     """The best plan of the rule, None where it finds none that fits."""
-    recompute, best = _Recompute(problem), None
+    recompute, best = None if problem.first else _Recompute(problem), None
     for floor, counts in sorted(_priced_without(problem)):
         if best is not None and floor >= best.objective:
             break
-        stages = recompute.everywhere(counts)
+        stages = recompute.everywhere(counts) if recompute else fewest_first(problem, counts)
         plan = evaluate(problem, stages) if stages else None
         if plan is not None and (best is None or plan.objective < best.objective):
             best = plan

@@ -10,7 +10,8 @@ memory is only traded for time inside a stage, so no plan needs a slower mix. Wh
                   intervals that an objective below the cutoff allows
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.planner.bounds.split import least_of_splits
+from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
 from meshplan.planner.stages.cpsat import Outcome, solve_model
@@ -76,6 +78,26 @@ class Intervals:
         if key not in self._known:
             self._known[key] = self._cheapest(Interval(stage, first, end))
         return self._known[key]
+
+    def priced(self, ends: Sequence[int]) -> list[Price] | None:
+        """The stages whose layers end at `ends`, each in its fastest mix, or all in that of one
+        rule where the problem has one; None if they do not fit.
+        """
+        spans = list(pairwise((0, *ends)))
+        if self.problem.first and self.problem.pp > 1:
+            stages = fewest_first(self.problem, tuple(end - first for first, end in spans))
+            full = [stage.full_layers for stage in stages or ()]
+            found = [self._with_first(Interval(j, *spans[j]), k) for j, k in enumerate(full)]
+            return found or None
+        prices = [self.price(j, *span) for j, span in enumerate(spans)]
+        fitting = [price for price in prices if price is not None]
+        return fitting if len(fitting) == len(prices) else None
+
+    def _with_first(self, key: Interval, full: int) -> Price:
+        """With the first `full` layers recomputed in full, the rest not."""
+        cut = key.first + full
+        ns = mixed(self._times, key.first, np.array(cut), np.array(cut), key.end)
+        return Price(int(ns) + self._ends_ns(key.stage), 0, full)
 
     def step_ns(self, stage: int, first: int, end: int) -> int:
         """Once per step, in stage `stage`."""
@@ -136,12 +158,9 @@ def stages_of(prices: list[Price], ends: list[int]) -> tuple[Stage, ...]:
 
 def plan_of(intervals: Intervals, ends: list[int]) -> StagePlan | None:
     """The plan whose stages end at `ends`, each in its fastest mix; None if one does not fit."""
-    prices = []
-    for stage, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        price = intervals.price(stage, first, end)
-        if price is None:
-            return None
-        prices.append(price)
+    prices = intervals.priced(ends)
+    if prices is None:
+        return None
     plan = evaluate(intervals.problem, stages_of(prices, ends))
     assert plan is not None, "a stage that was priced as fitting does not fit"
     return plan
@@ -215,14 +234,12 @@ def best_split(intervals: Intervals) -> StagePlan | None:
 
 
 def _objective(intervals: Intervals, ends: list[int]) -> int | None:
-    problem, times, end_ns = intervals.problem, [], 0
-    for stage, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        price = intervals.price(stage, first, end)
-        if price is None:
-            return None
-        times.append(price.ns)
-        end_ns = max(end_ns, intervals.step_ns(stage, first, end))
-    return objective_of(problem, times, end_ns)
+    prices = intervals.priced(ends)
+    if prices is None:
+        return None
+    spans = enumerate(pairwise((0, *ends)))
+    end_ns = max(intervals.step_ns(stage, *span) for stage, span in spans)
+    return objective_of(intervals.problem, [price.ns for price in prices], end_ns)
 
 
 def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outcome:

@@ -3,16 +3,21 @@
 one rank                    there is nothing to cut: the one interval, priced exactly
 a list of splits            V = 1: each is priced
                             V > 1: those that `planner.bounds.recompute` leaves; if few, each by its
-                            rows (`planner.stages.row_delays`); the rest in the counts model
+                            rows (`planner.stages.row_delays`); the rest in the counts model.
+                            Where equally many layers of each chunk recompute, each is priced
 any split                   V = 1: the path model; V > 1: the counts model (CP-SAT both)
 """
 
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.planner.bounds.recompute import Ranks
-from meshplan.planner.problem.stage_problem import StagePlan, StageProblem
+from meshplan.planner.bounds.split import least_of_splits
+from meshplan.planner.problem.first_layers import fewest_first
+from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate
 from meshplan.planner.stages.counts import solve_counts
 from meshplan.planner.stages.cpsat import Outcome
 from meshplan.planner.stages.heuristic import first_counts
@@ -55,7 +60,7 @@ class Solver:
         if problem.vpp == 1:
             self.solves += 1
             return solve_path(self._intervals(problem), below, self.limit_s)
-        return self._solve_chunks(problem, below)
+        return _one_rule(problem, below) if problem.first else self._solve_chunks(problem, below)
 
     def _solve_chunks(self, problem: StageProblem, below: int | None) -> Outcome:
         """Several chunks per rank: bounds first; a model of everything for what these leave."""
@@ -98,3 +103,21 @@ class Solver:
         if self._last is None or self._last.problem.key != problem.key:
             self._last = Intervals(problem)
         return self._last
+
+
+def _one_rule(problem: StageProblem, below: int | None) -> Outcome:
+    """Several chunks per rank, of each of which equally many layers recompute: split by split, the
+    smallest bound first.
+    """
+    limit, best = None if below is None else np.array([below]), None
+    pairs, least = least_of_splits(problem.alone, limit)
+    for pair in np.argsort(least, kind="stable").tolist():
+        if below is not None and least[pair] >= below:
+            break
+        stages = fewest_first(problem, (problem.splits or ())[pairs.split[pair]])
+        plan = evaluate(problem, stages) if stages else None
+        if plan is not None and (below is None or plan.objective < below):
+            best, below = plan, plan.objective
+    if best is None:
+        return Outcome("INFEASIBLE", None, below)
+    return Outcome("OPTIMAL", best, best.objective)

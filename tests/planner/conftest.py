@@ -130,7 +130,11 @@ def every_plan(problem: StageProblem) -> Iterator[tuple[Stage, ...]]:
     fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
     ways = problem.splits
     for counts in compositions(len(problem.pattern), fewest) if ways is None else ways:
-        yield from itertools.product(*(mixes(n, problem.modes) for n in counts))
+        for stages in itertools.product(*(mixes(n, problem.modes) for n in counts)):
+            full = {stage.full_layers for stage in stages if stage.full_layers < stage.layers}
+            most = max(stage.full_layers for stage in stages)
+            if not problem.first or full <= {most}:
+                yield stages
 
 
 def random_problem(seed: int, vpp: int, **fixed: object) -> StageProblem:

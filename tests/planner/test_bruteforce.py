@@ -114,11 +114,13 @@ def own_rules(named: str) -> dict[str, object]:
 
 def made_up_rules(draw: random.Random) -> dict[str, object]:
     """Rules that no engine may have together."""
+    cuts, ends = draw.choice(["free", "free", "ends", "even"]), draw.random() < 0.5
+    kinds = ["any", "alike"] if cuts == "free" else ["any", "first", "first", "alike"]
     return {
         "micro_batches_at_least_pp": True,
-        "uneven_stages": draw.choice(["free", "free", "ends", "even"]),
-        "layers_count_ends": draw.random() < 0.5,
-        "recompute_per_layer": draw.random() < 0.7,
+        "uneven_stages": cuts,
+        "layers_count_ends": ends,
+        "recompute_layers": kinds[int(draw.random() ** 2 * len(kinds))],
         "recompute": ("none", "selective", "full"),
         "zero_stages": draw.choice([(0,), (0, 1)]),
         "zero_with_pipeline": (0, 1),

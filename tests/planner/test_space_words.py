@@ -47,3 +47,16 @@ def test_one_solve_is_singular(solves: int, said: str) -> None:
     """In the last line, which says what the search did."""
     work = proof_lines(REPORT.model_copy(update={"cpsat_solves": solves}))[-1]
     assert work.startswith(f"1 layout, 1 priced, {said}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("megatron", "equally many"), ("torchtitan", "all alike"), ("native", "asks for it")],
+)
+def test_which_layers_may_recompute_is_said(name: str, said: str) -> None:
+    """As the options of each engine have it."""
+    _, model = read_model("mixtral-8x7b")
+    training = Training(seq_len=4096, global_batch_size=64)
+    words = space_words(model, training, load_engine(name), Pins(), (SELECTIVE,))
+    (line,) = (line for line in words if line.startswith("layers recompute"))
+    assert line.endswith(said)

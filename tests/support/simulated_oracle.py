@@ -123,13 +123,14 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     passes = pass_seconds(space.layouts, setting)
     best, priced, sets = math.inf, 0, recompute_sets(setting)
+    rule = q.engine.legality.recompute_layers
     for row in range(len(space.layouts)):
         for each in space.variants(row):
             columns = (0, 1 + sets.index(each.replayed), 1 + len(sets))
             variant = replace(each, columns=columns)
             problem = stage_problem(space, coefficients, row, variant)
             times = None
-            for stages in every_plan(problem, anywhere=anywhere):
+            for stages in every_plan(problem, anywhere=anywhere, rule=rule):
                 priced += 1
                 if priced > MOST_PLANS:
                     return None
@@ -145,9 +146,13 @@ def fastest(question: Question, *, anywhere: bool = False) -> float | None:
 
 
 def every_kind(question: Question) -> Space:
-    """The rows with every kind of context parallelism and dispatcher, by rules of its own."""
+    """The rows with every kind of context parallelism and dispatcher, by rules of its own; their
+    layers may mix all modes.
+    """
     q, g = question, question.cluster.gpus_per_node
-    space = enumerate_space(q.model, q.training, q.gpus, q.engine, q.pins, g)
+    mixing = q.engine.legality.model_copy(update={"recompute_layers": "any"})
+    engine = q.engine.model_copy(update={"legality": mixing})
+    space = enumerate_space(q.model, q.training, q.gpus, engine, q.pins, g)
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
     space = space.replaying(recompute_sets(setting))
     la, rules, found = space.layouts, q.engine.legality, list[tuple[int, int, int]]()
@@ -174,12 +179,33 @@ def every_kind(question: Question) -> Space:
     return replace(space, layouts=opened)
 
 
-def every_plan(problem: StageProblem, *, anywhere: bool = False) -> Iterator[tuple[Stage, ...]]:
-    """All cuts into stages with all mixes of recomputation, of the list unless `anywhere`."""
+def every_plan(
+    problem: StageProblem, *, anywhere: bool = False, rule: str | None = None
+) -> Iterator[tuple[Stage, ...]]:
+    """All cuts into stages, of the list unless `anywhere`, with all recomputation of the problem's
+    modes that the engine's `rule` has, unless said that of the problem.
+    """
     fewest = [problem.fewest_layers(j) for j in range(problem.chunks)]
     ways = None if anywhere and problem.vpp > 1 else problem.splits
+    rule = rule or ("first" if problem.first else "any")
     for counts in _compositions(len(problem.pattern), fewest) if ways is None else ways:
-        yield from itertools.product(*(_mixes(n, problem.modes) for n in counts))
+        yield from _recomputed(counts, problem.modes, rule)
+
+
+def _recomputed(
+    counts: tuple[int, ...], modes: tuple[int, ...], rule: str
+) -> Iterator[tuple[Stage, ...]]:
+    """What an engine of that rule can recompute: any layer what it likes, the first k of each stage
+    in full, or all alike; with the first, all selectively too.
+    """
+    if rule == "any":
+        yield from itertools.product(*(_mixes(n, modes) for n in counts))
+        return
+    if rule == "first" and {0, 2} <= set(modes):
+        for k in range(1, max(counts)):
+            yield tuple(Stage(n, 0, min(k, n)) for n in counts)
+    for mode in modes:
+        yield tuple(Stage(n, n * (mode == 1), n * (mode == 2)) for n in counts)
 
 
 def _compositions(total: int, fewest: list[int]) -> Iterator[tuple[int, ...]]:

@@ -9,6 +9,7 @@ stage holds is in `megatron.pipeline_layout`.
 """
 
 from meshplan.costmodels.layout import Layout, RecomputeModule
+from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Optimizer, Precision, Training
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import (
@@ -95,7 +96,7 @@ def layout_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]
         settings["expert_tensor_parallel_size"] = la.expert_tensor_parallel
     settings |= stage_settings(la, answer.model)
     sharding, unsaid = _sharding_settings(answer)
-    recompute, more = _recompute_settings(la)
+    recompute, more = _recompute_settings(la, answer.model)
     offload, also = offload_settings(la, answer.model)
     return settings | sharding | recompute | offload | exchange_settings(answer), [
         *unsaid,
@@ -131,7 +132,10 @@ def _sharding_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSa
     return settings, []
 
 
-def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]:
+def _recompute_settings(la: Layout, model: Model) -> tuple[dict[str, object], list[CannotSay]]:
+    """All layers in full are `block` where there are modules of multi-token prediction, which that
+    does not replay and `uniform` does (`megatron/core/transformer/multi_token_prediction.py`).
+    """
     rule, unsaid = nearest_recompute(la.stages), []
     if uniform_recompute(la.stages) is None:
         written = rule.mode if rule.first is None else f"the first {rule.first} of each stage"
@@ -148,7 +152,9 @@ def _recompute_settings(la: Layout) -> tuple[dict[str, object], list[CannotSay]]
             unsaid.append(CannotSay("layout.selective_modules", ", ".join(other), why))
         modules = [theirs[module] for module in known] or ["core_attn"]
         return {"recompute_granularity": "selective", "recompute_modules": modules}, unsaid
-    method, count = ("uniform", 1) if rule.first is None else ("block", rule.first)
+    most = max(stage.layers for stage in la.stages) if model.mtp_layers else None
+    first = rule.first or most
+    method, count = ("uniform", 1) if first is None else ("block", first)
     return {
         "recompute_granularity": "full",
         "recompute_method": method,

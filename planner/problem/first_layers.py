@@ -1,0 +1,25 @@
+"""Where of every virtual stage equally many of the first layers recompute in full
+(`Pipelines.first`): the fewest with which a cut fits.
+
+Such a rule leaves one mix for each number k: stage j recomputes its first min(k, layers of j). A
+larger k makes no stage shorter, so of those that fit the least is the fastest. It need not be that
+all larger ones fit too: a layer that is replayed has a transient of its own.
+"""
+
+import numpy as np
+
+from meshplan.costmodels.layout import Stage
+from meshplan.planner.problem.split_peaks import SplitPeaks
+from meshplan.planner.problem.stage_problem import StageProblem, starts_of
+
+
+def fewest_first(problem: StageProblem, counts: tuple[int, ...]) -> tuple[Stage, ...] | None:
+    """The stages of `counts` layers in the fastest mix of the rule that fits, None if none does."""
+    bare = tuple(map(Stage, counts))
+    full = np.minimum(np.arange(max(counts) + 1)[:, None], np.array(counts))
+    peaks = SplitPeaks(problem, starts_of(bare)).peaks_kib(full, np.zeros_like(full))
+    fits = np.flatnonzero((peaks <= problem.cap_kib).all(axis=1))
+    if not len(fits):
+        return None
+    chosen = full[fits[0]].tolist()
+    return tuple(Stage(n, full_layers=k) for n, k in zip(counts, chosen, strict=True))
