@@ -74,6 +74,11 @@ def windowed(f: Fields) -> Words:
     return ("sliding" if f.present("sliding_window") else "full",) * f.num_layers
 
 
+def all_sliding(f: Fields) -> Words:
+    """A window on every layer."""
+    return ("sliding",) * f.num_layers
+
+
 def windowed_when_told(f: Fields) -> Words:
     """A window on every layer only where `use_sliding_window` says so (SmolLM3)."""
     told = f.flag("use_sliding_window", False)

@@ -21,12 +21,13 @@ CHANGES_COST = _names("""
     attention_bias attention_chunk_size attention_head_dim attention_hidden_size attention_k_eq_v
     attention_layers attention_out_bias attention_window_size attn_config attn_layer_indices
     attn_layer_offset attn_layer_period attn_type_list bias block_auto_adjust_ff_dim block_ff_dim
-    block_ffn_dim_multiplier block_multiple_of block_types conv1d_width conv_L_cache conv_bias
+    block_ffn_dim_multiplier block_multiple_of block_types compress_rate_csa compress_rate_hca
+    compress_rates compress_ratios conv1d_width conv_L_cache conv_bias
     decoder_sparse_step dense_intermediate_size dff do_layer_norm_before enable_bias
     enable_moe_block expansion_ratio expert_ffn_hidden_size expert_layer_offset expert_layer_period
     ffn_config ffn_dim ffn_hidden_size
     ffn_proj_factor first_k_dense_replace full_attention_interval full_attn_idxs gating
-    global_attn_every_n_layers global_head_dim head_dim hidden_size_per_layer_input
+    global_attn_every_n_layers global_head_dim hc_mult head_dim hidden_size_per_layer_input
     hybrid_override_pattern index_head_dim index_n_heads index_topk indexer_types
     interleave_moe_layer_step intermediate_size intermediate_size_mlp is_moe kv_channels
     kv_lora_rank layer_group_size layer_types layers_block_type linear_attn_config
@@ -43,7 +44,7 @@ CHANGES_COST = _names("""
     num_attention_heads_per_layer num_dense_layers num_experts num_experts_per_tok
     num_experts_per_token num_global_key_value_heads num_key_value_heads num_kv_heads
     num_kv_shared_layers num_ln_in_parallel_attn num_local_experts num_mtp_layers
-    num_nextn_predict_layers num_shared_experts parallel_attn per_layer_config q_lora_rank
+    num_nextn_predict_layers num_shared_experts o_groups o_lora_rank parallel_attn per_layer_config q_lora_rank
     qk_dim_factor qk_head_dim qk_layernorm qk_nope_head_dim qk_rope_head_dim qkv_bias
     shared_expert_intermediate_size shared_experts_intermediate_size shared_intermediate_size
     short_conv_kernel_size sliding_window sliding_window_pattern sliding_window_size ssm_state_size
@@ -98,6 +99,11 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "cohere2_moe": COHERE2 | _names("shared_expert_combination_strategy"),
     "minimax_m2": _names("use_routing_bias"),
     "minimax_m3_vl_text": _names("index_block_size index_local_blocks index_topk_blocks"),
+    "deepseek_v4": _names(
+        "compress_rates compress_rope_theta expert_dtype hc_sinkhorn_iters num_hash_layers "
+        "qk_rope_head_dim"
+    ),
+    "hy_v4": _names("hc_magnitude learnable_sink_init"),
     "glm_moe_dsa": _names("index_share_for_mtp_iteration"),
     "mimo_v2_flash": _names("attention_chunk_size"),
     "kimi_linear": _names("mla_use_nope num_expert_group"),

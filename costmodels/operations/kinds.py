@@ -123,6 +123,7 @@ class Scan:
 class Pointwise:
     """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
 
+    forward_flops  of products inside them that are too narrow for more than memory's rate
     in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
     measured_as  the names under which a profile of the machine itself has their rates, forward and
                  backward; what it does not have moves at the mean rate
@@ -132,6 +133,7 @@ class Pointwise:
     forward_bytes: Number
     backward_bytes: Number
     kernels: int = 1
+    forward_flops: Number = 0.0
     in_16_bit: bool = False
     measured_as: tuple[str, str] = ("", "")
     saved_bytes: Number = 0.0
