@@ -69,7 +69,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
                    "moe_latent_size": 1024},
     "mamba2": {"use_bias": True, "n_groups": 1},
     "falcon_h1": {"mamba_rms_norm": True, "mamba_d_ssm": 2048, "mamba_d_head": 16},
-    "minimax_m3_vl_text": {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57},
+    "minimax_m3_vl_text": {
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
+        "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
+    },
+    "doge": {"num_key_value_heads": 2, "attention_bias": True},
     "longcat_flash": {"zero_expert_num": 0},
     "deepseek_v4": {
         "compress_rates": {"compressed_sparse_attention": 8, "heavily_compressed_attention": 16},

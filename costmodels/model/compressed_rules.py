@@ -1,8 +1,9 @@
-"""Rules of families with several streams of hidden states: DeepSeek-V4 and HYV4.
+"""Rules of families with several streams of hidden states or chosen blocks of keys: DeepSeek-V4,
+HYV4 and MiniMax-M3.
 
-Source: transformers 5.24 `configuration_deepseek_v4.py`, `modeling_deepseek_v4.py` and the same of
-`hy_v4`; modules of multi-token prediction (the layer's keys are not compressed, each stream is
-projected, a head of its own for the streams): DeepSeek-V4's `inference/model.py`, `MTPBlock`.
+Source: transformers 5.24 `configuration_` and `modeling_` of `deepseek_v4`, `hy_v4` and
+`minimax_m3_vl`; modules of multi-token prediction (the layer's keys are not compressed, each stream
+is projected, a head of its own for the streams): DeepSeek-V4's `inference/model.py`, `MTPBlock`.
 """
 
 from dataclasses import replace
@@ -10,12 +11,14 @@ from dataclasses import replace
 from meshplan.costmodels.model.compression import Compression, Indexer, Streams
 from meshplan.costmodels.model.config_fields import Fields
 from meshplan.costmodels.model.family_rules import layers_of, of_layers, shared_choice
-from meshplan.costmodels.model.layer_patterns import listed
+from meshplan.costmodels.model.layer_patterns import flagged, listed
 from meshplan.costmodels.model.transformer import Attention, Model
 
 SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 WORDS = {word: word for word in ("sliding_attention", SPARSE, HEAVY)}
 RATES = {SPARSE: 4, HEAVY: 128}
+CHOSEN = "minimax_m3_sparse"
+MINIMAX_WORDS = {"full_attention": "full", CHOSEN: CHOSEN}
 BY_RATIO = {0: "sliding_attention", 4: SPARSE, 128: HEAVY}
 
 
@@ -48,7 +51,7 @@ def _attention_words(f: Fields) -> tuple[str, ...]:
         return words
     if ratios is None:
         turns = tuple(SPARSE if i % 2 else HEAVY for i in range(f.num_layers - 2))
-        return ((HEAVY, HEAVY) + turns)[: f.num_layers]
+        return (HEAVY, HEAVY, *turns)[: f.num_layers]
     if len(ratios) < f.num_layers or any(ratios[f.num_layers :]):
         raise f.refuse(f"compress_ratios is not {f.num_layers} layers' ratios and 0 for modules")
     for unknown in sorted(set(ratios) - set(BY_RATIO)):
@@ -78,3 +81,30 @@ def hy_v4(f: Fields, model: Model) -> Model:
         f = f.changed({"indexer_types": types})
     streams = Streams(count=f.count("hc_mult"), mixed=False)
     return replace(shared_choice(f, model), streams=streams)
+
+
+def minimax_m3(f: Fields, model: Model) -> Model:
+    """Layers whose indexer chooses blocks of keys, for each head of it its own; older files state
+    them in a section of their own.
+    """
+    older = f.section("sparse_attention_config") or Fields({}, f.name)
+    words = listed(f, "layer_types", words=MINIMAX_WORDS)
+    words = words or flagged(
+        replace(older, config={**f.config, **older.config}), "sparse_attention_freq", CHOSEN, "full"
+    )
+    valued = older.counts("sparse_disable_index_value") or ()
+    if any(word == CHOSEN and not off for word, off in zip(words or (), valued, strict=False)):
+        raise f.refuse("sparse_disable_index_value 0, values of the indexer's own, is not priced")
+    index = Indexer(
+        heads=older.count("sparse_num_index_heads", default=f.count("index_n_heads", default=4)),
+        head_dim=older.count("sparse_index_dim", default=f.count("index_head_dim", default=128)),
+        top_k=older.count("sparse_topk_blocks", default=f.count("index_topk_blocks", default=16))
+        * older.count("sparse_block_size", default=f.count("index_block_size", default=128)),
+        by_head=True,
+    )  # fmt: skip
+    made = [
+        replace(layer, attention=replace(
+            layer.attention, indexer=index if word == CHOSEN else None))
+        for layer, word in zip(layers_of(model), words or ("full",) * f.num_layers, strict=True)
+    ]  # fmt: skip
+    return of_layers(model, made)

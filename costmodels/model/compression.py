@@ -20,11 +20,14 @@ class Indexer:
     best.
 
     heads, head_dim  of the scores; one key head for all of them
+    by_head          each head chooses for its own group of query heads (MiniMax-M3), instead of all
+                     together by a weight for each of them
     """
 
     heads: int
     head_dim: int
     top_k: int
+    by_head: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

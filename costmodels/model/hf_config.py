@@ -41,7 +41,10 @@ NOT_PRICED = {
     "it drafts for another model": ("gemma4_assistant", "gemma4_unified_assistant"),
 }
 TOWER_SECTIONS = ("vision_config", "audio_config")
-NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compression_config")
+NO_TOWERS = (
+    "text_config", "quantization_config", "generation_config", "compression_config",
+    "img_token_compression_config",
+)  # fmt: skip
 VISION_TOWER = "vision tower"
 
 

@@ -221,6 +221,18 @@ def after_leading(*keys: str, default: int = 0, every: tuple[str, ...] = ()) -> 
     return pattern
 
 
+def exaone_sparse(f: Fields) -> Words:
+    """`is_moe_layer` says it of each layer; absent, after the leading ones (K-EXAONE)."""
+    told = f.present("is_moe_layer")
+    if told is None:
+        return after_leading("first_k_dense_replace", default=1)(f)
+    value = told[1]
+    flags = isinstance(value, list) and all(isinstance(each, bool) for each in value)
+    if not isinstance(value, list) or not flags or len(value) != f.num_layers:
+        raise f.refuse(f"is_moe_layer is not a list of {f.num_layers} layers' true or false")
+    return tuple("sparse" if routed else "dense" for routed in value)
+
+
 def all_sparse(f: Fields) -> Words:
     """Experts in every layer."""
     return ("sparse",) * f.num_layers

@@ -300,7 +300,7 @@ def _attention(model: Model, attention: Attention) -> _Weights:
     return _Weights(
         whole=out_bias + _indexer(model, at) + compressor + h * at.q_lora_rank,
         over_tp=query + out + sinks + gate,
-        over_kv=rows * at.kv_heads * own,
+        over_kv=rows * at.kv_heads * own + at.key_steps * at.kv_heads**2 * at.v_head_dim,
     )
 
 
@@ -313,7 +313,8 @@ def _indexer(model: Model, attention: Attention) -> int:
     if attention.compression:
         keys = attention.compression.parameters(model.hidden, index.head_dim)
         return query + model.hidden * index.heads + keys
-    return query + model.hidden * (index.head_dim + index.heads) + 2 * index.head_dim
+    weighed = 0 if index.by_head else index.heads
+    return query + model.hidden * (index.head_dim + weighed) + 2 * index.head_dim
 
 
 def _recurrent(model: Model, kind: Layer) -> _Weights:

@@ -35,6 +35,7 @@ class Attention:
                        "keys": over each head, that of the queries without weights
     v_norm             the values too, by a norm without weights (Gemma 4)
     sinks              one learned logit per head (gpt-oss)
+    key_steps          a number for each key head, of all values, masks what is attended to (Doge)
     gate               the output times the sigmoid of a projection of the input, one number for
                        each "head" or "full": for each number of the output (2505.06708)
     indexer            what chooses the keys, or of compressed ones which; None: all of them
@@ -61,6 +62,7 @@ class Attention:
     qk_norm: Literal["none", "head", "full", "keys"] = "none"
     v_norm: bool = False
     sinks: bool = False
+    key_steps: bool = False
     gate: Literal["none", "head", "full"] = "none"
     indexer: Indexer | None = None
     compression: Compression | None = None
@@ -314,7 +316,7 @@ class Model:
 
     @property
     def module_layer(self) -> Layer:
-        """The layer of a multi-token-prediction module: as the last, but its keys not compressed."""
+        """The layer of a multi-token-prediction module: the last one, its keys not compressed."""
         last = self.kinds[self.pattern[-1]]
         if last.attention.compression is None:
             return last
@@ -376,6 +378,7 @@ class Model:
                 "a gate on the attention's output": at.gate != "none",
                 "sparse attention with an indexer": at.indexer is not None,
                 "compressed keys": at.compression is not None,
+                "a mask by the values": at.key_steps,
                 "an output projection in groups": at.out_groups > 0,
                 "several streams of hidden states": self.streams is not None,
                 "keys or values shared between layers or with each other": not (

@@ -93,8 +93,8 @@ class AttentionCore:
 
     @property
     def narrowest(self) -> int:
-        """The narrower of its two products; an indexer's second is a sum over its heads."""
-        return self.head_dim if self.v_head_dim == 1 else min(self.head_dim, self.v_head_dim)
+        """The narrower of its two products; an indexer's second sums over heads, or is none."""
+        return self.head_dim if self.v_head_dim <= 1 else min(self.head_dim, self.v_head_dim)
 
     @property
     def full_forward_flops(self) -> Number:

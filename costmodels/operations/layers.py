@@ -148,6 +148,8 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         cast_shares=site.entering_casts,
         joined=site.joined(1 + attention.own_keys + attention.own_keys * attention.own_values),
     )
+    if attention.key_steps:
+        yield Matmul(name="key_steps", m=t, n=a_kv, k=a_kv * d_v)
     if attention.qk_norm != "none":
         values = a_kv * attention.v_head_dim * attention.v_norm
         width = site.itemsize * t * ((a + a_kv) * d + values)

@@ -93,7 +93,7 @@ COUNTED = [
 
 
 def flops_of(name: str) -> tuple[float, float, bool]:
-    """Forward FLOPs of products with weights and of all others, and whether there is a state too."""
+    """Forward FLOPs of products with weights and of all others; whether there is a state too."""
     model = replace(model_from_config(CONFIGS[name]["config"], name), mtp_layers=0)
     shard = Shard(
         seq_len=TOKENS, document_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS),

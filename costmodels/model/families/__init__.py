@@ -18,5 +18,7 @@ for _whole in (
     "gemma3",
     "qwen2_vl",
     "qwen2_5_vl",
+    "minimax_m3_vl",
 ):  # older files state the text part flat
     FAMILIES[_whole] = FAMILIES[f"{_whole}_text"]
+FAMILIES["minimax_m3"] = FAMILIES["minimax_m3_vl_text"]
