@@ -292,7 +292,8 @@ def doge(f: Fields, model: Model) -> Model:
 
 def doge_numbers(f: Fields) -> int:
     """A decay for each key head, and the bias of what it is worked out by."""
-    return f.count("num_key_value_heads", default=f.heads) * (1 + f.flag("attention_bias", False))
+    keys = f.count("num_key_value_heads", default=f.heads)
+    return keys * (1 + f.flag("attention_bias", False)) + 2 * f.hidden
 
 
 def rotary_key_norms(f: Fields, model: Model) -> Model:

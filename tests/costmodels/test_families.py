@@ -142,6 +142,28 @@ def test_what_families_read_is_what_changes_cost() -> None:
     assert asked - CHANGES_COST - set(READ_BY_ALL.split()) == set()
 
 
+LISTS = {
+    "dots3_note_text": {"layer_types", "mlp_layer_types", "per_layer_config"},
+    "flint": {"mlp_only_layers"},
+    "gemma4_text": {"per_layer_config"},
+    "gemma4_unified_text": {"per_layer_config"},
+}
+"""Lists of layers that a class makes up where a file has none, and this reader does not."""
+
+
+@pytest.mark.parametrize("name", [name for name in EXACT if "varied" not in name])
+def test_a_field_that_is_left_out_means_what_its_class_says(name: str) -> None:
+    """Each field of the defaults dropped: the same parameters or a refusal, never another model."""
+    config = CONFIGS[name]["config"]
+    whole = model_parameters(model_from_config(config, name)).without_mtp
+    for field in set(config) - LISTS.get(name, set()) - {"model_type"}:
+        try:
+            dropped = model_from_config({k: v for k, v in config.items() if k != field}, name)
+        except UnsupportedModel:
+            continue
+        assert model_parameters(dropped).without_mtp == whole, field
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "field"),
     [

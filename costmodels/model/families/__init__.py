@@ -5,6 +5,9 @@ in huggingface/transformers 5.24 (`models/<model_type>/`); `python -m benchmarks
 counts the parameters of its default configuration there and here.
 """
 
+from dataclasses import replace
+
+from meshplan.costmodels.model.class_defaults import class_defaults
 from meshplan.costmodels.model.families.dense import DENSE
 from meshplan.costmodels.model.families.experts import EXPERTS
 from meshplan.costmodels.model.families.gpt import GPT_LIKE
@@ -12,7 +15,10 @@ from meshplan.costmodels.model.families.latent import LATENT
 from meshplan.costmodels.model.families.recurrent import RECURRENT
 from meshplan.costmodels.model.family import Family
 
-FAMILIES: dict[str, Family] = {**DENSE, **GPT_LIKE, **LATENT, **EXPERTS, **RECURRENT}
+FAMILIES: dict[str, Family] = {
+    name: replace(family, defaults=(*family.defaults, *class_defaults(name)))
+    for name, family in (DENSE | GPT_LIKE | LATENT | EXPERTS | RECURRENT).items()
+}
 for _whole in (
     "llama4",
     "gemma3",

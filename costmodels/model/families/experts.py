@@ -132,7 +132,6 @@ EXPERTS: dict[str, Family] = {
             shared=("moe_num_shared_experts",),
             layers=layers.all_sparse,
         ),
-        defaults=(("moe_num_shared_experts", 2),),
     ),
     "ernie4_5_moe": replace(
         PLAIN,
