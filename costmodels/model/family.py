@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshplan.costmodels.model.class_defaults import names_of
+from meshplan.costmodels.model.compression import Indexer
 from meshplan.costmodels.model.config_fields import Fields
 from meshplan.costmodels.model.layer_patterns import (
     FEED_FORWARDS,
@@ -25,7 +26,6 @@ from meshplan.costmodels.model.transformer import (
     NO_ATTENTION,
     Attention,
     Experts,
-    Indexer,
     Layer,
     Model,
     Recurrent,
