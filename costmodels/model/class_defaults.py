@@ -5,6 +5,8 @@ configuration classes in huggingface/transformers 5.24; `tests/costmodels/test_f
 each field of each family's defaults and asks for the same model or a refusal.
 """
 
+from typing import Any
+
 BY_FIELD: dict[str, dict[int, str]] = {
     "conv_L_cache": {
         7: "lfm3",
@@ -106,6 +108,11 @@ def class_defaults(model_type: str) -> tuple[tuple[str, int], ...]:
         for value, types in families.items()
         if model_type in types.split()
     )
+
+
+def nothing_left_out(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that a reader of another format made: what it does not state is not there."""
+    return {field: None for field, _ in class_defaults(str(config.get("model_type")))} | config
 
 
 def names_of(field: str) -> tuple[str, ...]:
