@@ -32,6 +32,8 @@ WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
 """Multimodal: the towers are counted by transformers and left out by us."""
 GATES_IN_BLOCKS = ("recurrent_gemma",)
 """Products with weights that torch counts among the others."""
+OUTPUTS_IN_GROUPS = ("deepseek_v4", "deepseek_v4, varied")
+"""The same, and all that torch counts is comparable."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
@@ -67,8 +69,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
                    "moe_latent_size": 1024},
     "mamba2": {"use_bias": True, "n_groups": 1},
     "falcon_h1": {"mamba_rms_norm": True, "mamba_d_ssm": 2048, "mamba_d_head": 16},
-    "minimax_m3_vl_text": {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57},
+    "minimax_m3_vl_text": {
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
+        "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
+    },
+    "doge": {"num_key_value_heads": 2, "attention_bias": True},
     "longcat_flash": {"zero_expert_num": 0},
+    "deepseek_v4": {
+        "compress_rates": {"compressed_sparse_attention": 8, "heavily_compressed_attention": 16},
+        "layer_types": ["sliding_attention"] * 3 + [
+            "compressed_sparse_attention", "heavily_compressed_attention"] * 20,
+        "hc_mult": 2, "o_groups": 4, "num_nextn_predict_layers": 0,
+    },
+    "hy_v4": {"indexer_types": ["full", "shared"] * 17, "hc_mult": 2},
     "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 5e5}},
     "laguna": {"gating": False, "num_attention_heads_per_layer": [48] * 20 + [64] * 20},
 }  # fmt: skip

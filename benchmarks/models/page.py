@@ -40,6 +40,9 @@ Not modelled: video, audio towers, towers on ranks of their own, their recomputa
 fall unevenly on data-parallel ranks, encoder-decoders, and what stands at the end of this page.
 A recurrent layer's scan runs at the share of the GPU's peak that published benchmarks reach
 (`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
+Several streams of hidden states (DeepSeek-V4, HYV4) are priced as fused kernels
+(`costmodels/operations/streams.py`): what an unfused module keeps beside them is not. A field that
+a file leaves out means what the family's class in transformers says; one that is null has none.
 """
 
 
@@ -67,9 +70,7 @@ def page() -> str:
         f"Published files of {stored} of them are stored, in the catalogue or",
         f"in `{PUBLISHED.relative_to(ROOT)}`. Of the others none was found whole, searched",
         "for by `model_type` and class in public repositories (frameworks' tests, serving engines,",
-        "model zoos, pages that print a configuration). `doge` (fewer key/value heads) and",
-        "MiniMax-M3 (`minimax_m3`, another section of sparse attention) were found, and are",
-        "refused by name:\n",
+        "model zoos, pages that print a configuration):\n",
         ", ".join(f"`{name}`" for name in without) + "\n",
         f"## {len(model_names())} models in the catalogue\n",
         "| name | parameters | active | layers | |",
@@ -106,6 +107,8 @@ def _parts(model: Model) -> str:
             found.append("latent attention" if at.is_mla else "attention")
         if at.indexer:
             found.append("indexer")
+        if at.compression:
+            found.append("compressed keys")
         if at.window:
             found.append("window")
         for word in found:

@@ -28,6 +28,8 @@ from meshplan.hardware_profiles.load_models import load_model_config, model_name
 
 PUBLISHED = OUT.with_name("published_configs.json")
 OF_FILES = ("quantization_config", "auto_map", "_source", "_name_or_path", "model_type")
+BUILT_AS = {"kimi_k2": "deepseek_v3", "minimax_m3": "minimax_m3_vl_text"}
+"""Types that transformers builds under another name."""
 TOWER_PARTS = ("visual", "vision", "multi_modal_projector", "mm_projector", "embed_vision")
 """Beginnings of names of what a language model does not hold."""
 
@@ -36,7 +38,7 @@ def theirs(config: dict[str, Any]) -> tuple[int, int]:
     """Parameters of the module that the file describes, and those of them that are of a tower."""
     torch, transformers = import_module("torch"), import_module("transformers")
     auto = import_module("transformers.models.auto.modeling_auto")
-    model_type = {"kimi_k2": "deepseek_v3"}.get(config["model_type"], config["model_type"])
+    model_type = BUILT_AS.get(config["model_type"], config["model_type"])
     fields = {key: value for key, value in config.items() if key not in OF_FILES}
     made = transformers.AutoConfig.for_model(model_type, **fields)
     with torch.device("meta"):
@@ -92,7 +94,8 @@ def compared(config: dict[str, Any], name: str) -> tuple[str, str]:
 
 def family_of(config: dict[str, Any]) -> str:
     """The family of a configuration's language model."""
-    return str((config.get("text_config") or config).get("model_type"))
+    text = config.get("text_config") or config
+    return str(text.get("model_type") or config.get("model_type"))
 
 
 def with_text_parts(held: set[str]) -> set[str]:

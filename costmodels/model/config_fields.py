@@ -48,6 +48,10 @@ class Fields:
                 return key, value
         return None
 
+    def states(self, *keys: str) -> bool:
+        """Whether the description has any of `keys`, be it null."""
+        return any(key in self.config for key in keys)
+
     def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
         """A whole number of at least `least`; `default` when absent, if there is one."""
         found = self.present(*keys)

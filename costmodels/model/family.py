@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from meshplan.costmodels.model.class_defaults import names_of
+from meshplan.costmodels.model.compression import Indexer
 from meshplan.costmodels.model.config_fields import Fields
 from meshplan.costmodels.model.layer_patterns import (
     FEED_FORWARDS,
@@ -24,7 +26,6 @@ from meshplan.costmodels.model.transformer import (
     NO_ATTENTION,
     Attention,
     Experts,
-    Indexer,
     Layer,
     Model,
     Recurrent,
@@ -100,7 +101,7 @@ class Family:
     tied           what an absent `tie_word_embeddings` means; None: never, and true is refused
     experts_when   the field without which, or at 0, no layer has experts
     modules        fields of the number of multi-token-prediction modules
-    defaults       what absent fields mean that published files of the family leave out
+    defaults       what fields mean that a file leaves out, where that is a size
     flattened      sections whose fields are read as if they stood beside them
     adjust         for what no line says: the last word on the model
     """
@@ -157,7 +158,8 @@ class Family:
 
 def read_family(family: Family, f: Fields) -> Model:
     """The model that `f`, a configuration of this family, describes; raises `UnsupportedModel`."""
-    f = f.changed({key: value for key, value in family.defaults if f.config.get(key) is None})
+    left_out = {key: value for key, value in family.defaults if not f.states(*names_of(key))}
+    f = f.changed(left_out)
     for name in family.flattened:
         section = f.section(name)
         f = f.changed(section.config) if section else f

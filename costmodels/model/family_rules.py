@@ -287,14 +287,13 @@ def doge(f: Fields, model: Model) -> Model:
     """Two learnt scales of the residual stream; a step per key head chooses what is attended to."""
     if f.flag("is_moe", False):
         raise f.refuse("is_moe, Doge's experts by product keys, is not priced")
-    if f.count("num_key_value_heads", default=f.heads) != f.heads:
-        raise f.refuse("num_key_value_heads other than the query heads is not priced for Doge")
-    return model
+    return with_attention(model, key_steps=True)
 
 
 def doge_numbers(f: Fields) -> int:
-    """A decay for each head, and the bias of what it is worked out by."""
-    return f.heads * (1 + f.flag("attention_bias", False))
+    """A decay for each key head, and the bias of what it is worked out by."""
+    keys = f.count("num_key_value_heads", default=f.heads)
+    return keys * (1 + f.flag("attention_bias", False)) + 2 * f.hidden
 
 
 def rotary_key_norms(f: Fields, model: Model) -> Model:

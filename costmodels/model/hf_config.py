@@ -34,14 +34,17 @@ NOT_PRICED = {
         *("camembert", "xlm-roberta", "big_bird", "megatron-bert", "rembert", "roformer", "xlnet"),
     ),
     "one block of weights is used by several layers": ("zamba", "zamba2", "hrm_text", "dory"),
-    "its layers read several streams of hidden states": ("gemma3n_text", "deepseek_v4", "hy_v4"),
+    "its layers read several streams of hidden states": ("gemma3n_text",),
     "differential attention, two softmaxes for each head,": ("diffllama",),
     "layers that attend to an image": ("mllama_text_model",),
     "its attention has routed experts": ("jetmoe",),
     "it drafts for another model": ("gemma4_assistant", "gemma4_unified_assistant"),
 }
 TOWER_SECTIONS = ("vision_config", "audio_config")
-NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compression_config")
+NO_TOWERS = (
+    "text_config", "quantization_config", "generation_config", "compression_config",
+    "img_token_compression_config",
+)  # fmt: skip
 VISION_TOWER = "vision tower"
 
 

@@ -74,6 +74,11 @@ def windowed(f: Fields) -> Words:
     return ("sliding" if f.present("sliding_window") else "full",) * f.num_layers
 
 
+def all_sliding(f: Fields) -> Words:
+    """A window on every layer."""
+    return ("sliding",) * f.num_layers
+
+
 def windowed_when_told(f: Fields) -> Words:
     """A window on every layer only where `use_sliding_window` says so (SmolLM3)."""
     told = f.flag("use_sliding_window", False)
@@ -214,6 +219,18 @@ def after_leading(*keys: str, default: int = 0, every: tuple[str, ...] = ()) -> 
         return by_rule(f, lambda i: i >= first and i % step == 0, "sparse", "dense")
 
     return pattern
+
+
+def exaone_sparse(f: Fields) -> Words:
+    """`is_moe_layer` says it of each layer; absent, after the leading ones (K-EXAONE)."""
+    told = f.present("is_moe_layer")
+    if told is None:
+        return after_leading("first_k_dense_replace", default=1)(f)
+    value = told[1]
+    flags = isinstance(value, list) and all(isinstance(each, bool) for each in value)
+    if not isinstance(value, list) or not flags or len(value) != f.num_layers:
+        raise f.refuse(f"is_moe_layer is not a list of {f.num_layers} layers' true or false")
+    return tuple("sparse" if routed else "dense" for routed in value)
 
 
 def all_sparse(f: Fields) -> Words:

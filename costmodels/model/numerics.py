@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from meshplan.costmodels.model.config_fields import Fields
 
-Score = Literal["softmax", "sigmoid"]
+Score = Literal["softmax", "sigmoid", "sqrtsoftplus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +185,9 @@ def _stated_flag(f: Fields, key: str) -> bool | None:
     return f.flag(key, False) if f.present(key) else None
 
 
+SCORES: dict[str, Score] = {"sigmoid": "sigmoid", "sqrtsoftplus": "sqrtsoftplus"}
+
+
 def _qwen_router(f: Fields) -> Router:
     return Router(score="softmax", normalised=_stated_flag(f, "norm_topk_prob"))
 
@@ -197,7 +200,7 @@ def _deepseek_router(f: Fields, score: Score, method: str | None = None) -> Rout
     groups = _whole(f, "n_group") if grouped else 0
     top = _whole(f, "topk_group") if groups != 1 else 0
     return Router(
-        score="sigmoid" if f.word("scoring_func") == "sigmoid" else score,
+        score=SCORES.get(f.word("scoring_func") or "", score),
         normalised=_stated_flag(f, "norm_topk_prob"),
         bias=method == "noaux_tc",
         groups=0 if groups == 1 else groups,
@@ -253,6 +256,9 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     "deepseek_v2": lambda f: _deepseek_router(f, "softmax"),
     "deepseek_v3": lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     "kimi_k2": lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
+    "deepseek_v4": lambda f: replace(
+        _deepseek_router(f, "sqrtsoftplus", "noaux_tc"), groups=0, top_groups=0
+    ),
     "llama4": _llama4_router,
     "llama4_text": _llama4_router,
     **dict.fromkeys(

@@ -5,12 +5,14 @@
                   out: a e h                                    [1] section 2.1
     feed-forward  3 h f gated, 2 h f otherwise                  (+ biases)
     gate          h a (one for each head) or h a e
+                  with a query of low rank alone q as above, out: a e r_o + g_o r_o h in g_o groups
     indexer       (r_q or h) a_i d_i + h (d_i + a_i) + 2 d_i     [4]
     recurrent     h p + r (s + c) + r h, p columns of the projections, r inner numbers, s and c what
                   each selects and is widened from; + (width + bias) per convolved channel   [5]
     routed        experts x feed-forward;   router: h experts (+ 2 h l to a latent width l and back)
     norms         h each (RMSNorm), 2 h (LayerNorm)
     mtp           one layer + 2 h h + 3 norms per module        [2] section 2.2
+    compressors, hyper-connections   see `compression`; an indexer of compressed keys has one too
     traced        as the trace says, routed experts apart
 
     h hidden, a heads, g kv_heads, d head_dim, e v_head_dim, f ffn, r_q/r_kv the latent ranks,
@@ -18,7 +20,8 @@
 
 On a rank matrices are cut over tp, key/value projections over min(tp, kv_heads), routed experts
 over ep x etp. Norms, the router, the latent down-projections and the biases that are added after a
-reduction are whole on each rank [3], and so are indexers and the narrow side of low ranks.
+reduction are whole on each rank [3], and so are indexers, compressors, hyper-connections and the
+narrow side of low ranks.
 
 [1] DeepSeek-V2, arXiv 2405.04434. [2] DeepSeek-V3, arXiv 2412.19437. [3] Megatron-Core:
 `multi_latent_attention.py` (down-projections with parallel_mode="duplicated"), `RowParallelLinear`.
@@ -27,6 +30,7 @@ files of the families in `recurrent_kinds`.
 Leaves out: the embedding and head that a multi-token-prediction module shares with the model.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 from meshplan.costmodels.elementwise import Number, ceil, minimum
@@ -145,7 +149,7 @@ def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
 
 def model_parameters(model: Model) -> ParameterCount:
     """Parameters of the whole model, the vocabulary not padded, a tied head counted once."""
-    return _model_total(model, [layer_parameters(model, kind) for kind in model.kinds])
+    return _model_total(model, layer_parameters)
 
 
 def active_parameters(model: Model) -> ParameterCount:
@@ -154,7 +158,7 @@ def active_parameters(model: Model) -> ParameterCount:
     The embedding is counted whole although a token reads one row of it: papers differ, so subtract
     it where they leave it out (gpt-oss) and keep it where they do not (DeepSeek-V3).
     """
-    return _model_total(model, [_active_layer(model, kind) for kind in model.kinds])
+    return _model_total(model, _active_layer)
 
 
 def _active_layer(model: Model, kind: Layer) -> ParameterCount:
@@ -211,8 +215,14 @@ def head_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int = 1) 
 
 
 def final_norm_parameters(model: Model) -> int:
-    """Parameters of the norm before the head, whole on each rank."""
-    return model.final_norm * _norm(model)
+    """Parameters of the norm before the head and of what it reads of several streams, whole on each
+    rank.
+    """
+    return model.final_norm * _norm(model) + _stream_head(model)
+
+
+def _stream_head(model: Model) -> int:
+    return model.streams.head_parameters(model.hidden) if model.streams else 0
 
 
 def mtp_parameters_per_rank(
@@ -224,8 +234,8 @@ def mtp_parameters_per_rank(
     (column parallel, its output gathered).
     """
     modules = model.mtp_layers
-    layer = layer_parameters_per_rank(model, model.kinds[model.pattern[-1]], tp, ep, etp)
-    projection = _mtp_projection(model) / tp + 3 * _norm(model)
+    layer = layer_parameters_per_rank(model, model.module_layer, tp, ep, etp)
+    projection = _mtp_projection(model) / tp + 3 * _norm(model) + _stream_head(model)
     return RankParameters(dense=modules * (layer.dense + projection), expert=modules * layer.expert)
 
 
@@ -239,17 +249,21 @@ def padded_vocab(vocab: int, tp: Degree, multiple: int = 128) -> Number:
     return ceil(vocab / step) * step
 
 
-def _model_total(model: Model, layers: list[ParameterCount]) -> ParameterCount:
-    """The model whose layers have the parameters `layers`, one entry for each of its kinds."""
+def _model_total(
+    model: Model, of_layer: Callable[[Model, Layer], ParameterCount]
+) -> ParameterCount:
+    """The model whose layers have the parameters that `of_layer` says."""
     vocab = model.vocab * model.hidden
-    last = layers[model.pattern[-1]].total
+    module = of_layer(model, model.module_layer).total if model.mtp_layers else 0
+    module += _mtp_projection(model) + 3 * _norm(model) + _stream_head(model)
     ends = ParameterCount(
         embedding=vocab + model.learned_positions * model.hidden + _layer_input_table(model),
         head=(0 if model.tied else vocab) + model.head_bias * model.vocab,
-        norms=(model.embedding_norm + model.final_norm) * _norm(model),
+        norms=model.embedding_norm * _norm(model) + final_norm_parameters(model),
         traced=model.other_parameters,
-        mtp=model.mtp_layers * (last + _mtp_projection(model) + 3 * _norm(model)),
+        mtp=model.mtp_layers * module,
     )
+    layers = [of_layer(model, kind) for kind in model.kinds]
     return sum((layers[kind] * length for kind, length in model.runs), start=ends)
 
 
@@ -280,20 +294,27 @@ def _attention(model: Model, attention: Attention) -> _Weights:
         return _Weights(whole=down + out_bias + _indexer(model, at), over_tp=cut)
     rows = h + at.qkv_bias
     own = at.own_keys * (at.head_dim + at.own_values * at.v_head_dim)
+    compressor = at.compression.parameters(h, at.head_dim) if at.compression else 0
+    query = (at.q_lora_rank or rows) * width
+    out = v_width * at.out_rank + at.out_width * h
     return _Weights(
-        whole=out_bias + _indexer(model, at),
-        over_tp=rows * width + v_width * h + sinks + gate,
-        over_kv=rows * at.kv_heads * own,
+        whole=out_bias + _indexer(model, at) + compressor + h * at.q_lora_rank,
+        over_tp=query + out + sinks + gate,
+        over_kv=rows * at.kv_heads * own + at.key_steps * at.kv_heads**2 * at.v_head_dim,
     )
 
 
 def _indexer(model: Model, attention: Attention) -> int:
-    """Query, key and head-weight projections, and the layer norm of the key."""
+    """Query, key and head-weight projections, and the layer norm of the key; or its compressor."""
     index = attention.indexer
     if index is None:
         return 0
     query = (attention.q_lora_rank or model.hidden) * index.heads * index.head_dim
-    return query + model.hidden * (index.head_dim + index.heads) + 2 * index.head_dim
+    if attention.compression:
+        keys = attention.compression.parameters(model.hidden, index.head_dim)
+        return query + model.hidden * index.heads + keys
+    weighed = 0 if index.by_head else index.heads
+    return query + model.hidden * (index.head_dim + weighed) + 2 * index.head_dim
 
 
 def _recurrent(model: Model, kind: Layer) -> _Weights:
@@ -353,6 +374,7 @@ def _norms(model: Model, kind: Layer) -> _Weights:
         "none": 0,
         "head": (1 + at.own_keys) * at.head_dim,
         "full": (at.heads + keys) * at.head_dim,
+        "keys": at.head_dim,
     }
     weights = 0 if model.norm == "none" else 1
     halves = kind.has_mixer + kind.has_feed_forward
@@ -362,4 +384,6 @@ def _norms(model: Model, kind: Layer) -> _Weights:
     beside = kind.further_norms * model.hidden + kind.numbers
     inputs = model.layer_inputs * 2 * model.hidden + (model.hidden if model.layer_inputs else 0)
     latent = at.q_lora_rank + at.kv_lora_rank
-    return _Weights(whole=hidden_wide + weights * heads[at.qk_norm] + latent + beside + inputs)
+    streams = model.streams.layer_parameters(model.hidden, halves) if model.streams else 0
+    beside += streams + inputs
+    return _Weights(whole=hidden_wide + weights * heads[at.qk_norm] + latent + beside)

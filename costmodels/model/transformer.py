@@ -5,27 +5,15 @@ of all tokens or of a window, or a recurrent state), between an embedding and a 
 only: what they cost is said by `operations`, how many parameters they have by `parameters`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from math import gcd
 from typing import Literal
 
+from meshplan.costmodels.model.compression import Compression, Indexer, Streams
 from meshplan.costmodels.model.numerics import Numerics
 from meshplan.hardware_profiles.traced_model import TracedLayer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexer:
-    """What chooses the keys of sparse attention (DeepSeek-V3.2's lightning indexer): it scores all
-    earlier tokens, and each query attends to the `top_k` best.
-
-    heads, head_dim  of the scores; one key head for all of them
-    """
-
-    heads: int
-    head_dim: int
-    top_k: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +27,22 @@ class Attention:
     v_head_dim         value width of one head
     window             tokens each query sees (sliding window), None for all
     chunked            the window does not slide: a query sees its own chunk only (Llama 4)
-    q_lora_rank        MLA: rank of the compressed query, 0 when the query is not compressed
+    q_lora_rank        rank of the compressed query, 0 when the query is not compressed
     kv_lora_rank       MLA: rank of the compressed key/value, 0 for grouped-query attention
     rope_head_dim      MLA: the width of the shared rotary key
     qkv_bias, out_bias biases of the projections
-    qk_norm            "head": a norm over each head; "full": over all heads of q and of k
+    qk_norm            "head": a norm over each head; "full": over all heads of q and of k;
+                       "keys": over each head, that of the queries without weights
     v_norm             the values too, by a norm without weights (Gemma 4)
     sinks              one learned logit per head (gpt-oss)
+    key_steps          a number for each key head, of all values, masks what is attended to (Doge)
     gate               the output times the sigmoid of a projection of the input, one number for
                        each "head" or "full": for each number of the output (2505.06708)
-    indexer            what chooses the keys, None: all of them
+    indexer            what chooses the keys, or of compressed ones which; None: all of them
+    compression        keys of many tokens beside those of the window, None: there are none
+    out_groups, out_rank
+                       groups of heads whose output is projected to so many numbers each before the
+                       output projection; 0: it reads the heads
     own_keys           False: keys and values are those of an earlier layer (Gemma 4's last layers)
     own_values         False: the values are the keys, unprojected (Gemma 4)
     causal             False: tokens attend to later ones too (vision towers)
@@ -65,11 +59,15 @@ class Attention:
     rope_head_dim: int = 0
     qkv_bias: bool = False
     out_bias: bool = False
-    qk_norm: Literal["none", "head", "full"] = "none"
+    qk_norm: Literal["none", "head", "full", "keys"] = "none"
     v_norm: bool = False
     sinks: bool = False
+    key_steps: bool = False
     gate: Literal["none", "head", "full"] = "none"
     indexer: Indexer | None = None
+    compression: Compression | None = None
+    out_groups: int = 0
+    out_rank: int = 0
     own_keys: bool = True
     own_values: bool = True
     causal: bool = True
@@ -78,6 +76,11 @@ class Attention:
     def is_mla(self) -> bool:
         """Whether keys and values are compressed (multi-head latent attention)."""
         return self.kv_lora_rank > 0
+
+    @property
+    def out_width(self) -> int:
+        """Numbers of a token that enter the output projection."""
+        return self.out_groups * self.out_rank or self.heads * self.v_head_dim
 
 
 NO_ATTENTION = Attention(heads=0, kv_heads=0, head_dim=0, v_head_dim=0)
@@ -182,7 +185,8 @@ class Layer:
     def divided_by_tp(self) -> dict[str, int]:
         """What tensor parallelism cuts and must divide, by its name; 0: not there."""
         recurrent = self.recurrent.heads if self.recurrent else 0
-        whole = {"heads": self.attention.heads, "recurrent heads": recurrent, "ffn": self.ffn}
+        whole = {"heads": self.attention.heads, "recurrent heads": recurrent, "ffn": self.ffn,
+                 "output groups": self.attention.out_groups}  # fmt: skip
         return whole | (_traced_widths(self.traced) if self.traced else {})
 
 
@@ -265,6 +269,7 @@ class Model:
     layer_inputs        width of a second embedding that each layer gates and adds (Gemma 4's
                         per-layer embeddings), 0: none, and `layer_input_vocab` its rows
     other_parameters    beside all that the other fields count, whole on the first stage (a trace's)
+    streams             hidden states that each token has, None: one
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     tower               what turns images into its tokens, None: it reads text alone, or its tower
                         is not read
@@ -291,6 +296,7 @@ class Model:
     layer_inputs: int = 0
     layer_input_vocab: int = 0
     other_parameters: int = 0
+    streams: Streams | None = None
     mtp_layers: int = 0
     tower: Tower | None = None
     numerics: Numerics = field(default=Numerics(), compare=False)
@@ -302,6 +308,19 @@ class Model:
         object.__setattr__(self, "expert_groups", groups)
         assert self.kinds, f"{self.name}: a model needs layers"
         assert set(self.pattern) == set(range(len(self.kinds))), f"{self.name}: unused layer kind"
+
+    @property
+    def stream_width(self) -> int:
+        """Numbers of a token between two layers: `hidden` of each stream."""
+        return self.hidden * (self.streams.count if self.streams else 1)
+
+    @property
+    def module_layer(self) -> Layer:
+        """The layer of a multi-token-prediction module: the last one, its keys not compressed."""
+        last = self.kinds[self.pattern[-1]]
+        if last.attention.compression is None:
+            return last
+        return replace(last, attention=replace(last.attention, compression=None, indexer=None))
 
     @property
     def num_layers(self) -> int:
@@ -328,7 +347,8 @@ class Model:
         """What errors of prediction are told apart by: layers with a "state" or chosen keys, else
         "experts", else "dense".
         """
-        if any(kind.recurrent or kind.attention.indexer for kind in self.kinds):
+        chosen = any(kind.attention.indexer or kind.attention.compression for kind in self.kinds)
+        if chosen or any(kind.recurrent for kind in self.kinds):
             return "state"
         if any(kind.traced and kind.traced.mixed_by for kind in self.kinds):
             return "state"
@@ -357,6 +377,10 @@ class Model:
                 "experts in a latent width": latent,
                 "a gate on the attention's output": at.gate != "none",
                 "sparse attention with an indexer": at.indexer is not None,
+                "compressed keys": at.compression is not None,
+                "a mask by the values": at.key_steps,
+                "an output projection in groups": at.out_groups > 0,
+                "several streams of hidden states": self.streams is not None,
                 "keys or values shared between layers or with each other": not (
                     at.own_keys and at.own_values
                 ),

@@ -2,6 +2,7 @@
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention
+from meshplan.costmodels.operations.compressed import compressed_keys
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Pointwise
 
@@ -11,19 +12,20 @@ def core(site: Site, attention: Attention) -> AttentionCore:
     shard, a = site.shard, attention.heads / site.shard.tp
     seq_len, t = shard.seq_len, shard.tokens
     document = shard.document_len
-    chosen = attention.indexer.top_k if attention.indexer else document
-    window = min(attention.window or document, chosen, document)
+    among_all = attention.indexer if attention.compression is None else None
+    window = min(attention.window or document, among_all.top_k if among_all else document, document)
     keys = window - attention.causal * window * window / (2 * document)
+    compressed, all_compressed = compressed_keys(site, attention)
     logsumexp = 4.0 * t * a
     scores = t * seq_len * a * (5.0 if site.kernels.dropout else 4.0)
     by_heads = site.meets_keys_by("all_to_all") | site.meets_keys_by("hierarchical")
-    exchanged = where(by_heads & (shard.cp > 1), 1.0, 0.0)
+    exchanged = where(by_heads & (shard.cp > 1), float(attention.compression is None), 0.0)
     own_output = exchanged * output_bytes(site, attention)  # of other tokens
     return AttentionCore(
         name="core_attention",
         queries=t,
-        keys=keys,
-        all_keys=float(window),
+        keys=keys + compressed,
+        all_keys=float(window) + all_compressed,
         heads=a,
         head_dim=attention.head_dim,
         v_head_dim=attention.v_head_dim,

@@ -4,7 +4,8 @@
 
 The head is a t x h by h x V/tp product in 16 bit whatever the precision; its loss reads and writes
 the logits many times unless one kernel does it. Multi-token-prediction modules (DeepSeek-V3,
-2412.19437 section 2.2) each add a projection 2h -> h, a layer, and the head again.
+2412.19437 section 2.2) each add a projection 2h -> h, a layer, and the head again; where hidden
+states have several streams the projection is of each of them and of the embedding (DeepSeek-V4).
 
 Leaves out: the gradient of a tied embedding's second use (one more add of V h / tp numbers per
 step), and frameworks that make an embedding's gradient whole, zeros included (12 bytes for each of
@@ -18,6 +19,7 @@ from meshplan.costmodels.model.parameters import padded_vocab
 from meshplan.costmodels.operations.feed_forward import Site, gather_tokens, scatter_tokens
 from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations, norm
+from meshplan.costmodels.operations.streams import from_streams, made_streams
 
 CHUNK_TILE = 128
 
@@ -37,6 +39,7 @@ def embedding_operations(site: Site) -> tuple[Operation, ...]:
     )  # fmt: skip
     exchange = scatter_tokens(site, "embedding_output")
     inputs = _layer_inputs(site) if site.model.layer_inputs else ()
+    inputs = (*inputs, made_streams(site)) if site.model.streams else inputs
     return (lookup, exchange, *inputs, *((mask,) if site.kernels.dropout else ()))
 
 
@@ -63,9 +66,13 @@ def module_operations(site: Site) -> tuple[Operation, ...]:
     """What each MTP module computes before its head: the projection and a layer."""
     if not site.model.mtp_layers:
         return ()
-    h, kind = site.model.hidden, site.model.kinds[site.model.pattern[-1]]
-    projection = Matmul(name="mtp_projection", m=site.shard.tokens, n=h / site.shard.tp, k=2 * h)
-    return site.model.mtp_layers * (projection, *layer_operations(site, kind))
+    h, t, streams = site.model.hidden, site.shard.tokens, site.model.streams
+    rows, k = (t * (1 + streams.count), h) if streams else (t, 2 * h)
+    projection = Matmul(name="mtp_projection", m=rows, n=h / site.shard.tp, k=k)
+    return site.model.mtp_layers * (
+        projection,
+        *layer_operations(site, site.model.module_layer),
+    )
 
 
 def _head_once(site: Site) -> tuple[Operation, ...]:
@@ -73,6 +80,9 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     columns = padded_vocab(site.model.vocab, shard.tp, 1) / shard.tp
     logits = shard.tokens * columns
     final = (_final_norm(site),) if site.model.final_norm else ()
+    streams = site.model.streams
+    if streams:
+        final = (*from_streams(site, streams.count, "head_streams"), *final)
     fused = site.kernels.fused_cross_entropy
     forward, backward = loss_bytes(site.itemsize, fused=fused)
     loss = Pointwise(
@@ -107,7 +117,7 @@ def _final_norm(site: Site) -> Pointwise:
     head there are n + 1 tensors; the one that no layer is charged with is this norm's input.
     """
     plain = norm(site, "final_norm")
-    kept = site.itemsize * site.shard.tokens_outside * site.model.hidden
+    kept = site.itemsize * site.shard.tokens_outside * site.model.stream_width
     return replace(plain, saved_bytes=plain.saved_bytes + kept)
 
 

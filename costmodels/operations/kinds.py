@@ -95,8 +95,8 @@ class AttentionCore:
 
     @property
     def narrowest(self) -> int:
-        """The narrower of its two products; an indexer's second is a sum over its heads."""
-        return self.head_dim if self.v_head_dim == 1 else min(self.head_dim, self.v_head_dim)
+        """The narrower of its two products; an indexer's second sums over heads, or is none."""
+        return self.head_dim if self.v_head_dim <= 1 else min(self.head_dim, self.v_head_dim)
 
     @property
     def full_forward_flops(self) -> Number:
@@ -125,6 +125,7 @@ class Scan:
 class Pointwise:
     """Kernels bound by memory bandwidth; `kernels` launches forward and about as many backward.
 
+    forward_flops  of products inside them that are too narrow for more than memory's rate
     in_16_bit    what it hands to a product is kept in 16 bits, whatever the training's format
     kept_cast    see `Matmul`
     measured_as  the names under which a profile of the machine itself has their rates, forward and
@@ -135,6 +136,7 @@ class Pointwise:
     forward_bytes: Number
     backward_bytes: Number
     kernels: int = 1
+    forward_flops: Number = 0.0
     in_16_bit: bool = False
     kept_cast: bool = False
     measured_as: tuple[str, str] = ("", "")

@@ -24,6 +24,11 @@ from dataclasses import replace
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention, Layer
 from meshplan.costmodels.operations.attention_core import core, core_output, output_bytes
+from meshplan.costmodels.operations.compressed import (
+    compressed_exchange,
+    compressor,
+    out_projection,
+)
 from meshplan.costmodels.operations.context_exchange import context_exchange, kv_heads
 from meshplan.costmodels.operations.experts import expert_operations
 from meshplan.costmodels.operations.feed_forward import (
@@ -41,6 +46,7 @@ from meshplan.costmodels.operations.kinds import (
 )
 from meshplan.costmodels.operations.recurrent import recurrent_operations
 from meshplan.costmodels.operations.sparse import index_operations
+from meshplan.costmodels.operations.streams import from_streams, to_streams
 from meshplan.costmodels.operations.traced import traced_operations
 
 MEASURED_NORMS = {
@@ -67,12 +73,14 @@ def _in_16_bit(op: Operation) -> Operation:
 
 def input_bytes(site: Site) -> Number:
     """The layer's input: all that a fully recomputed layer keeps."""
-    return site.itemsize * site.shard.tokens_outside * site.model.hidden
+    return site.itemsize * site.shard.tokens_outside * site.model.stream_width
 
 
 def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     """Attention, a recurrent mixer, or both side by side on the same input."""
-    attention = kind.attention
+    attention, streams = kind.attention, site.model.streams
+    if streams:
+        yield from from_streams(site, streams.columns, "attention_streams")
     yield norm(site, "attention_norm", _norm_module(site, apart=attention.is_mla))
     if not (attention.is_mla and site.kernels.own_token_latents):
         yield gather_tokens(site, "attention_input")
@@ -81,6 +89,9 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if kind.recurrent:
         yield from recurrent_operations(site, kind.recurrent)
     yield scatter_tokens(site, "attention_output")
+    if streams:
+        yield to_streams(site, streams, "attention_residual")
+        return
     added = site.model.parallel_blocks and kind.has_feed_forward
     yield _residual(site, "attention_residual", kept=not added)
 
@@ -92,18 +103,19 @@ def _attention(site: Site, attention: Attention) -> Iterator[Operation]:
         yield from _grouped_projections(site, attention)
     if attention.indexer:
         yield from index_operations(site, attention, attention.indexer)
-    yield from context_exchange(site, attention)
+    if attention.compression:
+        yield from compressor(site, attention.compression, attention.head_dim, "attention")
+        yield compressed_exchange(site, attention.compression, attention.head_dim)
+    else:
+        yield from context_exchange(site, attention)
     yield core(site, attention)
     if attention.gate != "none":
         yield from _output_gate(site, attention)
     yield core_output(site, attention)
-    yield Matmul(
-        name="attention_out",
-        m=site.shard.tokens,
-        n=site.model.hidden,
-        k=attention.heads / site.shard.tp * attention.v_head_dim,
-        cast_shares=site.leaving_casts,
-    )
+    if attention.out_groups:  # the rotation of keys that are values too is undone
+        t, a = site.shard.tokens, attention.heads / site.shard.tp
+        yield _rotary(site, t * a * attention.v_head_dim)
+    yield from out_projection(site, attention)
 
 
 def _output_gate(site: Site, attention: Attention) -> Iterator[Operation]:
@@ -124,15 +136,20 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
     t, a, a_kv = site.shard.tokens, attention.heads / site.shard.tp, kv_heads(site.shard, attention)
     d, d_v = attention.head_dim, attention.v_head_dim * attention.own_values
     a_kv = a_kv * attention.own_keys
+    rank = attention.q_lora_rank
+    if rank:
+        yield from _low_rank_query(site, rank, a * d)
     yield Matmul(
         name="qkv",
         m=t,
-        n=a * d + a_kv * (d + d_v),
+        n=(0 if rank else a * d) + a_kv * (d + d_v),
         k=site.model.hidden,
         saved_bytes=site.itemsize * t * a_kv * d_v,
         cast_shares=site.entering_casts,
         joined=site.joined(1 + attention.own_keys + attention.own_keys * attention.own_values),
     )
+    if attention.key_steps:
+        yield Matmul(name="key_steps", m=t, n=a_kv, k=a_kv * d_v)
     if attention.qk_norm != "none":
         values = a_kv * attention.v_head_dim * attention.v_norm
         width = site.itemsize * t * ((a + a_kv) * d + values)
@@ -146,6 +163,22 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
             modules=("norm", "pointwise"),
         )
     yield _rotary(site, t * (a + a_kv) * d)
+
+
+def _low_rank_query(site: Site, rank: int, columns: Number) -> Iterator[Operation]:
+    """A query of low rank beside whole keys: down, a norm, up."""
+    t, size = site.shard.tokens, site.itemsize * site.shard.tokens * rank
+    yield Matmul(name="q_down", m=t, n=rank, k=site.model.hidden, saved_bytes=size)
+    yield Pointwise(
+        name="latent_norm",
+        forward_bytes=2 * size * _norm_passes(site),
+        backward_bytes=3 * size * _norm_passes(site),
+        kernels=_norm_kernels(site),
+        measured_as=MEASURED_NORMS["rmsnorm"],
+        saved_bytes=size,
+        modules=("norm", "pointwise"),
+    )
+    yield Matmul(name="q_up", m=t, n=columns, k=rank)
 
 
 def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]:
@@ -233,6 +266,9 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
 
 
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
+    streams = site.model.streams
+    if streams:
+        yield from from_streams(site, streams.columns, "feed_forward_streams")
     if not (site.model.parallel_blocks and kind.has_mixer) or site.model.norms_per_layer > 1:
         apart = _norm_module(site, apart=bool(kind.experts))
         yield norm(site, "feed_forward_norm", apart or "mlp")
@@ -242,7 +278,10 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
         yield gather_tokens(site, "feed_forward_input", "mlp")
         yield from dense_feed_forward(site, kind.ffn / site.shard.tp)
         yield scatter_tokens(site, "feed_forward_output", "mlp")
-    yield _residual(site, "feed_forward_residual")
+    if streams:
+        yield to_streams(site, streams, "feed_forward_residual")
+    else:
+        yield _residual(site, "feed_forward_residual")
 
 
 def _norm_module(site: Site, *, apart: bool) -> Module | None:

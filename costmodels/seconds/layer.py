@@ -385,7 +385,7 @@ def exposed_s(whole_s: Number, room_s: Number, overlap: Number, interference: fl
 def _forward_flops(op: Operation, *, full: bool = False) -> Number:
     if isinstance(op, AttentionCore):
         return op.full_forward_flops if full else op.forward_flops
-    return op.forward_flops if isinstance(op, Matmul | Scan) else 0.0
+    return 0.0 if isinstance(op, Communication) else op.forward_flops
 
 
 def _is_kept_cast(op: Operation) -> bool:

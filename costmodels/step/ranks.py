@@ -337,7 +337,7 @@ class Rank:
     def hop_s(self) -> Number:
         """Seconds to hand a micro-batch's activation to the next pipeline rank."""
         cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
-        size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.hidden
+        size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.stream_width
         order = self.setting.engine.legality.rank_order
         pipeline = axis_group(self.layout, "pp", order, cluster.gpus_per_node)
         cards = uplink_cards(cluster.pod, pipeline)

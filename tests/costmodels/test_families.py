@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
+from benchmarks.models.families import GATES_IN_BLOCKS, OUTPUTS_IN_GROUPS, WITH_TOWERS
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
@@ -21,7 +21,7 @@ from meshplan.costmodels.model.parameters import layer_parameters_per_rank, mode
 from meshplan.costmodels.model.unread_fields import CHANGES_COST
 from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import AttentionCore, Matmul
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import Shard
 from meshplan.hardware_profiles.engines import load_engine
@@ -93,7 +93,7 @@ COUNTED = [
 
 
 def flops_of(name: str) -> tuple[float, float, bool]:
-    """Forward FLOPs of products with weights and of attention, and whether there is a state too."""
+    """Forward FLOPs of products with weights and of all others; whether there is a state too."""
     model = replace(model_from_config(CONFIGS[name]["config"], name), mtp_layers=0)
     shard = Shard(
         seq_len=TOKENS, document_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS),
@@ -104,9 +104,10 @@ def flops_of(name: str) -> tuple[float, float, bool]:
     operations = [*embedding_operations(site), *layers, *head_operations(site)]
     weights = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
     cores = [op for op in operations if isinstance(op, AttentionCore)]
+    narrow = sum(float(op.forward_flops) for op in operations if isinstance(op, Pointwise))
     return (
         weights,
-        sum(float(op.full_forward_flops) for op in cores),
+        sum(float(op.full_forward_flops) for op in cores) + narrow,
         any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds),
     )
 
@@ -116,6 +117,10 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
     """Products with weights within 0.1 % of torch's FLOP counter; attention too, where no state
     adds products of its own."""
     weights, attention, has_state = flops_of(name)
+    if name in OUTPUTS_IN_GROUPS:
+        counted = CONFIGS[name]["weight_flops"] + CONFIGS[name]["other_flops"]
+        assert weights + attention == pytest.approx(counted, rel=1e-3)
+        return
     assert weights == pytest.approx(CONFIGS[name]["weight_flops"], rel=1e-3)
     if not has_state and CONFIGS[name]["other_flops"]:
         assert attention == pytest.approx(CONFIGS[name]["other_flops"], rel=1e-3)
@@ -135,6 +140,28 @@ def test_what_families_read_is_what_changes_cost() -> None:
         read_family(FAMILIES[config["model_type"]], fields)
         asked |= fields.asked & set(config)
     assert asked - CHANGES_COST - set(READ_BY_ALL.split()) == set()
+
+
+LISTS = {
+    "dots3_note_text": {"layer_types", "mlp_layer_types", "per_layer_config"},
+    "flint": {"mlp_only_layers"},
+    "gemma4_text": {"per_layer_config"},
+    "gemma4_unified_text": {"per_layer_config"},
+}
+"""Lists of layers that a class makes up where a file has none, and this reader does not."""
+
+
+@pytest.mark.parametrize("name", [name for name in EXACT if "varied" not in name])
+def test_a_field_that_is_left_out_means_what_its_class_says(name: str) -> None:
+    """Each field of the defaults dropped: the same parameters or a refusal, never another model."""
+    config = CONFIGS[name]["config"]
+    whole = model_parameters(model_from_config(config, name)).without_mtp
+    for field in set(config) - LISTS.get(name, set()) - {"model_type"}:
+        try:
+            dropped = model_from_config({k: v for k, v in config.items() if k != field}, name)
+        except UnsupportedModel:
+            continue
+        assert model_parameters(dropped).without_mtp == whole, field
 
 
 @pytest.mark.parametrize(

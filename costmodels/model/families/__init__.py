@@ -5,6 +5,9 @@ in huggingface/transformers 5.24 (`models/<model_type>/`); `python -m benchmarks
 counts the parameters of its default configuration there and here.
 """
 
+from dataclasses import replace
+
+from meshplan.costmodels.model.class_defaults import class_defaults
 from meshplan.costmodels.model.families.dense import DENSE
 from meshplan.costmodels.model.families.experts import EXPERTS
 from meshplan.costmodels.model.families.gpt import GPT_LIKE
@@ -12,11 +15,16 @@ from meshplan.costmodels.model.families.latent import LATENT
 from meshplan.costmodels.model.families.recurrent import RECURRENT
 from meshplan.costmodels.model.family import Family
 
-FAMILIES: dict[str, Family] = {**DENSE, **GPT_LIKE, **LATENT, **EXPERTS, **RECURRENT}
+FAMILIES: dict[str, Family] = {
+    name: replace(family, defaults=(*family.defaults, *class_defaults(name)))
+    for name, family in (DENSE | GPT_LIKE | LATENT | EXPERTS | RECURRENT).items()
+}
 for _whole in (
     "llama4",
     "gemma3",
     "qwen2_vl",
     "qwen2_5_vl",
+    "minimax_m3_vl",
 ):  # older files state the text part flat
     FAMILIES[_whole] = FAMILIES[f"{_whole}_text"]
+FAMILIES["minimax_m3"] = FAMILIES["minimax_m3_vl_text"]

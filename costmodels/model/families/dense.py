@@ -139,8 +139,6 @@ DENSE: dict[str, Family] = {
     "doge": Family(
         mlp_bias=("mlp_bias", False),
         qk_norm="head",
-        gate="head",
-        further_norms=2,
         numbers=rules.doge_numbers,
         adjust=rules.doge,
     ),

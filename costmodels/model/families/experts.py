@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from meshplan.costmodels.model import compressed_rules as compressed
 from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model.families.parts import (
@@ -86,6 +87,9 @@ EXPERTS: dict[str, Family] = {
             shared_width=("shared_intermediate_size",),
             layers=layers.all_sparse,
         ),
+        listed_as=(),
+        modules=("num_mtp_modules",),
+        adjust=compressed.minimax_m3,
     ),
     "phimoe": Family(
         norm="layernorm",
@@ -178,7 +182,7 @@ EXPERTS: dict[str, Family] = {
         modules=MODULES,
         experts=Routed(
             shared=("num_shared_experts",),
-            layers=layers.after_leading("first_k_dense_replace", default=1),
+            layers=layers.exaone_sparse,
         ),
     ),
     "afmoe": replace(

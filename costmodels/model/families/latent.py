@@ -1,14 +1,17 @@
-"""Latent attention (MLA), with experts and without."""
+"""Latent attention (MLA) and what DeepSeek-V4 has in its place, with experts and without."""
 
 from dataclasses import replace
 
+from meshplan.costmodels.model import compressed_rules as compressed
 from meshplan.costmodels.model import family_rules as rules
+from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model.families.parts import (
     DEEPSEEK,
     DEEPSEEK_EXPERTS,
+    MODULES,
     SARVAM_EXPERTS,
 )
-from meshplan.costmodels.model.family import Family
+from meshplan.costmodels.model.family import Family, Routed
 
 CORRECTED = replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, router_bias=True))
 
@@ -31,6 +34,27 @@ LATENT: dict[str, Family] = {
         adjust=rules.rotary_key_norms,
         modules=(),
         experts=replace(DEEPSEEK_EXPERTS, shared_width=("shared_experts_intermediate_size",)),
+    ),
+    "hy_v4": replace(
+        DEEPSEEK,
+        indexed=True,
+        gate="full",
+        sinks=True,
+        adjust=compressed.hy_v4,
+        experts=replace(
+            DEEPSEEK_EXPERTS, layers=layers.after_leading("first_k_dense_replace", default=1)
+        ),
+    ),
+    "deepseek_v4": Family(
+        qkv_bias=False,
+        out_bias=False,
+        sinks=True,
+        mixers=layers.all_sliding,
+        listed_as=(),
+        experts=Routed(layers=layers.all_sparse, shared=("n_shared_experts",)),
+        experts_when=("n_routed_experts",),
+        modules=MODULES,
+        adjust=compressed.deepseek_v4,
     ),
     "axk1": replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, further_norms=1)),
 }

@@ -33,7 +33,7 @@ class MultiToken:
         ]
         self.project = local.whole(f"{name}.project", model.hidden, 2 * model.hidden)
         stage = local.layout.stages[-1]
-        kind = model.kinds[model.pattern[-1]]
+        kind = model.module_layer
         self.block = Block(local, f"{name}.layer", kind, stage, max(0, stage.layers - 1))
         weights = [w for norm in self.norms for w in norm.weights]
         self.own = local.unit(name, [*weights, self.project.weight])

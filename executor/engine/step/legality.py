@@ -120,6 +120,8 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     router = model.numerics.router
     if router and router.weighs_inputs:
         yield "a router that weighs the inputs of experts is not built"
+    if router and router.score == "sqrtsoftplus":
+        yield "a router of square roots of softplus is not built"
     for part in model.rare_parts:
         if part not in BUILT_PARTS:
             yield f"{part}: not built"

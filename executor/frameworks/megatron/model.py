@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from meshplan.costmodels.model.class_defaults import nothing_left_out
 from meshplan.costmodels.model.transformer import Experts, Model
 from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.export_notes import Answer, unwritten_parts
@@ -155,6 +156,11 @@ def model_config_of(values: Values) -> dict[str, Any] | None:
 
     `vocab_size` is often absent: Megatron takes it from the tokenizer.
     """
+    config = _stated_config(values)
+    return nothing_left_out(config) if config else None
+
+
+def _stated_config(values: Values) -> dict[str, Any] | None:
     layers, hidden, heads = (
         values.count(name) for name in ("num_layers", "hidden_size", "num_attention_heads")
     )

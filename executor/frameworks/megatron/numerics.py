@@ -161,6 +161,9 @@ def _router(router: Router | None) -> Said:
         return {}, [CannotSay("numerics.router", "not stated", _NOT_STATED)]
     settings: dict[str, object] = {"moe_router_score_function": router.score}
     unsaid = []
+    if router.score == "sqrtsoftplus":
+        why = "whether Megatron has it is not known"
+        settings, unsaid = {}, [CannotSay("numerics.router.score", router.score, why)]
     if router.normalised is None:
         unsaid.append(CannotSay("numerics.router.normalised", "not stated", _NOT_STATED))
     elif router.score == "softmax" and not router.normalised:

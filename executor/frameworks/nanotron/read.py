@@ -7,6 +7,7 @@ Absent settings are the defaults of `ParallelismArgs` and `MoEConfig`. The keys 
 from collections.abc import Mapping
 from typing import Any
 
+from meshplan.costmodels.model.class_defaults import nothing_left_out
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
@@ -95,7 +96,7 @@ def _shape_of(values: Values) -> dict[str, Any] | None:
     }
     numbers = {name: values.num(prefix + name) for name in _NUMBERS}
     config |= {name: fact.value for name, fact in numbers.items() if fact is not None}
-    return config | _experts_of(values, prefix + "moe_config.", sizes)
+    return nothing_left_out(config | _experts_of(values, prefix + "moe_config.", sizes))
 
 
 def _old_experts_of(values: Values) -> dict[str, Any]:

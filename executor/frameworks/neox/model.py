@@ -16,6 +16,7 @@ LLaMAParallelMLP), `megatron/model/activations.py`, `megatron/model/norms.py`.
 
 from typing import Any
 
+from meshplan.costmodels.model.class_defaults import nothing_left_out
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.planner.case.reading import Fact, IllegalConfig
 
@@ -66,7 +67,7 @@ def model_config(values: Values) -> dict[str, Any] | None:
     if layers is None or hidden is None or heads is None:
         return None
     shape, kv_heads = _Shape(values), values.count("num_kv_heads")
-    return {
+    config = {
         "num_hidden_layers": layers.value,
         "hidden_size": hidden.value,
         "num_attention_heads": heads.value,
@@ -76,6 +77,7 @@ def model_config(values: Values) -> dict[str, Any] | None:
         "attention_bias": shape.qkv_bias,
         **_family(values, shape),
     }
+    return nothing_left_out(config)
 
 
 def _family(values: Values, shape: _Shape) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""What a field means that a file leaves out, where the family's class gives it a size.
+
+Of each field, the families by their value. A field that is null is stated and has none. Source: the
+configuration classes in huggingface/transformers 5.24; `tests/costmodels/test_families.py` drops
+each field of each family's defaults and asks for the same model or a refusal.
+"""
+
+from typing import Any
+
+BY_FIELD: dict[str, dict[int, str]] = {
+    "conv_L_cache": {
+        7: "lfm3",
+    },
+    "dff": {
+        8192: "ctrl",
+    },
+    "first_k_dense_replace": {
+        1: "axk1 dots3_note_text glm4_moe glm4_moe_lite kimi_linear sarvam_mla sarvam_moe",
+        3: "deepseek_v3",
+    },
+    "head_dim": {
+        512: "deepseek_v4",
+    },
+    "hidden_size_per_layer_input": {
+        256: "gemma4_text",
+    },
+    "linear_head_dim": {
+        128: "bailing_hybrid kimi_linear",
+    },
+    "mamba_head_dim": {
+        64: "nemotron_h",
+    },
+    "moe_num_shared_experts": {
+        2: "aria_text ernie4_5_moe",
+    },
+    "moe_shared_expert_intermediate_size": {
+        7688: "nemotron_h",
+    },
+    "n_groups": {
+        8: "mamba2 nemotron_h",
+    },
+    "n_routed_experts": {
+        128: "sarvam_mla",
+        256: "deepseek_v3",
+    },
+    "n_shared_experts": {
+        1: (
+            "axk1 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note_text glm4_moe glm4_moe_lite "
+            "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open"
+        ),
+    },
+    "num_key_value_heads": {
+        2: "internlm3 qwen3_5_moe_text qwen3_next",
+        4: (
+            "ernie4_5_moe flint gemma2 gemma4_text gemma4_unified_text granite_swa kolibri1 "
+            "lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text qwen3_moe "
+            "sarvam_moe smollm3 vaultgemma"
+        ),
+        5: "bitnet",
+        8: (
+            "beam cwm exaone falcon_h1 glm4_moe gpt_oss hy_v3 iquestcoder jamba laguna lfm2 "
+            "llama4_text minimax minimax_m2 ministral3 mistral mixtral nemotron_h phimoe "
+            "seed_oss solar_open"
+        ),
+    },
+    "num_local_experts": {
+        8: "granitemoehybrid",
+    },
+    "num_shared_experts": {
+        1: "bailing_hybrid exaone_moe hy_v3 kimi_linear",
+        2: "afmoe",
+    },
+    "q_lora_rank": {
+        768: "glm4_moe_lite minicpm3",
+        1024: "dots3_note_text",
+        1536: "axk1 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu",
+        2048: "glm_moe_dsa",
+    },
+    "shared_expert_intermediate_size": {
+        512: "kolibri1 laguna lara_mini qwen3_5_moe_text qwen3_next",
+        1024: "flint",
+        5632: "qwen2_moe",
+    },
+    "shared_intermediate_size": {
+        1024: "granitemoehybrid",
+        3072: "minimax_m3_vl_text",
+    },
+    "v_head_dim": {
+        128: "mimo_v2_flash",
+    },
+    "zero_expert_num": {
+        256: "longcat_flash",
+    },
+}
+
+OTHER_NAMES = (
+    ("n_routed_experts", "num_experts", "num_local_experts"),
+    ("n_shared_experts", "num_shared_experts"),
+)
+"""Names of one field: a file that has any of them leaves out none."""
+
+
+def class_defaults(model_type: str) -> tuple[tuple[str, int], ...]:
+    """The fields of a family that mean something where a file leaves them out, and what."""
+    return tuple(
+        (field, value)
+        for field, families in BY_FIELD.items()
+        for value, types in families.items()
+        if model_type in types.split()
+    )
+
+
+def nothing_left_out(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that a reader of another format made: what it does not state is not there."""
+    return {field: None for field, _ in class_defaults(str(config.get("model_type")))} | config
+
+
+def names_of(field: str) -> tuple[str, ...]:
+    """The names that files give this field."""
+    return next((names for names in OTHER_NAMES if field in names), (field,))

@@ -1,0 +1,110 @@
+"""Rules of families with several streams of hidden states or chosen blocks of keys: DeepSeek-V4,
+HYV4 and MiniMax-M3.
+
+Source: transformers 5.24 `configuration_` and `modeling_` of `deepseek_v4`, `hy_v4` and
+`minimax_m3_vl`; modules of multi-token prediction (the layer's keys are not compressed, each stream
+is projected, a head of its own for the streams): DeepSeek-V4's `inference/model.py`, `MTPBlock`.
+"""
+
+from dataclasses import replace
+
+from meshplan.costmodels.model.compression import Compression, Indexer, Streams
+from meshplan.costmodels.model.config_fields import Fields
+from meshplan.costmodels.model.family_rules import layers_of, of_layers, shared_choice
+from meshplan.costmodels.model.layer_patterns import flagged, listed
+from meshplan.costmodels.model.transformer import Attention, Model
+
+SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
+WORDS = {word: word for word in ("sliding_attention", SPARSE, HEAVY)}
+RATES = {SPARSE: 4, HEAVY: 128}
+CHOSEN = "minimax_m3_sparse"
+MINIMAX_WORDS = {"full_attention": "full", CHOSEN: CHOSEN}
+BY_RATIO = {0: "sliding_attention", 4: SPARSE, 128: HEAVY}
+
+
+def deepseek_v4(f: Fields, model: Model) -> Model:
+    """One head of keys that are the values too, beside the window's their compressed ones; queries
+    of low rank, and outputs through groups of heads.
+    """
+    if f.count("num_key_value_heads", default=1) != 1:
+        raise f.refuse("num_key_value_heads other than 1 is not priced for DeepSeek-V4")
+    groups, rank = f.count("o_groups"), f.count("o_lora_rank")
+    f.divide(f.heads, groups, "query heads over o_groups")
+    plain = replace(
+        model.kinds[0].attention, kv_heads=1, own_values=False, qk_norm="keys",
+        q_lora_rank=f.count("q_lora_rank"), out_groups=groups, out_rank=rank,
+    )  # fmt: skip
+    made = [
+        replace(layer, attention=_with_compression(f, plain, word))
+        for layer, word in zip(layers_of(model), _attention_words(f), strict=True)
+    ]
+    streams = Streams(count=f.count("hc_mult"), mixed=True)
+    return replace(of_layers(model, made), streams=streams)
+
+
+def _attention_words(f: Fields) -> tuple[str, ...]:
+    """By `layer_types`, by a ratio for each layer (and each module), or by the class's rule: two of
+    the heavy ones, then in turns."""
+    words = listed(f, "layer_types", words=WORDS)
+    ratios = f.counts("compress_ratios")
+    if words is not None:
+        return words
+    if ratios is None:
+        turns = tuple(SPARSE if i % 2 else HEAVY for i in range(f.num_layers - 2))
+        return (HEAVY, HEAVY, *turns)[: f.num_layers]
+    if len(ratios) < f.num_layers or any(ratios[f.num_layers :]):
+        raise f.refuse(f"compress_ratios is not {f.num_layers} layers' ratios and 0 for modules")
+    for unknown in sorted(set(ratios) - set(BY_RATIO)):
+        raise f.refuse(f"compress_ratios has {unknown}, which is none of 0, 4 and 128")
+    return tuple(BY_RATIO[ratio] for ratio in ratios[: f.num_layers])
+
+
+def _with_compression(f: Fields, plain: Attention, word: str) -> Attention:
+    if word not in RATES:
+        return plain
+    rates = f.section("compress_rates") or Fields({}, f.name)
+    older = {SPARSE: "compress_rate_csa", HEAVY: "compress_rate_hca"}[word]
+    ratio = f.count(older, default=rates.count(word, default=RATES[word]))
+    if word == HEAVY:
+        return replace(plain, compression=Compression(ratio=ratio))
+    index = Indexer(
+        heads=f.count("index_n_heads"), head_dim=f.count("index_head_dim"),
+        top_k=f.count("index_topk"),
+    )  # fmt: skip
+    return replace(plain, compression=Compression(ratio=ratio, overlaps=True), indexer=index)
+
+
+def hy_v4(f: Fields, model: Model) -> Model:
+    """Streams that are added to and not mixed; indexers as in GLM-5, by default one in four."""
+    if f.present("indexer_types") is None:
+        types = ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(f.num_layers)]
+        f = f.changed({"indexer_types": types})
+    streams = Streams(count=f.count("hc_mult"), mixed=False)
+    return replace(shared_choice(f, model), streams=streams)
+
+
+def minimax_m3(f: Fields, model: Model) -> Model:
+    """Layers whose indexer chooses blocks of keys, for each head of it its own; older files state
+    them in a section of their own.
+    """
+    older = f.section("sparse_attention_config") or Fields({}, f.name)
+    words = listed(f, "layer_types", words=MINIMAX_WORDS)
+    words = words or flagged(
+        replace(older, config={**f.config, **older.config}), "sparse_attention_freq", CHOSEN, "full"
+    )
+    valued = older.counts("sparse_disable_index_value") or ()
+    if any(word == CHOSEN and not off for word, off in zip(words or (), valued, strict=False)):
+        raise f.refuse("sparse_disable_index_value 0, values of the indexer's own, is not priced")
+    index = Indexer(
+        heads=older.count("sparse_num_index_heads", default=f.count("index_n_heads", default=4)),
+        head_dim=older.count("sparse_index_dim", default=f.count("index_head_dim", default=128)),
+        top_k=older.count("sparse_topk_blocks", default=f.count("index_topk_blocks", default=16))
+        * older.count("sparse_block_size", default=f.count("index_block_size", default=128)),
+        by_head=True,
+    )  # fmt: skip
+    made = [
+        replace(layer, attention=replace(
+            layer.attention, indexer=index if word == CHOSEN else None))
+        for layer, word in zip(layers_of(model), words or ("full",) * f.num_layers, strict=True)
+    ]  # fmt: skip
+    return of_layers(model, made)

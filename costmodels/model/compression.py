@@ -1,0 +1,77 @@
+"""What chooses keys, what compresses them, and several streams of hidden states.
+
+    compressor     2 c h d + r c d + d: keys and gates of each token, a bias for each place in a
+                   window and number, a norm; c 2 where windows overlap, else 1
+    hyper-connections, one before each half of a layer
+                   p n h + p + q: weights of n streams h wide, p = 2 n (+ n n mixed), q their scales
+    before the head   n n h + n + 1
+
+Source: DeepSeek-V4 in transformers 5.24 `modeling_deepseek_v4.py` (after mHC, arXiv 2512.24880),
+HYV4 in `modeling_hy_v4.py`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """What chooses the keys of sparse attention (DeepSeek-V3.2's lightning indexer): it scores all
+    earlier tokens, or the keys that they are compressed to, and each query attends to the `top_k`
+    best.
+
+    heads, head_dim  of the scores; one key head for all of them
+    by_head          each head chooses for its own group of query heads (MiniMax-M3), instead of all
+                     together by a weight for each of them
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    by_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    """Keys that stand for `ratio` tokens each, which every query may meet beside its window's.
+
+    overlaps  each is a mean over the tokens of the window before it too
+    """
+
+    ratio: int
+    overlaps: bool = False
+
+    @property
+    def series(self) -> int:
+        """Keys that each token is projected to."""
+        return 2 if self.overlaps else 1
+
+    def parameters(self, hidden: int, width: int) -> int:
+        """Of the compressor of keys of `width` numbers."""
+        columns = self.series * width
+        return 2 * hidden * columns + self.ratio * columns + width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Hidden states of which a token has several; each half of a layer reads one weighted sum of
+    them and adds its output to all, by weights of its own for each token (hyper-connections).
+
+    mixed  the streams are mixed with each other too (DeepSeek-V4), not added to alone (HYV4)
+    """
+
+    count: int
+    mixed: bool
+
+    @property
+    def columns(self) -> int:
+        """Weights for each token: into a half, out of it, and of each stream to each."""
+        return 2 * self.count + self.mixed * self.count**2
+
+    def layer_parameters(self, hidden: int, halves: int) -> int:
+        """Of the hyper-connections of a layer."""
+        each = self.columns * (self.count * hidden + 1) + 2 + self.mixed
+        return halves * each
+
+    def head_parameters(self, hidden: int) -> int:
+        """Of the sum that the head reads."""
+        return self.count * (self.count * hidden + 1) + 1
