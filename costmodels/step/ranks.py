@@ -336,13 +336,17 @@ class Rank:
         return ((self.layout.pipeline_parallel > 1) & (self.pipeline.nodes > 1)) * 1.0
 
     @cached_property
+    def hops_cross(self) -> Condition:
+        """Whether all of its neighbours are on different nodes."""
+        return self.pipeline.stride >= self.setting.cluster.gpus_per_node
+
+    @cached_property
     def hop_s(self) -> Number:
         """Seconds to hand a micro-batch's activation to the next pipeline rank."""
         cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
         size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.hidden
         cards = uplink_cards(cluster.pod, self.pipeline)
-        apart = self.pipeline.stride >= cluster.gpus_per_node
-        sent = send_s(cluster, size, across_nodes=apart, cards=cards) * scale
+        sent = send_s(cluster, size, across_nodes=self.hops_cross, cards=cards) * scale
         return where(self.layout.pipeline_parallel > 1, sent, 0.0)
 
     @property
