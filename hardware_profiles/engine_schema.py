@@ -208,7 +208,8 @@ class KernelHabits(Frozen):
                     need: twelve instead of four where dispatch, permutation, padding and activation
                     run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
-    gathers_cast    in 8-bit training tensor-parallel ranks cast their own tokens, and gather 8 bits
+    gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
+                    and gather 8 bits
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at

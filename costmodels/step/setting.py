@@ -63,7 +63,7 @@ class Setting:
 def kernels_of(setting: Setting) -> KernelHabits:
     """The engine's kernels under this training."""
     kernels, training = setting.engine.kernels, setting.training
-    if training.precision != "fp8":  # one scale for a tensor; blocks' scales travel too
+    if training.precision != "fp8" or training.lora:  # more scales; adapters read 16 bits
         kernels = kernels.model_copy(update={"gathers_cast": False})
     if training.lora:  # no gradients of the weights for anything to stand for
         kernels = kernels.model_copy(update={"keeps_buffers": False})
