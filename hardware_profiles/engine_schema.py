@@ -219,7 +219,8 @@ class KernelHabits(Frozen):
     keeps_casts     in 8-bit training the tokens that experts receive and the inputs of their
                     activations are kept in 8 bits too
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
-    gathers_cast    in 8-bit training tensor-parallel ranks cast their own tokens, and gather 8 bits
+    gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
+                    and gather 8 bits
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at

@@ -153,6 +153,7 @@ EFFECTS: dict[str, Change] = {
     "without fitted constants": lambda run, tuning: (run, Tuning()),
     "without host floors": _tuned(launch_s=0, routing_s=0, pipelined_rank_s=0, micro_batch_s=0),
     "without pipeline boundary waits": _tuned(boundary_s=0),
+    "without tensor parallel waiting beside a pipeline": _tuned(pipelined_rank_s=0),
     "without ring-step latency": _links(latency_s=0.0),
     "without stalls of a slow network": _links(stall_s=0.0),
     "without buckets of gradients": _engine("state", reduce_bucket=0.0),

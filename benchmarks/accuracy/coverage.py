@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from benchmarks.accuracy.tables import ROOT, put
+from benchmarks.accuracy.tables import ROOT, new_sources, put
 from meshplan.hardware_profiles.intervals import (
     Asked,
     Evidence,
@@ -82,15 +82,11 @@ def _part(ratio: Ratio) -> int:
 
 
 def _of_new_sources(every: list[Ratio], what: Quantity) -> Judged:
-    """Where a source was left out both alone and with its engine, the former: a plan would have
-    loaded what the engine's other sources taught.
-    """
-    alone = {(ratio.suite, ratio.engine) for ratio in every if ratio.left_out == "source"}
+    alone, with_engine = new_sources(every)
     for suite in sorted({ratio.suite for ratio in every}):
         rest = evidence_of((r for r in every if r.suite != suite), what)
-        for ratio in every:
-            with_engine = ratio.left_out == "framework" and (suite, ratio.engine) not in alone
-            if ratio.suite == suite and (ratio.left_out == "source" or with_engine):
+        for ratio in (*alone, *with_engine):
+            if ratio.suite == suite:
                 yield ratio, rest, False
 
 

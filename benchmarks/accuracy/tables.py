@@ -8,10 +8,12 @@ import io
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.accuracy import ablation
-from meshplan.hardware_profiles.intervals import ratios
+from meshplan.costmodels.units import GIB
+from meshplan.hardware_profiles.intervals import STATE, Ratio, ratios
 from meshplan.hardware_profiles.tunings import SHIPPED, fits_of
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import fitting, memory_errors, spread, step_errors, summary
@@ -22,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 INTERNLM = BUILT_IN.parent / "internlm.csv"
 ELSEWHERE = BUILT_IN.parent / "elsewhere.csv"
 LORA = BUILT_IN.parent / "lora.csv"
+HYBRIDS = BUILT_IN.parent / "hybrids.csv"
 TABLES = ROOT / "docs/accuracy_tables.md"
 
 
@@ -126,6 +129,23 @@ def lora() -> str:
     return "\n".join(lines)
 
 
+def hybrids() -> str:
+    """The errors on runs of models with a state that nothing was fitted to, each, then all."""
+    lines = [
+        "| run | engine | GPU | precision | predicted / measured - 1 | GiB of the GPU's needed |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = _complete(HYBRIDS, "AB")
+    for row in rows:
+        run, gpu = row.run, row.run.cluster.gpu
+        needed = f"{row.allocated_gib:.0f} of {gpu.memory_bytes / GIB:.0f}"
+        lines.append(
+            f"| {run.id} | {run.engine.name} | {gpu.name} | {run.training.precision} "
+            f"| {row.step_error:+.1%} | {needed} |"
+        )
+    return "\n".join([*lines, "", f"All: {_told(rows)}."])
+
+
 def _errors(rows: list[Predicted]) -> str:
     found = spread(step_errors(rows))
     assert found is not None
@@ -162,12 +182,10 @@ def short() -> str:
     for grade in ("A", "B"):
         rows = [row for row in published if row.run.grade == grade and row.step_error is not None]
         lines.append(f"| grade {grade}, constants fitted to them | {_errors_of(rows)} |")
-    names = {"layout": "their layout left out of the fit", "source": "their whole source left out"}
-    for kind, name in names.items():
-        found = [ratio for ratio in ratios() if ratio.left_out == kind]
-        lines.append(f"| {name} | {_spread_of([1 / ratio.step_time - 1 for ratio in found])} |")
+    lines += [f"| {name} | {_spread_of(errors)} |" for name, errors in _left_out()]
     lines.append(f"| InternLM's, never fitted | {_errors_of(_complete(INTERNLM, 'AB'))} |")
     lines.append(f"| LoRA of MLPerf's, never fitted | {_errors_of(_complete(LORA, 'AB'))} |")
+    lines.append(f"| Nemotron 3's, never fitted | {_errors_of(_complete(HYBRIDS, 'AB'))} |")
     lines += [
         f"| other frameworks and releases, never fitted, grade {grade} "
         f"| {_errors_of(_complete(ELSEWHERE, grade))} |"
@@ -182,6 +200,35 @@ def short() -> str:
         f"{memory.p90:.1%}. Does it fit: {fits.missed} of {fits.out_of_memory} runs out of "
         f"memory were said to fit, {fits.careful} of {fits.fitting} that ran were said not to.",
     ])  # fmt: skip
+
+
+def _left_out() -> Iterator[tuple[str, list[float]]]:
+    """The errors of left-out runs, by what was left out."""
+    graded = {row["id"]: row["grade"] for row in read_runs(BUILT_IN)}
+    for grade in ("A", "B"):
+        name = f"their layout left out of the fit, grade {grade}"
+        found = [r for r in ratios() if r.left_out == "layout" and graded.get(r.run) == grade]
+        yield name, [_error_of(ratio) for ratio in found]
+    alone, with_engine = new_sources(ratios())
+    yield "their whole source left out, the engine has another", [_error_of(r) for r in alone]
+    known = [_error_of(ratio) for ratio in with_engine if ratio.model != STATE]
+    yield "their source left out, the engine with it: it has no other", known
+
+
+def new_sources(left_out: Iterable[Ratio]) -> tuple[list[Ratio], list[Ratio]]:
+    """Runs whose source was left out alone, and with its engine. Where a source was left out both
+    ways, alone: a plan would have loaded what the engine's other sources taught.
+    """
+    every = list(left_out)
+    alone = [ratio for ratio in every if ratio.left_out == "source"]
+    known = {(ratio.suite, ratio.engine) for ratio in alone}
+    with_engine = [ratio for ratio in every if ratio.left_out == "framework"]
+    return alone, [r for r in with_engine if (r.suite, r.engine) not in known]
+
+
+def _error_of(ratio: Ratio) -> float:
+    """Predicted over measured step time, minus one."""
+    return 1 / ratio.step_time - 1
 
 
 def _errors_of(rows: list[Predicted]) -> str:
@@ -201,6 +248,7 @@ def main() -> None:
     put(TABLES, "fits", fits())
     put(TABLES, "elsewhere", elsewhere())
     put(TABLES, "lora", lora())
+    put(TABLES, "hybrids", hybrids())
     put(TABLES, "accuracy", text)
     for name in ("docs/accuracy.md", "README.md"):
         put(ROOT / name, "accuracy summary", short())

@@ -331,8 +331,11 @@ class Pricer:
         return self.device.tuning.expert_scale if "moe" in op.modules else 1.0
 
     def _waiting_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
-        """Host time of tensor-parallel collectives if a pipeline crosses nodes [fitted]."""
-        each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * self.groups["tp"].size
+        """Host time of tensor-parallel collectives, of groups of more than one rank, if a pipeline
+        leaves a node [fitted].
+        """
+        ranks = self.groups["tp"].size
+        each = self.device.tuning.pipelined_rank_s * self.crosses_nodes * ranks * (ranks > 1)
         counts = (_count(op, direction) for op in operations
                   if isinstance(op, Communication) and op.axis == "tp")  # fmt: skip
         return each * sum(counts)

@@ -73,8 +73,10 @@ def work_key(setting: Setting, layouts: Layouts) -> tuple[Ints, ...]:
     """The columns in which two layouts of another table of work differ."""
     order, per_node = setting.engine.legality.rank_order, setting.cluster.gpus_per_node
     leave = np.broadcast_to(shard_group(layouts, order, per_node).nodes > 1, len(layouts))
-    crosses = np.asarray(Rank(setting, layouts).crosses_nodes)
-    places = (crosses, layouts.pipeline_parallel > 1, leave, layouts.virtual_stages > 1)
+    rank, piped = Rank(setting, layouts), layouts.pipeline_parallel > 1
+    crosses = np.asarray(rank.crosses_nodes)
+    hops_cross = np.asarray(rank.hops_cross) & piped
+    places = (crosses, hops_cross, piped, leave, layouts.virtual_stages > 1)
     return (
         layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel,
         layouts.expert_tensor_parallel, layouts.micro_batch_size, layouts.sequence_parallel,

@@ -49,7 +49,6 @@ from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import (
     Group,
     axis_group,
-    axis_stride,
     hides_with_chunks,
     layer_groups,
     shard_group,
@@ -327,21 +326,28 @@ class Rank:
     # The pipeline.
 
     @cached_property
+    def pipeline(self) -> Group:
+        """The pipeline's ranks, and on how many nodes they are."""
+        order = self.setting.engine.legality.rank_order
+        return axis_group(self.layout, "pp", order, self.setting.cluster.gpus_per_node)
+
+    @cached_property
     def crosses_nodes(self) -> Number:
-        """1 where neighbours of the pipeline are on different nodes, else 0."""
-        stride = axis_stride(self.layout, "pp", self.setting.engine.legality.rank_order)
-        across = stride >= self.setting.cluster.gpus_per_node
-        return ((self.layout.pipeline_parallel > 1) & across) * 1.0
+        """1 where the pipeline leaves a node, be it between some of its neighbours only; else 0."""
+        return ((self.layout.pipeline_parallel > 1) & (self.pipeline.nodes > 1)) * 1.0
+
+    @cached_property
+    def hops_cross(self) -> Condition:
+        """Whether all of its neighbours are on different nodes."""
+        return self.pipeline.stride >= self.setting.cluster.gpus_per_node
 
     @cached_property
     def hop_s(self) -> Number:
         """Seconds to hand a micro-batch's activation to the next pipeline rank."""
         cluster, scale = self.setting.cluster, self.setting.tuning.collective_scale
         size = self.site.itemsize * self.site.shard.tokens_outside * self.setting.model.stream_width
-        order = self.setting.engine.legality.rank_order
-        pipeline = axis_group(self.layout, "pp", order, cluster.gpus_per_node)
-        cards = uplink_cards(cluster.pod, pipeline)
-        sent = send_s(cluster, size, across_nodes=self.crosses_nodes > 0, cards=cards) * scale
+        cards = uplink_cards(cluster.pod, self.pipeline)
+        sent = send_s(cluster, size, across_nodes=self.hops_cross, cards=cards) * scale
         return where(self.layout.pipeline_parallel > 1, sent, 0.0)
 
     @property

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine, KernelHabits, Legality
 from meshplan.hardware_profiles.schema import Cluster
@@ -64,7 +63,7 @@ class Setting:
 def kernels_of(setting: Setting) -> KernelHabits:
     """The engine's kernels under this training."""
     kernels, training = setting.engine.kernels, setting.training
-    if not RECIPES[training.precision].cast_bytes:
+    if training.precision != "fp8" or training.lora:  # more scales; adapters read 16 bits
         kernels = kernels.model_copy(update={"gathers_cast": False})
     if training.lora:  # no gradients of the weights for anything to stand for
         kernels = kernels.model_copy(update={"keeps_buffers": False})

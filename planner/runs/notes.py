@@ -45,6 +45,7 @@ FACTS = {
     "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp: that of a layer",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
+    "activation_offload": "the share of what layers keep for the backward that waited on the host",
     "adapters": "lora, or lora RANK TARGETS BASE in `plan`'s words: trained beside frozen weights",
     "other_config": "1: the layout is that of a config file beside the published result",
     "allocated_gib": "peak of allocated memory",

@@ -46,6 +46,7 @@ class Facts:
     cuda_graph: str
     shard_group: int
     optimizer_offload: bool
+    activation_offload: float
     adapters: str
     other_config: bool
 
@@ -158,8 +159,9 @@ def _facts(text: Cells) -> Facts:
         mtp_modules=_whole(text, "mtp_modules", least=0) or 0,
         ends_are_layers=bool(_flag(text, "ends_are_layers")), cuda_graph=word["cuda_graph"],
         shard_group=_whole(text, "shard_group") or 0,
-        optimizer_offload=bool(_flag(text, "optimizer_offload")), adapters=word["adapters"],
-        other_config=bool(_flag(text, "other_config")),
+        optimizer_offload=bool(_flag(text, "optimizer_offload")),
+        activation_offload=_share(text, "activation_offload"),
+        adapters=word["adapters"], other_config=bool(_flag(text, "other_config")),
     )  # fmt: skip
 
 

@@ -206,6 +206,7 @@ def _layout(
         schedule=_schedule(row, vpp), stages=stages,
         selective_modules=modules,
         optimizer_offload=float(row.facts.optimizer_offload and engine.legality.optimizer_offload),
+        activation_offload=row.facts.activation_offload,
         modules_apart=model.mtp_layers > 0 and len(stages) > 1 and stages[-1].layers == 0,
     )  # fmt: skip
     m = layout.num_micro_batches(training)

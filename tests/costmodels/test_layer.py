@@ -14,9 +14,9 @@ from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Cost, Pricer, exposed_s
 from meshplan.costmodels.seconds.process_groups import Group
-from meshplan.costmodels.step.setting import gradient_bytes
+from meshplan.costmodels.step.setting import gradient_bytes, kernels_of
 from meshplan.costmodels.step.step import Setting, StepModel
-from meshplan.costmodels.training import Precision, Training
+from meshplan.costmodels.training import Lora, Precision, Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import Interference
@@ -228,6 +228,7 @@ def test_casts_to_fp8_by_hand(casts: int) -> None:
     [
         pytest.param("fp8", True, 0.5, id="fp8: half the bytes"),
         pytest.param("bf16", True, 1.0, id="bf16: nothing to cast"),
+        pytest.param("mxfp8", True, 1.0, id="mxfp8: not with a scale for each block"),
         pytest.param("fp8", False, 1.0, id="the engine casts what it has gathered"),
     ],
 )
@@ -258,6 +259,25 @@ def test_tensor_parallel_gathers_what_was_cast(
         assert isinstance(linear, Matmul)
         enters = name in ("qkv", "up")
         assert linear.cast_shares == ((share, 1.0) if enters else (1.0, share))
+
+
+@pytest.mark.parametrize(
+    ("engine", "lora", "casts"),
+    [
+        ("megatron-bridge", None, True),
+        ("mlperf", None, True),
+        ("mlperf", Lora(rank=16), False),
+        ("nemo", None, False),
+    ],
+)
+def test_adapters_read_what_is_gathered_in_16_bits(
+    models, engine: str, lora: Lora | None, casts: bool
+) -> None:
+    """NVIDIA's recipes gather fp8 as it was cast, but with adapters in 16 bits."""
+    training = Training(seq_len=512, global_batch_size=1, precision="fp8", lora=lora)
+    cluster, habits = load_cluster("dgx-h100"), load_engine(engine)
+    setting = Setting(models["dense"], training, cluster, habits, Tuning())
+    assert kernels_of(setting).gathers_cast == casts
 
 
 def test_a_rank_casts_its_share() -> None:

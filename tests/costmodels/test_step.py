@@ -146,13 +146,47 @@ def test_six_flops_per_parameter_in_a_step(setting: Setting):
     assert per_token == pytest.approx(6 * weights + attention, rel=0.01)
 
 
-def test_arrays_and_numbers_agree_on_places(setting: Setting):
-    """A pipeline hop crosses nodes where its neighbours are a node apart."""
-    for tp, dp, crosses in ((8, 1, True), (4, 1, False), (1, 8, True)):
-        layout = Layout(
-            tensor_parallel=tp, data_parallel=dp, pipeline_parallel=2, stages=even_stages(8, 2)
-        )
-        assert bool(np.asarray(StepModel(setting, layout).pricer.crosses_nodes)) == crosses
+@pytest.mark.parametrize(
+    ("tp", "dp", "pp", "leaves"),
+    [
+        pytest.param(8, 1, 2, True, id="8 ranks a stage: each stage a node"),
+        pytest.param(4, 1, 2, False, id="2 x 4 ranks: one node"),
+        pytest.param(
+            4, 1, 4, True, id="4 x 4 ranks: two nodes, one boundary of three between them"
+        ),
+        pytest.param(1, 8, 2, True, id="dp inside pp: a stage is a node"),
+        pytest.param(8, 2, 1, False, id="no pipeline"),
+    ],
+)
+def test_a_pipeline_leaves_its_node(setting: Setting, tp: int, dp: int, pp: int, leaves: bool):
+    """Where any of its neighbours are on different nodes of 8 ranks."""
+    layout = Layout(
+        tensor_parallel=tp, data_parallel=dp, pipeline_parallel=pp, stages=even_stages(8, pp)
+    )
+    assert bool(np.asarray(StepModel(setting, layout).pricer.crosses_nodes)) == leaves
+
+
+@pytest.mark.parametrize(
+    ("tp", "dp", "pp", "waits"),
+    [
+        pytest.param(1, 8, 2, False, id="two nodes, but a group of one waits for nobody"),
+        pytest.param(2, 1, 8, True, id="groups of two, eight stages on two nodes"),
+        pytest.param(2, 1, 4, False, id="groups of two, four stages on one node"),
+    ],
+)
+def test_tensor_parallel_waits_beside_a_pipeline_between_nodes(
+    setting: Setting, tp: int, dp: int, pp: int, waits: bool
+):
+    """A second for each rank and collective shows in the step where there are such, else not."""
+    layout = Layout(
+        tensor_parallel=tp, data_parallel=dp, pipeline_parallel=pp, stages=even_stages(8, pp)
+    )
+    quick, slow = (
+        StepModel(replace(setting, tuning=Tuning(pipelined_rank_s=each)), layout).time()
+        for each in (0.0, 1.0)
+    )
+    assert (slow.step_time_s > 1.0) == waits
+    assert waits or slow == quick
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from meshplan.hardware_profiles.tunings import load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.notes import FACTS, facts_in_words
 from meshplan.planner.runs.rows import SkippedRow, row_of
-from meshplan.planner.runs.runs import run_of
-from meshplan.planner.runs.validate import step_model
+from meshplan.planner.runs.runs import read_runs, run_of
+from meshplan.planner.runs.validate import Predicted, predict_rows, step_model
 
 
 def test_columns_are_believed_before_words() -> None:
@@ -107,3 +107,28 @@ def test_adapters_that_make_no_sense_skip_the_row(said: str) -> None:
     """With the cell, and what it takes."""
     with pytest.raises(SkippedRow, match="lora 16 attention nf4"):
         run_of(ROW | {"adapters": said})
+
+
+@pytest.mark.parametrize(
+    ("said", "gib"),
+    [
+        pytest.param("1", 24, id="checkpoints on the host: 52e9 x 16 / 64 bytes and what works"),
+        pytest.param("", 71, id="on the device 64 x 48 x 1024 x 8192 x 2 bytes more, 48 GiB"),
+    ],
+)
+def test_checkpoints_that_waited_on_the_host(said: str, gib: int) -> None:
+    """BigScience's 52B on V100s of 32 GiB, 48 sequences a micro-batch: its script keeps checkpoints
+    in the host's memory and notes some 30 GB a GPU (experiments/gpt2-meg-ds-zero).
+    """
+    published = {row["id"]: row for row in read_runs(BUILT_IN)}
+    row = published["bs-v100-371-52b-64g-tp4pp1dp16"] | {"activation_offload": said}
+    found = next(predict_rows([row]))
+    assert isinstance(found, Predicted)
+    assert found.allocated_gib == pytest.approx(gib, abs=1.5)
+    assert found.fits == bool(said)
+
+
+def test_no_more_than_all_waits_on_the_host() -> None:
+    """A share above 1 skips the row with the rule."""
+    with pytest.raises(SkippedRow, match="activation_offload is 2; it takes a number from 0 to 1"):
+        run_of(ROW | {"activation_offload": "2"})
