@@ -198,6 +198,8 @@ class CurvePoint(Frozen):
     node share the network with the other groups of their nodes.
 
     processor_s  of a CPU rank's threads meanwhile, None on GPUs and where it was not measured
+    apart        what the slowest rank of a group computed longer than its mean rank before each
+                 call, over what that one computed; between CPU processes, else None
     """
 
     kind: CollectiveKind
@@ -207,6 +209,7 @@ class CurvePoint(Frozen):
     seconds: NotNegative
     spread: NotNegative | None = None
     processor_s: NotNegative | None = None
+    apart: NotNegative | None = None
 
 
 class Interference(Frozen):
@@ -243,6 +246,7 @@ class CurveFit(Frozen):
     first, for one group shape; regimes meet where their lines cross: `curves.curve_seconds`.
 
     residual  median of |fit / measured - 1| over the points behind it
+    apart     the mean of theirs
     """
 
     kind: CollectiveKind
@@ -251,6 +255,7 @@ class CurveFit(Frozen):
     latency_s: tuple[float, ...]
     bandwidth_bytes_per_s: tuple[float, ...]
     residual: NotNegative
+    apart: NotNegative | None = None
 
 
 class Pod(Frozen):
