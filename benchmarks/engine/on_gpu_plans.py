@@ -1,10 +1,11 @@
 """What `benchmarks.engine.on_gpu` runs: plans that differ in what the cost model does not know.
 
 One device each, but for the layouts of laboratories, of which a rank is run alone, and for plans of
-as many devices as a host has (`several`), which run both ways: a rank of each stage alone, and all
-of them together. Models of the catalogue with fewer layers, so that their states fit 80 GB; a plan
-that does not fit what is free says so. Left out: fp8, in which the native engine does not train
-(its products are in the profile), and hybrids with state-space layers, which it does not build.
+as many devices as a host has (`several`), which run both ways: a rank of the first and one of the
+last stage alone, and all of them together. Models of the catalogue with fewer layers, so that their
+states fit 80 GB; a plan that does not fit what is free says so. Left out: fp8, in which the native
+engine does not train (its products are in the profile), and hybrids with state-space layers, which
+it does not build.
 """
 
 import json
@@ -167,14 +168,16 @@ def together(
     what: str, separates: str, layers: int, chunks: int = 0, *, model: str = "llama-3.1-8b",
     **axes: Any,
 ) -> Item:  # fmt: skip
-    """So many layers over all devices, in `chunks` parts on each stage of a pipeline."""
+    """So many layers over all devices, in `chunks` parts on each stage of a pipeline. Of its stages
+    the first and the last run alone, too: each start takes a minute of a call.
+    """
     stages = axes.get("pipeline_parallel", 1)
     layout = Layout(stages=even_stages(layers, stages * max(1, chunks)), **axes)
-    ranks = range(0, layout.world_size, layout.world_size // stages)
+    last = layout.world_size - layout.world_size // stages
     return Item(
         name=f"{what} over {layout.world_size}", separates=separates, model=model, layout=layout,
-        changes={"num_hidden_layers": layers}, micro_batches=4 * stages, ranks=tuple(ranks),
-        together=True,
+        changes={"num_hidden_layers": layers}, micro_batches=4 * stages,
+        ranks=(0, last) if last else (0,), together=True,
     )  # fmt: skip
 
 

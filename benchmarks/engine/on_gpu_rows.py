@@ -46,7 +46,7 @@ def row_of_rank(item: Item, plan: Plan, run: OneRankRun, cluster: Cluster) -> Ro
         "allocated_gib": _gib(rank, "allocated") if rank.rank == 0 else "",
         "separates": item.separates, "rank": str(rank.rank),
         "micro_batches_run": str(rank.micro_batches),
-        "put_together_s": f"{run.step.measured or 0.0:.6g}" if alone else "",
+        "put_together_s": _seconds(run.step.measured) if alone else "",
         **_said_of(run, rank.step_times_s, cluster),
         **{f"held_{name}_gib": size for name, size in held.items()},
         "rank_allocated_gib": _gib(rank, "allocated"), "rank_reserved_gib": _gib(rank, "reserved"),
@@ -65,10 +65,14 @@ def row_of_all(
         **row, "suite": "all ranks", "id": f"{row['id']}-together", "year": result.date[:4],
         "note": f"{len(result.ranks)} processes, "
         + ("NCCL" if result.device == "cuda" else "gloo") + " between them",
-        "separates": item.separates, "step_time_s": f"{result.step_time_s or 0.0:.6g}",
-        "put_together_s": f"{alone_s:.6g}" if alone_s else "",
+        "separates": item.separates, "step_time_s": _seconds(result.step_time_s),
+        "put_together_s": _seconds(alone_s),
         **_said_of(result, result.step_times_s, cluster),
     }  # fmt: skip
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.6g}"
 
 
 def _said_of(run: OneRankRun | RunResult, steps_s: Sequence[float], cluster: Cluster) -> Row:

@@ -49,11 +49,14 @@ def test_every_plan_is_one_that_the_engine_runs(item: Item) -> None:
     ids=["1: none", "2", "3: 2", "8", "12: 8"],
 )  # fmt: skip
 def test_plans_over_a_host_span_the_largest_power_of_two(devices: int, spanned: int) -> None:
-    """All of them do, and each is asked for together and for one rank of each of its stages."""
+    """All of them do, and each is asked for together and for a rank of its first and last stage."""
     found = list(several(devices))
     assert {item.layout.world_size for item in found} == ({spanned} if spanned else set())
     assert all(item.together for item in found)
-    assert all(len(item.ranks) == item.layout.pipeline_parallel for item in found)
+    assert all(len(item.ranks) == min(2, item.layout.pipeline_parallel) for item in found)
+    for item in found:
+        stages, ranks = item.layout.pipeline_parallel, item.layout.world_size
+        assert [rank * stages // ranks for rank in item.ranks] == sorted({0, stages - 1})
 
 
 @pytest.mark.nightly
