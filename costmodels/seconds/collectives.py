@@ -95,7 +95,7 @@ def apart(cluster: Cluster, group: Group) -> Number:
     them; 0 where no profile says it.
 
     In proportion to the computing, as long as stalls are rarer than meetings: then each stall of
-    any of them delays all. Of two CPU ranks it was 3 to 10 % for sections of 0.3 to 40 ms.
+    any of them delays all. Of two CPU ranks it was mostly 2 to 12 % for sections of 0.3 to 40 ms.
     """
     measured = defaultdict[tuple[int, int], list[float]](list)
     for fit in cluster.collective_fits if cluster.is_measured else ():
