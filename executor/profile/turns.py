@@ -128,9 +128,14 @@ def _timing(
     rows: Sequence[Sequence[float]], waits: Sequence[float],
     of_ranks: Callable[[Sequence[float]], float],
 ) -> Timing:  # fmt: skip
-    """Of each rank's turns; all of them count, so nothing is a repeat of the machine alone."""
+    """Of each rank's turns; all of them count, so nothing is a repeat of the machine alone. A turn
+    takes what its last rank to come needs, at least: that one waits for nobody.
+    """
     columns = zip(*rows, strict=True)
-    turns = [of_ranks(column) - wait for column, wait in zip(columns, waits, strict=True)]
+    turns = [
+        max(min(column), of_ranks(column) - wait)
+        for column, wait in zip(columns, waits, strict=True)
+    ]
     summary = summarise(turns)
     return Timing(
         seconds=fmean(turns), spread=summary.spread, summary=summary,

@@ -75,16 +75,28 @@ def test_the_mean_of_ranks_and_turns_without_their_computing(clock: Clock) -> No
 
 
 def test_what_one_computed_longer_is_not_the_collectives(clock: Clock) -> None:
-    """1 s of computing here, 1.002 and 1 s there by turns: (1 ms + 0) / 2 in the mean of both is
-    waited for. Calls of 3 ms on both take 2.5 ms without it, and 0.5 ms are 0.05 % of 1.0005 s.
+    """1 s of computing here, 1.002 and 1 s there by turns; calls of 5 and 3 ms here, of 3 ms there:
+    (5 + 3) / 2 less the (2 + 0) / 2 that the mean rank waits, and 3 ms. The waits are
+    (1 + 0) / 2 = 0.5 ms for 1.0005 s of computing.
     """
     bench = TwoRanks(torch.device("cpu"), budget_s=1e9, world_size=2)
     bench.computes_s = (1.002, 1.0)
-    found = in_turns(bench, lambda: clock.work(0.003), Part())
-    assert found.timing.seconds == pytest.approx(0.0025)
+    lengths = cycle((0.005, 0.003))
+    found = in_turns(bench, lambda: clock.work(next(lengths)), Part())
+    assert found.timing.seconds == pytest.approx(0.003)
     assert found.apart == pytest.approx(0.0005 / 1.0005)
     sent = in_turns(bench, lambda: clock.work(0.003), Part(one_waits=True))
     assert sent.timing.seconds == pytest.approx(0.003)
+
+
+def test_ranks_that_were_apart_before_may_come_at_once(clock: Clock) -> None:
+    """One computes 10 ms longer and began as much earlier: nobody waits, and a call of 3 ms on both
+    takes 3 ms, not 3 - 5.
+    """
+    bench = TwoRanks(torch.device("cpu"), budget_s=1e9, world_size=2)
+    bench.computes_s = (1.010, 1.010)
+    found = in_turns(bench, lambda: clock.work(0.003), Part())
+    assert found.timing.seconds == pytest.approx(0.003)
 
 
 def test_a_send_ends_with_its_receiver(clock: Clock) -> None:
