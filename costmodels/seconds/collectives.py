@@ -34,13 +34,14 @@ profile has measured.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.elementwise import Condition, Number, log2, maximum, minimum, where
-from meshplan.costmodels.operations.kinds import Routing
+from meshplan.costmodels.operations.kinds import Axis, Routing
 from meshplan.costmodels.seconds.dispatch import distinct
 from meshplan.costmodels.seconds.pods import leaving, uplink_cards
 from meshplan.costmodels.seconds.process_groups import Group
@@ -106,6 +107,22 @@ def apart(cluster: Cluster, group: Group) -> Number:
         same = (group.ranks_per_node == ranks_per_node) & (group.nodes == nodes)
         found = where(same, fmean(fractions), found)
     return found
+
+
+def waits_s(
+    cluster: Cluster, meeting: Mapping[Axis, Group], computing_s: Number
+) -> dict[Axis, Number]:
+    """Seconds that ranks which compute `computing_s` wait for the slowest of each group in turn:
+    what they wait for in one group they do not wait for again in the next.
+    """
+    longest: Number = 0.0
+    waits: dict[Axis, Number] = {}
+    for axis, group in meeting.items():
+        if np.any(fraction := apart(cluster, group)):
+            each = fraction * computing_s
+            waits[axis] = maximum(each - longest, 0.0)
+            longest = maximum(longest, each)
+    return waits
 
 
 def _shared_slowdown(cluster: Cluster) -> float:

@@ -46,7 +46,7 @@ from meshplan.costmodels.operations.kinds import (
 )
 from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
-from meshplan.costmodels.seconds.collectives import ALL_SENT, apart, collective_s
+from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     Direction,
@@ -283,7 +283,9 @@ class Pricer:
             "expert": (matmul + attention + pointwise) / 2,
         }  # fmt: skip
         sent = [op for op in operations if isinstance(op, Communication)]
-        waits = self._waits_s(sent, matmul + attention + pointwise)
+        met = {"tp", "cp", *(op.axis for op in sent)}
+        meeting = {axis: self.groups[axis] for axis in AXES if axis in met}
+        waits = waits_s(self.cluster, meeting, matmul + attention + pointwise)
         exposed = {
             axis: waits.get(axis, 0.0) + sum(
                 self._exposed_s(op, direction, rooms[op.hidden_by])
@@ -308,18 +310,6 @@ class Pricer:
             * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
                   if np.ndim(seen) or seen),
         )  # fmt: skip
-
-    def _waits_s(self, sent: Sequence[Communication], computing_s: Number) -> dict[Axis, Number]:
-        """Seconds that ranks wait for the slowest, by the axis over which they meet in a layer."""
-        met = {"tp", "cp", *(op.axis for op in sent)}
-        longest: Number = 0.0
-        waits: dict[Axis, Number] = {}
-        for axis in AXES:
-            if axis in met and np.any(fraction := apart(self.cluster, self.groups[axis])):
-                each = fraction * computing_s
-                waits[axis] = maximum(each - longest, 0.0)
-                longest = maximum(longest, each)
-        return waits
 
     def _gradient_s(self, op: Operation) -> Number:
         """Bringing the product of a weight's gradient to its buffer."""

@@ -11,6 +11,7 @@ from meshplan.costmodels.layout import MODES, Layout, even_stages
 from meshplan.costmodels.operations.kinds import Communication, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.precision import RECIPES
+from meshplan.costmodels.seconds.collectives import waits_s
 from meshplan.costmodels.seconds.kernels import Device
 from meshplan.costmodels.seconds.layer import Cost, Pricer, exposed_s
 from meshplan.costmodels.seconds.process_groups import Group
@@ -345,12 +346,10 @@ def test_on_two_axes_the_longer_wait_counts() -> None:
                  bandwidth_bytes_per_s=(1e9,), residual=0.0, apart=fraction)
         for ranks, fraction in ((2, 0.03), (4, 0.05))
     )  # fmt: skip
-    cluster = load_cluster("local-cpu:8")
-    assert cluster.kernels is not None
-    device = Device(cluster.gpu, cluster.kernels, Tuning(), RECIPES["fp32"])
-    groups = {"tp": Group(2.0, 2.0), "cp": Group(4.0, 4.0), "ep": Group(1.0, 1.0)}
-    pricer = Pricer(device, _measured(cluster, *fits), load_engine("native").overlap, groups)
-    assert pricer._waits_s([], 10.0) == pytest.approx({"tp": 0.3, "cp": 0.2})
+    cluster = _measured(load_cluster("local-cpu:8"), *fits)
+    assert waits_s(
+        cluster, {"tp": Group(2.0, 2.0), "cp": Group(4.0, 4.0), "ep": Group(1.0, 1.0)}, 10.0
+    ) == pytest.approx({"tp": 0.3, "cp": 0.2})
 
 
 def _first_rank(setting: Setting, layout: Layout) -> Cost:
