@@ -45,6 +45,7 @@ def fit_curve(points: Sequence[CurvePoint], regimes: int = 3) -> CurveFit:
     seconds = np.array([point.seconds for point in points])
     latencies, slopes = _best_lines(*_pooled(sizes, seconds), regimes)
     fitted = _broken_line(latencies, slopes, sizes)
+    apart = [point.apart for point in points if point.apart is not None]
     return CurveFit(
         kind=kind,
         ranks_per_node=ranks_per_node,
@@ -52,6 +53,7 @@ def fit_curve(points: Sequence[CurvePoint], regimes: int = 3) -> CurveFit:
         latency_s=tuple(float(x) for x in latencies),
         bandwidth_bytes_per_s=tuple(float(1 / s) for s in slopes),
         residual=float(np.median(np.abs(fitted / seconds - 1))),
+        apart=float(np.mean(apart)) if apart else None,
     )
 
 

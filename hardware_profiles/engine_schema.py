@@ -241,6 +241,8 @@ class KernelHabits(Frozen):
                     latents instead of the hidden states
     weighs_inside_experts
                     the router's weight multiplies inside an expert, so that its output is not saved
+    routes_apart    how many tokens each expert gets, and the fp32 weights of the copies sent, are
+                    messages of their own
     adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
                     value; gate and up), not one beside each
     graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
@@ -270,6 +272,7 @@ class KernelHabits(Frozen):
     permutes_by_index: bool = False
     own_token_latents: bool = False
     weighs_inside_experts: bool = False
+    routes_apart: bool = False
     adapts_joined: bool = False
     graphed: tuple[Literal["attention", "mlp"], ...] = ()
     communication_units: int = Field(default=0, ge=0)

@@ -265,8 +265,8 @@ def compose_cluster(
 def cluster_hash(cluster: Cluster) -> str:
     """First 16 hex digits of the SHA-256 of the profile's content, as plan files quote it.
 
-    Without pods, processor seconds of collectives, and with the usual rates of scans, it is what it
-    was before profiles had any of them.
+    Without pods, processor seconds of collectives, ranks that compute apart, and with the usual
+    rates of scans, it is what it was before profiles had any of them.
     How much of a GPU a plan may fill is no part of it.
     """
     left_out = {"plan_memory_bytes"} if cluster.pod else {"plan_memory_bytes", "pod"}
@@ -275,8 +275,12 @@ def cluster_hash(cluster: Cluster) -> str:
         if document["kernels"][name] == Kernels.model_fields[name].default:
             del document["kernels"][name]
     for point in document["collective_points"]:
-        if point["processor_s"] is None:
-            del point["processor_s"]
+        for name in ("processor_s", "apart"):
+            if point[name] is None:
+                del point[name]
+    for fit in document["collective_fits"]:
+        if fit["apart"] is None:
+            del fit["apart"]
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

@@ -205,6 +205,8 @@ class CurvePoint(Frozen):
     node share the network with the other groups of their nodes.
 
     processor_s  of a CPU rank's threads meanwhile, None on GPUs and where it was not measured
+    apart        what the slowest rank of a group computed longer than its mean rank before each
+                 call, over what that one computed; between CPU processes, else None
     """
 
     kind: CollectiveKind
@@ -214,6 +216,7 @@ class CurvePoint(Frozen):
     seconds: NotNegative
     spread: NotNegative | None = None
     processor_s: NotNegative | None = None
+    apart: NotNegative | None = None
 
 
 class Interference(Frozen):
@@ -250,6 +253,7 @@ class CurveFit(Frozen):
     first, for one group shape; regimes meet where their lines cross: `curves.curve_seconds`.
 
     residual  median of |fit / measured - 1| over the points behind it
+    apart     the mean of theirs
     """
 
     kind: CollectiveKind
@@ -258,6 +262,7 @@ class CurveFit(Frozen):
     latency_s: tuple[float, ...]
     bandwidth_bytes_per_s: tuple[float, ...]
     residual: NotNegative
+    apart: NotNegative | None = None
 
 
 class Pod(Frozen):

@@ -1,18 +1,23 @@
-"""Everything worth measuring in some minutes on one GPU, in one table; goes on where it stopped.
+"""Everything worth measuring in some minutes on GPUs, in one table; goes on where it stopped.
 
-    python -m benchmarks.engine.on_gpu --minutes 9 [-o FOLDER] [--device cuda|cpu]
+    python -m benchmarks.engine.on_gpu --minutes 9 [-o FOLDER] [--device cuda|cpu] [--devices N]
 
-First the GPU's profile (two fifths of the first call), then the plans of
+First the host's profile (two fifths of the first call), then the plans of
 `benchmarks.engine.on_gpu_plans`, the most telling first, each by `execute --one-rank` in a process
-of its own. A plan is begun only if it should end in time. Call it again until nothing is left.
+of its own. On a host of several GPUs there are plans over all of them, too, which run a second time
+with a process on each GPU and NCCL between them (CPU processes: gloo): what one GPU fakes beside
+what it stands for. A plan is begun only if it should end in time. Call it again until nothing is
+left.
 
     FOLDER/profile.toml  as `meshplan profile` writes it
     FOLDER/items.json    what is finished, written whole after each: a killed call loses one plan
     FOLDER/runs.csv      a row for each rank that ran, in the columns that `meshplan validate` reads
 
-A plan for one GPU is a real run: its row has `step_time_s`, and `validate` compares it. Of a rank
-of a larger plan the messages took what the profile says, so its step is in `put_together_s`, which
-`validate` does not read; its memory is measured either way. A model that those columns cannot say
+A plan for one GPU is a real run: its row has `step_time_s`, and `validate` compares it; so has the
+row of a plan that all its GPUs ran. Of a rank alone of a larger plan the messages took what the
+profile says, so its step is in `put_together_s`, which `validate` does not read, there and beside
+the real one; its memory is measured either way. Alone tokens are routed evenly, together as the
+router says. A model that those columns cannot say
 (layers of several kinds, learned positions) has a row without a shape, which `validate` skips with
 that reason; items.json has every plan whole. A plan that cannot run here has its reason there and
 no row. --device cpu runs the same on tiny plans: it tests the mechanism, and
@@ -20,10 +25,7 @@ its figures say nothing about a GPU.
 """
 
 import argparse
-import csv
-import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -33,16 +35,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.on_gpu_plans import Item, items
+from benchmarks.engine.on_gpu_rows import Row, row_of_all, row_of_rank, table
 from meshplan.costmodels.layout import InvalidLayout
-from meshplan.costmodels.units import GIB
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.preflight import CannotRun
+from meshplan.executor.launch.preflight import CannotRun, check_host, place
 from meshplan.executor.launch.probe import Found, find_hardware
-from meshplan.executor.launch.results import RankResult, RunResult
-from meshplan.executor.launch.run_row import row_of
-from meshplan.executor.onerank.command import Wanted, run_one_rank
+from meshplan.executor.launch.results import RunResult
+from meshplan.executor.launch.run import RunSettings, run_plan
+from meshplan.executor.onerank.command import Wanted, run_one_rank, versions_of
 from meshplan.executor.onerank.priced import priced
-from meshplan.executor.onerank.result import OneRankRun, RankMeasured
+from meshplan.executor.onerank.result import OneRankRun, step_of
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.whole_file import write_whole
@@ -52,7 +54,6 @@ PROFILE_SHARE = 0.4
 START_S = {"cuda": 60.0, "cpu": 10.0}  # a process, torch, and on CUDA what torch.compile makes
 PUBLISHED = {"h100-sxm": "dgx-h100", "h200": "dgx-h200", "a100-80gb-sxm": "dgx-a100"}
 WARMUP, STEPS = {"cuda": 2, "cpu": 0}, {"cuda": 5, "cpu": 1}
-Row = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +90,6 @@ class Call:
         write_whole(self.folder / "runs.csv", table(rows))
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows as CSV, every column that any of them has."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def cluster_of(item: Item, call: Call) -> str:
     """What prices the item: the profile, or of a larger plan its GPU's published cluster."""
     if not item.published:
@@ -112,100 +103,55 @@ def run_item(item: Item, call: Call) -> dict[str, Any] | None:
     cluster = load_cluster(name)
     plan = item.plan(cluster, tiny=call.device == "cpu")
     rows: list[Row] = []
-    runs, reason = [], ""
+    runs: list[OneRankRun | RunResult] = []
+    reason = ""
     try:
-        step_s = priced(plan, name).time().step_time_s
+        model = priced(plan, name)
+        step_s = model.time().step_time_s
         warmup, steps = WARMUP[call.device], STEPS[call.device]
-        needed_s = len(item.ranks) * (START_S[call.device] + (2 + warmup + steps) * step_s)
-        if needed_s > call.left_s:
+        starts = len(item.ranks) + item.together
+        if starts * (START_S[call.device] + (2 + warmup + steps) * step_s) > call.left_s:
             return None
         for rank in item.ranks:
             wanted = Wanted(rank=rank, device=call.device, cluster=name, warmup=warmup, steps=steps)
             run, _ = run_one_rank(plan, wanted, call.found)
-            runs.append(run.model_dump(mode="json"))
+            runs.append(run)
             rows.append(row_of_rank(item, plan, run, cluster))
+        if item.together:
+            ranks = [rank for run in runs if isinstance(run, OneRankRun) for rank in run.ranks]
+            result = run_all_ranks(item.name, plan, call, cluster)
+            runs.append(result)
+            rows.append(row_of_all(item, plan, result, step_of(model, ranks).measured, cluster))
     except (CannotRun, InvalidLayout, RankFailed) as error:
         reason = str(error)
-    said = plan.model_dump(mode="json")
-    return {"reason": reason, "plan": said, "runs": runs, "rows": rows}
+    ran = [run.model_dump(mode="json") for run in runs]
+    return {"reason": reason, "plan": plan.model_dump(mode="json"), "runs": ran, "rows": rows}
 
 
-def row_of_rank(item: Item, plan: Plan, run: OneRankRun, cluster: Cluster) -> Row:
-    """A row for the rank that ran. `validate` skips it where its columns cannot say the model."""
-    (rank,) = run.ranks
-    row = row_of(plan, result_of(run, rank), cluster.gpu.name) or unsaid(plan, run, cluster)
-    held = {name: f"{size / GIB:.4f}" for name, size in rank.held_bytes.items()}
-    seconds = {
-        f"{name.strip().replace(' ', '_').replace('-', '_')}_{what}_s": f"{value:.6g}"
-        for part in run.parts[rank.rank] if part.unit == "s"
-        for name, what, value in (
-            (part.name, "measured", part.measured), (part.name, "predicted", part.predicted)
-        ) if value is not None
-    }  # fmt: skip
-    alone = plan.layout.world_size > 1
-    return {
-        **row, "suite": "one rank" if alone else "one GPU",
-        "id": f"{row['id']}-rank{rank.rank}", "year": run.date[:4],
-        "note": f"rank {rank.rank} alone, its messages answered in predicted time" if alone else "",
-        "allocated_gib": _gib(rank, "allocated") if rank.rank == 0 else "",
-        "separates": item.separates, "rank": str(rank.rank),
-        "micro_batches_run": str(rank.micro_batches),
-        "put_together_s": f"{run.step.measured or 0.0:.6g}" if alone else "",
-        "priced_by": cluster.name,
-        "versions": "; ".join(f"{name} {version}" for name, version in run.versions.items()),
-        "conditions": f"load {os.getloadavg()[0]:.1f}, steps "
-        + " ".join(f"{s:.5g}" for s in rank.step_times_s),
-        **{f"held_{name}_gib": size for name, size in held.items()},
-        "rank_allocated_gib": _gib(rank, "allocated"), "rank_reserved_gib": _gib(rank, "reserved"),
-        **seconds,
-    }  # fmt: skip
-
-
-def unsaid(plan: Plan, run: OneRankRun, cluster: Cluster) -> Row:
-    """What is left of a row whose model the columns cannot say: no shape, so nobody prices it."""
-    return {
-        "id": f"{plan.model.name}-{run.layout.replace(' ', '-')}-{run.date}", "grade": "A",
-        "framework": "native", "model": plan.model.name, "gpu": cluster.gpu.name,
-        "precision": plan.training.precision, "seq_len": str(plan.training.seq_len),
-        "global_batch": str(plan.training.global_batch_size),
-        "gpus": str(plan.layout.world_size),
-    }  # fmt: skip
-
-
-def _gib(rank: RankMeasured, name: str) -> str:
-    size = rank.device_bytes.get(name)
-    return "" if size is None else f"{size / GIB:.3f}"
-
-
-def result_of(run: OneRankRun, rank: RankMeasured) -> RunResult:
-    """The run as `execute` writes it: a step only where the rank is the whole plan."""
-    whole = not run.estimated_pipeline_ranks and not rank.exposed_s.keys() - {"world"}
-    seconds = rank.seconds
-    return RunResult(
-        status="complete", plan=run.plan, layout=run.layout, engine="native", device=run.device,
-        versions=run.versions, date=run.date, step_time_s=run.step.measured if whole else None,
-        ranks=(
-            RankResult(
-                rank=rank.rank, pipeline_rank=rank.pipeline_rank, step_time_s=rank.step_s,
-                forward_s=seconds["forward"], backward_s=seconds["backward"],
-                optimizer_s=seconds["optimizer"], waiting_s=seconds.get("wait", 0.0),
-                exposed_comm_s=seconds.get("reduce", 0.0),
-                processor_s=min(rank.processor_s),
-                allocated_peak_bytes=rank.device_bytes.get("allocated", 0),
-                reserved_peak_bytes=rank.device_bytes.get("reserved", 0),
-            ),
-        ),
+def run_all_ranks(name: str, plan: Plan, call: Call, cluster: Cluster) -> RunResult:
+    """All ranks of a plan at once, over NCCL or, between CPU processes, gloo; one that hangs ends
+    with the call. Raises `CannotRun` and `RankFailed`.
+    """
+    found = call.found if call.device == "cuda" else call.found.as_cpu()
+    placement = place(plan, 1, found)
+    check_host(plan, placement, found, cluster)
+    settings = RunSettings(
+        placement=placement, device=call.device, versions=versions_of(found, call.device),
+        warmup=WARMUP[call.device], steps=STEPS[call.device], timeout_s=max(60.0, call.left_s),
     )  # fmt: skip
+    return run_plan(plan, settings, call.folder / "together" / name.replace(" ", "-"))
 
 
-def profile_first(folder: Path, device: str, minutes: float) -> str:
-    """The profile in `folder`, measured now if it is not there."""
+def profile_first(folder: Path, device: str, minutes: float, devices: int) -> str:
+    """The profile in `folder`, measured now if it is not there, by a process on each device."""
     path = folder / "profile.toml"
+    several = ["--processes", str(devices)] if devices > 1 else []
     if not path.exists():
         command = [
             sys.executable, "-c", "from meshplan.planner.cli.main import main; main()",
             "profile", "-o", str(path),
             "--device", device, "--minutes", str(max(1.0, PROFILE_SHARE * minutes)),
+            *several,
         ]  # fmt: skip
         subprocess.run(command, check=True)
     return str(path)
@@ -232,6 +178,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("-o", "--out", type=Path, default=Path("on_gpu.run"))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument(
+        "--devices", type=int, help="that a plan may span [default: all GPUs; cpu: 1 process]"
+    )
     parser.add_argument("--cluster", help="a profile that is there already")
     parser.add_argument("--only", nargs="*", help="names of plans")
     options = parser.parse_args()
@@ -239,10 +188,15 @@ def main() -> None:
     found = find_hardware()
     if options.device == "cuda" and found.device != "cuda":
         sys.exit("no GPU here that torch can use; --device cpu runs the same on tiny plans")
+    devices = options.devices or (found.devices if options.device == "cuda" else 1)
+    if options.device == "cuda" and devices > found.devices:
+        sys.exit(f"--devices {devices}: this host has {found.devices} GPUs")
     options.out.mkdir(parents=True, exist_ok=True)
-    profile = options.cluster or profile_first(options.out, options.device, options.minutes)
+    profile = options.cluster or profile_first(
+        options.out, options.device, options.minutes, devices
+    )
     call = Call(folder=options.out, device=options.device, found=found, profile=profile, ends=ends)
-    wanted = [item for item in items() if not options.only or item.name in options.only]
+    wanted = [item for item in items(devices) if not options.only or item.name in options.only]
     left = run_all(call, wanted)
     print(f"left for the next call: {', '.join(left)}" if left else "nothing is left")
     print(f"meshplan validate {options.out / 'runs.csv'}")

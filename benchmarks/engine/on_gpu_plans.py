@@ -1,9 +1,11 @@
 """What `benchmarks.engine.on_gpu` runs: plans that differ in what the cost model does not know.
 
-One device each, but for the layouts of laboratories, of which a rank is run alone. Models of the
-catalogue with fewer layers, so that their states fit 80 GB; a plan that does not fit what is free
-says so. Left out: fp8, in which the native engine does not train (its products are in the profile),
-and hybrids with state-space layers, which it does not build.
+One device each, but for the layouts of laboratories, of which a rank is run alone, and for plans of
+as many devices as a host has (`several`), which run both ways: a rank of the first and one of the
+last stage alone, and all of them together. Models of the catalogue with fewer layers, so that their
+states fit 80 GB; a plan that does not fit what is free says so. Left out: fp8, in which the native
+engine does not train (its products are in the profile), and hybrids with state-space layers, which
+it does not build.
 """
 
 import json
@@ -44,6 +46,7 @@ class Item:
     separates  what its time or memory depends on that the others' do not
     changes    keys of the model's configuration that differ from the catalogue's
     published  priced by the GPU's published cluster: a profile of one GPU has no network
+    together   all its ranks run too, over a real process group
     """
 
     name: str
@@ -56,6 +59,7 @@ class Item:
     changes: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = (0,)
     published: bool = False
+    together: bool = False
 
     def plan(self, cluster: Cluster, *, tiny: bool) -> Plan:
         """The plan on `cluster`; `tiny`: for a CPU."""
@@ -136,6 +140,47 @@ def labs() -> Iterator[Item]:
     )  # fmt: skip
 
 
+def several(devices: int) -> Iterator[Item]:
+    """Plans of `devices` devices, or of the largest power of two below: one for each kind of
+    message between them, and what meets in real layouts. None for one device.
+    """
+    n = 1 << (devices.bit_length() - 1)
+    if n < 2:
+        return
+    data, tensor = {"data_parallel": n}, {"tensor_parallel": n, "sequence_parallel": True}
+    piped = {"pipeline_parallel": n}
+    yield together("data", "gradients summed", 4, zero_stage=1, **data)
+    yield together("sharded", "weights gathered and gradients scattered", 4, zero_stage=3, **data)
+    yield together("tensor", "messages within layers", 4, **tensor)
+    yield together("context", "keys and values gathered", 4, context_parallel=n, zero_stage=1)
+    yield together("pipeline", "messages between stages, and waiting for them", n, 1, **piped)
+    yield together("chunks", "two chunks of each stage", 2 * n, 2, virtual_stages=2,
+                   schedule="interleaved_1f1b", **piped)  # fmt: skip
+    yield together("zero bubble", "weight gradients put off", n, 1, schedule="zb_h1", **piped)
+    yield together("experts", "tokens sent to their experts", 2, model="mixtral-8x7b",
+                   expert_parallel=min(n, 8), zero_stage=1, **data)  # fmt: skip
+    if n > 2:
+        yield together("tensor and data", "two axes at once", 4, zero_stage=1,
+                       tensor_parallel=2, sequence_parallel=True, data_parallel=n // 2)  # fmt: skip
+
+
+def together(
+    what: str, separates: str, layers: int, chunks: int = 0, *, model: str = "llama-3.1-8b",
+    **axes: Any,
+) -> Item:  # fmt: skip
+    """So many layers over all devices, in `chunks` parts on each stage of a pipeline. Of its stages
+    the first and the last run alone, too: each start takes a minute of a call.
+    """
+    stages = axes.get("pipeline_parallel", 1)
+    layout = Layout(stages=even_stages(layers, stages * max(1, chunks)), **axes)
+    last = layout.world_size - layout.world_size // stages
+    return Item(
+        name=f"{what} over {layout.world_size}", separates=separates, model=model, layout=layout,
+        changes={"num_hidden_layers": layers}, micro_batches=4 * stages,
+        ranks=(0, last) if last else (0,), together=True,
+    )  # fmt: skip
+
+
 def separating() -> Iterator[Item]:
     """One GPU: each differs from one before it in one thing."""
     llama, wide = "llama-3.1-8b", {"vocab_size": 256000}
@@ -168,7 +213,7 @@ def separating() -> Iterator[Item]:
     yield cut("shared experts", "routed beside shared experts", "ernie-4.5-21b-a3b", 3)
 
 
-def items() -> tuple[Item, ...]:
-    """All of them, the most telling first."""
+def items(devices: int = 1) -> tuple[Item, ...]:
+    """All that a host of so many devices runs, the most telling first."""
     first, *others = separating()
-    return (first, *labs(), *others)
+    return (first, *several(devices), *labs(), *others)

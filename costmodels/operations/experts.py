@@ -8,7 +8,9 @@
     h      hidden, or the latent width that experts work in
 
 Each rank sends t k h numbers and receives as many, before and after the experts (all-to-all over
-ep). Tensor-parallel ranks hold different tokens (sequence parallel), so ep may run through tp, cp
+ep). Where routing travels apart, the int64 counts of all experts go once forward, and the fp32
+weights of the t k copies there and their gradients back: few bytes, but messages. Tensor-parallel
+ranks hold different tokens (sequence parallel), so ep may run through tp, cp
 and dp.
 
 Leaves out: dropping at a capacity, and the auxiliary loss.
@@ -58,6 +60,9 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
         yield _latent(site, "latent_in", h, site.model.hidden)
     sent = share_permuted(site)
     yield permute("permute", sent * site.itemsize * copies * h)
+    if site.kernels.routes_apart:
+        yield _of_routing(site, "counts", 8.0 * experts.experts, backward_count=0)
+        yield _of_routing(site, "weights", 4.0 * copies, backward_count=1)
     yield exchange_tokens("dispatch", site.itemsize * copies * h, routing)
     yield gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
     received = site.itemsize * rows * h
@@ -177,6 +182,15 @@ def exchange_tokens(name: str, size_bytes: Number, routing: Routing) -> Communic
     return Communication(
         name=name, axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=1,
         backward_count=1, routing=routing, hidden_by="expert", modules=("moe",),
+    )  # fmt: skip
+
+
+def _of_routing(site: Site, name: str, size_bytes: Number, backward_count: int) -> Communication:
+    """A message beside the tokens'."""
+    return Communication(
+        name=name, axis="ep", kind="all_to_all", size_bytes=size_bytes, forward_count=1,
+        backward_count=backward_count, hidden_by="nothing", modules=("moe",),
+        present=where(site.shard.ep > 1, 1.0, 0.0),
     )  # fmt: skip
 
 

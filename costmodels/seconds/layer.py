@@ -14,6 +14,9 @@ to issue all that if it is longer:
     room  seconds of computing that it may run under     i  interference: computing takes 1 + i as
           long beside it, which nobody sees where the communication is what takes longer
 
+Ranks that meet within the layer wait for the slowest of them, too (`collectives.apart`), those of
+the axis that waits longest: what one waits for on one axis it does not wait for again on another.
+
 Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
 """
 
@@ -43,7 +46,7 @@ from meshplan.costmodels.operations.kinds import (
 )
 from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
-from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s
+from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     Direction,
@@ -278,14 +281,17 @@ class Pricer:
             "expert": (matmul + attention + pointwise) / 2,
         }  # fmt: skip
         sent = [op for op in operations if isinstance(op, Communication)]
+        met = {"tp", "cp", *(op.axis for op in sent)}
+        meeting = {axis: self.groups[axis] for axis in AXES if axis in met}
+        waits = waits_s(self.cluster, meeting, matmul + attention + pointwise)
         exposed = {
-            axis: sum(
+            axis: waits.get(axis, 0.0) + sum(
                 self._exposed_s(op, direction, rooms[op.hidden_by])
                 for op in sent
                 if op.axis == axis
             )
             for axis in AXES
-        }
+        }  # fmt: skip
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = matmul + attention + pointwise + sum(exposed.values())
         launches = sum(self._launches(op, direction) for op in operations)

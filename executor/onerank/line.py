@@ -33,15 +33,22 @@ CALIBRATION_CYCLES = 20_000_000
 
 
 class Waited:
-    """Seconds that nothing hid, by the line's name."""
+    """Seconds that nothing hid, by the line's name, and when a host began to compute again."""
 
     def __init__(self) -> None:
+        self._computes_since = time.perf_counter()
         self._host: dict[str, float] = defaultdict(float)
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     def add(self, name: str, seconds: float) -> None:
-        """Of a host that waited."""
+        """Of a host that waited until now."""
         self._host[name] += seconds
+        self._computes_since = time.perf_counter()
+
+    def computed_s(self) -> float:
+        """Seconds that this host computed since a message last arrived or began, until now."""
+        before, self._computes_since = self._computes_since, time.perf_counter()
+        return self._computes_since - before
 
     def around(self, name: str, start: torch.cuda.Event, stop: torch.cuda.Event) -> None:
         """Of a stream that waited between two events."""

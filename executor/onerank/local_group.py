@@ -6,13 +6,13 @@
     all_to_all      this rank's own rows
     receive         normal numbers of the size that weights begin with
 
-Buffers and bytes are those of the real group; how long a message takes `Wire` says, and `Line`
-makes it so.
+Buffers and bytes are those of the real group; how long a message takes `Wire` says, and how much
+later the slowest rank comes to it than this one; `Line` makes it so.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -127,7 +127,10 @@ class LocalGroup(dist.ProcessGroup):
         return self.answers.wire.send(_bytes(x), self.answers.rank, self.ranks[other])
 
     def _collective(self, kind: Any, whole: Tensor, fill: Any) -> dist.Work:
-        message = self.answers.wire.collective(kind, _bytes(whole), self.ranks)
+        wire = self.answers.wire
+        message = wire.collective(kind, _bytes(whole), self.ranks)
+        late_s = wire.apart(self.ranks) * self.answers.waited.computed_s()
+        message = replace(message, seconds=message.seconds + late_s)
         return self.lines["collective"].begin(message, fill)
 
 

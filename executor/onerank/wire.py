@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshplan.costmodels.seconds.collectives import collective_s, send_s
+from meshplan.costmodels.seconds.collectives import apart, collective_s, send_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.local_cpu import GLOO_PROCESSOR_SHARE
 from meshplan.hardware_profiles.schema import Cluster, CollectiveKind
@@ -30,11 +30,18 @@ class Wire:
 
     def collective(self, kind: CollectiveKind, size_bytes: int, ranks: Sequence[int]) -> Message:
         """Among the ranks `ranks`; bytes as `costmodels.seconds.collectives` counts them."""
-        on_node = sum(self._node(rank) == self._node(ranks[0]) for rank in ranks)
-        apart = (ranks[-1] - ranks[0]) / max(len(ranks) - 1, 1)
-        group = Group(float(len(ranks)), float(on_node), max(apart, 1.0))
+        group = self._group(ranks)
         seconds = self.scale * float(collective_s(self.cluster, kind, float(size_bytes), group))
         return self._message(kind, size_bytes, group, seconds)
+
+    def apart(self, ranks: Sequence[int]) -> float:
+        """What one of `ranks` waits for the slowest, over what it has computed since they met."""
+        return float(apart(self.cluster, self._group(ranks)))
+
+    def _group(self, ranks: Sequence[int]) -> Group:
+        on_node = sum(self._node(rank) == self._node(ranks[0]) for rank in ranks)
+        stride = (ranks[-1] - ranks[0]) / max(len(ranks) - 1, 1)
+        return Group(float(len(ranks)), float(on_node), max(stride, 1.0))
 
     def send(self, size_bytes: int, here: int, there: int) -> Message:
         """Between two ranks."""

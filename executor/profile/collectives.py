@@ -118,11 +118,14 @@ def _point(kind: CollectiveKind, size_bytes: int, shape: GroupShape, groups: Gro
     def run(bench: Bench) -> tuple[Record, ...]:
         groups.use(shape, bench)
         call = collective_call(kind, size_bytes, groups, bench)
+        beside: dict[str, float] = {}
         if bench.is_cuda:
-            timing, processor_s = bench.measure(call, together=True), None
+            timing = bench.measure(call, together=True)
         else:
-            part = Part(none=groups.own is None, one_waits=kind == "send")
-            timing, processor_s = in_turns(bench, call, part)
+            group = groups.ranks[0] if groups.own is not None else None
+            found = in_turns(bench, call, Part(group=group, one_waits=kind == "send"))
+            timing = found.timing
+            beside = {"processor_s": found.processor_s, "apart": found.apart}
         point = CurvePoint(
             kind=kind,
             ranks_per_node=shape.ranks_per_node,
@@ -130,7 +133,7 @@ def _point(kind: CollectiveKind, size_bytes: int, shape: GroupShape, groups: Gro
             size_bytes=size_bytes,
             seconds=timing.seconds,
             spread=timing.spread,
-            processor_s=processor_s,
+            **beside,
         )
         return (Record.timed(key, point, timing),)
 

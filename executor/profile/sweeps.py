@@ -78,7 +78,7 @@ def _merged(key: str, records: Sequence[Record]) -> Record:
     return Record(
         key=key,
         result=first.result.model_copy(
-            update={name: value**power, "spread": spread, **_processor(records)}
+            update={name: value**power, "spread": spread, **_beside(records)}
         ),
         repeats=sum(record.repeats for record in records),
         outliers=sum(record.outliers for record in records),
@@ -89,8 +89,12 @@ def _merged(key: str, records: Sequence[Record]) -> Record:
     )
 
 
-def _processor(records: Sequence[Record]) -> dict[str, float]:
-    """Processor seconds of a collective between CPU processes: the median sweep's."""
-    found = [r.result.processor_s for r in records if isinstance(r.result, CurvePoint)]
-    known = [each for each in found if each is not None]
-    return {"processor_s": median(known)} if known else {}
+def _beside(records: Sequence[Record]) -> dict[str, float]:
+    """Of a collective between CPU processes the processor seconds of the median sweep, and how far
+    its ranks computed apart on the whole: rare and long stalls, of which a median knows nothing.
+    """
+    points = [r.result for r in records if isinstance(r.result, CurvePoint)]
+    busy = [point.processor_s for point in points if point.processor_s is not None]
+    apart = [point.apart for point in points if point.apart is not None]
+    found = {"processor_s": median(busy)} if busy else {}
+    return found | ({"apart": mean(apart)} if apart else {})

@@ -6,10 +6,14 @@ times as long; how long, the scheduler of the system decides, by turns of a mill
 
     seconds      of the call, the mean of all turns and of all ranks of the groups: the first rank
                  to come waits for the others, the last one for none, and the mean is what a turn
-                 takes beyond its computing; of a send, whose sender does not wait, the receiver's
+                 takes beyond its computing; less what they wait because they computed unequally
+                 long. Of a send, whose sender does not wait, the receiver's
     processor_s  of all threads of a rank meanwhile, in the median turn: a stall adds none of them
+    apart        computing of a group's slowest rank over its mean rank's, minus 1, the mean of all
+                 turns: the expected maximum of as many noisy durations lies above their mean (order
+                 statistics; of two by half of Gini's mean difference), and whoever computes between
+                 two meetings waits for it at each
 
-Leaves out: ranks that compute unequally long, which is theirs and not the collective's. On a GPU
 kernels follow each other on a stream whose host is ahead, so nobody sleeps: there collectives are
 measured back to back.
 """
@@ -32,8 +36,9 @@ MOST_TURNS = 24
 
 @dataclass(slots=True)
 class _Turns:
-    """Seconds and processor seconds of every turn of this rank."""
+    """Seconds and processor seconds of every turn of this rank, and of the computing before."""
 
+    computed_s: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     processor_s: list[float] = field(default_factory=list)
 
@@ -42,16 +47,25 @@ class _Turns:
 class Part:
     """What a rank has to do with the call.
 
-    none       its call does nothing: no group holds it
+    group      the first rank of its group, None: its call does nothing, no group holds it
     one_waits  the call ends on one rank long before it ends on another: a send
     """
 
-    none: bool = False
+    group: int | None = 0
     one_waits: bool = False
 
 
-def in_turns(bench: Bench, call: Call, part: Part) -> tuple[Timing, float]:
-    """The timing of `call`, and its processor seconds, the mean of all ranks that have a part."""
+@dataclass(frozen=True, slots=True)
+class InTurns:
+    """What was measured, as the module's docstring says."""
+
+    timing: Timing
+    processor_s: float
+    apart: float
+
+
+def in_turns(bench: Bench, call: Call, part: Part) -> InTurns:
+    """`call` in turns with computing, of all ranks that have a part."""
     compute, warm, done = _computing(bench), _Turns(), _Turns()
     _turn(compute, call, warm)
     began = time.perf_counter()
@@ -60,17 +74,37 @@ def in_turns(bench: Bench, call: Call, part: Part) -> tuple[Timing, float]:
     turns = max(1, min(MOST_TURNS, int(bench.budget_s / one_s)))
     for _ in range(turns):
         _turn(compute, call, done)
-    own = [float(part.none), *done.seconds, *done.processor_s]
-    rows = bench.everywhere(own)
-    sharing = [row[1:] for row in rows if not row[0]]
-    timing = _timing([row[:turns] for row in sharing], max if part.one_waits else fmean)
+    own = [-1.0 if part.group is None else part.group]
+    rows = bench.everywhere([*own, *done.seconds, *done.processor_s, *done.computed_s])
+    sharing = [row for row in rows if row[0] >= 0]
+    waits = waits_s([(int(row[0]), row[1 + 2 * turns :]) for row in sharing])
+    calls = [row[1 : 1 + turns] for row in sharing]
+    timing = _timing(calls, [0.0] * turns, max) if part.one_waits else _timing(calls, waits, fmean)
     every = tuple(fmean(row[1 : 1 + turns]) for row in rows)
-    return replace(timing, rank_seconds=every), fmean(median(row[turns:]) for row in sharing)
+    return InTurns(
+        timing=replace(timing, rank_seconds=every),
+        processor_s=fmean(median(row[1 + turns : 1 + 2 * turns]) for row in sharing),
+        apart=fmean(waits) / fmean(fmean(row[1 + 2 * turns :]) for row in sharing),
+    )
+
+
+def waits_s(computed_s: Sequence[tuple[int, Sequence[float]]]) -> list[float]:
+    """What the mean rank waits in each turn for the slowest of its group, if they began together.
+    Of each rank its group, and what it computed in every turn.
+    """
+    groups = [
+        list(zip(*(row for of, row in computed_s if of == group), strict=True))
+        for group in {group for group, _ in computed_s}
+    ]
+    each = ([max(turn) - fmean(turn) for turn in turns] for turns in groups)
+    return [fmean(turn) for turn in zip(*each, strict=True)]
 
 
 def _turn(compute: Call, call: Call, done: _Turns) -> None:
     """Compute, then call."""
+    started = time.perf_counter()
     compute()
+    done.computed_s.append(time.perf_counter() - started)
     began, used_s = time.perf_counter(), time.process_time()
     call()
     done.seconds.append(time.perf_counter() - began)
@@ -91,10 +125,17 @@ def _computing(bench: Bench) -> Call:
 
 
 def _timing(
-    rows: Sequence[Sequence[float]], of_ranks: Callable[[Sequence[float]], float]
-) -> Timing:
-    """Of each rank's turns; all of them count, so nothing is a repeat of the machine alone."""
-    turns = [of_ranks(column) for column in zip(*rows, strict=True)]
+    rows: Sequence[Sequence[float]], waits: Sequence[float],
+    of_ranks: Callable[[Sequence[float]], float],
+) -> Timing:  # fmt: skip
+    """Of each rank's turns; all of them count, so nothing is a repeat of the machine alone. A turn
+    takes what its last rank to come needs, at least: that one waits for nobody.
+    """
+    columns = zip(*rows, strict=True)
+    turns = [
+        max(min(column), of_ranks(column) - wait)
+        for column, wait in zip(columns, waits, strict=True)
+    ]
     summary = summarise(turns)
     return Timing(
         seconds=fmean(turns), spread=summary.spread, summary=summary,

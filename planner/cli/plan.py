@@ -116,7 +116,7 @@ def plan(
     ep: Annotated[str | None, pin("Expert parallel.")] = None,
     etp: Annotated[str | None, pin("Expert tensor parallel.")] = None,
     zero: Annotated[str | None, pin("ZeRO stage, 0 to 3.")] = None,
-    shard_group: Annotated[str | None, pin("Ranks that ZeRO shards over.")] = None,
+    shard_group: Annotated[str | None, pin("Ranks that ZeRO shards over; 0: all.")] = None,
     micro_batch: Annotated[str | None, pin("Sequences per forward.")] = None,
     schedule: Annotated[str | None, pin("1f1b, interleaved_1f1b, zb_v, ...", "WORDS")] = None,
     recompute: Annotated[str | None, pin("none, selective, full.", "WORDS")] = None,

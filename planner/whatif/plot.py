@@ -6,7 +6,7 @@ matplotlib is an extra and is imported where something is drawn.
 from pathlib import Path
 from typing import Any
 
-from meshplan.costmodels.units import format_seconds
+from meshplan.costmodels.units import counted, format_seconds
 from meshplan.planner.sweep.plot import check_plot, save
 from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.tornado import Tornado, factor_of
@@ -36,7 +36,9 @@ def draw(found: Tornado, path: Path) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g}%")
     axes.set_xlabel(f"change of the predicted step, {format_seconds(old)} as planned")
     q = before.asked.question
-    axes.set_title(f"{q.model.name} on {q.gpus} GPUs of {before.asked.cluster_name}", fontsize=10)
+    axes.set_title(
+        f"{q.model.name} on {counted(q.gpus, 'GPU')} of {before.asked.cluster_name}", fontsize=10
+    )
     save(figure, path)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from meshplan.costmodels.units import GB, format_bytes, format_seconds
+from meshplan.costmodels.units import GB, counted, format_bytes, format_seconds
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.plan_file import said
 from meshplan.planner.report.output import listing
@@ -46,7 +46,8 @@ def print_changes(
     """The question as it was and with all changes beside each other, then what each does alone."""
     before, *others = askings
     q = before.asked.question
-    out.print(Text(f"{q.model.name} on {q.gpus} GPUs of {before.asked.cluster_name}", style="bold"))
+    gpus = counted(q.gpus, "GPU")
+    out.print(Text(f"{q.model.name} on {gpus} of {before.asked.cluster_name}", style="bold"))
     for note in dict.fromkeys(note for each in askings for note in each.asked.notes):
         out.print(Text(f"assumed: {note}", style="dim"))
     after, *alone = others
@@ -182,7 +183,8 @@ def _asking(
 def print_tornado(out: Console, found: Tornado) -> None:
     """The arms, the longest first, and what was not moved."""
     before, q = found.before, found.before.asked.question
-    title = f"{q.model.name} on {q.gpus} GPUs of {before.asked.cluster_name}: each figure moved by "
+    gpus = counted(q.gpus, "GPU")
+    title = f"{q.model.name} on {gpus} of {before.asked.cluster_name}: each figure moved by "
     out.print(Text(f"{title}{found.by:.0%} either way", style="bold"))
     for note in before.asked.notes:
         out.print(Text(f"assumed: {note}", style="dim"))
@@ -259,7 +261,9 @@ def tornado_document(found: Tornado) -> dict[str, Any]:
 
 def print_break_even(out: Console, asked_of: str, found: BreakEven) -> None:
     """The two sizes today, and the bandwidth at which they swap."""
-    out.print(Text(f"{asked_of}: {found.gpus} GPUs against {found.than}", style="bold"))
+    out.print(
+        Text(f"{asked_of}: {counted(found.gpus, 'GPU')} against {found.than:,}", style="bold")
+    )
     table = listing("network", "bandwidth", *_sizes(found), "", left=("network", ""))
     points = [p for p in (found.below, found.now, found.above) if p is not None]
     for point in sorted(set(points), key=lambda p: p.factor):
@@ -269,7 +273,7 @@ def print_break_even(out: Console, asked_of: str, found: BreakEven) -> None:
 
 
 def _sizes(found: BreakEven) -> tuple[str, str]:
-    return f"{found.gpus} GPUs", f"{found.than} GPUs"
+    return counted(found.gpus, "GPU"), counted(found.than, "GPU")
 
 
 def _point_cells(found: BreakEven, point: Point) -> list[str]:

@@ -10,7 +10,7 @@ from links import link
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.operations.kinds import Routing
-from meshplan.costmodels.seconds.collectives import collective_s, send_s
+from meshplan.costmodels.seconds.collectives import apart, collective_s, send_s
 from meshplan.costmodels.seconds.process_groups import (
     Group,
     axis_group,
@@ -162,9 +162,9 @@ def test_arrays_are_the_numbers_they_hold(
     """A formula over many groups gives each what it gives alone."""
     ranks, stride = np.array([1.0, 2.0, 8.0, 64.0]), np.array([1.0, 4.0, 1.0, 2.0])
     together = collective_s(cluster, kind, size_bytes, place(ranks, stride, cluster.gpus_per_node))
-    for row, (n, apart) in enumerate(zip(ranks, stride, strict=True)):
+    for row, (n, steps) in enumerate(zip(ranks, stride, strict=True)):
         alone = collective_s(
-            cluster, kind, size_bytes, place(float(n), float(apart), cluster.gpus_per_node)
+            cluster, kind, size_bytes, place(float(n), float(steps), cluster.gpus_per_node)
         )
         assert np.broadcast_to(together, 4)[row] == pytest.approx(alone, rel=1e-12)
 
@@ -252,3 +252,26 @@ def test_a_measured_send_wins(cluster: Cluster) -> None:
     )
     assert send_s(profiled, 1e9, across_nodes=False) == pytest.approx(1.001)
     assert send_s(profiled, 1e9, across_nodes=True) == send_s(cluster, 1e9, across_nodes=True)
+
+
+def _pair(kind: CollectiveKind, apart_by: float | None) -> CurveFit:
+    """What was measured of a pair on a node."""
+    return CurveFit(
+        kind=kind, ranks_per_node=2, nodes=1, latency_s=(1e-3,), bandwidth_bytes_per_s=(1e9,),
+        residual=0.0, apart=apart_by,
+    )  # fmt: skip
+
+
+def test_what_ranks_wait_for_is_measured_or_nothing(cluster: Cluster) -> None:
+    """The mean of (2 + 6) / 2 = 4 % for a pair on one node; nothing for other groups, by a profile
+    without it, and by what others published.
+    """
+    fits = (_pair("all_reduce", 0.02), _pair("all_gather", 0.06), _pair("send", None))
+    measured = {"collective_fits": fits, "conditions": {"kind": "measured"}}
+    profiled = cluster.model_copy(update=measured)
+    groups = Group(np.array([1.0, 2.0, 4.0, 2.0]), np.array([1.0, 2.0, 4.0, 1.0]))
+    assert apart(profiled, groups) == pytest.approx(np.array([0.0, 0.04, 0.0, 0.0]))
+    older = profiled.model_copy(update={"collective_fits": (_pair("all_reduce", None),)})
+    assert apart(older, Group(2.0, 2.0)) == 0.0
+    published = profiled.model_copy(update={"conditions": {"kind": "published"}})
+    assert apart(published, Group(2.0, 2.0)) == 0.0

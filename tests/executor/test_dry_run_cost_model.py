@@ -108,10 +108,11 @@ def test_flops(case: Case):
 
 
 def beside(case: Case, axis: str) -> float:
-    """Bytes on an axis that the cost model does not price, for the stated reasons.
+    """Bytes on an axis that the cost model does not price, less those that it prices and a dry run
+    does not send, for the stated reasons.
 
     tp  the loss adds up three fp32 numbers per token over the vocabulary's parts (each micro-batch)
-    ep  an fp32 weight travels with each copy of a token, there and, as a gradient, back
+    ep  ranks tell each other how many tokens each expert gets, which a dry run knows: 8 bytes each
     """
     step, total = case.step, 0.0
     shard, la = step.site.shard, case.layout
@@ -122,8 +123,8 @@ def beside(case: Case, axis: str) -> float:
             for (kind, mode), count in counts.items():
                 experts = case.model.kinds[kind].experts
                 if experts and step.rank_of(index) == case.pp_rank:
-                    times = 3 if mode == "full" else 2
-                    total += count * times * 4.0 * float(shard.tokens / shard.tp) * experts.top_k
+                    times = 2 if mode == "full" else 1
+                    total -= count * times * 8.0 * experts.experts
     return total * step.m
 
 

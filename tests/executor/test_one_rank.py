@@ -28,7 +28,7 @@ from meshplan.executor.dryrun.dry_run import shortened
 from meshplan.executor.engine.step.engine import Job
 from meshplan.executor.onerank import command, line
 from meshplan.executor.onerank.line import CpuLine, Waited
-from meshplan.executor.onerank.local_group import Answers, answered_here
+from meshplan.executor.onerank.local_group import Answers, LocalGroup, answered_here
 from meshplan.executor.onerank.priced import priced
 from meshplan.executor.onerank.result import RankMeasured, action_s, parts_of, step_of
 from meshplan.executor.onerank.wire import Message, Wire
@@ -145,6 +145,29 @@ def test_what_is_computed_meanwhile_hides_a_message(monkeypatch: pytest.MonkeyPa
     assert clock.now_s - began == pytest.approx(0.080, abs=1e-3)
     assert waited.take() == {"dp": pytest.approx(0.030, abs=1e-3)}
     assert waited.take() == {}
+
+
+def test_the_slowest_rank_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes 5 % longer: 100 ms after the last message arrived a message of 40 ms takes 45 ms;
+    a second one, begun at once, nothing more.
+    """
+    clock = Clock()
+    monkeypatch.setattr(line, "time", clock)
+    pair = measured_pair()
+    fits = tuple(fit.model_copy(update={"apart": 0.05}) for fit in pair.collective_fits)
+    wire = Wire(pair.model_copy(update={"collective_fits": fits}))
+    assert wire.apart([0, 1]) == 0.05
+    monkeypatch.setattr(Wire, "collective", lambda *_: Message(0.040, 0.0))
+    answers = Answers(rank=0, wire=wire, device=torch.device("cpu"))
+    group = LocalGroup(answers, [0, 1], "tp")
+    answers.waited.add("tp", 0.0)
+    clock.sleep(0.100)
+    began = clock.now_s
+    first, second = (group.all_gather_single(torch.zeros(4), torch.zeros(2)) for _ in range(2))
+    first.wait()
+    assert clock.now_s - began == pytest.approx(0.045, abs=1e-3)
+    second.wait()
+    assert clock.now_s - began == pytest.approx(0.085, abs=1e-3)
 
 
 def test_a_message_keeps_a_core_busy_as_long_as_it_says() -> None:

@@ -77,15 +77,18 @@ def test_of_collectives_between_shared_cpus_the_median_is_kept() -> None:
 
 
 def test_processor_seconds_are_those_of_the_middle_sweep() -> None:
-    """Of 1, 5 and 2 s: 2 s."""
+    """Of 1, 5 and 2 s: 2 s. How far ranks computed apart is the mean's: a stall in one sweep of
+    three counts.
+    """
     found = []
-    for key, busy_s in (("x", 1.0), ("x#2", 5.0), ("x#3", 2.0)):
+    for key, busy_s, apart in (("x", 1.0, 0.0), ("x#2", 5.0, 0.3), ("x#3", 2.0, 0.0)):
         record = _seconds(key, 6.0)
-        point = record.result.model_copy(update={"processor_s": busy_s})
+        point = record.result.model_copy(update={"processor_s": busy_s, "apart": apart})
         found.append(record.model_copy(update={"result": point}))
     (record,) = merged(found)
     assert isinstance(record.result, CurvePoint)
     assert record.result.processor_s == 2.0
+    assert record.result.apart == pytest.approx(0.1)
 
 
 def test_other_records_pass_unchanged() -> None:

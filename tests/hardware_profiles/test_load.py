@@ -1,5 +1,7 @@
 """Profiles by name and by file: exact, round trips, and errors that say what to do."""
 
+import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.accuracy.profile_points import ATTENTION, CURVES, HERE, MATMULS, seeded
 from meshplan.costmodels.units import parse_bandwidth
+from meshplan.hardware_profiles.curves import fit_curves
 from meshplan.hardware_profiles.load import (
     UnknownProfile,
     cluster_hash,
@@ -24,6 +27,7 @@ from meshplan.hardware_profiles.load import (
     save_cluster,
 )
 from meshplan.hardware_profiles.local_cpu import memory_bytes, num_cores
+from meshplan.hardware_profiles.schema import Cluster, CurvePoint
 from meshplan.hardware_profiles.toml_io import PROSE, TABLES, read_toml, write_toml
 from meshplan.hardware_profiles.tunings import UNFITTED, load_fit
 
@@ -211,3 +215,52 @@ def test_what_a_profile_leaves_out_does_not_change_it() -> None:
     assert cluster.kernels is not None
     kernels = cluster.kernels.model_copy(update={"scan_backward": 0.1})
     assert cluster_hash(cluster.model_copy(update={"kernels": kernels})) != cluster_hash(cluster)
+
+
+def test_the_file_of_a_cpu_profile_and_an_older_one(tmp_path: Path) -> None:
+    """The columns as they are written, processor seconds and waiting among them; a file from before
+    them reads as a profile that did not measure them, and hashes as it did then.
+    """
+    points = tuple(
+        CurvePoint(kind="all_gather", ranks_per_node=2, nodes=1, size_bytes=size, seconds=seconds,
+                   spread=0.5, processor_s=0.25 * seconds, apart=apart)
+        for size, seconds, apart in ((1024, 0.5, 0.03125), (4096, 1.0, 0.09375))
+    )  # fmt: skip
+    measured = load_cluster("local-cpu:2").model_copy(
+        update={"collective_points": points, "collective_fits": fit_curves(points)}
+    )
+    path = tmp_path / "mine.toml"
+    save_cluster(measured, path)
+    text = path.read_text(encoding="utf-8")
+    new = (
+        "kind,ranks_per_node,nodes,size_bytes,seconds,spread,processor_s,apart\n"
+        "all_gather,2,1,1024.0,0.5,0.5,0.125,0.03125\n"
+        "all_gather,2,1,4096.0,1.0,0.5,0.25,0.09375\n"
+    )
+    assert new in text
+    assert load_cluster(str(path)) == measured
+    assert measured.collective_fits[0].apart == 0.0625
+    old = (
+        "kind,ranks_per_node,nodes,size_bytes,seconds,spread\n"
+        "all_gather,2,1,1024.0,0.5,0.5\nall_gather,2,1,4096.0,1.0,0.5\n"
+    )
+    older_fits = re.sub(r",apart(\n(?:.*,)?[^,\n]*),[^,\n]*\n", r"\1\n", text.replace(new, old))
+    path.write_text(older_fits, encoding="utf-8")
+    older = load_cluster(str(path))
+    without = {"processor_s": None, "apart": None}
+    plain = tuple(point.model_copy(update=without) for point in points)
+    assert older.collective_points == plain
+    assert older.collective_fits == fit_curves(plain)
+    assert cluster_hash(older) == _hash_of(older)
+
+
+def _hash_of(cluster: Cluster) -> str:
+    """By hand as before the columns were there."""
+    kernels = {"scan_forward", "scan_backward"}
+    document = cluster.model_dump(
+        mode="json", exclude={"plan_memory_bytes": True, "pod": True, "kernels": kernels,
+        "collective_points": {"__all__": {"processor_s", "apart"}},
+        "collective_fits": {"__all__": {"apart"}}},
+    )  # fmt: skip
+    content = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -209,6 +209,22 @@ def test_people_read_the_interval_and_what_it_is(plan_file: Path) -> None:
     assert "predictions of the cost model, none is a measurement" in text
 
 
+def test_one_gpu_is_said_in_the_singular(tmp_path: Path) -> None:
+    """By `what-if`, and in the first comment of what is exported from the same plan."""
+    path = str(tmp_path / "one.yaml")
+    job = ("tiny-llama", "--gpus", "1", "--cluster", "dgx-h100", "--engine", "megatron")
+    assert run("plan", *job, "--global-batch", "8", "-o", path).exit_code == 0
+    said = run("what-if", path, "--matmul", "1.1x", "--jobs", "1").stdout
+    assert "tiny-llama on 1 GPU of dgx-h100" in " ".join(said.split())
+    for framework in ("megatron", "torchtitan"):
+        exported = run("export", path, "--to", framework, "-o", str(tmp_path / framework))
+        assert exported.exit_code == 0, exported.output
+        files = (each for each in (tmp_path / framework).rglob("*") if each.is_file())
+        text = "".join(each.read_text(encoding="utf-8") for each in files)
+        assert "1 GPUs" not in text
+        assert "on 1 GPU." in text or framework == "torchtitan"
+
+
 @pytest.mark.parametrize("crossing", [0.1, 0.4, 3.0, 20.0])
 def test_break_even_finds_the_crossing(crossing: float) -> None:
     """t(16) = 1 + c / f crosses t(8) = 2 at f = c, whichever is faster today."""

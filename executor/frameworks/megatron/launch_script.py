@@ -24,6 +24,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
@@ -135,7 +136,7 @@ def _script(
     steps = {"train_iters": 20, "lr": 1e-5, "log_interval": 1, "log_throughput": True}
     lines = [
         "#!/usr/bin/env bash",
-        f"# {_comment(name)}: {answer.layout.label} on {answer.layout.world_size} GPUs.",
+        f"# {_comment(name)}: {answer.layout.label} on {counted(answer.layout.world_size, 'GPU')}.",
         "set -euo pipefail",
         "unset CUDA_DEVICE_MAX_CONNECTIONS"  # Megatron-FSDP refuses 1, the others want it
         if "use_megatron_fsdp" in run

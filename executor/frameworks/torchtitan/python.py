@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.export_notes import Answer, nearest_recompute
 from meshplan.executor.frameworks.torchtitan.names import (
     CONVERTER_CLASSES,
@@ -56,7 +57,7 @@ def write_python(model: str, answer: Answer, sections: Mapping[str, Mapping[str,
     if answer.layout.pipeline_parallel > 1 or answer.layout.expert_parallel > 1:
         training["disable_cuda_graphs"] = True
     lines = [
-        repr(f"{model}: {answer.layout.label} on {answer.layout.world_size} GPUs."),
+        repr(f"{model}: {answer.layout.label} on {counted(answer.layout.world_size, 'GPU')}."),
         "",
         "from torchtitan.config import ParallelismConfig",
         *(
