@@ -20,10 +20,9 @@ the axis that waits longest: what one waits for on one axis it does not wait for
 Leaves out: hiding communication under operations other than the ones named by `hidden_by`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import add, attrgetter
-from typing import Any, Self, get_args
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
@@ -47,6 +46,7 @@ from meshplan.costmodels.operations.kinds import (
 from meshplan.costmodels.operations.replayed import replayed_of
 from meshplan.costmodels.seconds.adapters import adapter_launches, beside_frozen_s
 from meshplan.costmodels.seconds.collectives import ALL_SENT, collective_s, waits_s
+from meshplan.costmodels.seconds.cost import Cost, Pass
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.seconds.operation import (
     Direction,
@@ -60,117 +60,6 @@ from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
-
-
-def _columns(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """The names of a dataclass's fields, and what reads them all."""
-    names = tuple(field.name for field in fields(kind))
-    return names, attrgetter(*names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """Seconds of one direction, by cause; adds, and `total_s` is their sum.
-
-    host_s     what the host adds because it cannot issue kernels fast enough
-    offload_s  copies to and from its memory that nothing hides
-    nearby_s   of the exposed communication, what stays within nodes where that of the weights
-               leaves them: no part of the sum
-    """
-
-    matmul_s: Number = 0.0
-    attention_s: Number = 0.0
-    pointwise_s: Number = 0.0
-    tensor_s: Number = 0.0
-    context_s: Number = 0.0
-    expert_s: Number = 0.0
-    data_s: Number = 0.0
-    host_s: Number = 0.0
-    offload_s: Number = 0.0
-    nearby_s: Number = 0.0
-
-    def __add__(self, other: Self) -> Self:
-        names, values = PASS_COLUMNS
-        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
-
-    def __mul__(self, count: Number) -> Self:
-        names, values = PASS_COLUMNS
-        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
-
-    @property
-    def compute_s(self) -> Number:
-        """Seconds that the device computes or waits for its host."""
-        return self.matmul_s + self.attention_s + self.pointwise_s + self.host_s
-
-    @property
-    def room_s(self) -> Number:
-        """Seconds under which the traffic of weights may hide: on other links, or on none."""
-        return self.compute_s + self.nearby_s
-
-    @property
-    def exposed_s(self) -> Number:
-        """Seconds that the device waits for communication."""
-        return self.tensor_s + self.context_s + self.expert_s + self.data_s + self.offload_s
-
-    @property
-    def total_s(self) -> Number:
-        """Computing and exposed communication."""
-        return self.compute_s + self.exposed_s
-
-
-PASS_COLUMNS = _columns(Pass)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a list of operations costs one rank and micro-batch; adds.
-
-    model_flops       forward and backward without replay, causal attention
-    full_model_flops  the same with attention counted without the causal mask
-    replay_flops      executed on top by recompute
-    saved_bytes       kept until the backward
-    """
-
-    forward: Pass
-    input_grad: Pass
-    weight_grad: Pass
-    replay: Pass
-    model_flops: Number
-    full_model_flops: Number
-    replay_flops: Number
-    saved_bytes: Number
-
-    def __add__(self, other: Self) -> Self:
-        names, values = COST_COLUMNS
-        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
-
-    def __mul__(self, count: Number) -> Self:
-        names, values = COST_COLUMNS
-        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
-
-    @property
-    def backward_s(self) -> Number:
-        """Replay, input and weight gradients."""
-        return self.replay.total_s + self.input_grad.total_s + self.weight_grad.total_s
-
-    @property
-    def backward_room_s(self) -> Number:
-        """Seconds of the backward under which the traffic of weights may hide."""
-        return self.replay.room_s + self.input_grad.room_s + self.weight_grad.room_s
-
-    @property
-    def total_s(self) -> Number:
-        """Forward and backward of one micro-batch."""
-        return self.forward.total_s + self.backward_s
-
-
-COST_COLUMNS = _columns(Cost)
-
-
-NOTHING = Cost(
-    forward=Pass(), input_grad=Pass(), weight_grad=Pass(), replay=Pass(),
-    model_flops=0.0, full_model_flops=0.0, replay_flops=0.0, saved_bytes=0.0,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

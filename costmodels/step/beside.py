@@ -8,7 +8,8 @@ import numpy as np
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
-from meshplan.costmodels.seconds.layer import Pass, exposed_s
+from meshplan.costmodels.seconds.cost import Pass
+from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import offloads, seen_s
 

@@ -14,7 +14,8 @@ from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.model.towers import joiner_parameters_per_rank, own_parameters_per_rank
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.tower import tower_work
-from meshplan.costmodels.seconds.layer import NOTHING, Cost, Pass, Pricer
+from meshplan.costmodels.seconds.cost import NOTHING, Cost, Pass
+from meshplan.costmodels.seconds.layer import Pricer
 from meshplan.costmodels.step.setting import Setting
 
 NO_PARAMETERS = RankParameters(dense=0.0)

@@ -18,7 +18,7 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.operations.kinds import Operation
-from meshplan.costmodels.seconds.layer import Cost
+from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting

@@ -21,7 +21,7 @@ from meshplan.costmodels.memory.states import update_bytes
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
-from meshplan.costmodels.seconds.layer import Cost
+from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.step.price_tables import Table
 from meshplan.costmodels.step.rank_memory import (
     constant_slack_bytes,

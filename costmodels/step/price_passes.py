@@ -14,7 +14,7 @@ import numpy as np
 from meshplan.costmodels.layout import Mode
 from meshplan.costmodels.layouts import Floats, Ints, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
-from meshplan.costmodels.seconds.layer import NOTHING, Cost
+from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.late_traffic import LateTraffic, late_traffic
 from meshplan.costmodels.step.price_memory import parts_of

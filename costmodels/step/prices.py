@@ -27,7 +27,7 @@ import numpy as np
 from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layouts import Floats, Layouts
 from meshplan.costmodels.model.parameters import RankParameters
-from meshplan.costmodels.seconds.layer import NOTHING, Cost
+from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.price_memory import memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room

@@ -43,8 +43,9 @@ from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.costmodels.seconds.collectives import send_s
+from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.seconds.kernels import Device
-from meshplan.costmodels.seconds.layer import Cost, Pricer
+from meshplan.costmodels.seconds.layer import Pricer
 from meshplan.costmodels.seconds.pods import uplink_cards
 from meshplan.costmodels.seconds.process_groups import (
     Group,

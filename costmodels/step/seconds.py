@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.simulation import end_s
-from meshplan.costmodels.seconds.layer import Pass, exposed_s
+from meshplan.costmodels.seconds.cost import Pass
+from meshplan.costmodels.seconds.layer import exposed_s
 from meshplan.costmodels.step.rendezvous import rendezvous_s
 from meshplan.costmodels.step.stages import StageModel
 

@@ -11,7 +11,7 @@ from meshplan.costmodels.elementwise import Number
 from meshplan.costmodels.layout import MODES, Layout
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
-from meshplan.costmodels.seconds.layer import NOTHING, Cost
+from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import beside
 from meshplan.costmodels.step.first_stage import tower_cost
 from meshplan.costmodels.step.ranks import Rank

@@ -14,7 +14,7 @@ from operator import add
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
-from meshplan.costmodels.seconds.layer import Cost, Pass
+from meshplan.costmodels.seconds.cost import Cost, Pass
 from meshplan.costmodels.step.step import StepModel, StepTime
 from meshplan.costmodels.units import format_seconds
 from meshplan.planner.case.memory_limit import lacking_words

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
-from meshplan.costmodels.seconds.layer import Cost, Pass
+from meshplan.costmodels.seconds.cost import Cost, Pass
 from meshplan.costmodels.step.step import Setting, StepModel
 
 STREAMS = {
