@@ -7,6 +7,7 @@ Korthikanti et al. 2022 is "Reducing Activation Recomputation in Large Transform
 from dataclasses import replace
 
 import pytest
+from sites import PAPER_KERNELS, S, V, site
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -19,19 +20,11 @@ from meshplan.costmodels.operations.embedding_head import (
     logits_bytes,
 )
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul, Pointwise
+from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.training import Training
-from meshplan.hardware_profiles.engine_schema import KernelHabits
-from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load_models import load_model_config
-
-S, V = 2048, 51200  # sequence length and vocabulary of the paper's section 6
-PAPER_KERNELS = KernelHabits(
-    flash_attention=False, fused_norm=True, fused_gated=True, fused_rope=True,
-    fused_cross_entropy=True, chunked_loss=False, dropout=True, logits_bytes=4.0,
-)  # fmt: skip
 
 
 def gpt(heads: int, hidden: int, layers: int) -> Model:
@@ -52,14 +45,6 @@ PAPER = {  # table 3: heads a, hidden h, layers L, micro-batch b; tensor paralle
     "530B": (gpt(128, 20480, 105), 1),
     "1T": (gpt(160, 25600, 128), 1),
 }
-
-
-def site(model: Model, b: int, t: int, *, sequence_parallel: bool) -> Site:
-    layout = Layout(
-        tensor_parallel=t, micro_batch_size=b, sequence_parallel=sequence_parallel,
-        stages=even_stages(model.num_layers, 1),
-    )  # fmt: skip
-    return Site(model, shard_of(layout, Training(seq_len=S, global_batch_size=b)), PAPER_KERNELS)
 
 
 def saved_bytes(where: Site) -> float:
@@ -286,140 +271,3 @@ def test_sequence_parallel_moves_the_bytes_of_tensor_parallel():
         assert sum(float(op.forward_count) for op in moved) == forward
         assert sum(float(op.backward_count) for op in moved) == backward
         assert {float(op.size_bytes) for op in moved} == {2.0 * S * model.hidden}
-
-
-@pytest.mark.parametrize(
-    ("engine", "casts"),
-    [
-        pytest.param("megatron", 3, id="twelve casts of two layers where four would do"),
-        pytest.param("hai-llm", 1, id="DeepSeek casts before it dispatches"),
-    ],
-)
-def test_experts_are_cast_as_their_engine_does(engine: str, casts: int) -> None:
-    """The experts' layers as often as the engine says, other linear layers once."""
-    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral-8x7b")
-    where = replace(site(model, 1, 1, sequence_parallel=False), kernels=load_engine(engine).kernels)
-    matmuls = [op for op in layer_operations(where, model.kinds[0]) if isinstance(op, Matmul)]
-    found = {op.name: op.casts for op in matmuls}
-    experts = {name for name in found if name.startswith("experts")}
-    assert len(experts) == 2
-    assert {found[name] for name in experts} == {casts}
-    assert {found[name] for name in found.keys() - experts} == {1}
-
-
-@pytest.mark.parametrize(
-    ("engine", "itemsize", "forward", "backward"),
-    [
-        pytest.param("megatron-bridge", 2.0, 4, 4, id="one kernel: 2 read, 2 written, each way"),
-        pytest.param("nanotron", 2.0, 38, 14, id="6 + 4 + 8 + 8 + 4 + 8, then 8 + 6"),
-        pytest.param("native", 4.0, 32, 8, id="fp32 casts nothing: 4 + 8 + 8 + 4 + 8, then 8"),
-    ],
-)
-def test_loss_bytes_by_hand(engine: str, itemsize: float, forward: int, backward: int) -> None:
-    """Bytes for each of 2,048 x 32,000 logits."""
-    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral-8x7b")
-    plain = site(model, 1, 1, sequence_parallel=False)
-    where = replace(plain, kernels=load_engine(engine).kernels, itemsize=itemsize)
-    (loss,) = (op for op in head_operations(where) if op.name == "cross_entropy")
-    assert isinstance(loss, Pointwise)
-    logits = S * 32000
-    assert (loss.forward_bytes, loss.backward_bytes) == (forward * logits, backward * logits)
-
-
-def test_what_is_measured_under_its_own_name() -> None:
-    """Routed experts weigh their rows inside the activation under the native engine, shared ones
-    do not; latents are normed as everything else is.
-    """
-    config = load_model_config("deepseek-v3")
-    model = model_from_config(config, "deepseek-v3")
-    plain = site(model, 1, 1, sequence_parallel=False)
-    where = replace(plain, kernels=load_engine("native").kernels)
-    (kind,) = (kind for kind in model.kinds if kind.experts)
-    found = [
-        (op.name, op.measured_as[0])
-        for op in layer_operations(where, kind)
-        if isinstance(op, Pointwise) and op.name in ("activation", "latent_norm")
-    ]
-    assert found == [
-        ("latent_norm", "rms_norm"), ("activation", "weighed_swiglu"), ("activation", "swiglu")
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("fused", "moved", "kernels"),
-    [
-        pytest.param(True, 2, 2, id="one kernel each: read and written"),
-        pytest.param(False, 8, 12, id="six each, four times the bytes"),
-    ],
-)
-def test_norms_of_queries_and_keys(fused: bool, moved: int, kernels: int) -> None:
-    """Both of 6 + 2 heads of 64, 16 bits wide, as the layer's own norms are run."""
-    attention = Attention(heads=6, kv_heads=2, head_dim=64, v_head_dim=64, qk_norm="head")
-    model = Model(
-        name="normed", hidden=384, vocab=V, pattern=(0,),
-        kinds=(Layer(attention=attention, ffn=1024),),
-    )  # fmt: skip
-    where = site(model, 1, 1, sequence_parallel=False)
-    where = replace(where, kernels=where.kernels.model_copy(update={"fused_norm": fused}))
-    (norm,) = (op for op in layer_operations(where, model.kinds[0]) if op.name == "qk_norm")
-    assert isinstance(norm, Pointwise)
-    assert (norm.forward_bytes, norm.kernels) == (moved * 2 * S * 8 * 64, kernels)
-
-
-def test_normed_values_are_kept_before_and_after_their_norm() -> None:
-    """Gemma 4: of 2 key/value heads of 64, in 16 bits, 2 x 2 x 64 bytes more for each token."""
-    attention = Attention(heads=6, kv_heads=2, head_dim=64, v_head_dim=64, qk_norm="head")
-    kept = []
-    for each in (attention, replace(attention, v_norm=True)):
-        model = Model(
-            name="normed", hidden=384, vocab=V, pattern=(0,),
-            kinds=(Layer(attention=each, ffn=1024),),
-        )  # fmt: skip
-        where = site(model, 1, 1, sequence_parallel=False)
-        operations = layer_operations(where, model.kinds[0])
-        kept.append(sum(op.saved_bytes for op in operations if isinstance(op, Pointwise)))
-    assert kept[1] - kept[0] == 2 * S * 2 * 64
-
-
-@pytest.mark.parametrize(
-    ("dispatch", "expert_parallel", "moved"),
-    [
-        pytest.param("all_to_all", 4, True, id="sorted by rank before they are sent"),
-        pytest.param("deduplicated", 4, False, id="read where they are"),
-        pytest.param("deduplicated", 1, True, id="nothing is sent: sorted by expert"),
-    ],
-)
-def test_single_copies_are_not_permuted(dispatch: str, expert_parallel: int, moved: bool) -> None:
-    """What is kept for the backward is the same; on the other side all are sorted by expert."""
-    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral")
-    layout = Layout(
-        data_parallel=4, expert_parallel=expert_parallel, stages=even_stages(model.num_layers, 1)
-    )
-    kernels = load_engine("megatron").kernels.model_copy(update={"dispatch": dispatch})
-    training = Training(seq_len=S, global_batch_size=4)
-    where = Site(model, shard_of(layout, training), kernels)
-    found = {op.name: op for op in layer_operations(where, model.kinds[0])}
-    for name in ("permute", "unpermute", "sort_by_expert", "unsort"):
-        permute = found[name]
-        assert isinstance(permute, Pointwise)
-        elsewhere = name in ("sort_by_expert", "unsort")
-        expected = 2 * 2 * S * 2 * 4096 if moved or elsewhere else 0.0
-        assert permute.forward_bytes == permute.backward_bytes == expected
-    assert float(found["unpermute"].saved_bytes) == 2 * S * 2 * 4096
-
-
-def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
-    """Top-2 of 2,048 tokens x 4,096 x 2 bytes of experts' output, 33.6 MB, are kept where the
-    router's weights multiply them afterwards, and not where they multiply inside the experts.
-    """
-    model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral")
-    layout = Layout(data_parallel=4, expert_parallel=4, stages=even_stages(model.num_layers, 1))
-    shard = shard_of(layout, Training(seq_len=S, global_batch_size=4))
-    kept = {}
-    for name in ("megatron", "megatron-bridge", "megatron-bridge-2025"):
-        where = Site(model, shard, load_engine(name).kernels)
-        found = {op.name: op for op in layer_operations(where, model.kinds[0])}
-        unpermute = found["unpermute"]
-        assert isinstance(unpermute, Pointwise)
-        kept[name] = float(unpermute.saved_bytes)
-    assert kept == {"megatron": 33554432.0, "megatron-bridge": 0.0, "megatron-bridge-2025": 0.0}

@@ -379,31 +379,6 @@ def test_engines_share_constants() -> None:
     assert load_fit("megatron-bridge-2025", "b200") == load_fit("megatron-bridge", "b200")
 
 
-def test_a_card_that_is_not_named_is_that_of_the_same_people() -> None:
-    """torchao's H100 of unknown memory is torchtitan's."""
-    unknown = ROW | {"note": "H100 memory variant not stated"}
-    assert cluster_of(unknown).gpu.name == "h100-96gb-hbm2e-500w"
-    assert cluster_of(ROW).gpu.name == "h100-sxm"
-
-
-def test_a_stalling_network_is_reproduced() -> None:
-    """A job that measured 6.4 GB/s over 512 ranks in all_gather and 13 in all_reduce: 1 GiB takes
-    it as long as it said, and the usual network's rates stand beside the stall.
-    """
-    job = ROW | {"gpus": "512", "dp": "512", "world_allgather_gbs": "6.4"}
-    network = cluster_of(job | {"world_allreduce_gbs": "13"}).network
-    usual = cluster_of(ROW).network
-    assert network.latency_s == usual.latency_s
-    wire_s = 511 / 512 * 2**30 / usual.bus_bandwidth.all_gather
-    gathered_s = wire_s + 511 * (network.latency_s + network.stall_s)
-    assert gathered_s == pytest.approx(511 / 512 * 2**30 / 6.4e9, rel=1e-9)
-    reduced_s = 2 * 511 / 512 * 2**30 / network.bus_bandwidth.all_reduce + 511 * network.stall_s
-    assert reduced_s == pytest.approx(2 * 511 / 512 * 2**30 / 13e9, rel=0.1)
-    fast = cluster_of(job | {"world_allgather_gbs": "250", "world_allreduce_gbs": "200"}).network
-    assert fast.stall_s == 0
-    assert fast.bus_bandwidth.all_reduce == 200e9
-
-
 def test_what_does_not_fit_is_not_chosen() -> None:
     """The fastest of four layouts is said not to fit: the next one is ranked first."""
     rows = [ROW | {"id": mbs, "micro_batch": mbs, "step_time_s": seconds, "seq_len": "2048"}
