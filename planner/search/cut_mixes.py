@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 
 from meshplan.costmodels.schedule.program import Chain
-from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.exact_mixes import ExactMixes
 from meshplan.planner.search.recompute_chains import Answer, RecomputeChains
@@ -17,8 +18,12 @@ class CutMixes:
     def __init__(self, problem: StageProblem, times: CutTimes, cut: Cut, limit_s: float) -> None:
         counts = tuple(stage.layers for stage in cut.least)
         self.problem = replace(problem, splits=(counts,))
-        self.times, self.bare, self.limit_s = times, cut.least, limit_s
-        self.after = times.least_after_s(cut.least, cut.recomputes(), limit_s)
+        self.times, self.cut, self.bare, self.limit_s = times, cut, cut.least, limit_s
+
+    @cached_property
+    def after(self) -> After:
+        """What follows the pipeline at least."""
+        return self.times.least_after_s(self.bare, self.cut.recomputes(), self.limit_s)
 
     def by_chains(self) -> Answer:
         """By means of chains."""

@@ -34,7 +34,7 @@ from meshplan.planner.stages.cpsat import Solved, solve_model
 GRAIN = 1e-9  # of the limit
 ROUNDING = 1e-6  # of a grain: sums in another order
 MOST_PLAYED = 256  # actions of a step of which each is in the model
-ROUNDS, MOST_S = 12, 0.5  # of cutting planes; deterministic seconds of CP-SAT in each
+ROUNDS, MOST_S = 12, 0.5  # of cutting planes; deterministic seconds of CP-SAT in all of them
 PASSES, ROOM = slice(3), 4  # of a `CutTimes.load`
 ENOUGH = 1 - 1e-7  # of a step: a bound as good as it
 
@@ -104,21 +104,24 @@ class ExactMixes:
         for rank in range(problem.pp):
             self._fits(rank)
 
-    def answer(self, known: Iterable[Chain]) -> Answer:
-        """The least step, as far as it is below the limit: `known` chains are a beginning."""
-        played = len(self.order.steps) <= MOST_PLAYED
+    def answer(self, known: Iterable[Chain], most_played: int = MOST_PLAYED) -> Answer:
+        """The least step, as far as it is below the limit: `known` chains are a beginning. Every
+        action of a step of `most_played` is in the model.
+        """
+        played = len(self.order.steps) <= most_played
         if played:
             self._play()
         for chain in known:
             self._follow(chain)
-        bound_s, step_s, plan = 0.0, math.inf, None
+        bound_s, step_s, plan, left_s = 0.0, math.inf, None, MOST_S
         for _ in range(1 if played else ROUNDS):
-            solved = solve_model(self.model, MOST_S)
+            solved = solve_model(self.model, left_s)
+            left_s -= solved.seconds
             if solved.status == "INFEASIBLE":
                 bound_s = min(step_s, self.limit_s)
                 break
             bound_s = max(bound_s, solved.bound * self.grain_s)
-            if not solved.found:
+            if not solved.found or left_s <= 0:
                 break
             stages = self._stages(solved)
             found_s = self.times.step_s(stages)
@@ -128,7 +131,7 @@ class ExactMixes:
                 break
             after_s = self.times.after_s(stages).reduce_s
             self._follow(self.order.chain(self.times.work(stages), after_s))
-        return Answer(min(bound_s, step_s), step_s, plan)
+        return Answer(min(bound_s, step_s), step_s, plan, MOST_S - left_s)
 
     def _fits(self, rank: int) -> None:
         """What the rank holds in each vector, and its largest transient, fit."""

@@ -41,6 +41,7 @@ from meshplan.planner.search.budget import (
     MOST_CHAINED,
     OPENED,
     RUNNERS,
+    SOLVED,
     WAY,
     WAYS,
     Tally,
@@ -357,9 +358,9 @@ class Simulated:
                 return
             if self._actions(entry) > MOST_CHAINED:
                 return
-            self.tally.left -= EXACT
             known = self.open.chains.of(self.open.shape(entry.row, entry.variant))
             answer = self._mixes(entry, entry.cut, self.best_s).exactly(known)
+            self.tally.left -= EXACT + round(SOLVED * answer.solver_s)
             left.remove(entry)
             still = self._answered(entry, answer, self.best_s)
             left += still

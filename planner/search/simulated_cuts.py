@@ -19,6 +19,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
+from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
 from meshplan.planner.search.intervals import ProblemChains
@@ -54,6 +55,8 @@ def _splits_below(
 ) -> Iterator[Cut]:
     """Each time one was simulated, more is known of the others."""
     split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
+    fits = some_mix_fits(problem)[split] if len(split) else np.zeros(0, bool)
+    split, bounds = split[fits], bounds[fits]
     while len(split):
         bounds = np.maximum(bounds, known.bounds_s(problem.alone, passes)[0, split])
         below = bounds < limit_s()
