@@ -161,11 +161,16 @@ def _cuts_bound(
 ) -> None:
     """Every plan that fits is a mix of a cut of the list and not faster than its bound; where any
     cut is legal, not faster than the bound of all, whatever chains are known. And a limit above its
-    step leaves its layout open.
+    step leaves its layout open, with the chains of a list's first plan too.
     """
+    chains, known = KnownChains(), None
+    if problem.splits is not None:
+        chains.learn((problem.schedule, problem.pp, 1, problem.m), times, plans[0], 2.0)
+        known = chains.bounds_s
     for stages in plans:
         limit_s = times.step_s(stages) * CLOSE
         assert cut_bounds(problem.alone, passes, np.zeros(1), limit_s)[0] < limit_s
+        assert cut_bounds(problem.alone, passes, np.zeros(1), limit_s, known)[0] < limit_s
     if problem.splits is None:
         _paths_bound(PathCuts(problem, passes, times, 1e9), plans)
         return
