@@ -121,13 +121,13 @@ class ExactMixes:
                 bound_s = min(step_s, self.limit_s)
                 break
             bound_s = max(bound_s, solved.bound * self.grain_s)
-            if not solved.found or left_s <= 0:
+            if not solved.found:
                 break
             stages = self._stages(solved)
             found_s = self.times.step_s(stages)
             if found_s < step_s:
                 step_s, plan = found_s, evaluate(self.problem, stages)
-            if bound_s >= step_s * ENOUGH:
+            if bound_s >= step_s * ENOUGH or left_s <= 0:
                 break
             after_s = self.times.after_s(stages).reduce_s
             self._follow(self.order.chain(self.times.work(stages), after_s))

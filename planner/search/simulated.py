@@ -47,7 +47,7 @@ from meshplan.planner.search.budget import (
     Tally,
 )
 from meshplan.planner.search.cut_mixes import CutMixes
-from meshplan.planner.search.known_chains import Shape
+from meshplan.planner.search.known_chains import Shape, actions_of
 from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
@@ -144,7 +144,11 @@ class Simulated:
                 self._move_layers()
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
-            while self._leaves(CLOSER) and not self._late(deadline) and self.open.least_s < limit_s:
+            while (
+                -CLOSER < self.tally.left <= 0
+                and not self._late(deadline)
+                and self.open.least_s < limit_s
+            ):
                 if not self._closer(limit_s):
                     break
         except KeyboardInterrupt:
@@ -218,10 +222,6 @@ class Simulated:
         found = self.open.closer(limit_s)
         self.tally.left -= self.open.work - before
         return found
-
-    def _leaves(self, more: int) -> bool:
-        """Whether the budget is spent, but not so much more than it."""
-        return -more < self.tally.left <= 0
 
     def _ended(self, deadline: float | None) -> bool:
         return self._late(deadline) or self.tally.left <= 0
@@ -304,8 +304,7 @@ class Simulated:
 
     def _learnt(self, shape: Shape, cuts: PathCuts, stages: tuple[Stage, ...]) -> bool:
         """Whether the longest chain of a cut is known now: of a short step."""
-        _, pp, vpp, m = shape
-        actions = 2 * pp * vpp * m
+        actions = actions_of(shape)
         if actions > MOST_CHAINED:
             return False
         self.tally.left -= CHAINED * actions
@@ -341,7 +340,7 @@ class Simulated:
         """Simulate mixes of a cut that must recompute; itself if it stays open. A step whose chain
         would take too long to find is left.
         """
-        actions = self._actions(entry)
+        actions = actions_of(self.open.shape(entry.row, entry.variant))
         if actions > MOST_CHAINED:
             return [entry._replace(cut=cut)]
         self.tally.left -= CHAINED * actions + CHAINS
@@ -356,20 +355,16 @@ class Simulated:
             entry = min(left, key=lambda each: each.bound_s)
             if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s) or entry.cut is None:
                 return
-            if self._actions(entry) > MOST_CHAINED:
+            shape = self.open.shape(entry.row, entry.variant)
+            if actions_of(shape) > MOST_CHAINED:
                 return
-            known = self.open.chains.of(self.open.shape(entry.row, entry.variant))
+            known = self.open.chains.of(shape)
             answer = self._mixes(entry, entry.cut, self.best_s).exactly(known)
             self.tally.left -= EXACT + round(SOLVED * answer.solver_s)
             left.remove(entry)
-            still = self._answered(entry, answer, self.best_s)
-            left += still
-            if still:
+            if still := self._answered(entry, answer, self.best_s):
+                left += still
                 return
-
-    def _actions(self, entry: Open) -> int:
-        _, pp, vpp, m = self.open.shape(entry.row, entry.variant)
-        return 2 * pp * vpp * m
 
     def _mixes(self, entry: Open, cut: Cut, limit_s: float) -> CutMixes:
         problem = stage_problem(self.space, self.prices, entry.row, entry.variant)
