@@ -31,7 +31,7 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
-from meshplan.planner.search.branch_and_bound import Found, Kind
+from meshplan.planner.search.branch_and_bound import KIND_AXES, Found, Kind
 from meshplan.planner.search.budget import (
     CHAINED,
     CHAINS,
@@ -97,7 +97,6 @@ class Simulated:
         self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
         self.best: dict[Kind, Timed] = {}
         self.tally = Tally()
-        self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
             self.offer(found)
@@ -144,12 +143,8 @@ class Simulated:
                 self._move_layers()
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
-            while (
-                -CLOSER < self.tally.left <= 0
-                and not self._late(deadline)
-                and self.open.least_s < limit_s
-            ):
-                if not self._closer(limit_s):
+            while -CLOSER < self.tally.left <= 0 and not self._late(deadline):
+                if self.open.least_s >= limit_s or not self._closer(limit_s):
                     break
         except KeyboardInterrupt:
             pass
@@ -399,10 +394,5 @@ class Simulated:
         return step_s
 
     def _kind(self, row: int) -> Kind:
-        if row not in self._kinds:
-            layouts = self.layouts
-            self._kinds[row] = (
-                int(layouts.tensor_parallel[row]), int(layouts.context_parallel[row]),
-                int(layouts.pipeline_parallel[row]), int(layouts.expert_parallel[row]),
-            )  # fmt: skip
-        return self._kinds[row]
+        tp, cp, pp, ep = (int(getattr(self.layouts, axis)[row]) for axis in KIND_AXES)
+        return tp, cp, pp, ep
