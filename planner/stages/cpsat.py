@@ -70,5 +70,5 @@ def solve_model(model: "cp_model.CpModel", seconds: float) -> Solved:
     found = names[code] in ("OPTIMAL", "FEASIBLE")
     objective = round(solver.objective_value) if found else 0
     bound = round(solver.best_objective_bound) if names[code] != "INFEASIBLE" else 0
-    seconds: float = solver.response_proto.deterministic_time
-    return Solved(names[code], objective, bound, solver, seconds)
+    spent_s = float(solver.response_proto.deterministic_time)
+    return Solved(names[code], objective, bound, solver, spent_s)
