@@ -6,6 +6,7 @@ A cut costs sums of a few numbers for each stage and one pass of the event simul
 passes are looked up in what was priced for all layouts at once.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -242,6 +243,17 @@ class CutTimes:
                 model.reduce_overlap, model.setting.tuning.interference,
             ))  # fmt: skip
         return self._reduced[key]
+
+    def reduced_lines_s(self, stages: Sequence[Stage]) -> list[tuple[float, float]]:
+        """Of each rank what it reduces seen at least, and all of it: it takes the larger of the
+        first, and the second less what its last backwards hide.
+        """
+        loads, found = self._loads(stages), []
+        for chunks in self._stages_of_rank:
+            dense, expert = (sum(loads[j][weights] for j in chunks) for weights in (5, 6))
+            shown = self.reduce_s_of((0.0, 0.0, 0.0, 0.0, math.inf, dense, expert))
+            found.append((shown, self._once_s(dense, expert)))
+        return found
 
     def _once_s(self, dense: float, expert: float) -> float:
         """All that a rank with so many parameters reduces."""

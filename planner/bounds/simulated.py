@@ -89,7 +89,7 @@ class Passes:
             late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m)),
         )
 
-    def take(self, rows: slice) -> "Passes":
+    def take(self, rows: Ints | slice) -> "Passes":
         """Some of the rows."""
         names = [field.name for field in fields(self) if field.name != "late"]
         return Passes(

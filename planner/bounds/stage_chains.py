@@ -9,11 +9,14 @@ Chains of `planner.bounds.simulated` through stage s, which holds layers a .. b-
 with all other layers as fast as they can be, and its own in the least recomputation with which they
 fit (`planner.bounds.stage_memory`).
 
-`cut_bounds` of a layout: the least over its cuts of the largest E, of a model of several kinds of
-layers (of one kind, `simulated_bounds` counts layers, which says as much). E grows with b and falls
-with a. So where any cut is legal, one with all E below a limit exists if it is found by filling
+`cut_bounds` of a layout: the least over its cuts of the largest E. Where any cut is legal and all
+layers are of one kind, `simulated_bounds` counts layers, which says as much; a list of cuts leaves
+out what that allows, and each of them may have a longer known chain. E grows with b and falls with
+a. So where any cut is legal, one with all E below a limit exists if it is found by filling
 each stage as far as the limit allows; the largest limit at which it is not is found by halving.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,7 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 Bools = NDArray[np.bool_]
+Known = Callable[[SamePipeline, Passes], Floats]
 HALVINGS = 4  # of what lies between a known bound and the limit
 
 
@@ -106,18 +110,27 @@ class StageChains:
         return shown, beyond_all
 
 
-def cut_bounds(same: SamePipeline, passes: Passes, known_s: Floats, limit_s: float) -> Floats:
+def cut_bounds(
+    same: SamePipeline, passes: Passes, known_s: Floats, limit_s: float, known: Known | None = None
+) -> Floats:
     """[row] a lower bound of each layout's simulated step, not below the `known_s`; `limit_s` where
-    no cut is below that.
+    no cut is below that. `known` are bounds of each split of a list.
     """
     kinds = [kind for kind, count in enumerate(same.kind_counts) if count]
-    if len(kinds) == 1 or same.pp == 1 or not len(same):
-        return np.minimum(known_s, limit_s)
-    chains, memory = StageChains(same, passes), StageMemory(same)
-    if same.splits is not None:
-        return np.minimum(np.maximum(known_s, _of_list(chains, memory)), limit_s)
     bounds, high = np.minimum(known_s, limit_s), np.full(len(same), limit_s)
     rows = np.flatnonzero(bounds < limit_s)
+    if same.pp == 1 or not len(rows):
+        return bounds
+    if same.splits is not None:
+        some, of_rows = same.take(rows), passes.take(rows)
+        listed = _of_list(StageChains(some, of_rows), StageMemory(some))
+        if known and listed.size:
+            listed = np.maximum(listed, known(some, of_rows))
+        least = listed.min(axis=1, initial=np.inf)
+        bounds[rows] = np.minimum(np.maximum(bounds[rows], least), limit_s)
+    if len(kinds) == 1 or same.splits is not None:
+        return bounds
+    chains, memory = StageChains(same, passes), StageMemory(same)
     fills = _fills(chains, memory, rows, high[rows])
     bounds[rows[~fills]], rows = limit_s, rows[fills]
     for _ in range(HALVINGS):
@@ -129,19 +142,19 @@ def cut_bounds(same: SamePipeline, passes: Passes, known_s: Floats, limit_s: flo
 
 
 def _of_list(chains: StageChains, memory: StageMemory) -> Floats:
-    """The least over the engine's splits, of which many have a stage in common."""
+    """[row, split] of the engine's splits, of which many have a stage in common."""
     same = chains.same
     counts = np.array(same.splits, np.int64).reshape(-1, same.pp)
     ends = counts.cumsum(axis=1)
     every = np.stack([np.broadcast_to(np.arange(same.pp), ends.shape), ends - counts, ends], axis=2)
     (stage, first, end), of_split = _distinct(every)
-    found = np.full(len(same), np.inf)
+    found = np.full((len(same), len(counts)), np.inf)
     step = max(1, CELLS // (4 * counts.size + 1))
     for begin in range(0, len(same) if len(counts) else 0, step):
         rows = np.arange(begin, min(begin + step, len(same)))[:, None]
         added_s = memory.beyond_s(rows, stage, first, end)
         bounds = chains.bounds_s(rows, stage, first, end, added_s)
-        found[rows[:, 0]] = bounds[:, of_split].max(axis=2).min(axis=1)
+        found[rows[:, 0]] = bounds[:, of_split].max(axis=2)
     return found
 
 

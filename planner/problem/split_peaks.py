@@ -10,7 +10,11 @@ from meshplan.planner.problem.stage_problem import StageProblem
 
 
 class SplitPeaks:
-    """Of a split whose chunks begin with the layers `starts`; the last entry is the end."""
+    """Of a split whose chunks begin with the layers `starts`; the last entry is the end.
+
+    static_kib, update_kib   [rank] held always; held besides in the optimizer step
+    ends_transient_kib       [chunk] of the embedding and the head
+    """
 
     def __init__(self, problem: StageProblem, starts: list[int]) -> None:
         self.problem = p = problem
@@ -18,12 +22,12 @@ class SplitPeaks:
         self.chunks = np.array(p.chunks_of_rank)
         pattern = list(p.pattern)
         self._saved = prefix(np.array(p.saved_kib)[pattern])
-        self._static = p.fixed_kib + self._of_ranks(p.state_kib, p.embedding.state_kib,
+        self.static_kib = p.fixed_kib + self._of_ranks(p.state_kib, p.embedding.state_kib,
                                                     p.head.state_kib)  # fmt: skip
-        self._update = self._of_ranks(p.update_kib, p.embedding.update_kib, p.head.update_kib)
-        self._ends_transient = np.zeros(p.chunks, np.int64)
-        self._ends_transient[0] = p.embedding.transient_kib
-        self._ends_transient[-1] = max(self._ends_transient[-1], p.head.transient_kib)
+        self.update_kib = self._of_ranks(p.update_kib, p.embedding.update_kib, p.head.update_kib)
+        self.ends_transient_kib = np.zeros(p.chunks, np.int64)
+        self.ends_transient_kib[0] = p.embedding.transient_kib
+        self.ends_transient_kib[-1] = max(self.ends_transient_kib[-1], p.head.transient_kib)
         most = max(len(each) for each in p.shape.matrices)
         self._in_flight = np.stack([
             each[np.minimum(np.arange(most), len(each) - 1)] for each in p.shape.matrices
@@ -38,18 +42,25 @@ class SplitPeaks:
         found: Ints = of_chunk[self.chunks].sum(axis=1)
         return found
 
+    def kept_kib(self, chunk: Ints, full: Ints, selective: Ints) -> Ints:
+        """What each `chunk` keeps of a micro-batch with so many layers recomputed."""
+        first = self.first[chunk]
+        cut = first + full
+        kept = mixed(self._saved, first, cut, cut + selective, self.end[chunk])
+        kept += (chunk == 0) * self.problem.embedding.saved_kib
+        kept += (chunk == self.problem.chunks - 1) * self.problem.head.saved_kib
+        return kept
+
     def peaks_kib(self, full: Ints, selective: Ints) -> Ints:
         """[.., rank] with so many layers of each chunk, [.., chunk], recomputed in full and
         selectively.
         """
-        p, second = self.problem, self.first + full + selective
-        kept = mixed(self._saved, self.first, self.first + full, second, self.end)
-        kept[..., 0] += p.embedding.saved_kib
-        kept[..., -1] += p.head.saved_kib
-        transient = self._ends_transient
+        p, chunks = self.problem, np.arange(len(self.first))
+        kept, second = self.kept_kib(chunks, full, selective), self.first + full + selective
+        transient = self.ends_transient_kib
         for mode, layers in ((2, full), (1, selective), (0, self.end - second)):
             transient = np.maximum(transient, (layers > 0) * p.transient_kib[mode])
         held = np.einsum("rtv,...rv->...rt", self._in_flight, kept[..., self.chunks]).max(axis=-1)
         held += transient[..., self.chunks].max(axis=-1)
-        found: Ints = self._static + np.maximum(held, self._update)
+        found: Ints = self.static_kib + np.maximum(held, self.update_kib)
         return found

@@ -15,6 +15,7 @@ RUNNERS = 12_000_000  # for runners-up
 CLOSER = BUDGET // 3  # more, for closer bounds of what the budget leaves
 NEW_SHAPE, NEW_V_SHAPE = 15, 80  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 300_000  # a bound by chains: passes over the actions, and all else
+EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; a deterministic second of CP-SAT
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 
 

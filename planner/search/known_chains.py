@@ -26,6 +26,12 @@ SAFETY = 1 - 1e-9
 FAR = 1e-9  # a step surely takes longer
 
 
+def actions_of(shape: Shape) -> int:
+    """Forwards and backwards of a step."""
+    _, pp, vpp, m = shape
+    return 2 * pp * vpp * m
+
+
 class KnownChains:
     """By shape, chains as rows: how often each place of `Work.table`, hops, and a 1 for the rank
     where it ends.

@@ -180,7 +180,7 @@ class OpenLayouts:
         reaches the limit is the limit or more.
         """
         parts = [np.arange(len(rows))]
-        if variant.virtual_stages > 1 and self._chains_known(variant, rows):
+        if self._listed(variant) and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
             parts = [np.flatnonzero(m == each) for each in np.unique(m)]
         found, numbers = list[Open](), dict[int, int]()
@@ -195,6 +195,10 @@ class OpenLayouts:
                 found.append(Open(float(bound), order, int(row), variant, None, known))
         return found
 
+    def _listed(self, variant: Variant) -> bool:
+        """Whether its cuts are those of a list."""
+        return variant.virtual_stages > 1 or self.space.legality.uneven_stages != "free"
+
     def _chains_known(self, variant: Variant, rows: Ints) -> bool:
         return any(self.chains.count(self.shape(row, variant)) for row in rows.tolist())
 
@@ -202,16 +206,19 @@ class OpenLayouts:
         same = run_as(self.space, self.prices, rows, variant)
         many = len(same.splits or ()) if same.vpp > 1 else len(same.pattern)
         self.work += len(rows) * (CLOSELY + same.chunks * many // CELLS)
-        passes = Passes.of(self.passes, rows, same)
+        passes, longest = Passes.of(self.passes, rows, same), self.chains.bounds_s
         if variant.virtual_stages == 1:
-            return cut_bounds(same, passes, simulated_bounds(same, passes, limit_s), limit_s)
-        return bounds_of_splits(same, passes, limit_s, self.chains.bounds_s if known else None)
+            rough = simulated_bounds(same, passes, limit_s)
+            return cut_bounds(same, passes, rough, limit_s, longest if known else None)
+        return bounds_of_splits(same, passes, limit_s, longest if known else None)
 
     def _bounded_anew(self, limit_s: float) -> bool:
         """Bound the first again, and what is like it, if chains of its shape were learnt since."""
         first = self._layouts[0]
         shape = self.shape(first.row, first.variant)
-        if shape[2] == 1 or first.cut is not None or first.known == self.chains.count(shape):
+        if first.cut is not None or first.known == self.chains.count(shape):
+            return False
+        if not self._listed(first.variant):
             return False
         alike = [
             each for each in self._layouts

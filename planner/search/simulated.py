@@ -31,25 +31,28 @@ from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
-from meshplan.planner.search.branch_and_bound import Found, Kind
+from meshplan.planner.search.branch_and_bound import KIND_AXES, Found, Kind
 from meshplan.planner.search.budget import (
     CHAINED,
     CHAINS,
     CLOSER,
+    EXACT,
     LOOKED_AT,
     MOST_CHAINED,
     OPENED,
     RUNNERS,
+    SOLVED,
     WAY,
     WAYS,
     Tally,
 )
-from meshplan.planner.search.known_chains import Shape
+from meshplan.planner.search.cut_mixes import CutMixes
+from meshplan.planner.search.known_chains import Shape, actions_of
 from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.priced_space import Question, as_simulated
-from meshplan.planner.search.recompute_chains import RecomputeChains
+from meshplan.planner.search.recompute_chains import Answer
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -94,7 +97,6 @@ class Simulated:
         self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
         self.best: dict[Kind, Timed] = {}
         self.tally = Tally()
-        self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
             self.offer(found)
@@ -135,17 +137,18 @@ class Simulated:
         none is below the best.
         """
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
-        limit_s = min([self.best_s * SETTLED, *left])
         try:
+            self._settle_exactly(left, deadline)
             if not self._late(deadline):
                 self._move_layers()
+            limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
-            while self._leaves(CLOSER) and not self._late(deadline) and self.open.least_s < limit_s:
-                if not self._closer(limit_s):
+            while -CLOSER < self.tally.left <= 0 and not self._late(deadline):
+                if self.open.least_s >= limit_s or not self._closer(limit_s):
                     break
         except KeyboardInterrupt:
             pass
-        bound_s = min([self.open.least_s, *left])
+        bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
     def _move_layers(self) -> None:
@@ -186,11 +189,11 @@ class Simulated:
         most_s: Callable[[], float],
         limit_s: Callable[[int], float],
         deadline: float | None,
-    ) -> list[float]:
+    ) -> list[Open]:
         """Settle the layouts whose bound is below the limit of their row, none of which is above
-        the most; the bounds of their cuts that stay open.
+        the most; those of their cuts that stay open.
         """
-        left, settled = list[float](), list[Open]()
+        left, settled = list[Open](), list[Open]()
         try:
             while not self._ended(deadline) and self.open.least_s < most_s() * SETTLED:
                 if self._closer(most_s()):
@@ -215,23 +218,17 @@ class Simulated:
         self.tally.left -= self.open.work - before
         return found
 
-    def _leaves(self, more: int) -> bool:
-        """Whether the budget is spent, but not so much more than it."""
-        return -more < self.tally.left <= 0
-
     def _ended(self, deadline: float | None) -> bool:
         return self._late(deadline) or self.tally.left <= 0
 
     def _late(self, deadline: float | None) -> bool:
         return deadline is not None and time.perf_counter() >= deadline
 
-    def _settle(self, layout: Open, limit_s: Callable[[int], float]) -> list[float]:
-        """Simulate the cuts of one layout that may be below its limit; the bounds of those that
-        stay open.
-        """
+    def _settle(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
+        """Simulate the cuts of one layout that may be below its limit; those that stay open."""
         self.tally.opened += 1
         self.tally.left -= OPENED
-        row, variant, left = layout.row, layout.variant, list[float]()
+        row, variant, left = layout.row, layout.variant, list[Open]()
         problem = stage_problem(self.space, self.prices, row, variant)
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
         if problem.splits is None:
@@ -249,7 +246,7 @@ class Simulated:
                         self.open.push_cut(least_s, layout, cut)
                     continue
             if least_s < limit_s(row) * SETTLED:
-                left.append(least_s)
+                left.append(layout._replace(bound_s=least_s, cut=cut))
         return left
 
     def _dives(self, bound_s: float) -> bool:
@@ -267,11 +264,11 @@ class Simulated:
         problem: StageProblem,
         passes: Passes,
         limit_s: Callable[[int], float],
-    ) -> list[float]:
+    ) -> list[Open]:
         """`_settle` where any cut is legal: the likeliest is simulated, and its longest chain says
         which is the likeliest then.
         """
-        row, variant, left = layout.row, layout.variant, list[float]()
+        row, variant, left = layout.row, layout.variant, list[Open]()
         shape = self.open.shape(row, variant)
         self.tally.left -= WAYS
         times = self._times_of(row, variant, first_cut(problem))
@@ -287,7 +284,7 @@ class Simulated:
             if bound_s >= below_s:
                 return left
             if stages is None or self.tally.left <= 0 or len(seen) >= MOST_CUTS:
-                return [*left, bound_s]
+                return [*left, layout._replace(bound_s=bound_s)]
             self.tally.left -= LOOKED_AT
             self.tally.spend(shape)
             step_s, again = times.step_s(stages), stages in seen
@@ -295,15 +292,14 @@ class Simulated:
                 step_s < below_s
             ) else step_s  # fmt: skip
             if found_s > step_s / SETTLED and len(variant.modes) > 1:
-                left.append(step_s)  # a slower mix may fit
+                left.append(layout._replace(bound_s=step_s))  # a slower mix may fit
             if again or found_s > step_s / SETTLED or not self._learnt(shape, cuts, stages):
                 cuts.forbid(stages)
             seen.add(stages)
 
     def _learnt(self, shape: Shape, cuts: PathCuts, stages: tuple[Stage, ...]) -> bool:
         """Whether the longest chain of a cut is known now: of a short step."""
-        _, pp, vpp, m = shape
-        actions = 2 * pp * vpp * m
+        actions = actions_of(shape)
         if actions > MOST_CHAINED:
             return False
         self.tally.left -= CHAINED * actions
@@ -335,25 +331,48 @@ class Simulated:
         settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
         return math.inf if settled else bound_s
 
-    def _recompute(self, entry: Open, cut: Cut, limit_s: float) -> list[float]:
-        """Simulate mixes of a cut that must recompute; its bound if it stays open. A step whose
-        chain would take too long to find is left.
+    def _recompute(self, entry: Open, cut: Cut, limit_s: float) -> list[Open]:
+        """Simulate mixes of a cut that must recompute; itself if it stays open. A step whose chain
+        would take too long to find is left.
         """
-        row, variant, bound_s = entry.row, entry.variant, entry.bound_s
-        problem = stage_problem(self.space, self.prices, row, variant)
-        actions = 2 * problem.chunks * problem.m
+        actions = actions_of(self.open.shape(entry.row, entry.variant))
         if actions > MOST_CHAINED:
-            return [bound_s]
+            return [entry._replace(cut=cut)]
         self.tally.left -= CHAINED * actions + CHAINS
-        times = self._times_of(row, variant, cut.least)
-        after = times.least_after_s(cut.least, cut.recomputes(), limit_s)
-        alone = replace(problem, splits=(tuple(stage.layers for stage in cut.least),))
-        answer = RecomputeChains(alone, times, cut.least, after).answer(limit_s)
-        bound_s, found_s = max(bound_s, answer.bound_s), answer.step_s
+        answer = self._mixes(entry, cut, limit_s).by_chains()
+        return self._answered(entry._replace(cut=cut), answer, limit_s)
+
+    def _settle_exactly(self, left: list[Open], deadline: float | None) -> None:
+        """Settle cuts that stay open where nothing else is as far below the best: the smallest
+        bound first, in place.
+        """
+        while left and self.tally.left > -CLOSER and not self._late(deadline):
+            entry = min(left, key=lambda each: each.bound_s)
+            if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s) or entry.cut is None:
+                return
+            shape = self.open.shape(entry.row, entry.variant)
+            if actions_of(shape) > MOST_CHAINED:
+                return
+            known = self.open.chains.of(shape)
+            answer = self._mixes(entry, entry.cut, self.best_s).exactly(known)
+            self.tally.left -= EXACT + round(SOLVED * answer.solver_s)
+            left.remove(entry)
+            if still := self._answered(entry, answer, self.best_s):
+                left += still
+                return
+
+    def _mixes(self, entry: Open, cut: Cut, limit_s: float) -> CutMixes:
+        problem = stage_problem(self.space, self.prices, entry.row, entry.variant)
+        times = self._times_of(entry.row, entry.variant, cut.least)
+        return CutMixes(problem, times, cut, limit_s)
+
+    def _answered(self, entry: Open, answer: Answer, limit_s: float) -> list[Open]:
+        """Keep the plan of an answer; the cut if it stays open."""
+        bound_s, found_s = max(entry.bound_s, answer.bound_s), answer.step_s
         if answer.plan is not None and found_s < limit_s * SETTLED:
-            found_s = self._judged(row, variant, answer.plan)
+            found_s = self._judged(entry.row, entry.variant, answer.plan)
         settled = found_s <= bound_s / SETTLED or bound_s >= limit_s * SETTLED
-        return [] if settled else [bound_s]
+        return [] if settled else [entry._replace(bound_s=bound_s)]
 
     def _times_of(self, row: int, variant: Variant, stages: tuple[Stage, ...]) -> CutTimes:
         if (row, variant) not in self._times:
@@ -375,10 +394,5 @@ class Simulated:
         return step_s
 
     def _kind(self, row: int) -> Kind:
-        if row not in self._kinds:
-            layouts = self.layouts
-            self._kinds[row] = (
-                int(layouts.tensor_parallel[row]), int(layouts.context_parallel[row]),
-                int(layouts.pipeline_parallel[row]), int(layouts.expert_parallel[row]),
-            )  # fmt: skip
-        return self._kinds[row]
+        tp, cp, pp, ep = (int(getattr(self.layouts, axis)[row]) for axis in KIND_AXES)
+        return tp, cp, pp, ep

@@ -21,6 +21,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
+from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, starts_of
@@ -57,6 +58,8 @@ def _splits_below(
 ) -> Iterator[Cut]:
     """Each time one was simulated, more is known of the others."""
     split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
+    fits = some_mix_fits(problem)[split] if len(split) else np.zeros(0, bool)
+    split, bounds = split[fits], bounds[fits]
     while len(split):
         bounds = np.maximum(bounds, known.bounds_s(problem.alone, passes)[0, split])
         below = bounds < limit_s()

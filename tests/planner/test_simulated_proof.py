@@ -25,7 +25,7 @@ from meshplan.costmodels.layout import Schedule, Stage
 from meshplan.costmodels.schedule.actions import Work
 from meshplan.costmodels.schedule.program import program
 from meshplan.costmodels.schedule.simulation import play
-from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.costmodels.step.seconds import step_time
 from meshplan.costmodels.step.stages import StageModel
 from meshplan.hardware_profiles.engine_schema import Engine
@@ -42,6 +42,7 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     stage_problem,
 )
+from meshplan.planner.search.exact_mixes import ExactMixes
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.path_cuts import PathCuts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
@@ -160,11 +161,16 @@ def _cuts_bound(
 ) -> None:
     """Every plan that fits is a mix of a cut of the list and not faster than its bound; where any
     cut is legal, not faster than the bound of all, whatever chains are known. And a limit above its
-    step leaves its layout open.
+    step leaves its layout open, with the chains of a list's first plan too.
     """
+    chains, known = KnownChains(), None
+    if problem.splits is not None:
+        chains.learn((problem.schedule, problem.pp, 1, problem.m), times, plans[0], 2.0)
+        known = chains.bounds_s
     for stages in plans:
         limit_s = times.step_s(stages) * CLOSE
         assert cut_bounds(problem.alone, passes, np.zeros(1), limit_s)[0] < limit_s
+        assert cut_bounds(problem.alone, passes, np.zeros(1), limit_s, known)[0] < limit_s
     if problem.splits is None:
         _paths_bound(PathCuts(problem, passes, times, 1e9), plans)
         return
@@ -222,6 +228,22 @@ def _mixes_bound(problem: StageProblem, times: CutTimes, plans: list[tuple[Stage
         after = times.least_after_s(bare, range(problem.pp), fastest_s)
         answer = RecomputeChains(tight, times, bare, after).answer(math.inf)
         assert answer.bound_s <= fastest_s * CLOSE
+        _exact_is_fastest(tight, times, bare, after, fastest_s)
+
+
+def _exact_is_fastest(
+    problem: StageProblem, times: CutTimes, bare: tuple[Stage, ...], after: After, fastest_s: float
+) -> None:
+    """The exact mixes of one split are its fastest, played or by chains; none is below it."""
+    for most_played in (0, 10**6):
+        answer = ExactMixes(problem, times, bare, after, 1.2 * fastest_s).answer((), most_played)
+        assert answer.step_s == pytest.approx(fastest_s, rel=1e-6) or not most_played
+        assert answer.bound_s <= fastest_s * CLOSE
+        assert answer.step_s >= fastest_s / CLOSE
+        assert answer.bound_s >= answer.step_s / EQUAL or not most_played
+        below = ExactMixes(problem, times, bare, after, 0.999 * fastest_s).answer((), most_played)
+        assert below.bound_s <= 0.999 * fastest_s
+        assert below.plan is None or not most_played
 
 
 @pytest.mark.parametrize(("counts", "expected_s"), [
