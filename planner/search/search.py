@@ -17,7 +17,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.units import counted
+from meshplan.planner.bounds.inner import row_fits
 from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
@@ -160,8 +162,7 @@ def _simulated(
     """
     layouts = run.space.layouts
     proof = Simulated(
-        question, run.space, run.coefficients, simulate,
-        lambda row, variant, plan: layout_of_row(layouts, row, variant, plan),
+        question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=np.sort(run.rows),
     )  # fmt: skip
     open_s = proof.prove(deadline)
@@ -185,6 +186,36 @@ def _simulated(
         solutions.append(Solution(layout, timed.step_s, peaks, proved))
     bound_s = min(open_s, proof.best_s)
     return _result(run, tuple(solutions), bound_s, started, proof.tally.simulated)
+
+
+class Faster(NamedTuple):
+    """The fastest layout found below a limit, with its step, and a lower bound of every step, the
+    limit where none is below that.
+    """
+
+    layout: Layout | None
+    step_s: float
+    bound_s: float
+
+
+def faster_than(
+    question: Question, simulate: Callable[[Layout], float], limit_s: float, budget: int
+) -> Faster:
+    """What the budget finds of layouts whose simulated step is shorter than `limit_s`. Where the
+    limit is near, bounds leave so little that no first plans are needed.
+    """
+    space = space_of(question)
+    coefficients = price_space(question, space, closed_form)
+    proof = Simulated(
+        question, space, coefficients, simulate, partial(layout_of_row, space.layouts),
+        rows=np.flatnonzero(row_fits(space, coefficients)), limit_s=limit_s, budget=budget,
+    )  # fmt: skip
+    open_s = proof.prove(None)
+    if not proof.best:
+        return Faster(None, limit_s, min(open_s, limit_s))
+    best = proof.ranked()[0]
+    layout = layout_of_row(space.layouts, best.row, best.variant, best.plan)
+    return Faster(layout, best.step_s, min(open_s, best.step_s))
 
 
 def _result(

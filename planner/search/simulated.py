@@ -33,6 +33,7 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.budget import (
+    BUDGET,
     CHAINED,
     CHAINS,
     CLOSER,
@@ -75,7 +76,7 @@ class Simulated:
     all; `layout_of` makes the layout of a row, a variant and a plan. The plans of `first` are
     simulated before any row is priced, for most rows are surely slower than the best of them and
     those nearly as fast: they are left out, as are all but `rows`, if those are said. What is left
-    is numbered anew; `kept` is what it was.
+    is numbered anew; `kept` is what it was. Only what is faster than `limit_s` is looked for.
     """
 
     def __init__(
@@ -88,19 +89,21 @@ class Simulated:
         *,
         first: Iterable[Found] = (),
         rows: Ints | None = None,
+        limit_s: float = math.inf,
+        budget: int = BUDGET,
     ) -> None:
         q = question
         self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
         self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
         self.best: dict[Kind, Timed] = {}
-        self.tally = Tally()
+        self.limit_s, self.tally = limit_s, Tally(left=budget)
         self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
             self.offer(found)
         self.kept, self.passes = passes_below(
             space, np.arange(len(space.layouts)) if rows is None else rows,
-            self.setting, self.best_s * NEARLY,
+            self.setting, min(limit_s, self.best_s * NEARLY),
         )  # fmt: skip
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
@@ -109,8 +112,8 @@ class Simulated:
 
     @property
     def best_s(self) -> float:
-        """The fastest simulated step."""
-        return min((found.step_s for found in self.best.values()), default=math.inf)
+        """The fastest simulated step, or the limit."""
+        return min([self.limit_s, *(found.step_s for found in self.best.values())])
 
     def ranked(self) -> list[Timed]:
         """The best of each kind, the fastest first."""
@@ -370,7 +373,7 @@ class Simulated:
         """The whole simulation of a plan, which is kept if it is the best of its kind."""
         step_s, kind = self.judged(self.layout_of(row, variant, plan)), self._kind(row)
         known = self.best.get(kind)
-        if math.isfinite(step_s) and (known is None or step_s < known.step_s):
+        if step_s < (known.step_s if known else self.limit_s):
             self.best[kind] = Timed(step_s, row, variant, plan)
         return step_s
 
