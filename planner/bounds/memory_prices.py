@@ -23,37 +23,40 @@ from meshplan.planner.problem.same_pipeline import SamePipeline
 
 def least_work_ns(same: SamePipeline, like: Ints) -> Floats:
     """[row, split, rank] ns of one micro-batch, by the prices of the split `like` [row]."""
-    bounded, kinds = BoundedLayouts(same), layers_of_kind(same.pattern, *_list_of(same))
-    found = np.zeros((len(same), kinds.shape[1], same.pp))
-    for rank, chunks in enumerate(same.chunks_of_rank):
-        layers = kinds[:, :, list(chunks)].swapaxes(0, 1)  # [split, kind, chunk]
-        lines, fixed = _lines(bounded, rank, layers[like])
-        paid = lines.reshape(len(lines), -1) @ layers.reshape(len(layers), -1).T + fixed[:, None]
-        by_cover = paid.reshape(-1, len(same), kinds.shape[1])
-        found[:, :, rank] = np.maximum(by_cover.max(axis=0), 0.0)
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
+    # [rank, split, kind, chunk]
+    layers = kinds[:, :, np.array(same.chunks_of_rank)].transpose(2, 1, 0, 3)
+    lines, fixed = _lines(same, layers[:, like].swapaxes(0, 1))
+    splits, covers = kinds.shape[1], same.covers.shape[1]
+    # [rank, row and cover, ...]
+    lines = lines.transpose(2, 0, 1, 3, 4).reshape(same.pp, len(same) * covers, -1)
+    paid = lines @ layers.reshape(same.pp, splits, -1).swapaxes(1, 2)
+    paid = paid.reshape(same.pp, len(same), covers, splits)
+    paid += fixed.transpose(2, 0, 1)[..., None]
+    found: Floats = np.maximum(paid.max(axis=2), 0.0).transpose(1, 2, 0)
     return found
 
 
-def _list_of(same: SamePipeline) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    return len(same.kind_counts), same.splits or ()
-
-
-def _lines(bounded: BoundedLayouts, rank: int, layers: Floats) -> tuple[Floats, Floats]:
-    """[cover and row, kind, chunk] ns of each layer, and [cover and row] beside them, of a rank
-    that has the prices of `layers` [row, kind, chunk].
+def _lines(same: SamePipeline, layers: Floats) -> tuple[Floats, Floats]:
+    """[row, cover, rank, kind, chunk] ns of each layer, and [row, cover, rank] beside them, of
+    ranks that have the prices of `layers` [row, rank, kind, chunk].
     """
-    same, prices = bounded.same, bounded.same.prices
-    covers = same.covers.shape[1]
-    row = np.tile(np.arange(len(same)), covers)
-    held = same.covers[:, :, rank].swapaxes(0, 1).reshape(-1, same.vpp)
-    room = bounded.room[:, :, rank].T.reshape(-1)
-    saved, state = same.fastest[1][row], prices.layer_state_kib[row]
-    kib = saved[:, :, None] * held[:, None] + state[:, :, None]
-    own = layers[row]
-    price = bounded.price_ns(row, own, held, (own * kib).sum(axis=(1, 2)) - room)
-    lines = price[:, None, None] * kib
+    bounded, covers, state = BoundedLayouts(same), same.covers, same.prices.layer_state_kib
+    saved = same.fastest[1][:, None, None, :, None]
+    kib = saved * covers[:, :, :, None] + state[:, None, None, :, None]
+    own = np.broadcast_to(layers[:, None], kib.shape)
+    lacks = (own * kib).sum(axis=(3, 4)) - bounded.room
+    price = _prices_ns(bounded, own, lacks)
+    lines = price[..., None, None] * kib
     for kind, hull in bounded.hulls.items():
         for ns, kib_per_ns in hull:
-            gain = (price * kib_per_ns[row])[:, None] * held - 1
-            lines[:, kind] -= np.maximum(gain, 0.0) * ns[row, None]
-    return lines, -price * room
+            gain = price[..., None] * kib_per_ns[:, None, None, None] * covers - 1
+            lines[:, :, :, kind] -= np.maximum(gain, 0.0) * ns[:, None, None, None]
+    return lines, -price * bounded.room
+
+
+def _prices_ns(bounded: BoundedLayouts, layers: Floats, lacks: Floats) -> Floats:
+    """[row, cover, rank] ns of the last KiB that is saved: 0 where nothing is lacking."""
+    prices, some = np.zeros(lacks.shape), np.nonzero(lacks > 0)
+    prices[some] = bounded.price_ns(some[0], layers[some], bounded.same.covers[some], lacks[some])
+    return prices
