@@ -139,8 +139,7 @@ class OpenLayouts:
             for variant in self.space.variants(row):
                 groups.setdefault((pp, variant), []).append(row)
         crowds = [
-            self._roughly(variant, np.array(same), limit_s)
-            for (_, variant), same in groups.items()
+            self._roughly(variant, np.array(same), limit_s) for (_, variant), same in groups.items()
         ]
         self.work += ROUGHLY * sum(map(len, groups.values()))
         self._next_row += len(rows)

@@ -33,7 +33,7 @@ from meshplan.costmodels.layout import (
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.units import counted
 from meshplan.planner.bounds.inner import row_fits
-from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.branch_and_bound import Progress as Progress
@@ -44,6 +44,7 @@ from meshplan.planner.search.priced_space import (
     space_of,
 )
 from meshplan.planner.search.priced_space import Question as Question
+from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -125,7 +126,7 @@ def search(
     if not len(space.layouts):
         gpus = counted(q.gpus, "GPU")
         raise NoLayoutFits(f"no layout of {q.model.name} on {gpus} obeys every rule")
-    coefficients = price_space(question, space, price)
+    coefficients = RowPrices(question, space, price)
     run = BranchAndBound(space, coefficients, progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
     run.seed()
@@ -141,9 +142,7 @@ def search(
         deadline = deadline if finished else started
         return _simulated(run, question, simulate, k, deadline, started)
     open_bound = least(run.bound, run.unsolved_bound)
-    solutions = tuple(
-        _solution(question, space, coefficients, found, open_bound) for found in run.ranked()[:k]
-    )
+    solutions = tuple(_solution(question, space, found, open_bound) for found in run.ranked()[:k])
     best = run.ranked()[0].objective
     bound = best if open_bound is None else min(best, open_bound)
     return _result(run, solutions, bound / NS_PER_S, started)
@@ -181,7 +180,7 @@ def _simulated(
     for timed in proof.ranked()[:k]:
         layout = layout_of_row(layouts, timed.row, timed.variant, timed.plan)
         check_layout(layout, run.space.model, question.training)
-        peaks = tuple(map(run.coefficients.reserved_bytes, timed.plan.peak_kib))
+        peaks = tuple(map(reserved_bytes, timed.plan.peak_kib))
         proved = timed.step_s <= min(open_s, proof.best_s)
         solutions.append(Solution(layout, timed.step_s, peaks, proved))
     bound_s = min(open_s, proof.best_s)
@@ -248,7 +247,6 @@ def _result(
 def _solution(
     question: Question,
     space: Space,
-    coefficients: Coefficients,
     found: Found,
     open_bound: int | None,
 ) -> Solution:
@@ -257,7 +255,7 @@ def _solution(
     return Solution(
         layout=layout,
         step_time_s=found.objective / NS_PER_S,
-        peak_bytes=tuple(map(coefficients.reserved_bytes, found.plan.peak_kib)),
+        peak_bytes=tuple(map(reserved_bytes, found.plan.peak_kib)),
         proved=open_bound is None or found.objective <= open_bound,
     )
 

@@ -29,7 +29,7 @@ from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search.branch_and_bound import Found, Kind
 from meshplan.planner.search.budget import (
@@ -83,7 +83,7 @@ class Simulated:
         self,
         question: Question,
         space: Space,
-        coefficients: Coefficients,
+        coefficients: Priced,
         judged: Callable[[Layout], float],
         layout_of: Callable[[int, Variant, StagePlan], Layout],
         *,
