@@ -26,7 +26,7 @@ KEPT = (
     "data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel",
     "expert_parallel", "expert_tensor_parallel",
 )  # fmt: skip
-WORK = BUDGET // 5  # of each search
+WORK = BUDGET // 2  # of each search
 
 
 def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:

@@ -13,7 +13,8 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search.priced_space import ROWS_PER_PRICE, Pricer, Question, price_space
 from meshplan.planner.space.legal_layouts import Space
 
-AHEAD = 4096  # rows that are priced together when one of them is opened
+ALL = 65_536  # rows whose prices are all kept
+AHEAD = 4096  # that are priced together when one of them is opened
 
 
 class RowPrices:
@@ -27,13 +28,14 @@ class RowPrices:
         rows = len(space.layouts)
         self.bounds, self.fits = np.zeros(rows), np.zeros(rows, bool)
         self._slot = np.full(rows, -1, np.int32)
-        for first in range(0, max(1, rows), ROWS_PER_PRICE):
-            block = np.arange(first, min(first + ROWS_PER_PRICE, rows))
+        step = rows if rows <= ALL else ROWS_PER_PRICE
+        for first in range(0, rows, step):
+            block = np.arange(first, min(first + step, rows))
             part = space.take(block)
             self._held = price_space(question, part, price)
             self.bounds[block] = row_bounds(part, self._held)
             self.fits[block] = row_fits(part, self._held)
-        if rows <= ROWS_PER_PRICE:
+        if rows <= ALL:
             self._slot[:] = np.arange(rows)
         else:
             self._held = self._held.take(np.arange(0))
