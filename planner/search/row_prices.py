@@ -58,7 +58,7 @@ class RowPrices:
             if len(rows) > AHEAD:
                 return self._priced(rows)
             self.hold(np.unique(rows))
-        return self._held.take(self._slot[rows])
+        return self._held.take(self._slot[rows].astype(np.int64))
 
     def _priced(self, rows: Ints) -> Coefficients:
         return price_space(self.question, self.space.take(rows), self.price)

@@ -35,7 +35,9 @@ from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.late import Lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
 from meshplan.planner.bounds.split_chains import bounds_of_splits
-from meshplan.planner.bounds.stage_chains import cut_bounds
+from meshplan.planner.bounds.stage_chains import StageChains, cut_bounds
+from meshplan.planner.problem.coefficients import NS_PER_S
+from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import (
     StagePlan,
     StageProblem,
@@ -119,6 +121,45 @@ def test_no_bound_of_mixed_layers_is_above_a_simulation() -> None:
         for _ in range(3 if proof else 0):
             compared += _compared(proof, draw)
     assert compared >= 20
+
+
+def test_limits_leave_bounds_below_them_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a limit spares, windows of layers and recomputation of what is slower anyway, changes no
+    bound below it.
+    """
+    below, layers = [0, 0], StageChains.most_layers
+    for seed in range(24):
+        question = random_question(seed)
+        pattern = (0, 0, 1) * question.model.num_layers
+        proof = simulated(replace(
+            question, engine=load_engine(("native", "generic")[seed % 2]),
+            model=replace(question.model, kinds=(DENSE, MOE), pattern=pattern[: 4 + seed % 4]),
+            pins=parse_pins({**PINNED, "pipeline_parallel": "2.."}),
+        ))  # fmt: skip
+        for row in range(0, len(proof.space.layouts), 17) if proof else ():
+            for variant in proof.space.variants(row):
+                same = run_as(proof.space, proof.prices, np.array([row]), variant)
+                passes = Passes.of(proof.passes, np.array([row]), same)
+                several = variant.virtual_stages > 1
+                if several:
+                    every = bounds_of_any_split(same, passes)
+                    limit_s = every[0] * (0.9, 1.1)[row % 2]
+                    found = bounds_of_any_split(same, passes, limit_s)
+                else:
+                    limit_s = 1.3 * mean_rank_bounds(same, passes)[0]
+                    found = cut_bounds(same, passes, np.zeros(1), limit_s)
+                    with monkeypatch.context() as patch:
+                        patch.setattr(
+                            StageChains, "most_layers", lambda own, *_: len(own.same.pattern)
+                        )
+                        every = cut_bounds(same, passes, np.zeros(1), limit_s)
+                rounding_s = same.m[0] * len(same.pattern) / NS_PER_S
+                assert found[0] <= every[0] + rounding_s
+                if found[0] < limit_s:
+                    assert found[0] == every[0]
+                    below[several] += 1
+    assert StageChains.most_layers is layers
+    assert min(below) > 5
 
 
 def _compared(proof: Simulated, draw: random.Random) -> bool:
