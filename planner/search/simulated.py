@@ -96,7 +96,7 @@ class Simulated:
         self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
         self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
         self.best: dict[Kind, Timed] = {}
-        self.limit_s, self.tally = limit_s, Tally(left=budget)
+        self.limit_s, self.tally, self._closer_work = limit_s, Tally(left=budget), budget // CLOSER
         self._kinds: dict[int, Kind] = {}
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
@@ -143,7 +143,11 @@ class Simulated:
             if not self._late(deadline):
                 self._move_layers()
             # Where only the budget ended it, closer bounds are worth it.
-            while self._leaves(CLOSER) and not self._late(deadline) and self.open.least_s < limit_s:
+            while (
+                self._leaves(self._closer_work)
+                and not self._late(deadline)
+                and self.open.least_s < limit_s
+            ):
                 if not self._closer(limit_s):
                     break
         except KeyboardInterrupt:
