@@ -18,6 +18,7 @@ LARGEST_TABLE = 2**22  # above this a look-up table is slower than sorting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """Layouts as columns, each of length N. Names are those of `Layout`; stages are decided later.
+    A space keeps whole numbers in 32 bits.
 
     virtual_stages  1, or 2 for any larger number, where that changes a price; 0 where it does not
     schedule        index of a schedule, a V shape standing for all of them and 1F1B for the others,
@@ -55,7 +56,15 @@ class Layouts:
         return self.data_parallel * replica
 
     def take(self, rows: Ints) -> "Layouts":
-        """The layouts at `rows`."""
+        """The layouts at `rows`, in 64 bits: what is made of them may be large."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)}
+        return Layouts(**{
+            name: column.astype(np.int64, copy=False) if column.dtype == np.int32 else column
+            for name, column in columns.items()
+        })  # fmt: skip
+
+    def narrow(self, rows: Ints) -> "Layouts":
+        """The layouts at `rows`, in as many bits as here: of a space of many rows."""
         return Layouts(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 

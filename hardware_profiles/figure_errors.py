@@ -21,7 +21,7 @@ CONSTANTS = {
     "launch_s": "the host",
 }
 """Of `Tuning`, in words: what is slower where the constant is larger."""
-OVERLAPS = ("data_reduce", "weight_gather", "tensor", "pipeline", "context", "expert")
+OVERLAPS = ("data_reduce", "weight_gather", "tensor", "pipeline", "context", "expert_interleaved")
 """Of `Overlap`."""
 
 

@@ -5,7 +5,6 @@ that bounds which are put together from them hold for the simulation. Nothing is
 (`costmodels.step.prices` says what is in its once-per-step costs).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -69,15 +68,16 @@ class PassSeconds:
         return replace(self, **columns, **traffic)
 
     @classmethod
-    def joined(cls, parts: Sequence["PassSeconds"]) -> "PassSeconds":
-        """The rows of all `parts`, of one setting, one after the other."""
-        columns: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
-        }
-        traffic: dict[str, Any] = {
-            name: LateTraffic.joined([getattr(part, name) for part in parts]) for name in TRAFFIC
-        }
-        return replace(parts[0], **columns, **traffic)
+    def joined(cls, parts: list["PassSeconds"]) -> "PassSeconds":
+        """The rows of all `parts`, of one setting, one after the other. The list is emptied, and
+        each column let go when it is joined, so that no two copies of all are in memory.
+        """
+        micro_batch_s = parts[0].micro_batch_s
+        lists = {name: [getattr(part, name) for part in parts] for name in (*COLUMNS, *TRAFFIC)}
+        parts.clear()
+        columns: dict[str, Any] = {name: np.concatenate(lists.pop(name)) for name in COLUMNS}
+        traffic: dict[str, Any] = {name: LateTraffic.joined(lists.pop(name)) for name in TRAFFIC}
+        return cls(**columns, **traffic, micro_batch_s=micro_batch_s)
 
 
 TRAFFIC = ("reduce", "refresh")

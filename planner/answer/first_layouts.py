@@ -10,7 +10,8 @@ from meshplan.costmodels.layout import Layout
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.branch_and_bound import BranchAndBound
-from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.priced_space import Question, closed_form, space_of
+from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
 
 MOST_SIMULATED = 4
@@ -33,8 +34,7 @@ def first_layout(
     space = space_of(q)
     if not len(space.layouts):
         return None
-    coefficients = price_space(q, space, closed_form)
-    run = BranchAndBound(space, coefficients, None)
+    run = BranchAndBound(space, RowPrices(q, space, closed_form))
     if run.bound is None or run.bound / NS_PER_S > most_s:
         return None
     run.seed()

@@ -7,22 +7,26 @@ searched: `plan --headroom` does that.
 """
 
 from dataclasses import replace
+from functools import cached_property
 
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB
-from meshplan.planner.answer.answer import case_at, solve
+from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.memory_limit import with_usable
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, SpareMemory
 from meshplan.planner.case.predict import fits_probability, step_model_of
-from meshplan.planner.search.search import NoLayoutFits, SearchResult
+from meshplan.planner.search.budget import BUDGET
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import Faster, faster_than
 from meshplan.planner.space.pins import Pins, parse_pin
 
 KEPT = (
     "data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel",
     "expert_parallel", "expert_tensor_parallel",
 )  # fmt: skip
+WORK = BUDGET // 2  # of each search
 
 
 def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
@@ -31,10 +35,12 @@ def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
     if cluster.gpu.vendor == "cpu":
         return None
     usable_bytes, most_bytes = cluster.fillable_bytes, asked.profile.capacity_bytes
-    own_s = _own_s(asked, plan)
-    one_gib, one_gib_most = _bought(asked, plan, usable_bytes + GIB, own_s)
-    more = most_bytes > usable_bytes
-    full, full_most = _bought(asked, plan, most_bytes, own_s) if more else (None, 0.0)
+    degrees = _Degrees(asked, plan)
+    full, full_most = degrees.bought(most_bytes) if most_bytes > usable_bytes else (None, 0.0)
+    if most_bytes >= usable_bytes + GIB and full_most <= LEAST_GAIN:
+        one_gib, one_gib_most = full, full_most  # what all of it does not buy, a part does not
+    else:
+        one_gib, one_gib_most = degrees.bought(usable_bytes + GIB)
     return SpareMemory(
         free_bytes=cluster.gpu.memory_bytes - usable_bytes,
         chosen=not asked.usual_headroom,
@@ -46,49 +52,52 @@ def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
     )
 
 
-def _own_s(asked: Asked, plan: Plan) -> float:
-    """The step of the plan's degrees without more memory. A search that proved nothing of the whole
-    space may find them a faster one when it is asked of them alone: no memory bought that.
-    """
-    assert plan.prediction is not None
-    step_s = plan.prediction.step_time_s
-    if plan.search and plan.search.status == "OPTIMAL":
-        return step_s
-    again = _solved(asked, plan, asked.question.cluster.fillable_bytes)
-    return min(step_s, again.solutions[0].step_time_s) if again else step_s
+class _Degrees:
+    """The degrees of a plan, asked again with other memory."""
+
+    def __init__(self, asked: Asked, plan: Plan) -> None:
+        assert plan.prediction is not None
+        self.question, self.step_s = asked.question, plan.prediction.step_time_s
+        self.pins = _pinned(self.question.pins, plan.layout)
+        self.proved = plan.search is not None and plan.search.status == "OPTIMAL"
+
+    def bought(self, usable_bytes: float) -> tuple[Bought | None, float]:
+        """What they do with so much of each GPU, None where nothing faster was found, and by which
+        fraction they may be faster at most: by `LEAST_GAIN` where nothing gains more.
+        """
+        q, limit_s = self._with(usable_bytes), self.step_s / (1 + LEAST_GAIN)
+        found = _faster(q, limit_s)
+        if found.layout is None:
+            return None, self.step_s / found.bound_s - 1 if found.bound_s < limit_s else LEAST_GAIN
+        gain, most = (self._own_s / step_s - 1 for step_s in (found.step_s, found.bound_s))
+        if gain < LEAST_GAIN:
+            return None, max(0.0, most)
+        probability = fits_probability(step_model_of(case_at(q, found.layout)))
+        bought = Bought(
+            step_time_s=found.step_s, label=found.layout.label, faster_fraction=gain,
+            fits_probability=probability,
+        )  # fmt: skip
+        return bought, most
+
+    @cached_property
+    def _own_s(self) -> float:
+        """Their step without more memory. A search that proved nothing of the whole space may find
+        them a faster one when it is asked of them alone: no memory bought that.
+        """
+        if self.proved:
+            return self.step_s
+        return _faster(self._with(self.question.cluster.fillable_bytes), self.step_s).step_s
+
+    def _with(self, usable_bytes: float) -> Question:
+        cluster = with_usable(self.question.cluster, usable_bytes)
+        return replace(self.question, cluster=cluster, pins=self.pins)
 
 
-def _solved(asked: Asked, plan: Plan, usable_bytes: float) -> SearchResult | None:
-    """The plan's degrees with so much of each GPU; None where the search finds nothing: the plan
-    fits, but another search starts from other first layouts.
-    """
-    q = asked.question
-    cluster, pins = with_usable(q.cluster, usable_bytes), _pinned(q.pins, plan.layout)
-    try:
-        return solve(replace(q, cluster=cluster, pins=pins), 1)
-    except NoLayoutFits:
-        return None
+def _faster(question: Question, limit_s: float) -> Faster:
+    def simulate(layout: Layout) -> float:
+        return simulated_s(case_at(question, layout))
 
-
-def _bought(
-    asked: Asked, plan: Plan, usable_bytes: float, own_s: float
-) -> tuple[Bought | None, float | None]:
-    """What the plan's degrees do with so much of each GPU, None where nothing faster was found, and
-    by which fraction they may be faster at most, None where nothing is known.
-    """
-    result = _solved(asked, plan, usable_bytes)
-    if result is None:
-        return None, None
-    q, best = asked.question, result.solutions[0]
-    gain, most = (own_s / step_s - 1 for step_s in (best.step_time_s, result.bound_s))
-    if gain < LEAST_GAIN:
-        return None, max(0.0, most)
-    probability = fits_probability(step_model_of(case_at(q, best.layout)))
-    bought = Bought(
-        step_time_s=best.step_time_s, label=best.layout.label, faster_fraction=gain,
-        fits_probability=probability,
-    )  # fmt: skip
-    return bought, most
+    return faster_than(question, simulate, limit_s, WORK)
 
 
 def _pinned(pins: Pins, layout: Layout) -> Pins:

@@ -14,6 +14,7 @@ and both the mean over the ranks, where the work is that of all layers whatever 
 largest with the fewest layers bound the step.
 """
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -49,21 +50,28 @@ class _Held(NamedTuple):
     most: Floats
 
 
-def bounds_of_any_split(same: SamePipeline, passes: Passes) -> Floats:
+def bounds_of_any_split(same: SamePipeline, passes: Passes, limit_s: float = math.inf) -> Floats:
     """[row] seconds of layouts of several chunks per rank; infinite where no split is legal or none
-    fits.
+    fits. What must be recomputed counts only where the rest is below the limit.
     """
     if not same.splits:
         return np.full(len(same), np.inf)
     counts, extremes = np.array(same.kind_counts, float), _extremes(same)
     down_s, both_s = _ways_s(same, passes, extremes)
     mean_s, fewest_s = (_work_s(same, passes, each) for each in (counts, extremes.fewest))
-    m = same.m[:, None]
-    beyond_s = m * (SAFETY * _beyond_s(same, extremes) - len(same.pattern) / NS_PER_S)
     late, shown = passes.late, passes.late.layer[:, SHOWN]
     ends_s, fixed_s = late.ends[:, SHOWN].sum(axis=1), late.fixed[:, SHOWN]
-    found = [
+    bare_s = np.maximum(
         (mean_s + down_s).mean(axis=1) + late.mean_s(counts, same.pp),
+        (mean_s + both_s).mean(axis=1),
+    )
+    below = np.flatnonzero((bare_s + passes.once) * SAFETY < limit_s)
+    beyond_s, rounding = np.zeros(mean_s.shape), len(same.pattern) / NS_PER_S
+    if len(below):
+        some = same.take(below)
+        beyond_s[below] = some.m[:, None] * (SAFETY * _beyond_s(some, extremes) - rounding)
+    found = [
+        bare_s,
         (mean_s + down_s + beyond_s).mean(axis=1) + (shown @ counts + ends_s) / same.pp + fixed_s,
         (fewest_s + down_s + beyond_s + shown @ extremes.fewest).max(axis=1) + fixed_s,
         (mean_s + both_s + beyond_s).mean(axis=1),

@@ -30,12 +30,16 @@ class Knapsack(NamedTuple):
 
     @classmethod
     def of(cls, ways: Ints, held: Floats, lack_kib: float) -> "Knapsack":
-        """To save `lack_kib`, where each chunk is held so many times; without the ways that save
-        more than all of it and are slower than one that does.
+        """To save `lack_kib`, where each chunk is held so many times; without the ways that save no
+        more than a faster one.
         """
         grains = grains_of(held[:, None] * ways[1], lack_kib)
-        most = 1 + int((grains < GRAINS).sum(axis=1).max())
-        return cls(ways[:, :, :most], grains[:, :most])
+        more = np.diff(grains, axis=1, prepend=-1) > 0
+        count = more.sum(axis=1)
+        first = np.argsort(~more, axis=1, kind="stable")  # those that save more, in their order
+        kept = np.minimum(np.arange(count.max()), count[:, None] - 1)
+        at = np.take_along_axis(first, kept, axis=1)
+        return cls(ways[:, np.arange(len(at))[:, None], at], np.take_along_axis(grains, at, axis=1))
 
 
 class Knapsacks:

@@ -28,44 +28,49 @@ def least_work_ns(same: SamePipeline, like: Ints) -> Floats:
     """[row, split, rank] ns of one micro-batch, by the prices of the split `like` [row]; infinite
     where a rank does not fit in the one mode that there is.
     """
-    bounded, kinds = BoundedLayouts(same), layers_of_kind(same.pattern, *_list_of(same))
-    found = np.zeros((len(same), kinds.shape[1], same.pp))
-    for rank, chunks in enumerate(same.chunks_of_rank):
-        layers = kinds[:, :, list(chunks)].swapaxes(0, 1)  # [split, kind, chunk]
-        alone = len(same.modes) == 1
-        lines, fixed = _lacks(bounded, rank)[:2] if alone else _lines(bounded, rank, layers[like])
-        paid = lines.reshape(len(lines), -1) @ layers.reshape(len(layers), -1).T + fixed[:, None]
-        most = paid.reshape(-1, len(same), kinds.shape[1]).max(axis=0)
-        found[:, :, rank] = np.where(most > KIB, np.inf, 0.0) if alone else np.maximum(most, 0.0)
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
+    # [rank, split, kind, chunk]
+    layers = kinds[:, :, np.array(same.chunks_of_rank)].transpose(2, 1, 0, 3)
+    alone = len(same.modes) == 1
+    lines, fixed = _lacks(same) if alone else _lines(same, layers[:, like].swapaxes(0, 1))
+    splits, covers = kinds.shape[1], same.covers.shape[1]
+    # [rank, row and cover, ...]
+    lines = lines.transpose(2, 0, 1, 3, 4).reshape(same.pp, len(same) * covers, -1)
+    paid = lines @ layers.reshape(same.pp, splits, -1).swapaxes(1, 2)
+    paid = paid.reshape(same.pp, len(same), covers, splits)
+    paid += fixed.transpose(2, 0, 1)[..., None]
+    most = paid.max(axis=2).transpose(1, 2, 0)
+    found: Floats = np.where(most > KIB, np.inf, 0.0) if alone else np.maximum(most, 0.0)
     return found
 
 
-def _list_of(same: SamePipeline) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    return len(same.kind_counts), same.splits or ()
-
-
-def _lacks(bounded: BoundedLayouts, rank: int) -> tuple[Floats, Floats, Ints, Floats]:
-    """[cover and row, kind, chunk] KiB of each layer, and [cover and row] beside them, of which the
-    sum is what a rank lacks; the row of each, and how many micro-batches [.., chunk] it holds.
+def _lacks(same: SamePipeline) -> tuple[Floats, Floats]:
+    """[row, cover, rank, kind, chunk] KiB of each layer, and [row, cover, rank] beside them, of
+    which the sum is what a rank lacks.
     """
-    same = bounded.same
-    row = np.tile(np.arange(len(same)), same.covers.shape[1])
-    held = same.covers[:, :, rank].swapaxes(0, 1).reshape(-1, same.vpp)
-    saved, state = same.fastest[1][row], same.prices.layer_state_kib[row]
-    kib = saved[:, :, None] * held[:, None] + state[:, :, None]
-    return kib, -bounded.room[:, :, rank].T.reshape(-1), row, held
+    saved = same.fastest[1][:, None, None, :, None]
+    state = same.prices.layer_state_kib[:, None, None, :, None]
+    return saved * same.covers[:, :, :, None] + state, -BoundedLayouts(same).room
 
 
-def _lines(bounded: BoundedLayouts, rank: int, layers: Floats) -> tuple[Floats, Floats]:
-    """[cover and row, kind, chunk] ns of each layer, and [cover and row] beside them, of a rank
-    that has the prices of `layers` [row, kind, chunk].
+def _lines(same: SamePipeline, layers: Floats) -> tuple[Floats, Floats]:
+    """[row, cover, rank, kind, chunk] ns of each layer, and [row, cover, rank] beside them, of
+    ranks that have the prices of `layers` [row, rank, kind, chunk].
     """
-    kib, beside, row, held = _lacks(bounded, rank)
-    own = layers[row]
-    price = bounded.price_ns(row, own, held, (own * kib).sum(axis=(1, 2)) + beside)
-    lines = price[:, None, None] * kib
+    bounded, covers = BoundedLayouts(same), same.covers
+    kib, beside = _lacks(same)
+    own = np.broadcast_to(layers[:, None], kib.shape)
+    price = _prices_ns(bounded, own, (own * kib).sum(axis=(3, 4)) + beside)
+    lines = price[..., None, None] * kib
     for kind, hull in bounded.hulls.items():
         for ns, kib_per_ns in hull:
-            gain = (price * kib_per_ns[row])[:, None] * held - 1
-            lines[:, kind] -= np.maximum(gain, 0.0) * ns[row, None]
+            gain = price[..., None] * kib_per_ns[:, None, None, None] * covers - 1
+            lines[:, :, :, kind] -= np.maximum(gain, 0.0) * ns[:, None, None, None]
     return lines, price * beside
+
+
+def _prices_ns(bounded: BoundedLayouts, layers: Floats, lacks: Floats) -> Floats:
+    """[row, cover, rank] ns of the last KiB that is saved: 0 where nothing is lacking."""
+    prices, some = np.zeros(lacks.shape), np.nonzero(lacks > 0)
+    prices[some] = bounded.price_ns(some[0], layers[some], bounded.same.covers[some], lacks[some])
+    return prices

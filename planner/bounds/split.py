@@ -37,18 +37,40 @@ def split_bounds(same: SamePipeline, below: Ints | None) -> Floats:
     """A lower bound of each layout's objective; infinite where no plan (below `below`) exists."""
     cells = len(same.splits or ()) * same.pp * same.vpp
     step, bounds = max(1, CELLS // max(1, cells)), np.full(len(same), math.inf)
+    limits = np.full(len(same), math.inf) if below is None else below.astype(float)
     for first in range(0, len(same), step):
         rows = slice(first, first + step)
-        pairs, least = least_of_splits(same.take(rows), None if below is None else below[rows])
-        np.minimum.at(bounds, first + pairs.layout, least)
+        bounds[rows] = _least_of_each(same.take(rows), limits[rows])
+    return bounds
+
+
+def _least_of_each(same: SamePipeline, limits: Floats) -> Floats:
+    """[layout] the least over its splits, infinite where none is below the limit. What the split
+    takes that is fastest with nothing recomputed is the limit of the others.
+    """
+    pairs, bounds = Pairs.below(same, limits), np.full(len(same), math.inf)
+    bare = pairs.bare_ns
+    order = np.lexsort((bare, pairs.layout))
+    likeliest = order[np.diff(pairs.layout[order], prepend=-1) > 0]
+    for some in (likeliest, np.arange(len(bare))):
+        some = some[bare[some] < np.minimum(limits, bounds)[pairs.layout[some]]]
+        kept, least = _raised(pairs.take(some), np.minimum(limits, bounds))
+        np.minimum.at(bounds, kept.layout, least)
     return bounds
 
 
 def least_of_splits(same: SamePipeline, below: Ints | None) -> tuple["Pairs", Floats]:
     """The splits of each layout that may have a plan (below `below`), with the least objective."""
     limits = np.full(len(same), math.inf) if below is None else below.astype(float)
-    pairs = Pairs.below(same, limits)
-    slowest = bare = pairs.slowest.sum(axis=1)
+    return _raised(Pairs.below(same, limits), limits)
+
+
+def _raised(pairs: "Pairs", limits: Floats) -> tuple["Pairs", Floats]:
+    """Those of `pairs` that may be below the limits of their layouts with what each rank must
+    recompute, and the least objective.
+    """
+    same, slowest = pairs.bounded.same, pairs.slowest.sum(axis=1)
+    bare = slowest
     for which in range(same.covers.shape[1]):
         for rank in range(same.pp):
             beyond = pairs.beyond_ns(rank, which)
@@ -68,8 +90,12 @@ class BoundedLayouts:
 
     @cached_property
     def hulls(self) -> dict[int, list[tuple[Floats, Floats]]]:
-        """By kind, segments of the hull of a layer's modes: up to so many ns save KiB per ns."""
-        return {kind: self._hull(kind) for kind in sorted(set(self.same.pattern))}
+        """By kind, segments of the hull of a layer's modes: up to so many ns save KiB per ns. A
+        second one that is of no layout has no length.
+        """
+        found = {kind: self._hull(kind) for kind in sorted(set(self.same.pattern))}
+        return {kind: [first, *rest] if rest[0][0].any() else [first]
+                for kind, (first, *rest) in found.items()}  # fmt: skip
 
     def _hull(self, kind: int) -> list[tuple[Floats, Floats]]:
         ns, kib = self.same.fastest
@@ -137,7 +163,8 @@ def _best_first(segments: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats, 
     """[rank, segment] KiB per ns, the largest first, the KiB of each, and of all so far."""
     rates, most = (np.concatenate(parts, axis=1) for parts in zip(*segments, strict=True))
     order = np.argsort(-rates, axis=1)
-    rates, most = np.take_along_axis(rates, order, 1), np.take_along_axis(most, order, 1)
+    order += np.arange(0, rates.size, rates.shape[1])[:, None]
+    rates, most = rates.take(order), most.take(order)
     return rates, most, most.cumsum(axis=1)
 
 
@@ -200,6 +227,11 @@ class Pairs:
         """Some of them."""
         arrays = (field.name for field in fields(self) if field.name != "bounded")
         return replace(self, **{name: getattr(self, name)[kept] for name in arrays})
+
+    @property
+    def bare_ns(self) -> Floats:
+        """The objective with nothing recomputed."""
+        return self.objective_ns(self.slowest.sum(axis=1))
 
     def objective_ns(self, rows_ns: Floats) -> Floats:
         """The least objective if all rows together last `rows_ns`."""

@@ -75,6 +75,15 @@ class StageChains:
         bounds: Floats = np.maximum.reduce([turned, straight, own]) * SAFETY
         return bounds
 
+    def most_layers(self, rows: Ints, limits: Floats) -> int:
+        """How many layers a stage of some of these rows holds at most, in steps below the limits:
+        of each row as many as its rank does not take longer for with nothing recomputed.
+        """
+        kinds = sorted(set(self.same.pattern))
+        layer_s = self.passes.layer[rows][:, kinds].sum(axis=2).min(axis=1)
+        most = limits / SAFETY**2 / (self.same.m[rows] * np.maximum(layer_s, 1e-30))
+        return int(min(len(self.same.pattern), most.max(initial=0.0)))
+
     def added_s(self, row: Ints, stage: Ints, first: Ints, end: Ints, work_ns: Ints) -> Floats:
         """What `work_ns` of a stage, its transfer included, is beyond the least at least."""
         rounding, send_ns = end - first + 3, self.same.prices.send_ns[row]
@@ -168,15 +177,16 @@ def _fills(chains: StageChains, memory: StageMemory, some: Ints, limits: Floats)
     """Of each of some rows, whether some cut has all stages below its limit."""
     same, layers = chains.same, len(chains.same.pattern)
     fewest = [same.fewest_layers(stage) for stage in range(same.pp)]
-    rows, ends = some[:, None], np.arange(layers + 1)[None]
+    rows, more = some[:, None], np.arange(chains.most_layers(some, limits) + 1)
     first, reached = np.zeros((len(some), 1), np.int64), np.ones(len(some), bool)
     for stage in range(same.pp):
-        end = np.maximum(ends, first)
+        most = layers - sum(fewest[stage + 1 :])
+        end = np.minimum(first + more, layers)
         added_s = memory.beyond_s(rows, np.array(stage), first, end)
         bounds = chains.bounds_s(rows, np.array(stage), first, end, added_s)
-        legal = (ends >= first + fewest[stage]) & (ends <= layers - sum(fewest[stage + 1 :]))
-        below = legal & (bounds < limits[:, None])
+        below = (more >= fewest[stage]) & (first + more <= most) & (bounds < limits[:, None])
         reached &= below.any(axis=1)
-        first = np.where(reached, layers - below[:, ::-1].argmax(axis=1), 0)[:, None]
+        last = len(more) - 1 - below[:, ::-1].argmax(axis=1)
+        first = np.where(reached, first[:, 0] + last, 0)[:, None]
     found: Bools = reached & (first[:, 0] == layers)
     return found

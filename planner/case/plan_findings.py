@@ -71,7 +71,8 @@ class SpareMemory(Frozen):
     all, all_bytes
                 with all that the profile lets a rank use, so much more; None: nothing was found
     one_gib_most, all_most
-                by which fraction the plan's degrees are faster then at most; None: not known
+                by which fraction the plan's degrees are faster then at most, `LEAST_GAIN` where
+                by no more than that; None: not known
     """
 
     free_bytes: float

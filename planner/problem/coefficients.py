@@ -7,7 +7,7 @@ ones overflow (docs/search.md).
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,14 @@ KIB = 1024
 EVERY = slice(None)
 NS_PER_S = 1e9
 ABSENT = 2**50  # a price that is not finite: the mode or layout cannot be run
+
+
+class Priced(Protocol):
+    """Rows whose prices can be looked up."""
+
+    def take(self, rows: Ints) -> "Coefficients":
+        """The prices of some of the rows."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +136,10 @@ class Coefficients:
             schedule, pp, vpp, m, Passes(forward, backward, self.weight_grad_ns[rows])
         )
 
-    def reserved_bytes(self, peak_kib: int) -> float:
-        """`peak_kib` in bytes: prices hold the allocator's slack and what lives outside it."""
-        return float(peak_kib * KIB)
+
+def reserved_bytes(peak_kib: int) -> float:
+    """`peak_kib` in bytes: prices hold the allocator's slack and what lives outside it."""
+    return float(peak_kib * KIB)
 
 
 def _rounded(values: NDArray[np.float64]) -> Ints:

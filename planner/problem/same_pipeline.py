@@ -11,7 +11,7 @@ import numpy as np
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.problem.closed_form import ClosedForm
-from meshplan.planner.problem.coefficients import ABSENT, Coefficients
+from meshplan.planner.problem.coefficients import ABSENT, Coefficients, Priced
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.space.module_splits import stack_splits
@@ -130,7 +130,7 @@ class SamePipeline(Pipelines):
         return mean + c.fixed_step_ns + self.form.constant_ns
 
 
-def run_as(space: Space, coefficients: Coefficients, rows: Ints, variant: Variant) -> SamePipeline:
+def run_as(space: Space, coefficients: Priced, rows: Ints, variant: Variant) -> SamePipeline:
     """`rows` of `space`, which have equally many pipeline ranks, run as `variant`."""
     pp, vpp = int(space.layouts.pipeline_parallel[rows[0]]), variant.virtual_stages
     return SamePipeline(

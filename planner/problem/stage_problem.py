@@ -21,7 +21,7 @@ from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.in_flight import V_SHAPED, Vector
 from meshplan.planner.problem.closed_form import ClosedForm
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape
 from meshplan.planner.problem.same_pipeline import Pipelines, SamePipeline, run_as
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -200,9 +200,7 @@ class StageProblem(Pipelines):
         return self.send_ns + (0 if self.schedule in V_SHAPED else layer)
 
 
-def stage_problem(
-    space: Space, coefficients: Coefficients, row: int, variant: Variant
-) -> StageProblem:
+def stage_problem(space: Space, coefficients: Priced, row: int, variant: Variant) -> StageProblem:
     """The inner problem of `row` run as `variant`."""
     alone = run_as(space, coefficients, np.array([row]), variant)
     shared = {field.name: getattr(alone, field.name) for field in fields(Pipelines)}

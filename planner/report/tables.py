@@ -176,7 +176,7 @@ def _nothing(most: float | None) -> str:
     """That nothing was found, and how much is not excluded."""
     if most is None:
         return "nothing that was found"
-    return "nothing" if most < LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
+    return "nothing" if most <= LEAST_GAIN else f"nothing that was found ({most:.1%} at most)"
 
 
 def _cost(spared: Bought) -> str:

@@ -27,13 +27,13 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layouts import Ints
-from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.packing import CELLS, packing_bound, packing_bounds
 from meshplan.planner.bounds.split import split_bounds
-from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.refuted import Refuted
+from meshplan.planner.search.row_prices import AHEAD, RowPrices
 from meshplan.planner.space.legal_layouts import Space, Variant
 from meshplan.planner.stages.solve import Solver
 
@@ -87,13 +87,12 @@ class BranchAndBound:
     def __init__(
         self,
         space: Space,
-        coefficients: Coefficients,
+        coefficients: RowPrices,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.space, self.coefficients = space, coefficients
         self.progress, self._reported = progress, time.perf_counter()
-        fits = row_fits(space, coefficients)
-        bounds = row_bounds(space, coefficients)
+        fits, bounds = coefficients.fits, coefficients.bounds
         self.bounds = bounds
         self.rows = np.flatnonzero(fits)[np.argsort(bounds[fits], kind="stable")]
         self.next_row = 0
@@ -135,18 +134,18 @@ class BranchAndBound:
 
     def seed(self) -> None:
         """A plan of each of the likeliest kinds, so that the first bounds have a cutoff."""
-        tried: set[Kind] = set()
+        first: dict[Kind, tuple[int, list[Variant]]] = {}
         for row in self.rows.tolist():
-            kind = self._kind(row)
             plain = [each for each in self.space.variants(row) if each.virtual_stages == 1]
-            if kind in tried or not plain:
-                continue
-            tried.add(kind)
+            if plain:
+                first.setdefault(self._kind(row), (row, plain))
+            if len(first) == FIRST_KINDS:
+                break
+        self.coefficients.hold(np.array([row for row, _ in first.values()], np.int64))
+        for row, plain in first.values():
             for variant in plain:
                 _, plan = self.solver.first_plan(self._problem(row, variant))
                 self._offer(row, variant, plan)
-            if len(tried) == FIRST_KINDS:
-                return
 
     def prove(
         self,
@@ -242,6 +241,8 @@ class BranchAndBound:
         rows = self.rows[self.next_row : self.next_row + ROWS_PER_BLOCK]
         if cutoff is not None:
             rows = rows[self.bounds[rows] < cutoff]
+        if not self.coefficients.holds(rows):
+            self.coefficients.hold(self.rows[self.next_row : self.next_row + AHEAD])
         groups: dict[tuple[int, Variant], list[int]] = {}
         for row in rows.tolist():
             for variant in self.space.variants(row):

@@ -5,15 +5,14 @@ It counts work, not seconds: equal questions give equal answers.
 
 from dataclasses import dataclass, field
 
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
 from meshplan.planner.search.known_chains import Shape
 
 BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
 OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
 WAYS, WAY = 100_000, 60_000  # one that may be cut anywhere; the likeliest of its cuts
 RUNNERS = 12_000_000  # for runners-up
-CLOSER = BUDGET // 3  # more, for closer bounds of what the budget leaves
-NEW_SHAPE, NEW_V_SHAPE = 15, 80  # an action whose order is written out first costs so many
+CLOSER = 3  # a budget is so many times what comes to it for closer bounds of what it leaves
+NEW_SHAPE = 15  # an action whose order is written out first costs so many
 CHAINED, CHAINS = 20, 300_000  # a bound by chains: passes over the actions, and all else
 EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; a deterministic second of CP-SAT
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
@@ -33,9 +32,8 @@ class Tally:
 
     def spend(self, shape: Shape) -> None:
         """Count one simulation."""
-        schedule, pp, vpp, m = shape
+        _, pp, vpp, m = shape
         actions = 2 * pp * vpp * min(m, 6 * pp)
         self.simulated += 1
-        new = NEW_V_SHAPE if schedule in V_SHAPED else NEW_SHAPE
-        self.left -= actions * (1 if shape in self.shapes else new)
+        self.left -= actions * (1 if shape in self.shapes else NEW_SHAPE)
         self.shapes.add(shape)

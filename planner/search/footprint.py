@@ -19,7 +19,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.bounds.inner import row_bounds, row_fits
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.priced_space import (
     Pricer,
@@ -202,7 +202,7 @@ class _Memory:
             plan = self._plan(problem)
             if plan is not None:
                 layout = layout_of_row(self.space.layouts, row, variant, plan)
-                peaks = tuple(map(coefficients.reserved_bytes, plan.peak_kib))
+                peaks = tuple(map(reserved_bytes, plan.peak_kib))
                 return Fit(int(self.space.layouts.world_size[row]), layout, peaks)
         return None
 
@@ -229,10 +229,8 @@ class _Memory:
             else:
                 low = middle
         assert self.coefficients is not None
-        lacking = self.coefficients.reserved_bytes(high - self.capacity_kib)
-        return NearestMiss(
-            found.layout, lacking, self.coefficients.reserved_bytes(self.capacity_kib)
-        )
+        lacking = reserved_bytes(high - self.capacity_kib)
+        return NearestMiss(found.layout, lacking, reserved_bytes(self.capacity_kib))
 
 
 def _plain_where_it_can_be(space: Space) -> Space:

@@ -138,17 +138,25 @@ class OpenLayouts:
         for row, pp in zip(rows.tolist(), pipelines, strict=True):
             for variant in self.space.variants(row):
                 groups.setdefault((pp, variant), []).append(row)
-        crowds = [self._roughly(variant, np.array(same)) for (_, variant), same in groups.items()]
+        crowds = [
+            self._roughly(variant, np.array(same), limit_s) for (_, variant), same in groups.items()
+        ]
         self.work += ROUGHLY * sum(map(len, groups.values()))
         self._next_row += len(rows)
         for rows, bounds, variant in crowds:
             self._push_crowd(variant, rows, bounds)
 
-    def _roughly(self, variant: Variant, rows: Ints) -> tuple[Ints, Floats, Variant]:
+    def _roughly(
+        self, variant: Variant, rows: Ints, limit_s: float
+    ) -> tuple[Ints, Floats, Variant]:
         same = run_as(self.space, self.prices, rows, variant)
         passes = Passes.of(self.passes, rows, same)
-        rough = bounds_of_any_split if variant.virtual_stages > 1 else mean_rank_bounds
-        return rows, np.maximum(rough(same, passes), self.row_bounds[rows]), variant
+        bounds = (
+            bounds_of_any_split(same, passes, limit_s)
+            if variant.virtual_stages > 1
+            else mean_rank_bounds(same, passes)
+        )
+        return rows, np.maximum(bounds, self.row_bounds[rows]), variant
 
     def _push_crowd(self, variant: Variant, rows: Ints, bounds: Floats) -> None:
         order = np.argsort(bounds, kind="stable")

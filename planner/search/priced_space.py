@@ -20,7 +20,7 @@ from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
 
-ROWS_PER_PRICE = 65_536
+ROWS_PER_PRICE = 16_384
 Pricer = Callable[[Layouts, "Question"], Prices]
 
 

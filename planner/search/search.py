@@ -17,7 +17,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,8 @@ from meshplan.costmodels.layout import (
 )
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.units import counted
-from meshplan.planner.problem.coefficients import NS_PER_S, Coefficients
+from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.problem.coefficients import NS_PER_S, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan
 from meshplan.planner.search.branch_and_bound import BranchAndBound, Found, least
 from meshplan.planner.search.branch_and_bound import Progress as Progress
@@ -42,11 +44,12 @@ from meshplan.planner.search.priced_space import (
     space_of,
 )
 from meshplan.planner.search.priced_space import Question as Question
+from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 FIRST_SIMULATED = 8  # of the best plans under the closed form
-NEAR, MOST_STEPS = 0.03, 200
+NEAR, MOST_STEPS = 0.03, 120
 """The closed form need not prove more where the simulation proves everything anew."""
 
 
@@ -123,7 +126,7 @@ def search(
     if not len(space.layouts):
         gpus = counted(q.gpus, "GPU")
         raise NoLayoutFits(f"no layout of {q.model.name} on {gpus} obeys every rule")
-    coefficients = price_space(question, space, price)
+    coefficients = RowPrices(question, space, price)
     run = BranchAndBound(space, coefficients, progress)
     deadline = started + time_limit_s if time_limit_s is not None else None
     run.seed()
@@ -139,9 +142,7 @@ def search(
         deadline = deadline if finished else started
         return _simulated(run, question, simulate, k, deadline, started)
     open_bound = least(run.bound, run.unsolved_bound)
-    solutions = tuple(
-        _solution(question, space, coefficients, found, open_bound) for found in run.ranked()[:k]
-    )
+    solutions = tuple(_solution(question, space, found, open_bound) for found in run.ranked()[:k])
     best = run.ranked()[0].objective
     bound = best if open_bound is None else min(best, open_bound)
     return _result(run, solutions, bound / NS_PER_S, started)
@@ -160,8 +161,7 @@ def _simulated(
     """
     layouts = run.space.layouts
     proof = Simulated(
-        question, run.space, run.coefficients, simulate,
-        lambda row, variant, plan: layout_of_row(layouts, row, variant, plan),
+        question, run.space, run.coefficients, simulate, partial(layout_of_row, layouts),
         first=run.ranked()[: max(k, FIRST_SIMULATED)], rows=np.sort(run.rows),
     )  # fmt: skip
     open_s = proof.prove(deadline)
@@ -180,11 +180,41 @@ def _simulated(
     for timed in proof.ranked()[:k]:
         layout = layout_of_row(layouts, timed.row, timed.variant, timed.plan)
         check_layout(layout, run.space.model, question.training)
-        peaks = tuple(map(run.coefficients.reserved_bytes, timed.plan.peak_kib))
+        peaks = tuple(map(reserved_bytes, timed.plan.peak_kib))
         proved = timed.step_s <= min(open_s, proof.best_s)
         solutions.append(Solution(layout, timed.step_s, peaks, proved))
     bound_s = min(open_s, proof.best_s)
     return _result(run, tuple(solutions), bound_s, started, proof.tally.simulated)
+
+
+class Faster(NamedTuple):
+    """The fastest layout found below a limit, with its step, and a lower bound of every step, the
+    limit where none is below that.
+    """
+
+    layout: Layout | None
+    step_s: float
+    bound_s: float
+
+
+def faster_than(
+    question: Question, simulate: Callable[[Layout], float], limit_s: float, budget: int
+) -> Faster:
+    """What the budget finds of layouts whose simulated step is shorter than `limit_s`. Where the
+    limit is near, bounds leave so little that no first plans are needed.
+    """
+    space = space_of(question)
+    coefficients = price_space(question, space, closed_form)
+    proof = Simulated(
+        question, space, coefficients, simulate, partial(layout_of_row, space.layouts),
+        rows=np.flatnonzero(row_fits(space, coefficients)), limit_s=limit_s, budget=budget,
+    )  # fmt: skip
+    open_s = proof.prove(None)
+    if not proof.best:
+        return Faster(None, limit_s, min(open_s, limit_s))
+    best = proof.ranked()[0]
+    layout = layout_of_row(space.layouts, best.row, best.variant, best.plan)
+    return Faster(layout, best.step_s, min(open_s, best.step_s))
 
 
 def _result(
@@ -217,7 +247,6 @@ def _result(
 def _solution(
     question: Question,
     space: Space,
-    coefficients: Coefficients,
     found: Found,
     open_bound: int | None,
 ) -> Solution:
@@ -226,7 +255,7 @@ def _solution(
     return Solution(
         layout=layout,
         step_time_s=found.objective / NS_PER_S,
-        peak_bytes=tuple(map(coefficients.reserved_bytes, found.plan.peak_kib)),
+        peak_bytes=tuple(map(reserved_bytes, found.plan.peak_kib)),
         proved=open_bound is None or found.objective <= open_bound,
     )
 

@@ -29,23 +29,10 @@ from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
-from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
+from meshplan.planner.search import budget as costs
 from meshplan.planner.search.branch_and_bound import KIND_AXES, Found, Kind
-from meshplan.planner.search.budget import (
-    CHAINED,
-    CHAINS,
-    CLOSER,
-    EXACT,
-    LOOKED_AT,
-    MOST_CHAINED,
-    OPENED,
-    RUNNERS,
-    SOLVED,
-    WAY,
-    WAYS,
-    Tally,
-)
 from meshplan.planner.search.cut_mixes import CutMixes
 from meshplan.planner.search.known_chains import Shape, actions_of
 from meshplan.planner.search.moved_layers import MovedLayers
@@ -78,31 +65,34 @@ class Simulated:
     all; `layout_of` makes the layout of a row, a variant and a plan. The plans of `first` are
     simulated before any row is priced, for most rows are surely slower than the best of them and
     those nearly as fast: they are left out, as are all but `rows`, if those are said. What is left
-    is numbered anew; `kept` is what it was.
+    is numbered anew; `kept` is what it was. Only what is faster than `limit_s` is looked for.
     """
 
     def __init__(
         self,
         question: Question,
         space: Space,
-        coefficients: Coefficients,
+        coefficients: Priced,
         judged: Callable[[Layout], float],
         layout_of: Callable[[int, Variant, StagePlan], Layout],
         *,
         first: Iterable[Found] = (),
         rows: Ints | None = None,
+        limit_s: float = math.inf,
+        budget: int = costs.BUDGET,
     ) -> None:
         q = question
         self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
         self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
         self.best: dict[Kind, Timed] = {}
-        self.tally = Tally()
+        self.limit_s, self.tally = limit_s, costs.Tally(left=budget)
+        self._closer_work = budget // costs.CLOSER
         self._times: dict[tuple[int, Variant], CutTimes] = {}
         for found in first:
             self.offer(found)
         self.kept, self.passes = passes_below(
             space, np.arange(len(space.layouts)) if rows is None else rows,
-            self.setting, self.best_s * NEARLY,
+            self.setting, min(limit_s, self.best_s * NEARLY),
         )  # fmt: skip
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
@@ -111,8 +101,8 @@ class Simulated:
 
     @property
     def best_s(self) -> float:
-        """The fastest simulated step."""
-        return min((found.step_s for found in self.best.values()), default=math.inf)
+        """The fastest simulated step, or the limit."""
+        return min([self.limit_s, *(found.step_s for found in self.best.values())])
 
     def ranked(self) -> list[Timed]:
         """The best of each kind, the fastest first."""
@@ -143,8 +133,12 @@ class Simulated:
                 self._move_layers()
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
-            while -CLOSER < self.tally.left <= 0 and not self._late(deadline):
-                if self.open.least_s >= limit_s or not self._closer(limit_s):
+            while (
+                -self._closer_work < self.tally.left <= 0
+                and not self._late(deadline)
+                and self.open.least_s < limit_s
+            ):
+                if not self._closer(limit_s):
                     break
         except KeyboardInterrupt:
             pass
@@ -170,7 +164,7 @@ class Simulated:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all.
         """
-        self.tally.left = RUNNERS
+        self.tally.left = costs.RUNNERS
 
         def most_s() -> float:
             ranked, nearly_s = self.ranked(), self.best_s * NEARLY
@@ -227,7 +221,7 @@ class Simulated:
     def _settle(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
         """Simulate the cuts of one layout that may be below its limit; those that stay open."""
         self.tally.opened += 1
-        self.tally.left -= OPENED
+        self.tally.left -= costs.OPENED
         row, variant, left = layout.row, layout.variant, list[Open]()
         problem = stage_problem(self.space, self.prices, row, variant)
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
@@ -270,7 +264,7 @@ class Simulated:
         """
         row, variant, left = layout.row, layout.variant, list[Open]()
         shape = self.open.shape(row, variant)
-        self.tally.left -= WAYS
+        self.tally.left -= costs.WAYS
         times = self._times_of(row, variant, first_cut(problem))
         cuts = PathCuts(problem, passes, times, limit_s(row) * SETTLED)
         for chain in self.open.chains.of(shape):
@@ -278,14 +272,14 @@ class Simulated:
         seen = set[tuple[Stage, ...]]()
         while True:
             below_s = limit_s(row) * SETTLED
-            self.tally.left -= WAY
+            self.tally.left -= costs.WAY
             bound_s, stages = cuts.least(below_s)
             bound_s = max(bound_s, layout.bound_s)
             if bound_s >= below_s:
                 return left
             if stages is None or self.tally.left <= 0 or len(seen) >= MOST_CUTS:
                 return [*left, layout._replace(bound_s=bound_s)]
-            self.tally.left -= LOOKED_AT
+            self.tally.left -= costs.LOOKED_AT
             self.tally.spend(shape)
             step_s, again = times.step_s(stages), stages in seen
             found_s = self._judged(row, variant, evaluate(problem, stages)) if (
@@ -300,9 +294,9 @@ class Simulated:
     def _learnt(self, shape: Shape, cuts: PathCuts, stages: tuple[Stage, ...]) -> bool:
         """Whether the longest chain of a cut is known now: of a short step."""
         actions = actions_of(shape)
-        if actions > MOST_CHAINED:
+        if actions > costs.MOST_CHAINED:
             return False
-        self.tally.left -= CHAINED * actions
+        self.tally.left -= costs.CHAINED * actions
         chain = cuts.learn(stages)
         self.open.chains.keep(shape, chain)
         return True
@@ -313,7 +307,7 @@ class Simulated:
         """A lower bound of a cut after it was simulated with nothing recomputed, infinite where it
         fits so and is settled.
         """
-        self.tally.left -= LOOKED_AT
+        self.tally.left -= costs.LOOKED_AT
         shape = (variant.schedule, problem.pp, problem.vpp, problem.m)
         times = self._times_of(row, variant, cut.least)
         after = times.least_after_s(cut.least, range(problem.pp), limit_s)
@@ -336,9 +330,9 @@ class Simulated:
         would take too long to find is left.
         """
         actions = actions_of(self.open.shape(entry.row, entry.variant))
-        if actions > MOST_CHAINED:
+        if actions > costs.MOST_CHAINED:
             return [entry._replace(cut=cut)]
-        self.tally.left -= CHAINED * actions + CHAINS
+        self.tally.left -= costs.CHAINED * actions + costs.CHAINS
         answer = self._mixes(entry, cut, limit_s).by_chains()
         return self._answered(entry._replace(cut=cut), answer, limit_s)
 
@@ -346,16 +340,16 @@ class Simulated:
         """Settle cuts that stay open where nothing else is as far below the best: the smallest
         bound first, in place.
         """
-        while left and self.tally.left > -CLOSER and not self._late(deadline):
+        while left and self.tally.left > -self._closer_work and not self._late(deadline):
             entry = min(left, key=lambda each: each.bound_s)
             if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s) or entry.cut is None:
                 return
             shape = self.open.shape(entry.row, entry.variant)
-            if actions_of(shape) > MOST_CHAINED:
+            if actions_of(shape) > costs.MOST_CHAINED:
                 return
             known = self.open.chains.of(shape)
             answer = self._mixes(entry, entry.cut, self.best_s).exactly(known)
-            self.tally.left -= EXACT + round(SOLVED * answer.solver_s)
+            self.tally.left -= costs.EXACT + round(costs.SOLVED * answer.solver_s)
             left.remove(entry)
             if still := self._answered(entry, answer, self.best_s):
                 left += still
@@ -389,7 +383,7 @@ class Simulated:
         """The whole simulation of a plan, which is kept if it is the best of its kind."""
         step_s, kind = self.judged(self.layout_of(row, variant, plan)), self._kind(row)
         known = self.best.get(kind)
-        if math.isfinite(step_s) and (known is None or step_s < known.step_s):
+        if step_s < (known.step_s if known else self.limit_s):
             self.best[kind] = Timed(step_s, row, variant, plan)
         return step_s
 

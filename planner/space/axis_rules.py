@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints, thousandths
+from meshplan.costmodels.layouts import Ints, distinct, thousandths
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Legality
@@ -252,7 +252,8 @@ def drop_split_backwards(funnel: Funnel, model: Model, legality: Legality) -> No
     modes = mode_classes(legality, funnel.pins)
     kept = any(NO_RECOMPUTE in each for each in modes)
     columns = [funnel[axis] for axis in ("pipeline_parallel", "num_micro_batches", "zero_stage")]
-    cases, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    first, which = distinct(columns)
+    cases = np.stack([column[first] for column in columns], axis=1)
     legal = np.array(
         [
             any(
@@ -265,4 +266,4 @@ def drop_split_backwards(funnel: Funnel, model: Model, legality: Legality) -> No
         dtype=bool,
     )
     why = "the engine does not split the backward with this ZeRO stage, or with recompute"
-    funnel.keep(legal[which.reshape(-1)], why)
+    funnel.keep(legal[which], why)

@@ -65,9 +65,9 @@ def _opened(space: Space, setting: Setting, axis: str, options_of: Options, why:
     if lost := int(np.count_nonzero(none[which])):
         dropped[why] = lost
     row, option = np.nonzero(kept.T[which])
-    codes = np.array([each.code for each in options], np.int64)[option]
+    codes = np.array([each.code for each in options], np.int32)[option]
     opened: Any = {axis: codes}
-    return replace(space, layouts=replace(space.layouts.take(row), **opened), dropped=dropped)
+    return replace(space, layouts=replace(space.layouts.narrow(row), **opened), dropped=dropped)
 
 
 def _alone(layouts: Layouts, axis: str) -> Layouts:

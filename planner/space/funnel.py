@@ -13,6 +13,7 @@ class Funnel:
     def __init__(self, pins: Pins) -> None:
         self.pins = pins
         self.columns: dict[str, Ints] = {}
+        self.whole: type[np.int32 | np.int64] = np.int64
         self.dropped: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -25,7 +26,12 @@ class Funnel:
         """Every row once with each of `options`."""
         rows = len(self) if self.columns else 1
         self.columns = {name: np.repeat(c, len(options)) for name, c in self.columns.items()}
-        self.columns[axis] = np.tile(np.asarray(options, np.int64), rows)
+        self.columns[axis] = np.tile(np.asarray(options, self.whole), rows)
+
+    def narrow(self) -> None:
+        """Take half the memory, once no product of columns is beyond 32 bits."""
+        self.whole = np.int32
+        self.columns = {name: column.astype(np.int32) for name, column in self.columns.items()}
 
     def keep(self, legal: NDArray[np.bool_], reason: str) -> None:
         """Only the rows that are `legal`; the others are counted under `reason`."""

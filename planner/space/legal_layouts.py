@@ -138,6 +138,10 @@ class Space:
             )  # fmt: skip
         return known
 
+    def take(self, rows: Ints) -> "Space":
+        """Some of the rows."""
+        return replace(self, layouts=self.layouts.take(rows))
+
     def replaying(self, sets: tuple[tuple[RecomputeModule, ...], ...]) -> "Space":
         """With these `recompute_sets`."""
         return replace(self, recompute_sets=sets, _variants={})
@@ -160,7 +164,8 @@ class Space:
         has the same schedules.
         """
         layouts = self.layouts
-        shape = layouts.pipeline_parallel[rows] * 2**32 + layouts.num_micro_batches[rows]
+        shape = layouts.pipeline_parallel[rows].astype(np.int64) * 2**32
+        shape += layouts.num_micro_batches[rows]
         way = 3 * (layouts.schedule[rows] - ANY) + layouts.virtual_stages[rows]
         _, which = np.unique(shape * 128 + way * 4 + layouts.zero_stage[rows], return_inverse=True)
         order = np.argsort(which, kind="stable")
@@ -186,6 +191,8 @@ def enumerate_space(
     open_ranks(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
     open_replicas(funnel, sizes)
     open_batches(funnel, model, training, engine.legality)
+    if max(int(sizes.max(initial=0)), training.global_batch_size) <= np.iinfo(np.int32).max:
+        funnel.narrow()
     open_experts(funnel, model, engine.legality)
     open_sharding(funnel, engine.legality, gpus_per_node)
     open_offloads(funnel, training, engine.legality)
@@ -194,10 +201,10 @@ def enumerate_space(
     columns |= {axis: funnel[axis] / 1000 for axis in FRACTION_AXES}
     layouts = Layouts(
         **columns,
-        virtual_stages=np.zeros(len(funnel), np.int64),
-        context_kind=np.zeros(len(funnel), np.int64),
-        dispatcher=np.zeros(len(funnel), np.int64),
-        schedule=np.full(len(funnel), ANY, np.int64),
+        virtual_stages=np.zeros(len(funnel), np.int32),
+        context_kind=np.zeros(len(funnel), np.int32),
+        dispatcher=np.zeros(len(funnel), np.int32),
+        schedule=np.full(len(funnel), ANY, np.int32),
     )
     rules = engine.legality
     space = Space(layouts=layouts, model=model, legality=rules, pins=pins, dropped=funnel.dropped)
@@ -229,17 +236,18 @@ def _priced_apart(space: Space, by_chunks: Condition, by_table: bool) -> Space:
     rank or several, `by_table` with both ends on one rank or not.
     """
     apart = np.broadcast_to(by_chunks, len(space.layouts))
-    found = [np.zeros((0, 3), np.int64)]
+    found = [np.zeros((0, 3), np.int32)]
     for same in space.shapes(np.arange(len(space.layouts))):
         variants = space.variants(int(same[0]))
         for chunks, rows in ((0, same[~apart[same]]), (1, same[apart[same]])):
             of_each = [(chunks * min(v.virtual_stages, 2), _shape(v.schedule)) for v in variants]
             ways = sorted({(several, shape if by_table else ANY) for several, shape in of_each})
-            each = np.tile(np.array(ways, np.int64), (len(rows), 1))
-            found.append(np.column_stack([np.repeat(rows, len(ways)), each]))
+            each = np.tile(np.array(ways, np.int32).reshape(-1, 2), (len(rows), 1))
+            found.append(np.column_stack([np.repeat(rows.astype(np.int32), len(ways)), each]))
     columns = np.concatenate(found)
-    rows, virtual_stages, schedule = columns[np.argsort(columns[:, 0], kind="stable")].T
-    layouts = replace(space.layouts.take(rows), virtual_stages=virtual_stages, schedule=schedule)
+    del found
+    rows, virtual_stages, schedule = columns[np.argsort(columns[:, 0], kind="stable")].T.copy()
+    layouts = replace(space.layouts.narrow(rows), virtual_stages=virtual_stages, schedule=schedule)
     return replace(space, layouts=layouts)
 
 

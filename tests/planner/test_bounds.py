@@ -15,7 +15,7 @@ from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.bounds.memory_prices import least_work_ns
 from meshplan.planner.bounds.packing import packing_bound
 from meshplan.planner.bounds.recompute import WANTED, Ranks, _best, grains_of
-from meshplan.planner.bounds.split import Pairs, split_bounds, weighed
+from meshplan.planner.bounds.split import Pairs, least_of_splits, split_bounds, weighed
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, stage_problem
 from meshplan.planner.search.priced_space import Pricer, Question, price_space
 from meshplan.planner.space.legal_layouts import enumerate_space
@@ -61,6 +61,24 @@ def test_rows_of_splits_are_below_the_optimum(problem: Problems, every_plan: Pla
             assert _split_bound(case, below) <= best.objective, seed
         bounded += _split_bound(case, best.objective * 9 // 10) >= best.objective * 9 // 10
     assert bounded > 10
+
+
+def test_the_likeliest_split_limits_the_others_and_loses_none(
+    problem: Problems, every_plan: Plans
+) -> None:
+    """For 60 chunked problems with all their splits: the least of all, each bounded alone."""
+    found = 0
+    for seed in range(60):
+        case = problem(seed, 2)
+        cuts = {tuple(s.layers for s in stages) for stages in every_plan(replace(case, modes=(0,)))}
+        same = replace(case, splits=tuple(sorted(cuts))).alone
+        _, each = least_of_splits(same, None)
+        least = each.min(initial=math.inf)
+        for limit in (None, int(each.max(initial=0.0, where=np.isfinite(each))) + 1):
+            below = None if limit is None else np.array([limit])
+            assert split_bounds(same, below)[0] == least, seed
+        found += len(set(each[np.isfinite(each)])) > 2
+    assert found > 20
 
 
 def test_prices_of_memory_bound_what_each_rank_recomputes(

@@ -91,7 +91,8 @@ def test_interruption_returns_the_best_so_far(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    chunked = replace(asked, pins=parse_pins({"virtual_stages": "2.."}))
+    pins = parse_pins({"virtual_stages": "2.."})
+    chunked = replace(asked, pins=pins, engine=load_engine("generic"))
     optimum = search(chunked, price=price).solutions[0].step_time_s
     monkeypatch.setattr(Solver, "solve", interrupted)
     result = search(chunked, price=price)
