@@ -26,7 +26,7 @@ KEPT = (
     "data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel",
     "expert_parallel", "expert_tensor_parallel",
 )  # fmt: skip
-WORK = BUDGET // 2  # of each search
+WORK = BUDGET // 2  # of all searches together
 
 
 def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
@@ -41,6 +41,8 @@ def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:
         one_gib, one_gib_most = full, full_most  # what all of it does not buy, a part does not
     else:
         one_gib, one_gib_most = degrees.bought(usable_bytes + GIB)
+        if most_bytes >= usable_bytes + GIB:  # a part buys no more than all
+            one_gib_most = min(one_gib_most, full_most)
     return SpareMemory(
         free_bytes=cluster.gpu.memory_bytes - usable_bytes,
         chosen=not asked.usual_headroom,
@@ -59,6 +61,7 @@ class _Degrees:
         assert plan.prediction is not None
         self.question, self.step_s = asked.question, plan.prediction.step_time_s
         self.pins = _pinned(self.question.pins, plan.layout)
+        self.left = WORK
         self.proved = plan.search is not None and plan.search.status == "OPTIMAL"
 
     def bought(self, usable_bytes: float) -> tuple[Bought | None, float]:
@@ -66,7 +69,7 @@ class _Degrees:
         fraction they may be faster at most: by `LEAST_GAIN` where nothing gains more.
         """
         q, limit_s = self._with(usable_bytes), self.step_s / (1 + LEAST_GAIN)
-        found = _faster(q, limit_s)
+        found = self._faster(q, limit_s)
         if found.layout is None:
             return None, self.step_s / found.bound_s - 1 if found.bound_s < limit_s else LEAST_GAIN
         gain, most = (self._own_s / step_s - 1 for step_s in (found.step_s, found.bound_s))
@@ -86,18 +89,19 @@ class _Degrees:
         """
         if self.proved:
             return self.step_s
-        return _faster(self._with(self.question.cluster.fillable_bytes), self.step_s).step_s
+        return self._faster(self._with(self.question.cluster.fillable_bytes), self.step_s).step_s
+
+    def _faster(self, question: Question, limit_s: float) -> Faster:
+        def simulate(layout: Layout) -> float:
+            return simulated_s(case_at(question, layout))
+
+        found = faster_than(question, simulate, limit_s, max(0, self.left))
+        self.left -= found.work
+        return found
 
     def _with(self, usable_bytes: float) -> Question:
         cluster = with_usable(self.question.cluster, usable_bytes)
         return replace(self.question, cluster=cluster, pins=self.pins)
-
-
-def _faster(question: Question, limit_s: float) -> Faster:
-    def simulate(layout: Layout) -> float:
-        return simulated_s(case_at(question, layout))
-
-    return faster_than(question, simulate, limit_s, WORK)
 
 
 def _pinned(pins: Pins, layout: Layout) -> Pins:

@@ -144,8 +144,13 @@ class BranchAndBound:
         self.coefficients.hold(np.array([row for row, _ in first.values()], np.int64))
         for row, plain in first.values():
             for variant in plain:
-                _, plan = self.solver.first_plan(self._problem(row, variant))
-                self._offer(row, variant, plan)
+                self.plan(row, variant)
+
+    def plan(self, row: int, variant: Variant) -> bool:
+        """Whether a layout gets a first plan, which is offered."""
+        _, plan = self.solver.first_plan(self._problem(row, variant))
+        self._offer(row, variant, plan)
+        return plan is not None
 
     def prove(
         self,
@@ -203,14 +208,9 @@ class BranchAndBound:
         now, best = time.perf_counter(), self.cutoff
         if self.progress and now - self._reported >= PROGRESS_S:
             self._reported = now
-            self.progress(
-                Progress(
-                    best / NS_PER_S if best is not None else None,
-                    bound / NS_PER_S,
-                    self.candidates,
-                    self.solver.solves,
-                )
-            )
+            best_s = best / NS_PER_S if best is not None else None
+            solves = self.solver.solves
+            self.progress(Progress(best_s, bound / NS_PER_S, self.candidates, solves))
 
     def _advance(self, cutoff: int | None) -> None:
         """Open the next rows, or give the fresh layout with the smallest bound its first plan."""

@@ -45,13 +45,17 @@ SAFETY = 1 - 1e-9
 
 class Answer(NamedTuple):
     """A lower bound of the split's step, and the fastest of the plans met on the way, with its
-    step; infinite where none fits. `solver_s` deterministic seconds of CP-SAT.
+    step; infinite where none fits.
+
+    solver_s   deterministic seconds of CP-SAT
+    knapsacks  how often those of the ranks were solved
     """
 
     bound_s: float
     step_s: float
     plan: StagePlan | None
     solver_s: float = 0.0
+    knapsacks: int = 0
 
 
 class _Mixes(NamedTuple):
@@ -91,7 +95,7 @@ class RecomputeChains:
         self._choices_of: dict[tuple[Counts, Counts], Ints] = {}
         self._ways: dict[tuple[int, Counts], Ints] = {}
         self._known: dict[tuple[_Asked, ...], tuple[list[int], Knapsacks]] = {}
-        self._round, self._last = 0, [covers[0] for covers in self._covers]
+        self._solved, self._round, self._last = 0, 0, [covers[0] for covers in self._covers]
 
     def answer(self, enough_s: float) -> Answer:
         """The best bound of a few rounds, or the first above `enough_s`."""
@@ -101,7 +105,7 @@ class RecomputeChains:
         for number in range(ROUNDS):
             self._round = number
             if not math.isfinite(mixes.added_s.sum()):
-                return Answer(math.inf, math.inf, None)
+                return Answer(math.inf, math.inf, None, knapsacks=self._solved)
             found_s, found = self._tried(mixes, mean if number else np.ones(len(mean)))
             if found_s < step_s:
                 step_s, stages = found_s, found
@@ -115,7 +119,8 @@ class RecomputeChains:
             best = max(best, now)
             if best >= min(enough_s, step_s) or (stuck and best < enough_s * HOPELESS):
                 break
-        return Answer(best, step_s, evaluate(self.problem, stages) if stages else None)
+        plan = evaluate(self.problem, stages) if stages else None
+        return Answer(best, step_s, plan, knapsacks=self._solved)
 
     def _tried(self, mixes: _Mixes, weights: Floats) -> tuple[float, tuple[Stage, ...]]:
         """The simulated step of `mixes`, or of such that save more on the ranks that do not fit."""
@@ -213,6 +218,7 @@ class RecomputeChains:
         """Of each rank the least weighed seconds by what asks most of it, whose answer is written
         into `mixes`.
         """
+        self._solved += 1
         numbers, knapsacks = self._knapsacks(tuple(asked))
         held = [list(self.problem.chunks_of_rank[each.rank]) for each in asked]
         at = [held[number] for number in numbers]

@@ -46,6 +46,7 @@ from meshplan.planner.search.priced_space import (
 from meshplan.planner.search.priced_space import Question as Question
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.search.v_shaped_seeds import seed_v_shapes
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 FIRST_SIMULATED = 8  # of the best plans under the closed form
@@ -139,6 +140,7 @@ def search(
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
+        seed_v_shapes(run)
         deadline = deadline if finished else started
         return _simulated(run, question, simulate, k, deadline, started)
     open_bound = least(run.bound, run.unsolved_bound)
@@ -189,12 +191,13 @@ def _simulated(
 
 class Faster(NamedTuple):
     """The fastest layout found below a limit, with its step, and a lower bound of every step, the
-    limit where none is below that.
+    limit where none is below that; `work` of the budget was spent.
     """
 
     layout: Layout | None
     step_s: float
     bound_s: float
+    work: int
 
 
 def faster_than(
@@ -210,11 +213,12 @@ def faster_than(
         rows=np.flatnonzero(row_fits(space, coefficients)), limit_s=limit_s, budget=budget,
     )  # fmt: skip
     open_s = proof.prove(None)
+    work = budget - proof.tally.left
     if not proof.best:
-        return Faster(None, limit_s, min(open_s, limit_s))
+        return Faster(None, limit_s, min(open_s, limit_s), work)
     best = proof.ranked()[0]
     layout = layout_of_row(space.layouts, best.row, best.variant, best.plan)
-    return Faster(layout, best.step_s, min(open_s, best.step_s))
+    return Faster(layout, best.step_s, min(open_s, best.step_s), work)
 
 
 def _result(

@@ -334,6 +334,7 @@ class Simulated:
             return [entry._replace(cut=cut)]
         self.tally.left -= costs.CHAINED * actions + costs.CHAINS
         answer = self._mixes(entry, cut, limit_s).by_chains()
+        self.tally.left -= costs.KNAPSACKS * answer.knapsacks
         return self._answered(entry._replace(cut=cut), answer, limit_s)
 
     def _settle_exactly(self, left: list[Open], deadline: float | None) -> None:

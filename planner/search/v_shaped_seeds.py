@@ -1,0 +1,61 @@
+"""First plans of V-shaped schedules, where the closed form's steps ended far from their bound.
+
+Rows are ordered by bounds that look at no schedule. A V shape may be what is fastest, and stand
+behind thousands of rows whose layouts of many chunks do not fit: the steps end before they reach
+it, and the proof begins with a plan that is far too slow.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.planner.bounds.packing import packing_bounds
+from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.search.branch_and_bound import BranchAndBound
+from meshplan.planner.space.legal_layouts import Variant
+
+FAR = 0.05  # from the bound
+ROWS, MOST_ROWS = 1024, 8192  # looked at together, and in all
+TRIED = 3  # first plans of a schedule from what was looked at together
+
+
+def seed_v_shapes(run: BranchAndBound) -> None:
+    """Offer `run` plans of such schedules, if its best is far from its bound."""
+    bound, cutoff = run.bound, run.cutoff
+    if bound is None or cutoff is None or bound >= cutoff * (1 - FAR):
+        return
+    for schedule in sorted(V_SHAPED & set(run.space.legality.schedules)):
+        for rows in _blocks(run, cutoff):
+            if any([run.plan(*each) for each in _likeliest(run, schedule, rows, cutoff)]):
+                break
+
+
+def _blocks(run: BranchAndBound, cutoff: int) -> Iterator[Ints]:
+    for first in range(0, min(len(run.rows), MOST_ROWS), ROWS):
+        rows = run.rows[first : first + ROWS]
+        rows = rows[run.bounds[rows] < cutoff]
+        if len(rows):
+            run.coefficients.hold(rows)
+            yield rows
+
+
+def _likeliest(
+    run: BranchAndBound, schedule: Schedule, rows: Ints, cutoff: int
+) -> list[tuple[int, Variant]]:
+    """The layouts with the least packing bounds, of those that may fit and be below the cutoff."""
+    groups: dict[tuple[int, Variant], list[int]] = {}
+    pipelines = run.space.layouts.pipeline_parallel[rows].tolist()
+    for row, pp in zip(rows.tolist(), pipelines, strict=True):
+        for variant in run.space.variants(row):
+            if variant.schedule == schedule:
+                groups.setdefault((pp, variant), []).append(row)
+    found = []
+    for (_, variant), same in groups.items():
+        bounds = packing_bounds(run_as(run.space, run.coefficients, np.array(same), variant), None)
+        found += [(bound, row, variant) for bound, row in zip(bounds.tolist(), same, strict=True)
+                  if bound < cutoff]  # fmt: skip
+    found.sort(key=lambda each: each[:2])
+    return [each[1:] for each in found[:TRIED]]
