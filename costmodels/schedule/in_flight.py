@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.schedule.orders import KINDS, numbered_order
-from meshplan.costmodels.schedule.orders import V_SHAPED as V_SHAPED
+from meshplan.costmodels.schedule.orders import KINDS, V_SHAPED, numbered_order
 
 Vector = tuple[int, ...]
 Ints = NDArray[np.int64]

@@ -41,7 +41,7 @@ from meshplan.costmodels.operations.kinds import Operation
 from meshplan.costmodels.operations.layers import input_bytes, layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.precision import RECIPES
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.seconds.collectives import send_s
 from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.seconds.kernels import Device

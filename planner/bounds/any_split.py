@@ -22,7 +22,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split import BoundedLayouts, layers_of_kind

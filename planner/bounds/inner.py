@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED, in_flight
+from meshplan.costmodels.schedule.in_flight import in_flight
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.packing import CELLS, at_least, hull
 from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 

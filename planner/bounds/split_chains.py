@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.late import BEYOND_ALL, BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.memory_prices import least_work_ns
 from meshplan.planner.bounds.simulated import SAFETY, Passes

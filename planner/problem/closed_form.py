@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 
 Number = TypeVar("Number", int, NDArray[np.int64])
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Floats, Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED, Vector, in_flight, rank_of_chunk
+from meshplan.costmodels.schedule.in_flight import Vector, in_flight, rank_of_chunk
+from meshplan.costmodels.schedule.orders import V_SHAPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED, Vector
+from meshplan.costmodels.schedule.in_flight import Vector
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.problem.closed_form import ClosedForm
 from meshplan.planner.problem.coefficients import Coefficients, Priced
 from meshplan.planner.problem.pipeline_shape import PipelineShape, pipeline_shape

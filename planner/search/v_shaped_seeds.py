@@ -11,7 +11,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Schedule
 from meshplan.costmodels.layouts import Ints
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.packing import packing_bounds
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.branch_and_bound import BranchAndBound

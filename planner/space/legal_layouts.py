@@ -26,7 +26,7 @@ from meshplan.costmodels.elementwise import Condition
 from meshplan.costmodels.layout import SCHEDULES, SELECTIVE, RecomputeModule, Schedule
 from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.seconds.process_groups import hides_with_chunks
 from meshplan.costmodels.step.setting import places_modules, stack_of
 from meshplan.costmodels.training import Training

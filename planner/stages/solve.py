@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.recompute import Ranks
 from meshplan.planner.bounds.split import least_of_splits
 from meshplan.planner.problem.first_layers import fewest_first

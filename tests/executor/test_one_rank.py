@@ -252,7 +252,7 @@ def test_a_rank_alone_is_the_rank_of_the_real_run(names: tuple[str, ...], tmp_pa
         assert first.exposed_s
         # of a pipeline the rank with the last stage knows it: of a V that is the first
         loss = max(first.loss, last.loss)
-        assert loss == pytest.approx(math.log(DENSE.vocab), rel=0.01)
+        assert loss == pytest.approx(math.log(EVERY[turns.name][0].vocab), rel=0.01)
 
 
 # --- the step of the plan -----------------------------------------------------------------------

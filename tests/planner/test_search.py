@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from meshplan.costmodels.layout import check_layout
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster

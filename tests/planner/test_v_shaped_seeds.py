@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshplan.costmodels.schedule.in_flight import V_SHAPED
+from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.search.branch_and_bound import BranchAndBound
 from meshplan.planner.search.priced_space import closed_form, space_of
