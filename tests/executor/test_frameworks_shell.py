@@ -134,3 +134,13 @@ def test_a_script_without_end_is_one_line(text: str) -> None:
 def test_many_negations_are_followed(text: str) -> None:
     """Negation does not nest."""
     assert read_script(text).commands == []
+
+
+@pytest.mark.parametrize(
+    "opener", ["$(echo } ", "$(echo ')' "], ids=["a brace that closes nothing", "a quoted end"]
+)
+def test_substitutions_inside_each_other_are_one_line(opener: str) -> None:
+    """2,000 commands whose text holds an end that is none."""
+    word = opener * 2000 + ")" * 2000
+    with pytest.raises(UnreadableConfig, match="expansions inside each other"):
+        _flags(f'A="{word}"\nrun --a $A')

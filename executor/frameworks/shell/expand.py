@@ -289,8 +289,14 @@ class Expander:
     def _output(self, command: str, line: int, *, quoted: bool) -> list[_Atom]:
         """The output of the few commands that only compute; of all others it is unknown."""
         unknown = [_Atom(Part(f"$({command})", line, unset=True))]
-        expanded = _joined(self._piece(Piece(command, "double", line)))
-        if is_unset(expanded) or re.search(r"[|;&<>`]", command) or self.depth > MAX_DEPTH:
+        self.depth += 1
+        try:
+            if self.depth > MAX_DEPTH:
+                raise UnreadableConfig(_too_deep(), line)
+            expanded = _joined(self._piece(Piece(command, "double", line)))
+        finally:
+            self.depth -= 1
+        if is_unset(expanded) or re.search(r"[|;&<>`]", command):
             return unknown
         try:
             words = shlex.split(plain(expanded))
@@ -364,7 +370,11 @@ def _check_depth(text: str, at: int, line: int) -> None:
         if depth <= 0:
             return
         if depth > MAX_DEPTH:
-            raise UnreadableConfig(f"more than {MAX_DEPTH} expansions inside each other", line)
+            raise UnreadableConfig(_too_deep(), line)
+
+
+def _too_deep() -> str:
+    return f"more than {MAX_DEPTH} expansions inside each other"
 
 
 def _closing(text: str, at: int) -> int:
