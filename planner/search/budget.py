@@ -13,8 +13,8 @@ WAYS, WAY = 100_000, 60_000  # one that may be cut anywhere; the likeliest of it
 RUNNERS = 12_000_000  # for runners-up
 CLOSER = 3  # a budget is so many times what comes to it for closer bounds of what it leaves
 NEW_SHAPE = 15  # an action whose order is written out first costs so many
-CHAINED, CHAINS = 20, 150_000  # a bound by chains: passes over the actions, and all else, but
-KNAPSACKS = 18_000  # once for those of all ranks
+CHAINED, CHAINS = 20, 150_000  # a bound by means of chains: for each action, and for each bound
+KNAPSACKS = 18_000  # each time that the knapsacks of all ranks are solved for it
 EXACT, SOLVED = 500_000, 40_000_000  # the exact mixes of a cut; a deterministic second of CP-SAT
 MOST_CHAINED = 60_000  # actions of a step that is bounded so
 
