@@ -137,8 +137,7 @@ def ask(
     except ValueError as error:
         raise BadQuestion(f"--headroom {error}") from None
     notes += [note] if note else []
-    if a.engine is None:
-        more.append(f"engine {engine.name} (--engine chooses another)")
+    more += _assumed(a, engine, cluster_name)
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
         learnt = f"constants learnt from {_runs_of(engine)} of your own ({a.learned})"
@@ -173,6 +172,19 @@ def ask(
         cluster_sha256=cluster_hash(profile),
         notes=(*notes, *more),
     )
+
+
+def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
+    """What the arguments leave open, and rates that nobody measured."""
+    assumed = []
+    if a.engine is None:
+        assumed.append(f"engine {engine.name} (--engine chooses another)")
+    if cluster_name.partition(":")[0] == LOCAL_CPU:
+        assumed.append(
+            "this machine's rates, read off its processor's description and not measured: steps may"
+            " be several times shorter, and the range does not hold (meshplan profile --quick)"
+        )
+    return assumed
 
 
 def _check_limits(a: Arguments) -> None:

@@ -89,3 +89,11 @@ def test_runs_on_gpus_are_no_evidence_for_processes_on_a_cpu() -> None:
     on_cpu = replace(LLAMA, cluster=load_cluster("local-cpu:2"))
     assert nearest_runs(on_cpu) == ()
     assert nearest_line(()) == "none (nobody publishes runs of CPU processes)"
+
+
+@pytest.mark.parametrize("cluster", ["local-cpu", "dgx-h100"])
+def test_rates_that_nobody_measured_are_said(cluster: str) -> None:
+    """Of the machine at hand they are read off its processor's description."""
+    arguments = Arguments(model="tiny-llama", gpus=1, cluster=cluster, global_batch=8)
+    said = [note for note in ask(arguments).notes if "not measured" in note]
+    assert bool(said) == (cluster == "local-cpu")
