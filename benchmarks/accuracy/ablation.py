@@ -8,20 +8,19 @@ in that mean. Effects are data, so taking one out changes a run's own data.
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
+from benchmarks.accuracy.rows import runs_of
 from meshplan.costmodels.step.stage_split import split_evenly, stages_with
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_kernels
 from meshplan.hardware_profiles.schema import Link
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import predict_run
 
 Change = Callable[[Run, Tuning], tuple[Run, Tuning]]
@@ -92,12 +91,6 @@ def _none_of_some(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     return replace(run, layout=replace(run.layout, stages=bare)), tuning
 
 
-def _flash(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
-    if run.engine.kernels.flash_attention:
-        return run, tuning
-    return _engine("kernels", attention="flash2", flash_attention=True)(run, tuning)
-
-
 def _amd_as_h100(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     kernels, h100 = run.cluster.kernels, load_kernels("h100-sxm")
     if run.cluster.gpu.vendor != "amd" or kernels is None:
@@ -119,28 +112,20 @@ def _usual(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
     return replace(run, engine=run.engine.model_copy(update=update)), tuning
 
 
-def _userbuffers(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
-    if run.engine.name != "megatron":
-        return run, tuning
-    return _engine("overlap", tensor=load_engine("nemo").overlap.tensor)(run, tuning)
-
-
-def _fused_llama(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
-    if run.engine.name != "megatron":
-        return run, tuning
-    return _engine("kernels", fused_gated=True, fused_rope=True)(run, tuning)
-
-
-def _as_its_base(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
-    if not run.engine.name.startswith("gpt-neox"):
-        return run, tuning
+def _as_its_base(run: Run, _: Tuning) -> tuple[Run, Tuning]:
     return run, load_fit("megatron-deepspeed", run.cluster.gpu.name).tuning
 
 
 def _without_modules(run: Run, tuning: Tuning) -> tuple[Run, Tuning]:
-    if not run.model.mtp_layers:
-        return run, tuning
     return _even(replace(run, model=replace(run.model, mtp_layers=0)), tuning)
+
+
+def _where(concerns: Callable[[Run], bool], change: Change) -> Change:
+    return lambda run, tuning: change(run, tuning) if concerns(run) else (run, tuning)
+
+
+def _is_megatron(run: Run) -> bool:
+    return run.engine.name == "megatron"
 
 
 NO_OVERLAP = dict.fromkeys(
@@ -168,12 +153,17 @@ EFFECTS: dict[str, Change] = {
     "without exchanges behind another micro-batch": _engine("overlap", expert_interleaved=0.0),
     "without casts around experts": _engine("kernels", expert_casts=1),
     "without bringing gradients to their buffers": _engine("kernels", gradient_add="fused"),
-    "without multi-token prediction": _without_modules,
+    "without multi-token prediction": _where(
+        lambda run: bool(run.model.mtp_layers), _without_modules
+    ),
     "without copies of gathered weights": _engine("state", unpacks_gathered=False),
     "with torchao's casts as cheap as others": _engine("kernels", cast_bytes=0.0),
     "with casts of gathered inputs": _engine("kernels", gathers_cast=False),
     "with every loss in one kernel": _engine("kernels", fused_cross_entropy=True),
-    "with FlashAttention in every run": _flash,
+    "with FlashAttention in every run": _where(
+        lambda run: not run.engine.kernels.flash_attention,
+        _engine("kernels", attention="flash2", flash_attention=True),
+    ),
     "without heads exchanged for tokens": _engine("kernels", context="ring"),
     "without slower FlashAttention-2": _kernels(flash2_fraction=1.0),
     "with short attention as fast as long": _kernels(
@@ -188,9 +178,15 @@ EFFECTS: dict[str, Change] = {
     "with scans at a twentieth of the peak": _kernels(scan_forward=0.05, scan_backward=0.05),
     "with AMD's attention in proportion to an H100's": _amd_as_h100,
     "with every engine's usual attention and overlap": _usual,
-    "with userbuffers in every run of Megatron-LM": _userbuffers,
-    "with GPT-NeoX on Megatron-DeepSpeed's constants": _as_its_base,
-    "with Megatron-LM of 2023 fused as it is today": _fused_llama,
+    "with userbuffers in every run of Megatron-LM": _where(
+        _is_megatron, _engine("overlap", tensor=load_engine("nemo").overlap.tensor)
+    ),
+    "with GPT-NeoX on Megatron-DeepSpeed's constants": _where(
+        lambda run: run.engine.name.startswith("gpt-neox"), _as_its_base
+    ),
+    "with Megatron-LM of 2023 fused as it is today": _where(
+        _is_megatron, _engine("kernels", fused_gated=True, fused_rope=True)
+    ),
 }
 NEVER_FITTED = {"internlm.csv": "internlm", "elsewhere.csv": "elsewhere"}
 
@@ -216,11 +212,8 @@ def main() -> None:
         print(f"| {name} | {mean(medians[: len(suites)]):.1%} | {cells} |", flush=True)
 
 
-def _runs(path: Path) -> Iterator[Run]:
-    for row in read_runs(path):
-        if row.get("grade") in ("A", "B") and row.get("step_time_s"):
-            with suppress(SkippedRow):  # `meshplan validate` says why
-                yield run_of(row)
+def _runs(path: Path) -> list[Run]:
+    return [run for run in runs_of(path) if run.grade in ("A", "B") and run.measured.step_time_s]
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.accuracy.rows import runs_of
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import Run
 
 Group = tuple[str, str, str]
 
@@ -33,16 +33,10 @@ class Slope(NamedTuple):
 def runs_by_group() -> dict[Group, list[Run]]:
     """Timed runs with experts by source, model and GPU."""
     found = defaultdict[Group, list[Run]](list)
-    for cells in read_runs(BUILT_IN):
-        if cells["grade"] not in ("A", "B"):
-            continue
-        try:
-            run = run_of(cells)
-        except SkippedRow:
-            continue
-        if run.measured.step_time_s and run.model.is_moe:
+    for run in runs_of(BUILT_IN):
+        if run.grade in ("A", "B") and run.measured.step_time_s and run.model.is_moe:
             name = run.model.name.split("(")[0].strip()
-            found[cells["suite"], name, run.cluster.gpu.name].append(run)
+            found[run.suite, name, run.cluster.gpu.name].append(run)
     return found
 
 

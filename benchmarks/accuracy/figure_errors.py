@@ -3,12 +3,11 @@
 python -m benchmarks.accuracy.figure_errors    writes hardware_profiles/fits/figure_errors.csv
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterator
 from statistics import pstdev
 
+from benchmarks.accuracy.rows import csv_text
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.hardware_profiles.figure_errors import CONSTANTS, FILE, OVERLAPS
 from meshplan.hardware_profiles.tunings import fits_of
@@ -24,12 +23,9 @@ def main() -> None:
 
 def as_csv() -> str:
     """The file's text: each figure, its deviation, and of how many values."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("figure", "deviation", "values"))
-    for name, values in (*_constants(), *_overlaps()):
-        writer.writerow((name, round(pstdev(values), 3), len(values)))
-    return text.getvalue()
+    figures = (*_constants(), *_overlaps())
+    rows = ((name, round(pstdev(values), 3), len(values)) for name, values in figures)
+    return csv_text(("figure", "deviation", "values"), rows)
 
 
 def _constants() -> Iterator[tuple[str, list[float]]]:

@@ -8,27 +8,16 @@ they leave above `TOLD` of it stays where it started: a table has it under `prio
 those are named that the runs narrow to half.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
+from benchmarks.accuracy.rows import runs_of
 from benchmarks.accuracy.tables import ROOT, put
 from meshplan.hardware_profiles.tunings import fits_of
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import WIDE, Pool, pools, problem_of, sample
 from meshplan.planner.runs.learning import TIME
-from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
 
 HALF = 0.5
-
-
-def _runs() -> Iterator[Run]:
-    for row in read_runs(BUILT_IN):
-        try:
-            yield run_of(row)
-        except SkippedRow:
-            continue  # `meshplan validate` says why
 
 
 def _halved(pool: Pool) -> set[str]:
@@ -45,7 +34,7 @@ def table() -> str:
         "|---|---|---|---|---|",
     ]
     counts = {"told": 0, "half": 0, "prior": 0}
-    kept = [pool for pool in pools(_runs()) if pool.engine != WIDE]
+    kept = [pool for pool in pools(runs_of(BUILT_IN)) if pool.engine != WIDE]
     for pool in sorted(kept, key=lambda pool: (pool.engine, pool.family)):
         fit = fits_of(pool.engine).get(pool.family)
         if fit is None:

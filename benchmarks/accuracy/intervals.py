@@ -11,17 +11,15 @@ and models with a state. A change that moves no price of the others needs these 
 `hardware_profiles.intervals` makes intervals of these ratios.
 """
 
-import csv
 import datetime
-import io
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accuracy.rows import ELSEWHERE, csv_text, runs_of
 from meshplan.hardware_profiles.intervals import FILE, STATE, Ratio
 from meshplan.hardware_profiles.intervals import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
@@ -37,17 +35,14 @@ from meshplan.planner.runs.fit import (
     splits,
 )
 from meshplan.planner.runs.learning import Indices
-from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import memory_gib, step_model
 from meshplan.planner.text_files import write_text
-
-ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
 
 
 def main() -> None:
     """Write every ratio, and print how many there are of each pool."""
-    runs = list(_runs(BUILT_IN))
+    runs = list(runs_of(BUILT_IN))
     engines = {pool.engine for pool in pools(runs)}
     shipped = {engine: found for engine in engines if (found := fits_of(engine))}
     never_fitted = [*_never_fitted(shipped), *_of_states()]
@@ -68,7 +63,7 @@ def main() -> None:
 
 def _never_fitted(shipped: Mapping[str, object]) -> Iterator[Ratio]:
     for path in ELSEWHERE:
-        for run in filter(_timed, _runs(path)):
+        for run in filter(_timed, runs_of(path)):
             yield _ratio(_kind(run, shipped), run, _loaded(run))
 
 
@@ -76,17 +71,13 @@ def _of_states() -> Iterator[Ratio]:
     """Runs of models with a state, by the constants that load: none was learnt from them. Of any
     grade, since the published ones seldom state their whole layout.
     """
-    for run in _runs(BUILT_IN):
+    for run in runs_of(BUILT_IN):
         if run.asked.model == STATE and run.measured.step_time_s and not run.measured.oom:
             yield _ratio("framework", run, _loaded(run))
 
 
 def _write(ratios: Sequence[Ratio]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Ratio.__annotations__)
-    writer.writerows([*ratio.cells()] for ratio in ratios)
-    write_text(FILE, text.getvalue())
+    write_text(FILE, csv_text(Ratio.__annotations__, (ratio.cells() for ratio in ratios)))
     print(f"{FILE}: {len(ratios)} ratios, {datetime.date.today().isoformat()}")
 
 
@@ -102,14 +93,6 @@ def _timed(run: Run) -> bool:
 
 def _loaded(run: Run) -> Tuning:
     return load_fit(run.engine.name, run.cluster.gpu.name).tuning
-
-
-def _runs(path: Path) -> Iterator[Run]:
-    for row in read_runs(path):
-        try:
-            yield run_of(row)
-        except SkippedRow:
-            continue  # `meshplan validate` says why
 
 
 def _left_out(

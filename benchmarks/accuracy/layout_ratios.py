@@ -7,8 +7,6 @@ Predictions are those of `benchmarks.accuracy.intervals`: by constants that have
 layout, or nothing of its framework. Grades A and B; of several runs of one layout the first.
 """
 
-import csv
-import io
 import math
 import sys
 from collections import defaultdict
@@ -19,13 +17,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accuracy.intervals import ELSEWHERE
+from benchmarks.accuracy.rows import ELSEWHERE, csv_text, runs_of
 from meshplan.costmodels.layout import differing_axes
 from meshplan.hardware_profiles.intervals import ratios
 from meshplan.hardware_profiles.layout_ratios import FILE, NEAR, Pair, pairs, probability
 from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import Run
 from meshplan.planner.text_files import write_text
 
 BANDS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.01)
@@ -42,15 +39,11 @@ def main() -> None:
 
 def as_csv(found: Sequence[Pair]) -> str:
     """The file's text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Pair.__dataclass_fields__)
-    writer.writerows(pair.cells() for pair in found)
-    return text.getvalue()
+    return csv_text(Pair.__dataclass_fields__, (pair.cells() for pair in found))
 
 
 def _pairs() -> Iterator[Pair]:
-    runs = {run.id: run for path in (BUILT_IN, *ELSEWHERE) for run in _runs(path)}
+    runs = {run.id: run for path in (BUILT_IN, *ELSEWHERE) for run in runs_of(path)}
     groups: dict[tuple[Any, ...], dict[str, Timed]] = defaultdict(dict)
     for ratio in ratios():
         run = runs.get(ratio.run)
@@ -78,14 +71,6 @@ def _pair(one: Timed, other: Timed) -> Pair:
 def _measured_s(run: Run) -> float:
     assert run.measured.step_time_s is not None
     return run.measured.step_time_s
-
-
-def _runs(path: Any) -> Iterator[Run]:
-    for cells in read_runs(path):
-        try:
-            yield run_of(cells)
-        except SkippedRow:
-            continue
 
 
 def held(known: Sequence[Pair]) -> Iterator[tuple[Pair, float]]:

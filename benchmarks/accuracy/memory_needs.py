@@ -11,19 +11,16 @@ from a run, a third of the layouts at a time is left out and predicted by consta
 rest; other runs are predicted by the constants that load, which have seen nobody's memory.
 """
 
-import csv
-import io
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.accuracy.intervals import ELSEWHERE
+from benchmarks.accuracy.rows import ELSEWHERE, csv_text, runs_of
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.engine.one_gpu import PUBLISHED, prediction
 from benchmarks.engine.one_gpu import runs as runs_of_one_gpu
@@ -36,8 +33,7 @@ from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import FEW, WIDE, learn_memory, pools, splits
 from meshplan.planner.runs.memory import recomputing
-from meshplan.planner.runs.rows import SkippedRow
-from meshplan.planner.runs.runs import Run, read_runs, run_of
+from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import step_model
 from meshplan.planner.text_files import write_text
 
@@ -58,15 +54,11 @@ def main() -> None:
 
 def as_csv(found: Sequence[Need]) -> str:
     """The file's text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Need))
-    writer.writerows(need.cells() for need in found)
-    return text.getvalue()
+    return csv_text((field.name for field in fields(Need)), (need.cells() for need in found))
 
 
 def _found() -> Iterator[Need]:
-    runs = [run for path in (BUILT_IN, *ELSEWHERE) for run in _runs(path)]
+    runs = [run for path in (BUILT_IN, *ELSEWHERE) for run in runs_of(path)]
     publishes = {run.suite for run in runs if run.measured.oom}
     tunings = dict(_left_out(runs))
     for run in runs:
@@ -77,14 +69,6 @@ def _found() -> Iterator[Need]:
         elif both and run.suite not in publishes:
             yield _need(run, tunings.get(run.id, usual), False)
     yield from map(_of_one_gpu, runs_of_one_gpu())
-
-
-def _runs(path: Path) -> Iterator[Run]:
-    for cells in read_runs(path):
-        try:
-            yield run_of(cells)
-        except SkippedRow:
-            continue
 
 
 def _left_out(runs: Sequence[Run]) -> Iterator[tuple[str, Tuning]]:

@@ -9,11 +9,11 @@ filled.
 """
 
 import csv
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.accuracy.rows import csv_text
 from meshplan.planner.runs.notes import FACTS, facts_in_words
 from meshplan.planner.text_files import write_text
 
@@ -46,11 +46,8 @@ def _with_empty_filled(row: dict[str, str], wanted: Sequence[str]) -> dict[str, 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
     """The rows as the file's text."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    cells = ([row.get(name, "") for name in columns] for row in rows)
+    write_text(path, csv_text(columns, cells))
 
 
 def _written(path: Path, columns: Sequence[str], rows: Sequence[dict[str, str]]) -> str:

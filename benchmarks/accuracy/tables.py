@@ -91,11 +91,8 @@ def _complete(path: Path, grades: str) -> list[Predicted]:
 
 
 def _told(rows: list[Predicted]) -> str:
-    found = spread(step_errors(rows))
-    assert found is not None
-    return (
-        f"{found.rows} rows, median {found.median:.1%}, p90 {found.p90:.1%}, bias {found.bias:+.1%}"
-    )
+    count, median, p90, bias = _errors(rows).split(" | ")
+    return f"{count} rows, median {median}, p90 {p90}, bias {bias}"
 
 
 def elsewhere() -> str:

@@ -1,10 +1,9 @@
 """Rows of `benchmarks.engine.on_gpu`: a rank that ran alone, and a plan that all its ranks ran."""
 
-import csv
-import io
 import os
 from collections.abc import Sequence
 
+from benchmarks.accuracy.rows import csv_text
 from benchmarks.engine.on_gpu_plans import Item
 from meshplan.costmodels.units import GIB
 from meshplan.executor.launch.results import RankResult, RunResult
@@ -19,11 +18,7 @@ Row = dict[str, str]
 def table(rows: Sequence[Row]) -> str:
     """The rows as CSV, every column that any of them has."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(columns, ([row.get(name, "") for name in columns] for row in rows))
 
 
 def row_of_rank(item: Item, plan: Plan, run: OneRankRun, cluster: Cluster) -> Row:

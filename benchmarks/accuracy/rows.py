@@ -1,0 +1,29 @@
+"""Rows that the benchmarks read, and rows that they write."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, read_runs, run_of
+
+ELSEWHERE = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
+
+
+def runs_of(path: Path) -> Iterator[Run]:
+    """The measured runs of a file that are priced; `meshplan validate` says why others are not."""
+    for row in read_runs(path):
+        with suppress(SkippedRow):
+            yield run_of(row)
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A CSV file's text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
