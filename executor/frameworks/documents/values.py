@@ -4,7 +4,7 @@
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from meshplan.executor.frameworks.documents.parse import number
@@ -94,6 +94,18 @@ class Values:
             )
         return Fact(table[str(fact.value)], fact.line)
 
+    def besides(self, usual: Collection[str], name: str, why: str) -> list[Fact]:
+        """What is not understood, for the reason `why`: `name`, unless it is a `usual` word."""
+        fact = self.get(name)
+        if fact is None or str(fact.value) in usual:
+            return []
+        return [Fact(f"{name} {shown(fact.value)} ({why})", fact.line)]
+
+    def switched_on(self, name: str, why: str) -> list[Fact]:
+        """The same of a switch that is on."""
+        fact = self.flag(name)
+        return [Fact(f"{name} ({why})", fact.line)] if fact and fact.value else []
+
     def unasked(self) -> list[tuple[str, Fact]]:
         """The facts that nobody asked for."""
         return [(name, fact) for name, fact in self.found.items() if name not in self.asked]
@@ -148,6 +160,18 @@ def shown(value: object) -> str:
     text = repr(value)
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def optimizer(
+    values: Values, facts: dict[str, Fact], name: str, known: Mapping[str, str]
+) -> list[Fact]:
+    """Adds the optimizer that `name` states in a framework's words; one that is not `known` is not
+    understood.
+    """
+    stated = values.get(name)
+    if stated is not None and str(stated.value) in known:
+        facts["optimizer"] = Fact(known[str(stated.value)], stated.line)
+    return values.besides(known, name, "the bytes of its states are not modelled")
 
 
 def put(facts: dict[str, Fact], **found: Fact | None) -> None:

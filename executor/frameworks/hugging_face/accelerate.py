@@ -196,8 +196,8 @@ def read(text: str, path: str) -> Reading:
         precision=values.word(MIXED, "mixed_precision"),
     )
     put(facts, shard_replicas=_copies(values, replicas))
-    moved = values.flag("fsdp_config.fsdp_offload_params")
-    why = "fsdp_config.fsdp_offload_params (moves all sharded state to the host: not modelled)"
+    why = "moves all sharded state to the host: not modelled"
+    moved = values.switched_on("fsdp_config.fsdp_offload_params", why)
     rotates, context = values.word(ROTATES, f"{PREFIX}cp_comm_strategy"), f"{PREFIX}cp_size"
     put(facts, context_kind=rotates if (values.count(context) or Fact(1, 1)).value > 1 else None)
     full = values.on("fsdp_config.fsdp_activation_checkpointing")
@@ -209,7 +209,7 @@ def read(text: str, path: str) -> Reading:
         facts=facts,
         recompute=Recompute("full" if full else "none"),
         ignored=values.ignored(),
-        unread=(*([Fact(why, moved.line)] if moved and moved.value else []), *unread),
+        unread=(*moved, *unread),
         notes=(
             *noted,
             *values.suspects(f"{PREFIX}{name}_size" for name in ("tp", "cp", "dp_shard")),

@@ -28,7 +28,7 @@ import yaml
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.training import Optimizer
 from meshplan.executor.frameworks.documents.parse import read_json
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import Values, optimizer, put
 from meshplan.executor.frameworks.export_notes import (
     GPUS_PER_NODE,
     Answer,
@@ -212,7 +212,7 @@ def reading_of(values: Values, path: str) -> Reading:
         num_micro_batches=values.count("gradient_accumulation_steps"),
         precision=_precision(values),
     )
-    unread = _read_optimizer(values, facts)
+    unread = optimizer(values, facts, "optimizer.type", _OPTIMIZERS)  # or any of `torch.optim`
     if len({"global_batch_size", "micro_batch_size", "num_micro_batches"} & facts.keys()) == 3:
         put(facts, data_parallel=_replicas(facts))
     elif len({"global_batch_size", "micro_batch_size"} & facts.keys()) == 1:
@@ -239,21 +239,6 @@ def reading_of(values: Values, path: str) -> Reading:
     )
 
 
-def _read_optimizer(values: Values, facts: dict[str, Fact]) -> tuple[Fact, ...]:
-    """Adds the optimizer to `facts`; one whose states are not modelled is not understood.
-
-    DeepSpeed takes any name: its own (OneBitAdam, Lion ...) or one of `torch.optim`.
-    """
-    kind = values.get("optimizer.type")
-    if kind is None:
-        return ()
-    if str(kind.value) not in _OPTIMIZERS:
-        why = "the bytes of its states are not modelled"
-        return (Fact(f"optimizer.type {shown(kind.value)} ({why})", kind.line),)
-    put(facts, optimizer=Fact(_OPTIMIZERS[str(kind.value)], kind.line))
-    return ()
-
-
 def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:
     """Adds whether the optimizer runs on the host; notes for what is priced differently."""
     where, zero = "zero_optimization.offload_optimizer", "zero_optimization"
@@ -276,12 +261,7 @@ def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:
 
 def weights_on_the_host(values: Values, name: str) -> list[Fact]:
     """The device that `name` states for the weights, if it is not the GPU."""
-    stated = values.get(name)
-    if stated is None or stated.value == "none":
-        return []
-    return [
-        Fact(f"{name} {shown(stated.value)} (weights on the host are not modelled)", stated.line)
-    ]
+    return values.besides(("none",), name, "weights on the host are not modelled")
 
 
 def _degrees(values: Values) -> dict[str, Fact]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from meshplan.executor.frameworks.adapters import of_axolotl, of_factory
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
-from meshplan.executor.frameworks.documents.values import Values, put, shown, top_level
+from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
     FSDP_ENGINE,
     axes_of,
@@ -104,7 +104,7 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
         precision=_precision(values),
     )
     model_of_repository(values, trainer.model, facts, notes)
-    unread = _optimizer(trainer, values, facts)
+    unread = optimizer(values, facts, trainer.optimizer, OPTIMIZERS)
     own = trainer.states_sharding
     sharding = sharding_of(values, Path(path), config_suffices=own, stated=own)
     facts |= sharding.facts
@@ -161,17 +161,6 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes:
         facts["model"] = Fact(found, stated.line)
 
 
-def _optimizer(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> list[Fact]:
-    stated = values.get(trainer.optimizer)
-    if stated is None:
-        return []
-    if str(stated.value) not in OPTIMIZERS:
-        why = "the bytes of its states are not modelled"
-        return [Fact(f"{trainer.optimizer} {shown(stated.value)} ({why})", stated.line)]
-    facts["optimizer"] = Fact(OPTIMIZERS[str(stated.value)], stated.line)
-    return []
-
-
 def _states(values: Values, facts: dict[str, Fact]) -> Fact | None:
     """Weights of 16 bits alone (axolotl's `bf16: full`, LLaMA-Factory's `pure_bf16`), and so the
     optimizer's states.
@@ -202,13 +191,8 @@ LORA = {"axolotl": of_axolotl, "llama-factory": of_factory}
 
 def _kind(values: Values) -> list[Fact]:
     """What is trained, if neither all weights of one model nor LoRA adapters."""
-    found = []
-    for name, usual in _KINDS.items():
-        stated = values.get(name)
-        if stated is not None and str(stated.value) not in usual:
-            why = "frozen weights, or a second model, are not modelled"
-            found.append(Fact(f"{name} {shown(stated.value)} ({why})", stated.line))
-    return found
+    why = "frozen weights, or a second model, are not modelled"
+    return [fact for name, usual in _KINDS.items() for fact in values.besides(usual, name, why)]
 
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {

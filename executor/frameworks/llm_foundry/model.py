@@ -56,12 +56,9 @@ def mpt_config(values: Values) -> dict[str, Any]:
 
 def mpt_unread(values: Values) -> list[Fact]:
     """What of an MPT no family has, one line each."""
-    found = [*_attention(values), *_feed_forward(values), *_norms(values)]
-    loss = values.get("model.loss_fn")
-    if loss is not None and loss.value != "fused_crossentropy":
-        why = "logits of another size are not modelled"
-        found.append(Fact(f"model.loss_fn {shown(loss.value)} ({why})", loss.line))
-    return found
+    why = "logits of another size are not modelled"
+    loss = values.besides(("fused_crossentropy",), "model.loss_fn", why)
+    return [*_attention(values), *_feed_forward(values), *_norms(values), *loss]
 
 
 def _word(values: Values, name: str, default: str) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown
 from meshplan.executor.frameworks.hugging_face.trainers import model_of_repository
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.executor.frameworks.llm_foundry.model import mpt_config, mpt_unread
@@ -73,7 +73,12 @@ def read(text: str, path: str) -> Reading:
         precision=values.word(_PRECISIONS, "precision") or Fact("bf16", 1),
     )
     notes: list[str] = []
-    unread = [*_command(platform), *_model(values, facts, notes), *_optimizer(values, facts)]
+    unread = [
+        *_command(platform),
+        *_model(values, facts, notes),
+        *optimizer(values, facts, "optimizer.name", _OPTIMIZERS),
+    ]
+    unread += [] if values.get("optimizer.name") else [Fact("no optimizer.name", 1)]
     unread += _sharding(values, facts)
     config = mpt_config(values) if _is_mpt(values) else None
     full = values.on("fsdp_config.activation_checkpointing")
@@ -142,17 +147,6 @@ def _attention(values: Values) -> list[Fact]:
     return [Fact(f"no FlashAttention ({why})", stated.line if stated is not None else 1)]
 
 
-def _optimizer(values: Values, facts: dict[str, Fact]) -> list[Fact]:
-    stated = values.get("optimizer.name")
-    if stated is None:
-        return [Fact("no optimizer.name", 1)]
-    if str(stated.value) not in _OPTIMIZERS:
-        why = "the bytes of its states are not modelled"
-        return [Fact(f"optimizer.name {shown(stated.value)} ({why})", stated.line)]
-    facts["optimizer"] = Fact(_OPTIMIZERS[str(stated.value)], stated.line)
-    return []
-
-
 def _sharding(values: Values, facts: dict[str, Fact]) -> list[Fact]:
     """Adds the ZeRO stage; what of FSDP is not understood."""
     if not any(name.startswith("fsdp_config.") for name in values.found):
@@ -173,12 +167,8 @@ def _sharding(values: Values, facts: dict[str, Fact]) -> list[Fact]:
     if "HYBRID" in str(stated.value) and not {"shard_group", "shard_replicas"} & facts.keys():
         why = "a node's GPUs, which the file does not state; data_parallel_shard_degree says it"
         unread.append(Fact(f"fsdp_config.sharding_strategy {stated.value} ({why})", stated.line))
-    mixed = values.get("fsdp_config.mixed_precision")
-    if mixed is not None and mixed.value not in ("PURE", "DEFAULT"):
-        why = "gathered weights of 32 bits are not modelled"
-        named = Fact(f"fsdp_config.mixed_precision {shown(mixed.value)} ({why})", mixed.line)
-        unread.append(named)
-    return unread
+    why = "gathered weights of 32 bits are not modelled"
+    return unread + values.besides(("PURE", "DEFAULT"), "fsdp_config.mixed_precision", why)
 
 
 def _unjudged(values: Values, text: str) -> list[tuple[str, Fact]]:

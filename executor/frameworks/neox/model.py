@@ -75,12 +75,12 @@ def model_config(values: Values) -> dict[str, Any] | None:
         "intermediate_size": _width(values, shape, hidden.value),
         "tie_word_embeddings": not values.on("no_weight_tying"),
         "attention_bias": shape.qkv_bias,
-        **_family(values, shape),
+        **_family(values, shape, hidden.value),
     }
     return nothing_left_out(config)
 
 
-def _family(values: Values, shape: _Shape) -> dict[str, Any]:
+def _family(values: Values, shape: _Shape, hidden: int) -> dict[str, Any]:
     """The fields by which families differ; `model_unread` names what no family has."""
     if shape.gated and shape.window is not None:
         return {"model_type": "mistral", "sliding_window": shape.window.value}
@@ -88,18 +88,11 @@ def _family(values: Values, shape: _Shape) -> dict[str, Any]:
         return {"model_type": "llama", "mlp_bias": shape.mlp_bias}
     if shape.positions == "learned":
         rows = values.count("max_position_embeddings")
-        width = _width(values, shape, _whole(values, "hidden_size"))
+        width = _width(values, shape, hidden)
         return {"model_type": "gpt2", "n_positions": rows.value if rows else 1, "n_inner": width}
     if not shape.mlp_bias:
         return {"model_type": "nemotron", "mlp_bias": False}
     return {"model_type": "gpt_neox", "use_parallel_residual": shape.parallel}
-
-
-def _whole(values: Values, name: str) -> int:
-    """A number that `model_config` has found stated."""
-    fact = values.count(name)
-    assert fact is not None
-    return int(fact.value)
 
 
 def _width(values: Values, shape: _Shape, hidden: int) -> int:
@@ -148,10 +141,7 @@ def model_unread(values: Values, *, flash: bool) -> list[Fact]:
 
 
 def _other_words(values: Values, shape: _Shape) -> list[Fact]:
-    found = []
-    kind = values.get("mlp_type")
-    if kind is not None and kind.value not in (_LLAMA, "regular"):
-        found.append(_named(values, "mlp_type", f"{shown(kind.value)} (not known)"))
+    found = values.besides((_LLAMA, "regular"), "mlp_type", "not known")
     if shape.norm is None:
         found.append(_named(values, "norm", f"{shown(_word(values, 'norm', ''))} (not modelled)"))
     if shape.positions not in _POSITIONS:
@@ -168,12 +158,10 @@ def _other_words(values: Values, shape: _Shape) -> list[Fact]:
 
 
 def _other_switches(values: Values, shape: _Shape, *, flash: bool) -> list[Fact]:
-    found = []
-    tied, biased = values.on("gpt_j_tied"), _default_on(values, "use_bias_in_norms")
-    if values.on("use_qk_layernorm"):
-        found.append(_named(values, "use_qk_layernorm", "(norms of its own width: not modelled)"))
-    if shape.parallel and tied:
-        found.append(_named(values, "gpt_j_tied", "(one norm per layer is not modelled)"))
+    tied = values.switched_on("gpt_j_tied", "one norm per layer is not modelled")
+    biased = _default_on(values, "use_bias_in_norms")
+    found = values.switched_on("use_qk_layernorm", "norms of its own width: not modelled")
+    found += tied if shape.parallel else []
     if shape.norm == "layernorm" and not biased:
         found.append(_named(values, "use_bias_in_norms", "false (not modelled)"))
     if shape.window is not None and not (flash and shape.gated and not shape.mlp_bias):

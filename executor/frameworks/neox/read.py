@@ -44,6 +44,7 @@ _SHAPE = (
 )
 _BATCH = ("train_micro_batch_size_per_gpu", "train_batch_size")
 _SECTIONS = ("zero_optimization", "activation_checkpointing", "deepspeed_extra_args")
+_HOST = "what is kept on the host is not modelled"
 _ON_HOST = ("cpu_offload", "cpu_offload_params", "offload_optimizer", "offload_param")
 
 
@@ -136,12 +137,11 @@ def _degrees(values: Values, facts: dict[str, Fact]) -> list[Fact]:
         seq_len=values.count("seq_length"),
         gpus=_gpus(values),
     )
-    method, layers = values.get("pipe_partition_method"), values.count("num_layers")
-    if pipe.value <= 1:
-        return []
-    if method is not None and method.value not in _BY_LAYERS:
-        why = "stages that are not cut by the number of layers are not modelled"
-        return [Fact(f"pipe_partition_method {shown(method.value)} ({why})", method.line)]
+    why = "stages that are not cut by the number of layers are not modelled"
+    otherwise = values.besides(_BY_LAYERS, "pipe_partition_method", why)
+    layers = values.count("num_layers")
+    if pipe.value <= 1 or otherwise:
+        return otherwise if pipe.value > 1 else []
     if layers is not None and layers.value % pipe.value:
         why = f"{layers.value} layers do not divide, and DeepSpeed's releases cut them differently"
         return [Fact(f"pipe_parallel_size {pipe.value} ({why})", pipe.line)]
@@ -185,11 +185,8 @@ def _precision(values: Values, facts: dict[str, Fact]) -> list[Fact]:
             )
         stated = Fact(name, enabled.line)
     facts["precision"] = stated or Fact("fp32", 1)
-    sums = values.get("data_types.grad_accum_dtype")
-    if sums is not None and sums.value not in ("bf16", "fp16"):
-        why = "a second, wider copy of the gradients is not modelled"
-        return [Fact(f"data_types.grad_accum_dtype {shown(sums.value)} ({why})", sums.line)]
-    return []
+    why = "a second, wider copy of the gradients is not modelled"
+    return values.besides(("bf16", "fp16"), "data_types.grad_accum_dtype", why)
 
 
 def _before_2023(values: Values) -> bool:
@@ -237,26 +234,20 @@ def _on_host(values: Values) -> list[Fact]:
         values.asked.discard(where)
         values.asked |= {each for each in values.found if each.startswith(f"{where}.")}
         if stated is not None and str(stated.value).lower() not in ("false", "none"):
-            why = "what is kept on the host is not modelled"
-            unread.append(Fact(f"{where} ({why})", stated.line))
+            unread.append(Fact(f"{where} ({_HOST})", stated.line))
     return unread
 
 
 def _recompute(values: Values) -> tuple[Recompute, list[Fact]]:
     """Layer by layer if at all; other ways of keeping their inputs are not modelled."""
     on, count = values.flag("checkpoint_activations"), values.count("checkpoint_num_layers")
-    divided, host = values.flag("partition_activations"), values.flag("checkpoint_in_cpu")
+    why = "inputs of layers kept in parts are not modelled"
+    divided = values.switched_on("partition_activations", why)
+    host = values.switched_on("checkpoint_in_cpu", _HOST)
     if on is None or not on.value:
         return Recompute("none"), []
-    unread = []
     tensor = values.count("model_parallel_size", least=0)
-    if divided and divided.value and tensor is not None and tensor.value > 1:
-        why = "inputs of layers kept in parts are not modelled"
-        unread.append(Fact(f"partition_activations ({why})", divided.line))
-    if host and host.value:
-        unread.append(
-            Fact("checkpoint_in_cpu (what is kept on the host is not modelled)", host.line)
-        )
+    unread = [*(divided if tensor is not None and tensor.value > 1 else []), *host]
     if count is not None and count.value > 1:
         why = "several layers recomputed as one are not modelled"
         unread.append(Fact(f"checkpoint_num_layers {count.value} ({why})", count.line))

@@ -36,6 +36,7 @@ from meshplan.planner.case.reading import (
 )
 
 _MARKS = ("parallelism.", "training.")
+_ON_HOST = "weights on the host are not modelled"
 SPLITS = ("parallelism", "peft", "lora")
 """Sections of which every key must be read, or be one of `SPLITS_NOTHING`."""
 SPLITS_NOTHING = frozenset(
@@ -117,19 +118,10 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
             *_unknown_converters(values),
             *_unknown_keys(values),
             *_encoders(values),
-            *_on_host(values),
+            *values.switched_on("training.enable_cpu_offload", _ON_HOST),
             *_unclear(values),
         ),
         notes=(*notes, *values.suspects(COUNTS.values())),
-    )
-
-
-def _on_host(values: Values) -> list[Fact]:
-    """Weights, gradients and optimizer states on the host."""
-    asked = values.flag("training.enable_cpu_offload")
-    why = "weights on the host are not modelled"
-    return (
-        [Fact(f"training.enable_cpu_offload ({why})", asked.line)] if asked and asked.value else []
     )
 
 
