@@ -181,7 +181,7 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
             config[ours] = fact.value
     config |= numeric_config(values)
     if values.on("multi_latent_attention"):
-        return config | _latent_config(values)
+        return config | _latent_config(values, layers.value, hidden.value)
     head_dim, groups = values.count("kv_channels"), values.count("num_query_groups")
     config["head_dim"] = head_dim.value if head_dim else hidden.value // heads.value
     grouped = groups is not None and values.on("group_query_attention")
@@ -191,7 +191,9 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
     config["num_key_value_heads"] = groups.value if groups else heads.value
     if multi is not None and multi.value == "multiquery":
         config["num_key_value_heads"] = 1
-    return config | (_expert_config(values) or _dense_config(values, gated=gated))
+    return config | (
+        _expert_config(values, layers.value) or _dense_config(values, config, gated=gated)
+    )
 
 
 def model_unread(values: Values) -> list[Fact]:
@@ -215,7 +217,7 @@ def default_ffn(hidden: int, *, gated: bool) -> int:
     return int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
 
 
-def _dense_config(values: Values, *, gated: bool) -> dict[str, Any]:
+def _dense_config(values: Values, sizes: Mapping[str, Any], *, gated: bool) -> dict[str, Any]:
     biased = not values.on("disable_bias_linear") and values.flag("add_bias_linear") is None
     biased = biased or values.on("add_bias_linear")
     if gated:
@@ -229,24 +231,14 @@ def _dense_config(values: Values, *, gated: bool) -> dict[str, Any]:
     if not learned:
         return {"model_type": "gpt_neox", "use_parallel_residual": False, "attention_bias": True}
     positions, ffn = values.count("max_position_embeddings"), values.count("ffn_hidden_size")
-    hidden, heads, layers = (
-        _whole(values, name) for name in ("hidden_size", "num_attention_heads", "num_layers")
-    )
     return {
         "model_type": "gpt2",
-        "n_embd": hidden,
-        "n_head": heads,
-        "n_layer": layers,
-        "n_inner": ffn.value if ffn else 4 * hidden,
+        "n_embd": sizes["hidden_size"],
+        "n_head": sizes["num_attention_heads"],
+        "n_layer": sizes["num_hidden_layers"],
+        "n_inner": ffn.value if ffn else 4 * sizes["hidden_size"],
         "n_positions": positions.value if positions else 1024,
     }
-
-
-def _whole(values: Values, name: str) -> int:
-    """A number that `model_config_of` has found stated."""
-    fact = values.count(name)
-    assert fact is not None
-    return int(fact.value)
 
 
 def _routed(values: Values, names: Mapping[str, str]) -> dict[str, Any]:
@@ -254,7 +246,7 @@ def _routed(values: Values, names: Mapping[str, str]) -> dict[str, Any]:
     return {ours: fact.value for ours, fact in found.items() if fact is not None}
 
 
-def _expert_config(values: Values) -> dict[str, Any] | None:
+def _expert_config(values: Values, layers: int) -> dict[str, Any] | None:
     experts = values.count("num_experts", "num_moe_experts")
     if experts is None:
         return None
@@ -263,7 +255,7 @@ def _expert_config(values: Values) -> dict[str, Any] | None:
         values, {"num_experts_per_tok": "moe_router_topk"}
     )
     shared = values.count("moe_shared_expert_intermediate_size")
-    routed = layer_pattern(values.get("moe_layer_freq"), _whole(values, "num_layers"))
+    routed = layer_pattern(values.get("moe_layer_freq"), layers)
     if shared is None and not values.on("qk_layernorm") and all(routed):
         config = {"model_type": "mixtral", "num_local_experts": experts.value, **common}
         return config | ({"intermediate_size": width.value} if width else {})
@@ -302,7 +294,7 @@ def _shared_config(values: Values, shared: int, width: int, routed: list[int]) -
     }
 
 
-def _latent_config(values: Values) -> dict[str, Any]:
+def _latent_config(values: Values, layers: int, hidden: int) -> dict[str, Any]:
     names = {
         "q_lora_rank": "q_lora_rank",
         "kv_lora_rank": "kv_lora_rank",
@@ -324,9 +316,9 @@ def _latent_config(values: Values) -> dict[str, Any]:
     if "n_routed_experts" not in config:
         return config
     shared = values.count("moe_shared_expert_intermediate_size")
-    width = config.setdefault("moe_intermediate_size", _whole(values, "hidden_size") * 4)
+    width = config.setdefault("moe_intermediate_size", hidden * 4)
     config["n_shared_experts"] = shared.value // width if shared else 0
-    routed = layer_pattern(values.get("moe_layer_freq"), _whole(values, "num_layers"))
+    routed = layer_pattern(values.get("moe_layer_freq"), layers)
     config["first_k_dense_replace"] = routed.index(1) if 1 in routed else len(routed)
     if values.on("moe_router_enable_expert_bias"):
         return config | {"topk_method": "noaux_tc"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from meshplan.executor.frameworks.shell.arithmetic import NotArithmetic, evaluate
 from meshplan.executor.frameworks.shell.text import change_of, computed
-from meshplan.executor.frameworks.shell.words import Piece, Word
+from meshplan.executor.frameworks.shell.words import Piece, Word, closing, split_words
 from meshplan.planner.case.reading import UnreadableConfig
 
 MAX_TOKENS = 20_000  # of one expansion: a script that doubles an array in a row stops here
@@ -125,7 +125,7 @@ class Expander:
         opener = text[at + 1 : at + 2]
         if opener in ("(", "{"):
             _check_depth(text, at, line)
-            end = _closing(text, at + 1)
+            end = closing(text, at + 1)
             inner = text[at + 2 : end - 1]
             if text.startswith("$((", at) and inner.endswith(")"):
                 return self._arithmetic(inner[1:-1], line), end
@@ -173,14 +173,10 @@ class Expander:
         if mark == "#":
             return [_Atom(Part(str(_length(items, every=every)), line))]
         if mark or (default := _DEFAULT.fullmatch(rest)) is None:
-            if mark or items is None:
+            known = None if mark or items is None else self._changed(items, rest, every=every)
+            if known is None:
                 return _unknown(raw, line, quoted=quoted)
-            changed = self._changed(items, rest, every=every)
-            if changed is None:
-                return _unknown(raw, line, quoted=quoted)
-            if every:
-                return _several(changed, quoted=quoted)
-            return _atoms(changed[0] if changed else (), quoted=quoted)
+            return _of_items(known, every=every, quoted=quoted)
         return self._with_default(name, items, default, raw, line, quoted=quoted, every=every)
 
     def _with_default(
@@ -200,9 +196,7 @@ class Expander:
             return [] if nothing else self._word(word, line, quoted=quoted)
         if not nothing:
             assert items is not None
-            if every:
-                return _several(items, quoted=quoted)
-            return _atoms(items[0] if items else (), quoted=quoted)
+            return _of_items(items, every=every, quoted=quoted)
         if sign[-1] == "?":
             return [_Atom(Part(raw, line, unset=True))]
         atoms = self._word(word, line, quoted=quoted)
@@ -212,16 +206,12 @@ class Expander:
 
     def _word(self, text: str, line: int, *, quoted: bool) -> list[_Atom]:
         """The word after `:-`, which may be quoted and may hold variables itself."""
-        from meshplan.executor.frameworks.shell.words import split_words
-
         self.depth += 1
-        lines = [(0, line)]
-        body = text if quoted and '"' not in text else text.replace("\n", " ")
         if quoted and '"' not in text:
-            atoms = self._piece(Piece(body, "double", line))
+            atoms = self._piece(Piece(text, "double", line))
         else:
             atoms = []
-            for at, word in enumerate(split_words(body, lines)):
+            for at, word in enumerate(split_words(text.replace("\n", " "), [(0, line)])):
                 atoms += [_Atom(Part(" ", line), splits=not quoted)] if at else []
                 atoms += self._atoms(word)
         self.depth -= 1
@@ -335,6 +325,13 @@ def _several(items: list[Text], *, quoted: bool) -> list[_Atom]:
     return atoms
 
 
+def _of_items(items: list[Text], *, every: bool, quoted: bool) -> list[_Atom]:
+    """All elements, or the first, which a name without an index stands for."""
+    if every:
+        return _several(items, quoted=quoted)
+    return _atoms(items[0] if items else (), quoted=quoted)
+
+
 def _joined(atoms: list[_Atom]) -> Text:
     return tuple(atom.part or Part(" ", 1) for atom in atoms)
 
@@ -375,23 +372,3 @@ def _check_depth(text: str, at: int, line: int) -> None:
 
 def _too_deep() -> str:
     return f"more than {MAX_DEPTH} expansions inside each other"
-
-
-def _closing(text: str, at: int) -> int:
-    """Where what opens at `at` is closed (the lexer saw to it that it is)."""
-    closer = {"{": "}", "(": ")"}[text[at]]
-    depth, quote, start = 0, "", at
-    while at < len(text):
-        char = text[at]
-        at += 1
-        if char == "\\":
-            at += 1
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        else:
-            depth += (char == text[start]) - (char == closer)
-        if depth == 0:
-            return at
-    return len(text) + 1

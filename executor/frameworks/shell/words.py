@@ -220,24 +220,10 @@ class _Lexer:
 
     def _balanced(self, start: int, opener: str) -> str:
         """From the `opener` at `start` to what closes it; quotes inside hide brackets."""
-        opened, depth, quote = self.line, 0, ""
-        self.at = start
-        while self.at < len(self.text):
-            if plain := _PLAIN["balanced"].match(self.text, self.at):
-                self.at = plain.end()
-                continue
-            char = self._one()
-            if char == "\\":
-                self.at += 1
-            elif quote:
-                quote = "" if char == quote else quote
-            elif char in "'\"":
-                quote = char
-            else:
-                depth += (char == opener) - (char == _CLOSES[opener])
-            if depth == 0:
-                return re.sub(r"\\\r?\n", "", self.text[start : self.at])
-        raise UnreadableConfig(f"`${opener}` is never closed", opened)
+        opened, self.at = self.line, closing(self.text, start)
+        if self.at > len(self.text):
+            raise UnreadableConfig(f"`${opener}` is never closed", opened)
+        return re.sub(r"\\\r?\n", "", self.text[start : self.at])
 
     def _quoted(self, quote: str) -> list[Piece]:
         """The pieces between two quotes: one for each line, and for each escaped character."""
@@ -268,6 +254,28 @@ class _Lexer:
                     pieces.append(Piece(text, kind, line))
                     text, line = "", self.line
         raise UnreadableConfig(f"the quote {quote} is never closed", opened)
+
+
+def closing(text: str, start: int) -> int:
+    """Where what opens at `start` is closed, beyond the text's end if it never is; quotes inside
+    hide brackets.
+    """
+    at, depth, quote, opener = start, 0, "", text[start]
+    while at < len(text):
+        if plain := _PLAIN["balanced"].match(text, at):
+            at = plain.end()
+            continue
+        char = text[at]
+        at += 2 if char == "\\" else 1
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        else:
+            depth += (char == opener) - (char == _CLOSES[opener])
+        if depth == 0:
+            return at
+    return len(text) + 1
 
 
 def split_words(text: str, lines: list[tuple[int, int]] | None = None) -> list[Word]:
