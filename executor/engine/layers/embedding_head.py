@@ -24,7 +24,24 @@ from meshplan.hardware_profiles.engines import load_engine
 CHUNK_BYTES = load_engine("native").kernels.loss_chunk_bytes
 
 
-class Embed:
+class _End:
+    """One end of the model: a unit of a vocabulary table, and one of small weights, if any."""
+
+    table_unit: Unit
+    small: Unit | None
+
+    @property
+    def small_units(self) -> list[Unit]:
+        """The small weights, if any: all that the backward pass reads."""
+        return [self.small] if self.small else []
+
+    @property
+    def units(self) -> list[Unit]:
+        """The table and the small weights."""
+        return [self.table_unit, *self.small_units]
+
+
+class Embed(_End):
     """Token rows, learned positions and the embedding's norm, in this rank's part of the
     sequence.
     """
@@ -43,16 +60,6 @@ class Embed:
             *([self.positions] if self.positions else []),
         ]
         self.small = local.unit("embedding_ends", small) if small else None
-
-    @property
-    def small_units(self) -> list[Unit]:
-        """The small weights, if any: all that the backward pass reads."""
-        return [self.small] if self.small else []
-
-    @property
-    def units(self) -> list[Unit]:
-        """The table and the small weights."""
-        return [self.table_unit, *self.small_units]
 
     def __call__(self, anchor: Tensor, tokens: Tensor) -> Tensor:
         """(local sequence, batch) tokens to (tensor rank's part, batch, hidden)."""
@@ -84,7 +91,7 @@ class PositionRows(Differentiable):
         return None, None, None
 
 
-class Head:
+class Head(_End):
     """The final norm, the projection to the vocabulary, and the sum of the tokens' losses."""
 
     def __init__(self, local: Local, table: Unit) -> None:
@@ -94,16 +101,6 @@ class Head:
         )
         weights = self.norm.weights if self.norm else []
         self.small = local.unit("head_ends", weights) if weights else None
-
-    @property
-    def small_units(self) -> list[Unit]:
-        """The norm, if any: all that the backward pass reads."""
-        return [self.small] if self.small else []
-
-    @property
-    def units(self) -> list[Unit]:
-        """The table and the norm."""
-        return [self.table_unit, *self.small_units]
 
     def __call__(self, x: Tensor, targets: Tensor, scale: float) -> Tensor:
         """`scale` times the summed loss of this rank's (local sequence, batch) targets, fp32."""

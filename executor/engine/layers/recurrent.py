@@ -10,7 +10,12 @@ from torch import Tensor
 
 from meshplan.costmodels.model.transformer import Recurrent
 from meshplan.executor.engine.parts import recurrent_kernels as kernels
-from meshplan.executor.engine.parts.functions import ColumnLinear, Differentiable, RowLinear
+from meshplan.executor.engine.parts.functions import (
+    ColumnLinear,
+    Differentiable,
+    RowLinear,
+    values_of,
+)
 from meshplan.executor.engine.parts.rank_context import Local
 from meshplan.executor.engine.parts.weights import Weight
 
@@ -23,7 +28,7 @@ class Convolve(Differentiable):
         """One filter for each channel."""
         ctx.weights = weight, bias
         ctx.save_for_backward(x)
-        y: Tensor = kernels.short_conv(x, weight.value, bias.value if bias else None)
+        y: Tensor = kernels.short_conv(x, *values_of(weight, bias))
         return y
 
     @staticmethod
@@ -31,8 +36,7 @@ class Convolve(Differentiable):
         """The filters' gradients come with the input's."""
         (x,) = ctx.saved_tensors
         weight, bias = ctx.weights
-        values = weight.value, bias.value if bias else None
-        dx, dw, db = kernels.short_conv_backward(dy.contiguous(), x, *values)
+        dx, dw, db = kernels.short_conv_backward(dy.contiguous(), x, *values_of(weight, bias))
         weight.gradient.add_(dw)
         if bias:
             bias.gradient.add_(db)
@@ -49,7 +53,7 @@ class ScanStates(Differentiable):
     ) -> Tensor:  # fmt: skip
         """(sequence, batch, heads, width) of the values to the same."""
         ctx.weights, ctx.chunk = weights, chunk
-        out, states = kernels.scan(q, k, v, a, b, *_values(weights), chunk)
+        out, states = kernels.scan(q, k, v, a, b, *values_of(*weights), chunk)
         ctx.save_for_backward(states, q, k, v, a, b)
         y: Tensor = out
         return y
@@ -59,7 +63,7 @@ class ScanStates(Differentiable):
         """The learnt numbers' gradients come with the inputs'."""
         states, *inputs = ctx.saved_tensors
         grads = kernels.scan_backward(
-            dout.contiguous(), states, *inputs, *_values(ctx.weights), ctx.chunk
+            dout.contiguous(), states, *inputs, *values_of(*ctx.weights), ctx.chunk
         )
         for weight, grad in zip(ctx.weights, grads[5:], strict=True):
             if weight is not None:
@@ -89,10 +93,6 @@ class GatedNorm(Differentiable):
         )
         ctx.weight.gradient.add_(dw)
         return dx, dgate, None, None, None, None
-
-
-def _values(weights: tuple[Weight | None, ...]) -> list[Tensor | None]:
-    return [None if weight is None else weight.value for weight in weights]
 
 
 class RecurrentMixer:

@@ -201,7 +201,7 @@ class LayerNorm(Differentiable):
         """y = (x - mean) rstd w + b."""
         ctx.weight, ctx.bias = weight, bias
         y, mean, rstd = torch.ops.aten.native_layer_norm(
-            x, [x.shape[-1]], *_values(weight, bias), eps
+            x, [x.shape[-1]], *values_of(weight, bias), eps
         )
         ctx.save_for_backward(x, mean, rstd)
         out: Tensor = y
@@ -218,7 +218,7 @@ class LayerNorm(Differentiable):
             [x.shape[-1]],
             mean,
             rstd,
-            *_values(ctx.weight, ctx.bias),
+            *values_of(ctx.weight, ctx.bias),
             [True, learned, learned],
         )
         if learned:
@@ -227,7 +227,8 @@ class LayerNorm(Differentiable):
         return dx, None, None, None
 
 
-def _values(*weights: Weight | None) -> list[Tensor | None]:
+def values_of(*weights: Weight | None) -> list[Tensor | None]:
+    """Their values, None for those that a layer does not have."""
     return [None if weight is None else weight.value for weight in weights]
 
 

@@ -49,6 +49,11 @@ def _compiled(body: Kernel) -> Kernel:
     return lambda *arguments: compile_once()(*arguments)
 
 
+def like_first(x: Tensor, *_: object) -> Tensor:
+    """The shape-only body of an operator whose result is as its first argument."""
+    return x.new_empty(x.shape)
+
+
 def _rms_norm(x: Tensor, weight: Tensor, eps: float = EPS) -> tuple[Tensor, Tensor]:
     wide = x.float()
     rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
@@ -85,10 +90,6 @@ def _swiglu(gate: Tensor, up: Tensor, scale: Tensor | None) -> Tensor:
     return y if scale is None else (y * scale.unsqueeze(-1)).to(gate.dtype)
 
 
-def _swiglu_meta(gate: Tensor, up: Tensor, scale: Tensor | None) -> Tensor:
-    return torch.empty_like(gate)
-
-
 def _swiglu_backward(
     dy: Tensor, gate: Tensor, up: Tensor, scale: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,10 +115,6 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return rotated.to(x.dtype)
-
-
-def _rope_meta(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _attention(
@@ -217,19 +214,6 @@ def _attention_backward_cuda(
     return dq.contiguous(), dk.contiguous(), dv[..., :width].contiguous()
 
 
-def _attention_backward_meta(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    window: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
 def _heads_first(*tensors: Tensor) -> list[Tensor]:
     """(sequence, batch, heads, width) as (batch, heads, sequence, width)."""
     return [x.permute(1, 2, 0, 3) for x in tensors]
@@ -311,7 +295,7 @@ swiglu = define(
     "swiglu(Tensor gate, Tensor up, Tensor? scale) -> Tensor",
     _swiglu,
     _compiled(_swiglu),
-    _swiglu_meta,
+    like_first,
 )
 swiglu_backward = define(
     "swiglu_backward(Tensor dy, Tensor gate, Tensor up, Tensor? scale) -> (Tensor, Tensor, Tensor)",
@@ -320,7 +304,7 @@ swiglu_backward = define(
     _swiglu_backward_meta,
 )
 rope = define(
-    "rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rope, _compiled(_rope), _rope_meta
+    "rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", _rope, _compiled(_rope), like_first
 )
 attention = define(
     "attention(Tensor q, Tensor k, Tensor v, bool causal, int? window) -> (Tensor, Tensor)",
@@ -333,7 +317,7 @@ attention_backward = define(
     "bool causal, int? window) -> (Tensor, Tensor, Tensor)",
     _attention_backward,
     _attention_backward_cuda,
-    _attention_backward_meta,
+    lambda dout, *inputs: tuple(like_first(x) for x in inputs[:3]),
 )
 grouped_linear = define(
     "grouped_linear(Tensor x, Tensor weight, int[] rows) -> Tensor",

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshplan.executor.engine.parts.kernels import define
+from meshplan.executor.engine.parts.kernels import define, like_first
 
 
 def gradients(
@@ -172,12 +172,6 @@ def _gated_norm_backward(
     return [grad for grad in found if grad is not None]
 
 
-def _gated_norm_backward_meta(
-    dy: Tensor, x: Tensor, gate: Tensor, weight: Tensor, eps: float, width: int, gate_first: bool
-) -> list[Tensor]:
-    return [each.new_empty(each.shape) for each in (x, gate, weight)]
-
-
 def _gated_output(x: Tensor, gate: Tensor) -> Tensor:
     return x * torch.sigmoid(gate)
 
@@ -187,12 +181,9 @@ def _gated_output_backward(dy: Tensor, x: Tensor, gate: Tensor) -> list[Tensor]:
     return [grad for grad in found if grad is not None]
 
 
-def _gated_output_backward_meta(dy: Tensor, x: Tensor, gate: Tensor) -> list[Tensor]:
-    return [each.new_empty(each.shape) for each in (x, gate)]
-
-
-def _like_first(x: Tensor, *_: object) -> Tensor:
-    return x.new_empty(x.shape)
+def _like_inputs(dy: Tensor, *inputs: object) -> list[Tensor]:
+    """The gradients of all tensors that a backward pass is given, by their shapes."""
+    return [like_first(each) for each in inputs if isinstance(each, Tensor)]
 
 
 SCANNED = (
@@ -202,7 +193,7 @@ SCANNED = (
 NORMED = "Tensor x, Tensor gate, Tensor weight, float eps, int width, bool gate_first"
 short_conv = define(
     "short_conv(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-    _short_conv, _short_conv, _like_first,
+    _short_conv, _short_conv, like_first,
 )  # fmt: skip
 short_conv_backward = define(
     "short_conv_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias) -> "
@@ -214,15 +205,15 @@ scan_backward = define(
     f"scan_backward(Tensor dout, Tensor states, {SCANNED}) -> Tensor[]",
     _scan_backward, _scan_backward, _scan_backward_meta,
 )  # fmt: skip
-gated_norm = define(f"gated_norm({NORMED}) -> Tensor", _gated_norm, _gated_norm, _like_first)
+gated_norm = define(f"gated_norm({NORMED}) -> Tensor", _gated_norm, _gated_norm, like_first)
 gated_norm_backward = define(
     f"gated_norm_backward(Tensor dy, {NORMED}) -> Tensor[]",
-    _gated_norm_backward, _gated_norm_backward, _gated_norm_backward_meta,
+    _gated_norm_backward, _gated_norm_backward, _like_inputs,
 )  # fmt: skip
 gated_output = define(
-    "gated_output(Tensor x, Tensor gate) -> Tensor", _gated_output, _gated_output, _like_first
+    "gated_output(Tensor x, Tensor gate) -> Tensor", _gated_output, _gated_output, like_first
 )
 gated_output_backward = define(
     "gated_output_backward(Tensor dy, Tensor x, Tensor gate) -> Tensor[]",
-    _gated_output_backward, _gated_output_backward, _gated_output_backward_meta,
+    _gated_output_backward, _gated_output_backward, _like_inputs,
 )  # fmt: skip
