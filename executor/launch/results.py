@@ -18,7 +18,7 @@ The file is written anew after every step, so a run that is killed leaves what i
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median, median_low
 from typing import Literal
@@ -192,16 +192,22 @@ def compare(
     busiest = max(ranks, key=lambda rank: rank.forward_s + rank.backward_s)
     working_s = busiest.forward_s + busiest.backward_s + busiest.exposed_comm_s
     rest_s = step_time_s - working_s - busiest.waiting_s - busiest.optimizer_s
-    parts: tuple[tuple[str, float | None, float], ...] = (
+    return _parts("s", (
         ("step time", p.step_time_s if p else None, step_time_s),
         ("compute and communication", p.compute_s + p.exposed_comm_s if p else None, working_s),
         ("bubble", p.bubble_s if p else None, busiest.waiting_s),
         ("optimizer", p.optimizer_s if p else None, busiest.optimizer_s),
         ("not accounted for", None, rest_s),
-    )
+    ))  # fmt: skip
+
+
+def _parts(
+    unit: Literal["s", "bytes"], rows: Iterable[tuple[str, float | None, float]]
+) -> tuple[ComparedPart, ...]:
+    """Lines of the comparison from names, predicted and measured values."""
     return tuple(
-        ComparedPart(name=name, unit="s", predicted=predicted, measured=measured)
-        for name, predicted, measured in parts
+        ComparedPart(name=name, unit=unit, predicted=predicted, measured=measured)
+        for name, predicted, measured in rows
     )
 
 
@@ -217,21 +223,16 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
         if device == "cpu" and plan.engine != "native":
             parts.append((f"memory, stage {place}, resident (not compared)", None, reserved))
             continue
-        if device == "cpu":
-            resident = stage.context + stage.reserved if stage else None
-            if allocated != reserved:
-                tensors = stage.allocated if stage else None
-                parts.append((f"memory, stage {place}, allocated", tensors, allocated))
-            parts.append((f"memory, stage {place}, resident", resident, reserved))
-            continue
-        parts += [
-            (f"memory, stage {place}, allocated", stage.allocated if stage else None, allocated),
-            (f"memory, stage {place}, reserved", stage.reserved if stage else None, reserved),
-        ]
-    return tuple(
-        ComparedPart(name=name, unit="bytes", predicted=predicted, measured=measured)
-        for name, predicted, measured in parts
-    )
+        if device != "cpu" or allocated != reserved:
+            tensors = stage.allocated if stage else None
+            parts.append((f"memory, stage {place}, allocated", tensors, allocated))
+        outside = stage.context if stage and device == "cpu" else 0.0
+        kept, word = (
+            stage and outside + stage.reserved,
+            "resident" if device == "cpu" else "reserved",
+        )
+        parts.append((f"memory, stage {place}, {word}", kept, reserved))
+    return _parts("bytes", parts)
 
 
 def write_result(result: RunResult, path: Path) -> None:
