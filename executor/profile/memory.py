@@ -12,6 +12,7 @@ usable        the largest block that can really be allocated (CPU: free memory /
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -56,19 +57,12 @@ def _add(size_bytes: float, device: torch.device) -> Moving:
     return (lambda: torch.add(a, b, out=out)), 3 * a.nbytes
 
 
-def _rms_norm(size_bytes: float, device: torch.device) -> Moving:
+def _of_rows(
+    size_bytes: float, device: torch.device, kernel: Callable[[torch.Tensor, torch.Tensor], object]
+) -> Moving:
+    """A kernel of rows and of a weight as wide, which reads and writes the rows once."""
     x, weight = rows_of_numbers(size_bytes, device), torch.ones(1024, device=device)
-    return (lambda: F.rms_norm(x, (1024,), weight)), 2 * x.nbytes
-
-
-def _layer_norm(size_bytes: float, device: torch.device) -> Moving:
-    x, weight = rows_of_numbers(size_bytes, device), torch.ones(1024, device=device)
-    return (lambda: F.layer_norm(x, (1024,), weight, weight)), 2 * x.nbytes
-
-
-def _silu(size_bytes: float, device: torch.device) -> Moving:
-    x = rows_of_numbers(size_bytes, device)
-    return (lambda: F.silu(x)), 2 * x.nbytes
+    return (lambda: kernel(x, weight)), 2 * x.nbytes
 
 
 def _adamw(size_bytes: float, device: torch.device) -> Moving:
@@ -87,9 +81,9 @@ def _host_copy(size_bytes: float, device: torch.device) -> Moving:
 POINTWISE: Kinds = {
     "copy": _copy,
     "add": _add,
-    "rms_norm": _rms_norm,
-    "layer_norm": _layer_norm,
-    "silu": _silu,
+    "rms_norm": partial(_of_rows, kernel=lambda x, w: F.rms_norm(x, (1024,), w)),
+    "layer_norm": partial(_of_rows, kernel=lambda x, w: F.layer_norm(x, (1024,), w, w)),
+    "silu": partial(_of_rows, kernel=lambda x, _: F.silu(x)),
     "adamw": _adamw,
 }
 
