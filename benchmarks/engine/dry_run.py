@@ -9,10 +9,10 @@ tokens) cross every axis; the larger ones are models of the catalogue on up to 1
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.accuracy.tables import ROOT, put
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -34,8 +34,6 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.tunings import Tuning
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "engine.md"
-BEGIN, END = "<!-- dry run: begin -->", "<!-- dry run: end -->"
 GROUPED = Attention(heads=16, kv_heads=4, head_dim=64, v_head_dim=64)
 WHOLE = Attention(heads=16, kv_heads=16, head_dim=64, v_head_dim=64, qkv_bias=True, out_bias=True)
 NORMED = replace(GROUPED, qk_norm="head")
@@ -347,8 +345,7 @@ def main() -> None:
     if options.quick:
         print(table(results).partition("\n")[0])
         return
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.partition(END)[2]}")
+    put(ROOT / "docs/engine.md", "dry run", table(results))
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ best may be faster still, where the search did not prove them: a gain is sure up
 
 import math
 import random
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.accuracy.tables import ROOT, put
 from meshplan.costmodels.layout import Layout, RecomputeModule, Stage
 from meshplan.costmodels.training import Training
 from meshplan.costmodels.units import format_seconds
@@ -42,8 +41,6 @@ from meshplan.planner.search.search import Solution, search
 from meshplan.planner.space.pins import Pins, parse_pins
 from meshplan.planner.stages.solve import Solver
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "lab_layouts.md"
-PLACE = re.compile(r"<!-- lab layouts -->\n.*?<!-- end -->", re.DOTALL)
 SAMPLE = 1000
 SEED = 1
 
@@ -276,10 +273,8 @@ def main() -> None:
     text = tables([ranked(lab) for lab in LABS])
     if "--print" in sys.argv[1:]:
         print(text)
-        return
-    before = DOCUMENT.read_text(encoding="utf-8")
-    place = f"<!-- lab layouts -->\n{text}\n<!-- end -->"
-    DOCUMENT.write_text(PLACE.sub(lambda _: place, before), encoding="utf-8")
+    else:
+        put(ROOT / "docs/lab_layouts.md", "lab layouts", text)
 
 
 if __name__ == "__main__":

@@ -226,11 +226,8 @@ def memory_parts(plan: Plan, ranks: Sequence[RankResult], device: str) -> tuple[
         if device != "cpu" or allocated != reserved:
             tensors = stage.allocated if stage else None
             parts.append((f"memory, stage {place}, allocated", tensors, allocated))
-        outside = stage.context if stage and device == "cpu" else 0.0
-        kept, word = (
-            stage and outside + stage.reserved,
-            "resident" if device == "cpu" else "reserved",
-        )
+        word = "resident" if device == "cpu" else "reserved"
+        kept = stage.reserved + (stage.context if device == "cpu" else 0.0) if stage else None
         parts.append((f"memory, stage {place}, {word}", kept, reserved))
     return _parts("bytes", parts)
 

@@ -40,7 +40,11 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face.deepspeed import weights_on_the_host
-from meshplan.executor.frameworks.hugging_face.script import script_files, script_words
+from meshplan.executor.frameworks.hugging_face.script import (
+    said_by_script,
+    script_files,
+    script_words,
+)
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import (
@@ -149,7 +153,6 @@ def _degrees(answer: Answer) -> tuple[dict[str, int], list[CannotSay]]:
 
 def _unsaid(answer: Answer) -> list[CannotSay]:
     la, training = answer.layout, answer.training
-    code = "not in this file: an argument of train.py"
     unsaid = unless(
         la,
         "Accelerate has no such parallelism",
@@ -166,11 +169,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     why = "fsdp_offload_params moves weights and gradients too"
     unsaid += unless(la, why, optimizer_offload=False)
     unsaid += unless(la, "it has no such offload", activation_offload=False)
-    unsaid.append(CannotSay("layout.micro_batch_size", la.micro_batch_size, code))
-    unsaid.append(CannotSay("training.seq_len", training.seq_len, code))
-    unsaid.append(CannotSay("training.global_batch_size", training.global_batch_size, code))
-    unsaid.append(CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"))
-    unsaid.append(CannotSay("model", answer.model.name, "train.py reads config.json"))
+    unsaid += said_by_script(answer)
     if training.precision not in MIXED.values():
         unsaid.append(
             CannotSay("training.precision", training.precision, f"it has {', '.join(MIXED)}")

@@ -12,9 +12,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from meshplan.executor.frameworks.export_notes import Answer
+from meshplan.planner.case.reading import CannotSay
 
 SCRIPT, MODEL = "train.py", "config.json"
+ARGUMENT = "not in this file: an argument of train.py"
 SOURCE = Path(__file__).with_name("train_script.py")
+
+
+def said_by_script(answer: Answer) -> list[CannotSay]:
+    """What the settings beside the script leave to it, whatever the plan."""
+    la, training = answer.layout, answer.training
+    return [
+        CannotSay("layout.micro_batch_size", la.micro_batch_size, ARGUMENT),
+        CannotSay("training.seq_len", training.seq_len, ARGUMENT),
+        CannotSay("training.global_batch_size", training.global_batch_size, ARGUMENT),
+        CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"),
+        CannotSay("model", answer.model.name, "train.py reads config.json"),
+    ]
 
 
 def script_files(answer: Answer) -> Mapping[str, str]:

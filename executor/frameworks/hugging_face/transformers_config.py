@@ -28,6 +28,8 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face.script import (
+    ARGUMENT,
+    said_by_script,
     script_files,
     script_words,
     torchrun_words,
@@ -98,19 +100,14 @@ def _check(answer: Answer) -> None:
 
 def _unsaid(answer: Answer) -> list[CannotSay]:
     la, training = answer.layout, answer.training
-    code = "not in this file: an argument of train.py"
     unsaid = unless(la, "it keeps them on the device", optimizer_offload=0, activation_offload=0)
     if la.zero_stage != 3:
         unsaid.append(CannotSay("layout.zero_stage", la.zero_stage, "there is one replica"))
     if la.recompute != "none":
-        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, code))
+        unsaid.append(CannotSay("layout.stages.recompute", la.recompute, ARGUMENT))
     modules = ", ".join(la.selective_modules)
     unsaid.append(CannotSay("layout.selective_modules", modules, "all of a layer, or nothing"))
-    unsaid.append(CannotSay("layout.micro_batch_size", la.micro_batch_size, code))
-    unsaid.append(CannotSay("training.seq_len", training.seq_len, code))
-    unsaid.append(CannotSay("training.global_batch_size", training.global_batch_size, code))
-    unsaid.append(CannotSay("training.optimizer", training.optimizer, "train.py runs adamw"))
-    unsaid.append(CannotSay("model", answer.model.name, "train.py reads config.json"))
+    unsaid += said_by_script(answer)
     return unsaid + exchanges_unsaid(la) + training_unsaid(training)
 
 
