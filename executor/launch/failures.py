@@ -57,16 +57,12 @@ def _of_host(log: Path) -> Iterator[Failure]:
             why = " (out of memory?)" if code == -signal.SIGKILL else ""
             yield Failure((0, 0.0), rank, f"was killed by {name}{why}")
         elif local not in excepted and code > 0:
-            stderr = _latest(log.parent.rglob(f"{local}/stderr.log"), log)
+            earlier_too = log.parent.rglob(f"{local}/stderr.log")  # of earlier runs in this folder
+            stderr = max(earlier_too, key=lambda path: path.stat().st_mtime, default=log)
             yield Failure((2, stderr.stat().st_mtime), rank, read_tail(stderr))
     for local, path in excepted.items():
         rank = int(reported[local]["rank"]) if local in reported else local
         yield Failure((1, path.stat().st_mtime), rank, _message(path))
-
-
-def _latest(paths: Iterator[Path], otherwise: Path) -> Path:
-    """The one written last: the folder may hold the logs of earlier runs."""
-    return max(paths, key=lambda path: path.stat().st_mtime, default=otherwise)
 
 
 def _message(path: Path) -> str:

@@ -45,7 +45,9 @@ def job_files(job: TorchrunJob, given: Mapping[str, str], *, vendor: str, plan_t
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": about,
         "data": {"plan.yaml": plan_text},
     }  # fmt: skip
-    pods = _replica(_pod(job, given, name, RESOURCES.get(vendor)))
+    pod = _pod(job, given, name, RESOURCES.get(vendor))
+    # not begun anew: what was measured would be of two runs
+    pods: dict[str, object] = {"restartPolicy": "Never", "template": {"spec": pod}}
     replicas = {"Master": {"replicas": 1, **pods}}
     if job.nodes > 1:
         replicas["Worker"] = {"replicas": job.nodes - 1, **pods}
@@ -58,11 +60,6 @@ def job_files(job: TorchrunJob, given: Mapping[str, str], *, vendor: str, plan_t
         },
     }  # fmt: skip
     return plain_yaml(config, pytorch_job)
-
-
-def _replica(pod: dict[str, object]) -> dict[str, object]:
-    """Pods that are not begun anew: what was measured would be of two runs."""
-    return {"restartPolicy": "Never", "template": {"spec": pod}}
 
 
 def _pod(

@@ -22,7 +22,6 @@ from meshplan.executor.frameworks import framework_named
 from meshplan.executor.frameworks.export_notes import check_training_is_said
 from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.launch.failures import TORCHRUN_LOG, RankFailed
-from meshplan.executor.launch.preflight import label
 from meshplan.executor.launch.results import ComparedPart, RunResult, timing_fields, write_result
 from meshplan.executor.launch.run import PLAN_FILE, RESULT_FILE, RunSettings
 from meshplan.executor.launch.run_row import write_row
@@ -213,7 +212,7 @@ def result_of(name: str, plan: Plan, settings: RunSettings, log: TrainingLog) ->
         parts.append(part)
     band = settings.band if settings.band is not None else (p.error_fraction if p else None)
     return RunResult.model_validate({
-        "status": "complete", "plan": PLAN_FILE, "layout": label(plan), "engine": name,
+        "status": "complete", "plan": PLAN_FILE, "layout": plan.layout.label, "engine": name,
         "device": settings.device, "versions": settings.versions, "date": settings.date,
         "parts": tuple(parts), "band": band,
         "losses": tuple(step.loss for step in log.steps if step.loss is not None),

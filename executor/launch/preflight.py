@@ -43,7 +43,7 @@ def place(plan: Plan, nodes: int, found: Found | None) -> RankPlacement:
     ranks = plan.layout.world_size
     per_node, left = divmod(ranks, nodes)
     if left:
-        raise CannotRun(f"{ranks} ranks ({label(plan)}) do not divide by {nodes} nodes")
+        raise CannotRun(f"{ranks} ranks ({plan.layout.label}) do not divide by {nodes} nodes")
     if found and found.device == "cuda" and per_node > found.devices:
         raise CannotRun(
             f"the plan needs {per_node} GPUs on this host, which has {found.devices}; "
@@ -132,11 +132,6 @@ def _check_memory(plan: Plan, placement: RankPlacement, found: Found) -> None:
 def _resident(stage: StageMemory) -> float:
     """Bytes that a rank of this stage takes: what its allocator reserves, and its context."""
     return stage.context + stage.reserved
-
-
-def label(plan: Plan) -> str:
-    """The layout's short name."""
-    return plan.layout.label
 
 
 def notices(

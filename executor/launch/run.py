@@ -9,7 +9,7 @@ from pathlib import Path
 
 from meshplan.executor.engine.watch.heartbeat import Beat, read_beat
 from meshplan.executor.launch.failures import RankFailed
-from meshplan.executor.launch.preflight import CannotRun, RankPlacement, label
+from meshplan.executor.launch.preflight import CannotRun, RankPlacement
 from meshplan.executor.launch.rendezvous import Meeting
 from meshplan.executor.launch.results import RunResult, measured_fields, read_records, write_result
 from meshplan.executor.launch.run_row import write_row
@@ -149,7 +149,10 @@ def prepare(plan: Plan, out: Path) -> None:
     job runs there, and `CannotRun` if `out` cannot be made.
     """
     check_free(out)
-    _make_folder(out)
+    try:
+        (out / RANKS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(f"--out {out}: {error.strerror}; give a folder that can be made") from None
     write_plan(plan, out / PLAN_FILE)
     for old in (out / RANKS).glob("rank*"):
         old.unlink(missing_ok=True)  # another host of the run may have been here first
@@ -185,13 +188,6 @@ def _check_complete(plan: Plan, out: Path) -> None:
             f"the ranks have ended, and {out / 'ranks'} has no steps of rank {missing[0]} "
             f"({len(missing)} such); give an --out that every host sees"
         )
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        (out / RANKS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotRun(f"--out {out}: {error.strerror}; give a folder that can be made") from None
 
 
 class Tracker:
@@ -276,7 +272,7 @@ class Tracker:
         result = RunResult.model_validate({
             "status": status, "problem": problem, "starter_pid": os.getpid(),
             "plan": str(self._out / PLAN_FILE),
-            "layout": label(plan), "engine": plan.engine, "device": settings.device,
+            "layout": plan.layout.label, "engine": plan.engine, "device": settings.device,
             "versions": settings.versions, "date": settings.date, "band": band,
             **measured_fields(plan, records, settings.device),
         })  # fmt: skip

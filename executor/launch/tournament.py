@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from meshplan.executor.launch.preflight import label
 from meshplan.executor.launch.results import RunResult
 from meshplan.planner.case.plan_file import Plan
 
@@ -30,7 +29,7 @@ def contenders(plan: Plan, top: int) -> tuple[Contender, ...]:
             plan.model_copy(
                 update={
                     "layout": other.layout, "prediction": None, "search": None, "runners_up": (),
-                    "reasons": (f"runner-up of {label(plan)}",),
+                    "reasons": (f"runner-up of {plan.layout.label}",),
                 }
             ),
             other.step_time_s,

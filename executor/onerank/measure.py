@@ -8,9 +8,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median_low
-from typing import Any
 
 import torch
 
@@ -63,10 +62,6 @@ class Measured:
     loss: float
     held_bytes: dict[str, int]
     device_bytes: dict[str, int]
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON says it."""
-        return asdict(self)
 
 
 def measure(

@@ -9,7 +9,7 @@ the plan cannot be used (one line on stderr), 1 when a step's loss was no finite
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -90,7 +90,7 @@ def run_alone(job: Job, rank: int, device: torch.device, wire: Wire, asked: Aske
 def named(found: Measured, job: Job, rank: int) -> RankMeasured:
     """What was measured, and of which rank."""
     place = Coordinates(job.layout, rank).pp_rank
-    return RankMeasured.model_validate({**found.plain(), "rank": rank, "pipeline_rank": place})
+    return RankMeasured.model_validate({**asdict(found), "rank": rank, "pipeline_rank": place})
 
 
 def check_free(needed_bytes: float, device: torch.device) -> None:

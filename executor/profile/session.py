@@ -108,7 +108,7 @@ def measure_all(bench: Bench, options: Options, start: float) -> tuple[Record, .
         start_partial(path, found, done)
     finished = _agreed(bench, tuple(done))
     planned = plan(bench, groups, quick=options.quick)
-    waiting = [item for item in planned if not _has(finished, item.key)]
+    waiting = [item for item in planned if not any(is_of(name, item.key) for name in finished)]
     progress = Progress(
         bench.rank, options.progress, total=len(planned), done=len(planned) - len(waiting)
     )
@@ -132,10 +132,6 @@ def budget_s(waiting: Sequence[Measurement], left_s: float, most_s: float) -> fl
     first = waiting[0].weight
     share = first / max(1e-9, sum(item.weight for item in waiting))
     return max(0.0, min(left_s * share, most_s * first))
-
-
-def _has(finished: Sequence[str], key: str) -> bool:
-    return any(is_of(name, key) for name in finished)
 
 
 def _agreed(bench: Bench, value: Value) -> Value:

@@ -80,12 +80,13 @@ def unjudged(values: Values, lists: tuple[str, ...]) -> list[tuple[str, Fact]]:
         parts = name.split(".")
         above = (".".join(parts[:end]) for end in range(1, len(parts)))
         section = next((each for each in above if each in listed), None)
-        if not _switched_off(values, section):
+        if section is None or not switched_off(values, section):
             found.setdefault(section or name, Fact(True, fact.line) if section else fact)
     return list(found.items())
 
 
-def _switched_off(values: Values, section: str | None) -> bool:
+def switched_off(values: Values, section: str) -> bool:
+    """Whether a section is idle, by its `enabled: false`."""
     stated = values.found.get(f"{section}.enabled")
     return stated is not None and stated.value is False
 

@@ -290,7 +290,8 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         put(facts, zero_stage=Fact(0, 1))
     engine = "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
     userbuffers = values.on("tp_comm_overlap")
-    not_understood, noted = judged(_own(values), MEGATRON, "--{}")
+    own = [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
+    not_understood, noted = judged(own, MEGATRON, "--{}")
     return Reading(
         framework="megatron",
         engine="megatron-deepspeed" if values.on("deepspeed") else engine,
@@ -305,11 +306,6 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         notes=(*notes, *more, *noted, *values.suspects(_MARKS)),
         unread=(*unread, *model_unread(values), *not_understood),
     )
-
-
-def _own(values: Values) -> list[tuple[str, Fact]]:
-    """The flags that nobody read, without those of a launcher that has no program word."""
-    return [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
 
 
 def arguments(words: list[Fact]) -> dict[str, Fact]:

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown, top_level
-from meshplan.executor.frameworks.keys.lists import flags_in, judged
+from meshplan.executor.frameworks.keys.lists import flags_in, judged, switched_off
 from meshplan.executor.frameworks.neox.model import model_config, model_unread
 from meshplan.planner.case.reading import Fact, IllegalConfig, Reading, Recompute, UnreadableConfig
 
@@ -330,16 +330,11 @@ def _unjudged(values: Values) -> list[tuple[str, Fact]]:
     found = [
         (name, fact)
         for name, fact in top_level(values)
-        if name not in _SECTIONS and not _idle(values, name)
+        if name not in _SECTIONS and not switched_off(values, name)
     ]
     for name, fact in values.found.items():
         section, _, rest = name.partition(".")
         below = rest and "." not in rest and section in _SECTIONS
-        if below and name not in values.asked and not _idle(values, name):
+        if below and name not in values.asked and not switched_off(values, name):
             found.append((name, Fact(True, fact.line) if fact.value is None else fact))
     return found
-
-
-def _idle(values: Values, section: str) -> bool:
-    switch = values.found.get(f"{section}.enabled")
-    return switch is not None and switch.value is False
