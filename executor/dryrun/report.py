@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from meshplan.costmodels.units import GIB
+from meshplan.executor.dryrun.tracker import CATEGORIES
 from meshplan.planner.case.plan_file import Plan, StageMemory
 
 if TYPE_CHECKING:  # it shows its results by this
     from meshplan.executor.dryrun.dry_run import DryRun
-
-CATEGORIES = ("weights", "gradients", "optimizer", "activations", "transient")
 
 
 def tables(plan: Plan, results: Sequence["DryRun"]) -> Iterator[Table]:

@@ -9,7 +9,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -23,13 +23,7 @@ from meshplan.executor.engine.watch.clock import Phase
 
 BLOCK_BYTES = 512
 Category = Literal["weights", "gradients", "optimizer", "activations", "transient"]
-CATEGORIES: tuple[Category, ...] = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "activations",
-    "transient",
-)
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]

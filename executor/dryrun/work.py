@@ -20,21 +20,17 @@ aten, c10d = torch.ops.aten, torch.ops.c10d
 
 
 def _product(args: Any, out: Any) -> float:
-    """(m, k) @ (k, n), perhaps in a batch."""
+    """(m, k) @ (k, n), perhaps in a batch; or dy^T x of the rows of several groups."""
     return float(2 * prod(args[0].shape) * args[1].shape[-1])
 
 
 def _added_product(args: Any, out: Any) -> float:
-    return float(2 * prod(args[1].shape) * args[2].shape[-1])
+    return _product(args[1:], out)
 
 
 def _grouped(args: Any, out: Any) -> float:
     """Every row of x times one (n, k) matrix."""
     return float(2 * prod(args[0].shape) * args[1].shape[1])
-
-
-def _grouped_outer(args: Any, out: Any) -> float:
-    return float(2 * prod(args[0].shape) * args[1].shape[-1])
 
 
 def _attention(args: Any, out: Any) -> float:
@@ -80,7 +76,7 @@ FLOPS = {
     aten.addmm.default: ("matmul", _added_product),
     aten.addmm_.default: ("matmul", _added_product),
     kernels.grouped_linear: ("grouped", _grouped),
-    kernels.grouped_outer: ("grouped", _grouped_outer),
+    kernels.grouped_outer: ("grouped", _product),
     kernels.attention: ("attention", _attention),
     kernels.attention_backward: ("attention", _attention_backward),
     recurrent_kernels.scan: ("scan", _scan),

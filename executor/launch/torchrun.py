@@ -54,11 +54,6 @@ class TorchrunJob:
     meeting: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def world_size(self) -> int:
-        """All ranks."""
-        return self.processes_per_node * self.nodes
-
 
 def torchrun_command(
     job: TorchrunJob, log_dir: Path | str, python: str = sys.executable

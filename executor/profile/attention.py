@@ -14,7 +14,7 @@ Kernels are told apart as engines are (`KernelHabits.attention`):
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from typing import Literal
@@ -211,13 +211,7 @@ def _point(
             dtype=dtype,
             kernel=kernel,
             direction=direction,
-            batch=s.batch,
-            heads=s.heads,
-            kv_heads=s.kv_heads,
-            head_dim=s.head_dim,
-            v_head_dim=s.v_head_dim,
-            seq_len=s.seq_len,
-            causal=s.causal,
+            **asdict(s),
             flops_per_s=s.flops(direction) / timing.seconds,
             spread=timing.spread,
         )

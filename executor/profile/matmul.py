@@ -15,7 +15,7 @@ are PyTorch's, on a CPU the native engine's loops over groups.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import cycle, product
 from statistics import median
 
@@ -226,16 +226,8 @@ def _point(shape: Shape, dtype: Dtype, layout: str) -> Measurement:
         timing = bench.measure(product_call(shape, dtype, layout, bench.device), queued=True)
         rate = shape.flops / timing.seconds
         point = MatmulPoint.model_validate(
-            {
-                "dtype": dtype,
-                "m": m,
-                "n": n,
-                "k": k,
-                "groups": g,
-                "layout": layout,
-                "flops_per_s": rate,
-                "spread": timing.spread,
-            }
+            asdict(shape)
+            | {"dtype": dtype, "layout": layout, "flops_per_s": rate, "spread": timing.spread}
         )
         return (Record.timed(key, point, timing),)
 
