@@ -10,16 +10,14 @@ process of its own, the least of three, and the seconds that it took.
 """
 
 import random
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 from pathlib import Path
 
+from benchmarks.commands.sweep import seconds_of
 from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import FRAMEWORKS
@@ -121,21 +119,8 @@ def fill(folder: Path, verdict: str, count: int) -> None:
 
 def cold_s(folder: Path) -> tuple[float, float]:
     """CPU seconds (the least of a few) and seconds of a `check` in a process of its own."""
-    command = [
-        sys.executable,
-        "-c",
-        "from meshplan.planner.cli.main import main; main()",
-        "check",
-        str(folder),
-    ]
-    spent = []
-    for _ in range(ROUNDS):
-        before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        after, took_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - begun_s
-        assert done.returncode in (0, 1), done.stdout[-2000:] + done.stderr[-2000:]
-        spent.append((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, took_s))
-    return min(spent)
+    spent = (seconds_of(("check", str(folder)), codes=(0, 1)) for _ in range(ROUNDS))
+    return min((cpu_s, wall_s) for wall_s, cpu_s in spent)
 
 
 def main(count: int) -> None:
