@@ -45,7 +45,7 @@ from meshplan.executor.engine.step.engine import Job
 from meshplan.executor.engine.watch.heap import keep_freed_memory
 from meshplan.executor.launch.torchrun import CPU_ENVIRONMENT
 from meshplan.executor.onerank.measure import Asked, measure
-from meshplan.executor.onerank.one_rank import named, run_alone
+from meshplan.executor.onerank.one_rank import run_alone
 from meshplan.executor.onerank.result import RankMeasured, step_of, wire_of
 from meshplan.executor.onerank.wire import Wire
 from meshplan.hardware_profiles.engines import load_engine
@@ -134,7 +134,7 @@ def _turn(
     found = measure(job, device, asked)
     dist.barrier()
     dist.destroy_process_group()
-    yield "together", named(found, job, rank)
+    yield "together", found
     yield "alone", run_alone(job, rank, device, wire, replace(asked, alone=True))
 
 

@@ -19,6 +19,7 @@ from meshplan.executor.engine.step.data import Sequences
 from meshplan.executor.engine.step.engine import INIT_STD, Engine, Job
 from meshplan.executor.engine.step.pipeline import Batch
 from meshplan.executor.engine.watch.clock import Span, Spans, by_phase
+from meshplan.executor.onerank.result import RankMeasured
 from meshplan.executor.onerank.spans import by_action
 
 
@@ -37,39 +38,12 @@ class Asked:
     alone: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One rank's step of median time, and the most bytes that it held.
-
-    step_s        wall time; seconds: of its phases, and the `rest`, which no phase covers
-    step_times_s  of all timed steps
-    processor_s   processor time of the process in each of them, all threads
-    actions       (stage, kind, mean, median seconds) of the schedule's actions
-    exposed_s     of the step, waited for messages that nothing hid, by axis; empty where a real
-                  group was asked, which does not say it
-    held_bytes    the most bytes that were alive of each category, and `total` of all together, by
-                  the tracker's count
-    device_bytes  CUDA: `allocated` and `reserved` peaks of the caching allocator
-    """
-
-    micro_batches: int
-    step_s: float
-    step_times_s: list[float]
-    processor_s: list[float]
-    seconds: dict[str, float]
-    actions: list[tuple[int, str, float, float]]
-    exposed_s: dict[str, float]
-    loss: float
-    held_bytes: dict[str, int]
-    device_bytes: dict[str, int]
-
-
 def measure(
     job: Job,
     device: torch.device,
     asked: Asked,
     waited: Callable[[], dict[str, float]] = dict,
-) -> Measured:
+) -> RankMeasured:
     """Run `job` on this rank of the process group. Raises `InvalidLayout` and `NotFinite`.
 
     waited  seconds since its last call that this rank waited for messages, by the group's name
@@ -135,7 +109,7 @@ def _step(
     )  # fmt: skip
 
 
-def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> Measured:
+def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> RankMeasured:
     typical = median_low(step.step_s for step in timed)
     step = next(step for step in timed if step.step_s == typical)
     phases = by_phase(step.spans)
@@ -145,13 +119,16 @@ def _median_step(engine: Engine, timed: Sequence[_Step], tracker: Tracker) -> Me
     for name, seconds in step.exposed_s.items():
         axis = axes.get(name, "world")
         exposed[axis] = exposed.get(axis, 0.0) + seconds
-    return Measured(
+    at = engine.local.groups.at
+    return RankMeasured(
+        rank=at.rank,
+        pipeline_rank=at.pp_rank,
         micro_batches=engine.num_micro_batches,
         step_s=step.step_s,
-        step_times_s=[each.step_s for each in timed],
-        processor_s=[each.processor_s for each in timed],
+        step_times_s=tuple(each.step_s for each in timed),
+        processor_s=tuple(each.processor_s for each in timed),
         seconds={**phases, "rest": step.step_s - sum(phases.values())},
-        actions=[(*key, *seconds) for key, seconds in actions.items()],
+        actions=tuple((*key, *seconds) for key, seconds in actions.items()),
         exposed_s=exposed,
         loss=step.loss,
         held_bytes={**{str(k): v for k, v in tracker.most_bytes.items()}, "total": tracker.peak},

@@ -9,7 +9,6 @@ the plan cannot be used (one line on stderr), 1 when a step's loss was no finite
 
 import argparse
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -17,12 +16,11 @@ import torch
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.units import format_bytes
 from meshplan.executor.dryrun.dry_run import job_of, shortened
-from meshplan.executor.engine.parts.coordinates import Coordinates
 from meshplan.executor.engine.step.engine import Job
 from meshplan.executor.engine.watch.heap import keep_freed_memory
 from meshplan.executor.launch.preflight import CannotRun
 from meshplan.executor.onerank.local_group import Answers, answered_here
-from meshplan.executor.onerank.measure import Asked, Measured, NotFinite, measure
+from meshplan.executor.onerank.measure import Asked, NotFinite, measure
 from meshplan.executor.onerank.priced import priced
 from meshplan.executor.onerank.result import RankMeasured, wire_of
 from meshplan.executor.onerank.wire import Wire
@@ -84,13 +82,7 @@ def run_alone(job: Job, rank: int, device: torch.device, wire: Wire, asked: Aske
         found = measure(job, device, asked, answers.waited.take)
     # what is summed over all ranks of the world, only those of the last stage hold a part of
     loss = found.loss / job.layout.pipeline_parallel
-    return named(replace(found, loss=loss), job, rank)
-
-
-def named(found: Measured, job: Job, rank: int) -> RankMeasured:
-    """What was measured, and of which rank."""
-    place = Coordinates(job.layout, rank).pp_rank
-    return RankMeasured.model_validate({**asdict(found), "rank": rank, "pipeline_rank": place})
+    return found.model_copy(update={"loss": loss})
 
 
 def check_free(needed_bytes: float, device: torch.device) -> None:

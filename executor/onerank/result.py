@@ -29,7 +29,18 @@ AXES = {
 
 
 class RankMeasured(Frozen):
-    """One rank as `measure.Measured` says it, and which it is."""
+    """One rank's step of median time, and the most bytes that it held.
+
+    step_s        wall time; seconds: of its phases, and the `rest`, which no phase covers
+    step_times_s  of all timed steps
+    processor_s   processor time of the process in each of them, all threads
+    actions       (stage, kind, mean, median seconds) of the schedule's actions
+    exposed_s     of the step, waited for messages that nothing hid, by axis; empty where a real
+                  group was asked, which does not say it
+    held_bytes    the most bytes that were alive of each category, and `total` of all together, by
+                  the tracker's count
+    device_bytes  CUDA: `allocated` and `reserved` peaks of the caching allocator
+    """
 
     rank: int
     pipeline_rank: int
