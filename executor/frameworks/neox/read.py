@@ -140,12 +140,12 @@ def _degrees(values: Values, facts: dict[str, Fact]) -> list[Fact]:
     why = "stages that are not cut by the number of layers are not modelled"
     otherwise = values.besides(_BY_LAYERS, "pipe_partition_method", why)
     layers = values.count("num_layers")
-    if pipe.value <= 1 or otherwise:
-        return otherwise if pipe.value > 1 else []
-    if layers is not None and layers.value % pipe.value:
-        why = f"{layers.value} layers do not divide, and DeepSpeed's releases cut them differently"
-        return [Fact(f"pipe_parallel_size {pipe.value} ({why})", pipe.line)]
-    return []
+    if pipe.value <= 1:
+        return []
+    if otherwise or layers is None or layers.value % pipe.value == 0:
+        return otherwise
+    why = f"{layers.value} layers do not divide, and DeepSpeed's releases cut them differently"
+    return [Fact(f"pipe_parallel_size {pipe.value} ({why})", pipe.line)]
 
 
 def _gpus(values: Values) -> Fact | None:
