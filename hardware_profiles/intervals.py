@@ -30,7 +30,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -93,11 +93,6 @@ class Ratio:
     model: str
     step_time: float
     reserved: float | None
-
-    def cells(self) -> list[str]:
-        """As a row of the file."""
-        values = [getattr(self, field.name) for field in fields(self)]
-        return ["" if value is None else str(value) for value in values]
 
 
 @dataclass(frozen=True, slots=True)

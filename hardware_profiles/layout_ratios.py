@@ -30,7 +30,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -60,10 +60,6 @@ class Pair:
     def error(self) -> float:
         """|ln| of measured over predicted ratio."""
         return abs(self.measured - self.predicted)
-
-    def cells(self) -> list[str]:
-        """As a row of the file."""
-        return [str(getattr(self, field.name)) for field in fields(self)]
 
 
 def faster_probability(other_over_chosen: float, axes: int) -> float:

@@ -38,7 +38,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -78,10 +78,6 @@ class Need:
     def ran(self) -> bool:
         """Whether it did not run out of memory."""
         return self.high < math.inf
-
-    def cells(self) -> list[str]:
-        """As a row of the file."""
-        return [str(getattr(self, field.name)) for field in fields(self)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from functools import cache
 
 import numpy as np
 
-from benchmarks.accuracy.rows import ELSEWHERE, csv_text, runs_of
+from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from meshplan.hardware_profiles.intervals import FILE, STATE, Ratio
 from meshplan.hardware_profiles.intervals import ratios as all_ratios
 from meshplan.hardware_profiles.tunings import Fit, Tuning, fits_of, load_fit
@@ -77,7 +77,7 @@ def _of_states() -> Iterator[Ratio]:
 
 
 def _write(ratios: Sequence[Ratio]) -> None:
-    write_text(FILE, csv_text(Ratio.__annotations__, (ratio.cells() for ratio in ratios)))
+    write_text(FILE, csv_of(Ratio, ratios))
     print(f"{FILE}: {len(ratios)} ratios, {datetime.date.today().isoformat()}")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.accuracy.rows import ELSEWHERE, csv_text, runs_of
+from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from meshplan.costmodels.layout import differing_axes
 from meshplan.hardware_profiles.intervals import ratios
 from meshplan.hardware_profiles.layout_ratios import FILE, NEAR, Pair, pairs, probability
@@ -39,7 +39,7 @@ def main() -> None:
 
 def as_csv(found: Sequence[Pair]) -> str:
     """The file's text."""
-    return csv_text(Pair.__dataclass_fields__, (pair.cells() for pair in found))
+    return csv_of(Pair, found)
 
 
 def _pairs() -> Iterator[Pair]:

@@ -14,13 +14,13 @@ rest; other runs are predicted by the constants that load, which have seen nobod
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from benchmarks.accuracy.rows import ELSEWHERE, csv_text, runs_of
+from benchmarks.accuracy.rows import ELSEWHERE, csv_of, runs_of
 from benchmarks.accuracy.tables import ROOT, put
 from benchmarks.engine.one_gpu import PUBLISHED, prediction
 from benchmarks.engine.one_gpu import runs as runs_of_one_gpu
@@ -54,7 +54,7 @@ def main() -> None:
 
 def as_csv(found: Sequence[Need]) -> str:
     """The file's text."""
-    return csv_text((field.name for field in fields(Need)), (need.cells() for need in found))
+    return csv_of(Need, found)
 
 
 def _found() -> Iterator[Need]:

@@ -4,7 +4,9 @@ import csv
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Any
 
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.rows import SkippedRow
@@ -27,3 +29,8 @@ def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue()
+
+
+def csv_of(kind: type[Any], records: Iterable[Any]) -> str:
+    """The same of dataclasses of one kind, a column for each field."""
+    return csv_text((field.name for field in fields(kind)), map(astuple, records))
