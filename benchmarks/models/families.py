@@ -93,10 +93,20 @@ def counted(model_type: str, changes: dict[str, Any]) -> dict[str, Any]:
     config = transformers.AutoConfig.for_model(model_type, **changes)
     with torch.device("meta"):
         module = transformers.AutoModelForCausalLM.from_config(config)
-    fields = json.loads(config.to_json_string(use_diff=False))
-    kept = {k: v for k, v in fields.items() if v is not None and k not in NOT_SIZES}
     parameters = sum(each.numel() for each in module.parameters())
-    return {"config": kept, "parameters": parameters} | flops_of(config)
+    return {"config": fields_of(config), "parameters": parameters} | flops_of(config)
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """What a `config.json` of it says."""
+    read = json.loads(config.to_json_string(use_diff=False))
+    return {k: v for k, v in read.items() if v is not None and k not in NOT_SIZES}
+
+
+def quiet() -> None:
+    """No warnings of transformers' on the models that it builds."""
+    warnings.simplefilter("ignore")
+    import_module("transformers").logging.set_verbosity_error()
 
 
 def flops_of(config: Any) -> dict[str, int]:
@@ -143,8 +153,7 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def main() -> None:
     """Count, compare and write."""
-    warnings.simplefilter("ignore")
-    import_module("transformers").logging.set_verbosity_error()
+    quiet()
     found, said = {}, []
     for name, model_type, changes in track(list(cases()), "counting"):
         try:

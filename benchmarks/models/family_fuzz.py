@@ -8,7 +8,6 @@ nothing says is an error, and the command ends with 1. Layers are cut to `LAYERS
 
 import json
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.models.families import NOT_SIZES, VARIANTS
+from benchmarks.models.families import VARIANTS, fields_of, quiet
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
@@ -120,12 +119,6 @@ def others_than(value: object) -> list[object]:
     return [True, 2, 64] if value is None else []
 
 
-def fields_of(config: Any) -> dict[str, Any]:
-    """What a `config.json` of it says."""
-    read = json.loads(config.to_json_string(use_diff=False))
-    return {k: v for k, v in read.items() if v is not None and k not in NOT_SIZES}
-
-
 def theirs(config: Any) -> int:
     """Parameters of the module on the meta device, and the buffers that we count among them."""
     torch, transformers = import_module("torch"), import_module("transformers")
@@ -152,8 +145,7 @@ def causal_families() -> list[str]:
 
 def told(families: list[str], outcomes_of: Callable[[str], Iterator[Outcome]]) -> int:
     """Count all outcomes, and print what is different; 1 where something is."""
-    warnings.simplefilter("ignore")
-    import_module("transformers").logging.set_verbosity_error()
+    quiet()
     console, words = Console(), dict[str, int]()
     for model_type in track(families, "changing"):
         made = list(outcomes_of(model_type))

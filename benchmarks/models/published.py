@@ -8,7 +8,6 @@ not build, and the families that no published file holds; it ends with 1 where s
 
 import json
 import sys
-import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.models.families import OUT
+from benchmarks.models.families import OUT, quiet
 from benchmarks.models.family_fuzz import READ_AS_TRAINED, WITH_BUFFERS
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
@@ -113,8 +112,7 @@ def without_a_file() -> list[str]:
 
 def main() -> int:
     """Count all, and print what is not equal."""
-    warnings.simplefilter("ignore")
-    import_module("transformers").logging.set_verbosity_error()
+    quiet()
     console, words, held = Console(width=160), dict[str, int](), set[str]()
     for name, config in track(list(files(sys.argv[1:])), "counting"):
         word, line = compared(config, name)

@@ -12,11 +12,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from benchmarks.models.families import fields_of
 from benchmarks.models.family_fuzz import (
     OF_NO_MODULE,
     Counted,
     Outcome,
-    fields_of,
     others_than,
     outcome,
     told,

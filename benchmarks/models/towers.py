@@ -7,14 +7,13 @@ with tensors on the CPU (which patches are neighbours is data), by torch's FLOP 
 """
 
 import json
-import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks.models.family_fuzz import fields_of
+from benchmarks.models.families import fields_of, quiet
 from meshplan.costmodels.model.tower_families import TOWERS
 
 OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "tower_configs.json"
@@ -127,8 +126,7 @@ def _image(model_type: str, config: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Count and write."""
-    warnings.simplefilter("ignore")
-    import_module("transformers").logging.set_verbosity_error()
+    quiet()
     names = [name for name in (*TOWERS, "fuyu") if name not in NOT_IN_TRANSFORMERS]
     found = {name: counted(name) for name in sorted(names)}
     OUT.write_text(json.dumps(found, sort_keys=True, separators=(",", ":")) + "\n")
