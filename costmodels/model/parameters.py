@@ -33,7 +33,7 @@ Leaves out: the embedding and head that a multi-token-prediction module shares w
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from meshplan.costmodels.elementwise import Number, ceil, minimum
+from meshplan.costmodels.elementwise import Adds, Number, ceil, minimum
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
@@ -41,7 +41,7 @@ Degree = Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount:
+class ParameterCount(Adds):
     """Parameters by what they do; the parts never overlap and `total` is all of them."""
 
     embedding: int = 0
@@ -56,14 +56,6 @@ class ParameterCount:
     traced: int = 0
     mtp: int = 0
 
-    def __add__(self, other: "ParameterCount") -> "ParameterCount":
-        return ParameterCount(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
-
-    def __mul__(self, layers: int) -> "ParameterCount":
-        return ParameterCount(**{f.name: getattr(self, f.name) * layers for f in fields(self)})
-
     @property
     def total(self) -> int:
         """The sum of the parts."""
@@ -76,7 +68,7 @@ class ParameterCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankParameters:
+class RankParameters(Adds):
     """Parameters that one rank holds, apart by the data-parallel group that they are reduced over.
 
     dense   trained: gradients reduced over dp x cp
@@ -92,14 +84,6 @@ class RankParameters:
     frozen_expert: Number = 0.0
     quantised: Number = 0.0
     eight_bit: Number = 0.0
-
-    def __add__(self, other: "RankParameters") -> "RankParameters":
-        return RankParameters(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
-
-    def __mul__(self, count: Number) -> "RankParameters":
-        return RankParameters(**{f.name: getattr(self, f.name) * count for f in fields(self)})
 
     def beside(self, adapters: Number, quantised: Number) -> "RankParameters":
         """These weights frozen beside trained `adapters`; `quantised` of the dense ones."""
