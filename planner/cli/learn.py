@@ -3,15 +3,13 @@
 import datetime
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from meshplan.planner.case.learned_file import with_learned, write_learned
-from meshplan.planner.case.limits import MOST, too_large
-from meshplan.planner.case.settings import Settings
-from meshplan.planner.cli.check import tools
+from meshplan.planner.cli.check import settings_of, tools
 from meshplan.planner.cli.options import (
     AsJson,
     ClusterName,
@@ -65,7 +63,7 @@ def learn(
     from meshplan.planner.learn.learn import learn as learnt_of
     from meshplan.planner.learn.report import print_learned
 
-    given = _given(locals())
+    given = settings_of(locals(), _refuse)
     paths = _paired(logs, config)
     source = Source(read=tools().read, given=given, framework=framework)
     found = [_read(log, each, source) for log, each in paths]
@@ -109,7 +107,7 @@ def diagnose(
     from meshplan.planner.learn.diagnose import document
     from meshplan.planner.learn.report import print_diagnosis
 
-    source = Source(read=tools().read, given=_given(locals()), framework=framework)
+    source = Source(read=tools().read, given=settings_of(locals(), _refuse), framework=framework)
     found = _read(log, config, source)
     if learned:
         taught = with_learned(found.case.engine, found.case.cluster, learned)
@@ -122,13 +120,8 @@ def diagnose(
     raise typer.Exit(int(not said.inside and said.measured_s > said.prediction.step_time_s))
 
 
-def _given(options: dict[str, object]) -> Settings:
-    """The options that are facts of the runs; raises `UnusableRun` for one out of bounds."""
-    stated = {name: options[name] for name in Settings.model_fields if options.get(name)}
-    for name, value in stated.items():
-        if name in MOST and isinstance(value, int) and (refusal := too_large(name, value)):
-            raise UnusableRun(refusal)
-    return Settings.model_validate(stated)
+def _refuse(text: str) -> NoReturn:
+    raise UnusableRun(text)
 
 
 def _paired(logs: list[Path], configs: list[Path] | None) -> list[tuple[Path, Path | None]]:
