@@ -29,7 +29,7 @@ from meshplan.costmodels.training import (
     Precision,
     Training,
 )
-from meshplan.costmodels.units import GB, parse_bandwidth
+from meshplan.costmodels.units import GB, counted, parse_bandwidth
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
@@ -131,7 +131,9 @@ def ask(
         notes.append(_network_said(a.network, cluster))
     profile = cluster
     training, more = _training(a, config)
-    engine = load_engine(a.engine or _engine_of(a.learned) or _usual_engine(cluster))
+    usual = "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
+    taught = read_learned(a.learned).engine if a.learned else None
+    engine = load_engine(a.engine or taught or usual)
     try:
         cluster, note = with_headroom(a.headroom, cluster, engine.name)
     except ValueError as error:
@@ -140,7 +142,8 @@ def ask(
     more += _assumed(a, engine, cluster_name)
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
-        learnt = f"constants learnt from {_runs_of(engine)} of your own ({a.learned})"
+        runs = counted(len(engine.learned.runs) if engine.learned else 0, "run")
+        learnt = f"constants learnt from {runs} of your own ({a.learned})"
         more.append(f"{learnt}; {LEARNT_RANGE}")
     check_precision(training.precision, cluster)
     if lora := _lora(a, engine, more):
@@ -372,19 +375,6 @@ def parse_tokens(text: str) -> int:
             f"--global-batch-tokens {text!r} is no number of tokens; write 4M, 1024x4096 or 4194304"
         )
     return tokens
-
-
-def _runs_of(engine: Engine) -> str:
-    number = len(engine.learned.runs) if engine.learned else 0
-    return f"{number} run{'s' * (number != 1)}"
-
-
-def _engine_of(learned: Path | None) -> str | None:
-    return read_learned(learned).engine if learned else None
-
-
-def _usual_engine(cluster: Cluster) -> str:
-    return "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
 
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:

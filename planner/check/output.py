@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal
 from urllib.parse import quote
@@ -137,7 +136,7 @@ def as_sarif(findings: list[Finding]) -> str:
     driver = {
         "name": "meshplan",
         "informationUri": _HOME,
-        "version": _version(),
+        "version": version("meshplan"),
         "rules": [
             {
                 "id": _rule_id(verdict),
@@ -155,11 +154,6 @@ def as_sarif(findings: list[Finding]) -> str:
         "columnKind": "unicodeCodePoints",
     }
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
-
-
-@cache
-def _version() -> str:
-    return version("meshplan")
 
 
 def _rule_id(verdict: str) -> str:

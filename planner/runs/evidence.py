@@ -69,7 +69,7 @@ def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
     queue: list[tuple[float, int, bool, Run | None]] = [
         (_circumstances_bound(asked, cells), index, False, None)
         for index, cells in enumerate(_rows())
-        if _same_device(asked.cluster.gpu.name, cells)
+        if (asked.cluster.gpu.name == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
     ]
     heapq.heapify(queue)
     told = set[tuple[str, ...]]()
@@ -90,11 +90,6 @@ def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
         except SkippedRow:
             continue
         heapq.heappush(queue, (distance_of(asked, run), index, True, run))
-
-
-def _same_device(gpu: str, cells: Cells) -> bool:
-    """Whether both are processes of a CPU, or neither."""
-    return (gpu == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
 
 
 def _alike(cells: Cells) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -247,8 +247,3 @@ def code_hash() -> str:
                 total.update(f"{path.relative_to(root)}\0".encode())
                 total.update(sha256(path.read_bytes()).digest())
     return total.hexdigest()
-
-
-def document_of(found: Answer) -> dict[str, Any]:
-    """The answer as a cache keeps it."""
-    return found.model_dump(mode="json")
