@@ -119,16 +119,22 @@ def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
     if kind.traced:
         routed = kind.traced.routed_parameters
         return ParameterCount(routed_experts=routed, traced=kind.traced.parameters - routed)
-    experts = kind.experts
-    return ParameterCount(
-        attention=_attention(model, kind.attention).total,
-        recurrent=_recurrent(model, kind).total,
-        dense_ffn=_dense_ffn(model, kind).total,
-        routed_experts=_routed(model, experts).total if experts else 0,
-        shared_experts=_shared(model, experts).total if experts else 0,
-        router=_router(model, experts).total if experts else 0,
-        norms=_norms(model, kind).total,
-    )
+    return ParameterCount(**{name: part.total for name, part in _parts(model, kind).items()})
+
+
+def _parts(model: Model, kind: Layer) -> dict[str, _Weights]:
+    """The weights of a layer, by the fields of `ParameterCount`."""
+    parts = {
+        "attention": _attention(model, kind.attention),
+        "recurrent": _recurrent(model, kind),
+        "dense_ffn": _dense_ffn(model, kind),
+        "norms": _norms(model, kind),
+    }
+    if kind.experts:
+        parts["shared_experts"] = _shared(model, kind.experts)
+        parts["router"] = _router(model, kind.experts)
+        parts["routed_experts"] = _routed(model, kind.experts)
+    return parts
 
 
 def model_parameters(model: Model) -> ParameterCount:
@@ -159,16 +165,13 @@ def layer_parameters_per_rank(
     """Parameters of one layer of this kind on one rank; a degree may be an array over layouts."""
     if kind.traced:
         return _traced_per_rank(kind.traced, tp, ep * etp)
-    experts = kind.experts
-    dense = [_attention(model, kind.attention), _recurrent(model, kind)]
-    dense += [_dense_ffn(model, kind), _norms(model, kind)]
-    routed = _Weights()
-    if experts:
-        dense += [_shared(model, experts), _router(model, experts)]
-        routed = _routed(model, experts)
+    dense = _parts(model, kind)
+    routed = dense.pop("routed_experts", _Weights())
     kv_cut = minimum(tp, max(kind.attention.kv_heads, 1))
     return RankParameters(
-        dense=sum(part.whole + part.over_tp / tp + part.over_kv / kv_cut for part in dense),
+        dense=sum(
+            part.whole + part.over_tp / tp + part.over_kv / kv_cut for part in dense.values()
+        ),
         expert=routed.over_ep / ep + routed.over_etp / (ep * etp),
     )
 
