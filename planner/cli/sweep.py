@@ -16,7 +16,7 @@ from meshplan.planner.answer.question import BadQuestion, parse_length
 from meshplan.planner.cli.options import panel
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.sweep.cache import Cache
-from meshplan.planner.sweep.cells import Answer, Axes, Cell, Fixed, cells_of
+from meshplan.planner.sweep.cells import Answer, Axes, Cell, cells_of
 from meshplan.planner.sweep.economics import Failures, Terms
 from meshplan.planner.sweep.outcome import Sweep, document, outcome
 from meshplan.planner.sweep.ranges import count, numbers, run_tokens, words
@@ -81,7 +81,7 @@ def sweep(
     terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)
     prices = _prices(price_per_gpu_hour, len(axes.clusters))
     check_outputs(csv, plot)
-    cells = cells_of(axes, Fixed(precision=precision, optimizer=optimizer))
+    cells = cells_of(axes, precision, optimizer)
     found = answered(cells, Cache(cache), jobs or num_cores(), time_limit)
     done = outcome(cells, found, terms, prices)
     _write(done, _notes(cells), csv, plot, as_json=as_json)

@@ -325,15 +325,11 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
     def said_of(point: Point | None) -> dict[str, Any] | None:
         if point is None:
             return None
-        steps = (point.step_time_s, point.than_step_time_s)
-        own, than = (None if math.isinf(s) else s for s in steps)
         return {
             "factor": point.factor,
             "node_bytes_per_s": found.node_bytes_per_s * point.factor,
             "gpu_bytes_per_s": found.gpu_bytes_per_s * point.factor,
-            "step_time_s": own,
-            "than_step_time_s": than,
-            "gap": point.gap,
+            **facts(point, "step_time_s", "than_step_time_s", "gap"),
         }
 
     return {
@@ -341,7 +337,5 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
         "kind": "break_even",
         "gpus": found.gpus,
         "than_gpus": found.than,
-        "now": said_of(found.now),
-        "below": said_of(found.below),
-        "above": said_of(found.above),
+        **{name: said_of(getattr(found, name)) for name in ("now", "below", "above")},
     }
