@@ -24,19 +24,19 @@ class Adds:
     __slots__ = ()
 
     def __add__(self, other: Self) -> Self:
-        names, values = _columns(type(self))
+        names, values = self._columns()
         return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
 
     def __mul__(self, count: Number) -> Self:
-        names, values = _columns(type(self))
+        names, values = self._columns()
         return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
-
-@cache
-def _columns(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """The names of a dataclass's fields, and what reads them all."""
-    names = tuple(field.name for field in fields(kind))
-    return names, attrgetter(*names)
+    @classmethod
+    @cache
+    def _columns(cls) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+        """The names of the fields, and what reads them all."""
+        names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+        return names, attrgetter(*names)
 
 
 def where(condition: Condition, yes: Number, no: Number) -> Number:

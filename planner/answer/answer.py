@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.step.recompute_sets import recompute_sets
@@ -102,7 +103,7 @@ def plan_of(
 
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     """How the search ended, as the plan file states it."""
-    own = {"space": space, "wall_s": round(result.wall_s, 3)}
+    own: dict[str, Any] = {"space": space, "wall_s": round(result.wall_s, 3)}
     copied = SearchReport.model_fields.keys() - own
     return SearchReport(**own, **{name: getattr(result, name) for name in copied})
 

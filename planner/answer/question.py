@@ -119,7 +119,12 @@ def ask(
     `read` gives the model's configuration and the model, of the name in `arguments`.
     """
     a = arguments
-    _check_limits(a)
+    _refuse_large(
+        gpus=a.gpus,
+        gpus_per_node=a.gpus_per_node,
+        seq_len=parse_length(a.seq_len) if a.seq_len else None,
+        expert_imbalance=a.expert_imbalance,
+    )
     config, model = read(a.model)
     try:
         checked_name(model.name)
@@ -190,14 +195,8 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
     return assumed
 
 
-def _check_limits(a: Arguments) -> None:
+def _refuse_large(**asked: float | None) -> None:
     """Refuse at once what no search could answer (`planner.case.limits` has the numbers)."""
-    asked: dict[str, float | None] = {
-        "gpus": a.gpus,
-        "gpus_per_node": a.gpus_per_node,
-        "seq_len": parse_length(a.seq_len) if a.seq_len else None,
-        "expert_imbalance": a.expert_imbalance,
-    }
     for name, value in asked.items():
         if value is not None and (refusal := too_large(name, value)):
             raise BadQuestion(refusal)
@@ -259,9 +258,7 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
         seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
         notes.append(f"sequences of {seq_len} tokens (--seq-len chooses another length)")
     sequences = _sequences(a, seq_len)
-    for name, value in (("seq_len", seq_len), ("global_batch_size", sequences)):
-        if refusal := too_large(name, value):
-            raise BadQuestion(refusal)
+    _refuse_large(seq_len=seq_len, global_batch_size=sequences)
     training = Training(
         seq_len=seq_len,
         global_batch_size=sequences,
@@ -290,8 +287,7 @@ def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
                 flag = f"--{option.replace('_', '-')}"
                 raise BadQuestion(f"{flag} is of LoRA's frozen weights; add --lora-rank 16")
         return None
-    if refusal := too_large("lora_rank", a.lora_rank):
-        raise BadQuestion(refusal)
+    _refuse_large(lora_rank=a.lora_rank)
     known = engine.legality.lora_targets
     usual = known[0] if known and "all_linear" not in known else "all_linear"
     if a.lora_targets is None:
@@ -318,9 +314,7 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
     if why := why_no_tower(config, model):
         raise BadQuestion(f"--image-tokens: {a.model}: {why}")
     tokens = parse_length(a.image_tokens, "--image-tokens")
-    for name, value in (("image_tokens", tokens), ("images", a.images)):
-        if value is not None and (refusal := too_large(name, value)):
-            raise BadQuestion(refusal)
+    _refuse_large(image_tokens=tokens, images=a.images)
     if a.frozen is not None:
         _one_of("--frozen", a.frozen, ("vision",))
     notes = [f"{a.model}: the {part} is not priced" for part in parts if part != VISION_TOWER]
