@@ -77,19 +77,14 @@ class Fields:
                 raise self.refuse(f"{key} is {self.count(key)}, but by its other name {value}")
         return value
 
-    def _of_kind(self, keys: Sequence[str], fits: Callable[[Any], bool], kind: str) -> Any:
-        """The first of `keys` that the description has, None when absent; it must be a `kind`."""
-        found = self.present(*keys)
-        if found is None:
-            return None
-        if not fits(found[1]):
-            raise self.refuse(f"{found[0]} is {shown(found[1])}, not {kind}")
-        return found[1]
-
     def flag(self, key: str, default: bool) -> bool:
         """True or false; `default` when absent."""
-        value = self._of_kind([key], lambda v: isinstance(v, bool), "true or false")
-        return default if value is None else bool(value)
+        found = self.present(key)
+        if found is None:
+            return default
+        if not isinstance(found[1], bool):
+            raise self.refuse(f"{key} is {shown(found[1])}, not true or false")
+        return found[1]
 
     def either(self, *keys: str, default: bool) -> bool:
         """The first of several names of one flag that the description has."""
@@ -98,9 +93,12 @@ class Fields:
 
     def whole(self, key: str, default: int) -> int:
         """A whole number of any sign; `default` when absent."""
-        value = self._of_kind([key], lambda v: type(v) is int and abs(v) <= MAX_COUNT,
-                              "a whole number")  # fmt: skip
-        return default if value is None else int(value)
+        found = self.present(key)
+        if found is None:
+            return default
+        if type(found[1]) is not int or abs(found[1]) > MAX_COUNT:
+            raise self.refuse(f"{key} is {shown(found[1])}, not a whole number")
+        return found[1]
 
     def number(self, *keys: str) -> float | None:
         """A number of at least 0, None when absent."""
@@ -113,6 +111,13 @@ class Fields:
         if not 0 <= value <= MAX_NUMBER:  # a NaN is not in between either
             raise self.refuse(f"{key} is {shown(value)}, not between 0 and {MAX_NUMBER:g}")
         return float(value)
+
+    def _of_kind(self, keys: Sequence[str], fits: Callable[[Any], bool], kind: str) -> Any:
+        """The first of `keys` that the description has, None when absent; it must be a `kind`."""
+        found = self.present(*keys)
+        if found is not None and not fits(found[1]):
+            raise self.refuse(f"{found[0]} is {shown(found[1])}, not {kind}")
+        return found and found[1]
 
     def word(self, *keys: str) -> str | None:
         """A text, None when absent."""

@@ -118,15 +118,11 @@ def gemma3(o: Fields, v: Fields, hidden: int) -> Tower:
     )  # fmt: skip
 
 
-def _check_one_layer(o: Fields) -> None:
-    if not isinstance(o.config.get("vision_feature_layer", -1), int):
-        raise o.refuse("vision_feature_layer lists several layers, which is not priced")
-    o.present("vision_feature_layer")
-
-
 def llava(o: Fields, v: Fields, hidden: int) -> Tower:
     """CLIP with a class token, and two projections."""
-    _check_one_layer(o)
+    if not isinstance(o.config.get("vision_feature_layer", -2), int):
+        raise o.refuse("vision_feature_layer lists several layers, which is not priced")
+    o.present("vision_feature_layer")
     wide, patches = v.count("hidden_size"), _patches(v)
     bias, tokens = o.flag("multimodal_projector_bias", True), _with_class_token(patches)
     return Tower(
@@ -164,7 +160,9 @@ def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
 
 def mistral3(o: Fields, v: Fields, hidden: int) -> Tower:
     """Pixtral (2410.07073): rotary positions in two directions; tokens are merged by a product."""
-    _check_one_layer(o)
+    if not isinstance(o.config.get("vision_feature_layer", -1), int):
+        raise o.refuse("vision_feature_layer lists several layers, which is not priced")
+    o.present("vision_feature_layer")
     wide, merged = v.count("hidden_size"), o.count("spatial_merge_size", default=2) ** 2
     bias = o.flag("multimodal_projector_bias", False)
     layers = _stack(
@@ -181,31 +179,36 @@ def mistral3(o: Fields, v: Fields, hidden: int) -> Tower:
     )  # fmt: skip
 
 
-def _qwen(
-    v: Fields, layers: Model, out: int, *, bias: bool, more: int = 0, **numbers: int
-) -> Tower:
-    """Patches of some frames; the joiner takes a square of tokens, `more` joiners take it too."""
-    wide, merged = layers.hidden, v.count("spatial_merge_size", default=2) ** 2
-    join = _joined("joiner", (wide * merged, wide * merged, out), merged, bias=True)
-    stem = _stem(v, wide, bias=bias, frames=v.count("temporal_patch_size", default=2))
-    return Tower(layers=layers, products=(stem, *(1 + more) * join), merged=merged, **numbers)
-
-
 def qwen2_vl(o: Fields, v: Fields, hidden: int) -> Tower:
     """Qwen2-VL (2409.12191): patches of two frames, rotary positions, two by two merged."""
-    wide = v.count("embed_dim")
-    layers = _stack(v, wide, v.count("depth"), int(wide * (v.number("mlp_ratio") or 4)), **BIASED)
-    return _qwen(v, layers, v.count("hidden_size"), bias=False, joiner_numbers=2 * wide)
+    wide, merged = v.count("embed_dim"), v.count("spatial_merge_size", default=2) ** 2
+    ffn = int(wide * (v.number("mlp_ratio") or 4))
+    return Tower(
+        layers=_stack(v, wide, v.count("depth"), ffn, **BIASED),
+        products=(
+            _stem(v, wide, bias=False, frames=v.count("temporal_patch_size", default=2)),
+            *_joined("joiner", (wide * merged, wide * merged, v.count("hidden_size")), merged,
+                     bias=True),
+        ),
+        merged=merged, joiner_numbers=2 * wide,
+    )  # fmt: skip
 
 
 def qwen2_5_vl(o: Fields, v: Fields, hidden: int) -> Tower:
     """Qwen2.5-VL (2502.13923): windows on all layers but a few, a gated feed-forward."""
-    wide = v.count("hidden_size")
+    wide, merged = v.count("hidden_size"), v.count("spatial_merge_size", default=2) ** 2
     window = v.count("window_size", default=112) // v.count("patch_size")
     stack = _stack(v, wide, v.count("depth"), v.count("intermediate_size"), bias=True)
     full = v.counts("fullatt_block_indexes") or (7, 15, 23, 31)
-    layers = _with_windows(stack, window**2, full, (0, 0))
-    return _qwen(v, layers, v.count("out_hidden_size"), bias=False, joiner_numbers=wide)
+    return Tower(
+        layers=_with_windows(stack, window**2, full, (0, 0)),
+        products=(
+            _stem(v, wide, bias=False, frames=v.count("temporal_patch_size", default=2)),
+            *_joined("joiner", (wide * merged, wide * merged, v.count("out_hidden_size")), merged,
+                     bias=True),
+        ),
+        merged=merged, joiner_numbers=wide,
+    )  # fmt: skip
 
 
 def qwen3_vl(o: Fields, v: Fields, hidden: int) -> Tower:
@@ -213,12 +216,15 @@ def qwen3_vl(o: Fields, v: Fields, hidden: int) -> Tower:
     language model (`deepstack_visual_indexes`).
     """
     wide, merged = v.count("hidden_size"), v.count("spatial_merge_size", default=2) ** 2
-    deep = len(v.counts("deepstack_visual_indexes") or ())
-    return _qwen(
-        v, _stack(v, wide, v.count("depth"), v.count("intermediate_size"), **BIASED),
-        v.count("out_hidden_size"), bias=True, more=deep,
-        numbers=v.count("num_position_embeddings", default=2304) * wide,
-        joiner_numbers=2 * wide * (1 + deep * merged),
+    out, deep = v.count("out_hidden_size"), len(v.counts("deepstack_visual_indexes") or ())
+    joiners = (1 + deep) * _joined("joiner", (wide * merged, wide * merged, out), merged, bias=True)
+    positions = v.count("num_position_embeddings", default=2304)
+    return Tower(
+        layers=_stack(v, wide, v.count("depth"), v.count("intermediate_size"), **BIASED),
+        products=(
+            _stem(v, wide, bias=True, frames=v.count("temporal_patch_size", default=2)), *joiners,
+        ),
+        merged=merged, numbers=positions * wide, joiner_numbers=2 * wide * (1 + deep * merged),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from meshplan.planner.case.learned_file import with_learned, write_learned
+from meshplan.planner.case.settings import Settings
 from meshplan.planner.cli.check import settings_of, tools
 from meshplan.planner.cli.options import (
     AsJson,
@@ -63,7 +64,7 @@ def learn(
     from meshplan.planner.learn.learn import learn as learnt_of
     from meshplan.planner.learn.report import print_learned
 
-    given = settings_of(locals(), _refuse)
+    given = _given(locals())
     paths = _paired(logs, config)
     source = Source(read=tools().read, given=given, framework=framework)
     found = [_read(log, each, source) for log, each in paths]
@@ -107,7 +108,7 @@ def diagnose(
     from meshplan.planner.learn.diagnose import document
     from meshplan.planner.learn.report import print_diagnosis
 
-    source = Source(read=tools().read, given=settings_of(locals(), _refuse), framework=framework)
+    source = Source(read=tools().read, given=_given(locals()), framework=framework)
     found = _read(log, config, source)
     if learned:
         taught = with_learned(found.case.engine, found.case.cluster, learned)
@@ -120,8 +121,13 @@ def diagnose(
     raise typer.Exit(int(not said.inside and said.measured_s > said.prediction.step_time_s))
 
 
-def _refuse(text: str) -> NoReturn:
-    raise UnusableRun(text)
+def _given(options: dict[str, object]) -> Settings:
+    """The options that are facts of the runs; raises `UnusableRun` for one out of bounds."""
+
+    def refuse(text: str) -> NoReturn:
+        raise UnusableRun(text)
+
+    return settings_of(options, refuse)
 
 
 def _paired(logs: list[Path], configs: list[Path] | None) -> list[tuple[Path, Path | None]]:
