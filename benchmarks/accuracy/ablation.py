@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
-from meshplan.costmodels.layout import stages_with
-from meshplan.costmodels.step.stage_split import split_evenly
+from meshplan.costmodels.step.stage_split import split_evenly, stages_with
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_kernels
 from meshplan.hardware_profiles.schema import Link

@@ -23,14 +23,13 @@ from meshplan.costmodels.layout import (
     RecomputeModule,
     Schedule,
     Stage,
-    stages_with,
 )
 from meshplan.costmodels.model.bare_shape import model_from_shape
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.family_rules import with_16_bit_ends
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly
+from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.costmodels.training import Lora, Precision, Training
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.engine_schema import Engine

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshplan.costmodels.layout import stages_with
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly
+from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.hardware_profiles.load_models import load_model_config
 
 
