@@ -16,6 +16,7 @@ layers first) are the tests.
 
 from functools import cache
 
+from meshplan.costmodels.layout import stages_with as stages_with
 from meshplan.costmodels.model.transformer import Model
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, stages_with
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
 from meshplan.costmodels.step.recompute_sets import replaying
 from meshplan.costmodels.step.setting import Setting
-from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly
+from meshplan.costmodels.step.stage_split import split_by_cost, split_evenly, stages_with
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
 

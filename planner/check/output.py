@@ -5,6 +5,7 @@ Every format holds the same findings; the machine formats are one document on st
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -49,9 +50,7 @@ def full_text(finding: Finding) -> str:
 
 def summary(findings: list[Finding]) -> str:
     """`3 configs: 2 fit, 1 does not fit` and so on; what was skipped apart."""
-    counts: dict[str, int] = {}
-    for finding in findings:
-        counts[finding.verdict] = counts.get(finding.verdict, 0) + 1
+    counts = Counter(finding.verdict for finding in findings)
     skipped = counts.pop("skipped", 0)
     total = sum(counts.values())
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
