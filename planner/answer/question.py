@@ -336,12 +336,17 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     return value
 
 
-def _sequences(a: Arguments, seq_len: int) -> int:
-    if (a.global_batch is None) == (a.global_batch_tokens is None):
+def check_one_batch(sequences: object, tokens: object) -> None:
+    """Refuse a batch that is stated twice, or not at all."""
+    if (sequences is None) == (tokens is None):
         raise BadQuestion(
             "say the batch of one step once: --global-batch 512 (sequences) or "
             "--global-batch-tokens 4M"
         )
+
+
+def _sequences(a: Arguments, seq_len: int) -> int:
+    check_one_batch(a.global_batch, a.global_batch_tokens)
     if a.global_batch is not None:
         return a.global_batch
     text = str(a.global_batch_tokens)
