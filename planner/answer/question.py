@@ -137,7 +137,7 @@ def ask(
     profile = cluster
     training, more = _training(a, config)
     usual = "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
-    taught = read_learned(a.learned).engine if a.learned else None
+    taught = read_learned(a.learned).engine if a.learned and not a.engine else None
     engine = load_engine(a.engine or taught or usual)
     try:
         cluster, note = with_headroom(a.headroom, cluster, engine.name)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.answer.question import Asked
-from meshplan.planner.case.plan_file import Plan, said
+from meshplan.planner.case.plan_file import said
 from meshplan.planner.sweep.cells import Answer, Cell, Series, series_of
 from meshplan.planner.sweep.economics import (
     RunCost,
@@ -125,11 +125,16 @@ def record(row: Row) -> dict[str, Any]:
     """A row's facts with the units in the keys, the same for CSV and JSON; None: not known."""
     found, cost = row.answer, row.cost
     plan = found.plan if found else None
+    prediction = plan.prediction if plan else None
     return {
         **asdict(row.series),
         "gpus": row.gpus,
         "status": found.status if found else "OPEN",
-        **plan_figures(plan),
+        "label": plan.layout.label if plan else None,
+        **facts(prediction, "step_time_s", "step_time_low_s", "step_time_high_s", "mfu",
+                "tokens_per_s_per_gpu"),
+        "needed_bytes": needed_bytes(prediction.memory) if prediction else None,
+        **facts(prediction, "gpu_memory_bytes"),
         "lacking_bytes": found.lacking_bytes if found else None,
         **facts(plan and plan.search, "bound_s", "gap"),
         **facts(
@@ -141,20 +146,8 @@ def record(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plan_figures(plan: Plan | None) -> dict[str, Any]:
-    """What a plan predicts, with the units in the keys."""
-    prediction = plan.prediction if plan else None
-    return {
-        "label": plan.layout.label if plan else None,
-        **facts(prediction, "step_time_s", "step_time_low_s", "step_time_high_s", "mfu",
-                "tokens_per_s_per_gpu"),
-        "needed_bytes": needed_bytes(prediction.memory) if prediction else None,
-        **facts(prediction, "gpu_memory_bytes"),
-    }  # fmt: skip
-
-
 def facts(of: object, *names: str) -> dict[str, Any]:
-    """The facts `names`; None where there is nothing `of` which to tell them, or no end to one."""
+    """The attributes `names` of `of`, by name; None where it is None, or one has no end."""
     values = {name: getattr(of, name) if of else None for name in names}
     return {name: None if value == math.inf else value for name, value in values.items()}
 
