@@ -1,17 +1,42 @@
-"""The few functions that a formula needs to hold for one layout and for many at once.
+"""The few functions that a formula needs to hold for one layout and for many at once, and `Adds`.
 
 A formula over one layout works on python floats, over many on numpy arrays; numpy on single numbers
 is ten times slower than python, so these choose by what they are given.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from operator import add, attrgetter
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 Number = float | NDArray[np.floating[Any]]
 Condition = bool | NDArray[np.bool_]
+
+
+class Adds:
+    """A dataclass of numbers, or of others that add: it adds field by field."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Self) -> Self:
+        names, values = self._columns()
+        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
+
+    def __mul__(self, count: Number) -> Self:
+        names, values = self._columns()
+        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
+
+    @classmethod
+    @cache
+    def _columns(cls) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+        """The names of the fields, and what reads them all."""
+        names = tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+        return names, attrgetter(*names)
 
 
 def where(condition: Condition, yes: Number, no: Number) -> Number:

@@ -5,6 +5,7 @@ num_micro_batches = global_batch_size / (dp * micro_batch_size)
 ep * etp          divides dp * cp * tp
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
@@ -63,6 +64,13 @@ class Stage:
             raise InvalidLayout(f"stage {self}: a count is negative; every count is at least 0")
         if self.selective_layers + self.full_layers > self.layers:
             raise InvalidLayout(f"stage {self}: it recomputes more layers than it holds")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Of `MODES`, what each layer recomputes: the first ones all, the next selectively."""
+        none, selective, full = MODES
+        plain = self.layers - self.selective_layers - self.full_layers
+        return (full,) * self.full_layers + (selective,) * self.selective_layers + (none,) * plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +179,13 @@ def even_stages(
 ) -> tuple[Stage, ...]:
     """`num_layers` over `num_stages` as evenly as they divide, the longer stages first."""
     base, longer = divmod(num_layers, num_stages)
-    counts = [base + (stage < longer) for stage in range(num_stages)]
+    return stages_with([base + (stage < longer) for stage in range(num_stages)], recompute)
+
+
+def stages_with(counts: Iterable[int], recompute: str) -> tuple[Stage, ...]:
+    """Stages of so many layers, all recomputing the same way."""
     return tuple(
-        Stage(n, n if recompute == "selective" else 0, n if recompute == "full" else 0)
-        for n in counts
+        Stage(n, n * (recompute == "selective"), n * (recompute == "full")) for n in counts
     )
 
 

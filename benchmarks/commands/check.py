@@ -25,7 +25,6 @@ from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.planner.case.plan_file import Plan, PlanCluster, PlanModel, write_plan
 from meshplan.planner.case.resolve import Case, check_case, cluster_named, engine_named, model_named
 from meshplan.planner.check.check import check_paths
-from meshplan.planner.check.fixes import peak_bytes
 from meshplan.planner.cli.check import quoted, tools
 
 CLUSTER, ROUNDS, FILES, SEQ_LEN = "dgx-h100", 3, 100, 4096
@@ -75,7 +74,7 @@ def _random_case(rng: random.Random) -> Case:
 
 
 def _fits(case: Case) -> bool:
-    return max(map(peak_bytes, quoted(case).memory)) <= case.cluster.capacity_bytes
+    return max(rank.needed for rank in quoted(case).memory) <= case.cluster.capacity_bytes
 
 
 def written(case: Case, format_name: str, folder: Path) -> Path:

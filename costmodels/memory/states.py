@@ -23,17 +23,16 @@ workspaces.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
-from meshplan.costmodels.elementwise import Condition, Number, maximum, minimum, where
+from meshplan.costmodels.elementwise import Adds, Condition, Number, maximum, minimum, where
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Adds):
     """Bytes by category; adds. `allocated` is what the framework's tensors take at the peak, on the
     device: `host` is kept in the host's memory instead.
     """
@@ -44,14 +43,6 @@ class Memory:
     activations: Number = 0.0
     transient: Number = 0.0
     host: Number = 0.0
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
-
-    def __mul__(self, count: Number) -> Self:
-        return type(self)(**{f.name: getattr(self, f.name) * count for f in fields(self)})
 
     @property
     def allocated(self) -> Number:

@@ -1,7 +1,8 @@
 """Reading the fields of a model description by type, with one clear line for whatever is wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 MAX_LAYERS = 10_000
 MAX_COUNT = 2**31 - 1
@@ -111,43 +112,36 @@ class Fields:
             raise self.refuse(f"{key} is {shown(value)}, not between 0 and {MAX_NUMBER:g}")
         return float(value)
 
+    def _of_kind(self, keys: Sequence[str], fits: Callable[[Any], bool], kind: str) -> Any:
+        """The first of `keys` that the description has, None when absent; it must be a `kind`."""
+        found = self.present(*keys)
+        if found is not None and not fits(found[1]):
+            raise self.refuse(f"{found[0]} is {shown(found[1])}, not {kind}")
+        return found and found[1]
+
     def word(self, *keys: str) -> str | None:
         """A text, None when absent."""
-        found = self.present(*keys)
-        if found is None:
-            return None
-        if not isinstance(found[1], str):
-            raise self.refuse(f"{found[0]} is {shown(found[1])}, not a word")
-        return found[1]
+        value: str | None = self._of_kind(keys, lambda v: isinstance(v, str), "a word")
+        return value
+
+    def _list(self, key: str, of: type, kind: str) -> tuple[Any, ...] | None:
+        value = self._of_kind(
+            [key], lambda v: isinstance(v, list) and all(type(each) is of for each in v), kind
+        )
+        return None if value is None else tuple(value)
 
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of words, None when absent."""
-        found = self.present(key)
-        if found is None:
-            return None
-        value = found[1]
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise self.refuse(f"{key} is {shown(value)}, not a list of words")
-        return tuple(value)
+        return self._list(key, str, "a list of words")
 
     def counts(self, key: str) -> tuple[int, ...] | None:
         """A list of whole numbers, None when absent."""
-        found = self.present(key)
-        if found is None:
-            return None
-        value = found[1]
-        if not isinstance(value, list) or not all(type(number) is int for number in value):
-            raise self.refuse(f"{key} is {shown(value)}, not a list of whole numbers")
-        return tuple(value)
+        return self._list(key, int, "a list of whole numbers")
 
     def section(self, key: str) -> "Fields | None":
         """A nested object, None when absent."""
-        found = self.present(key)
-        if found is None:
-            return None
-        if not isinstance(found[1], dict):
-            raise self.refuse(f"{key} is {shown(found[1])}, not an object")
-        return Fields(found[1], self.name)
+        value = self._of_kind([key], lambda v: isinstance(v, dict), "an object")
+        return None if value is None else Fields(value, self.name)
 
     @property
     def hidden(self) -> int:

@@ -37,10 +37,8 @@ def lfm_width(f: Fields) -> int:
     width = f.count("intermediate_size", "block_ff_dim")
     if not f.flag("block_auto_adjust_ff_dim", True):
         return width
-    multiplier, multiple = (
-        f.number("block_ffn_dim_multiplier"),
-        f.count("block_multiple_of", default=256),
-    )
+    multiplier = f.number("block_ffn_dim_multiplier")
+    multiple = f.count("block_multiple_of", default=256)
     width = int(2 * width / 3)
     width = width if multiplier is None else int(multiplier * width)
     return multiple * -(-width // multiple)
@@ -111,10 +109,8 @@ def gemma4(f: Fields, model: Model) -> Model:
         raise f.refuse("use_bidirectional_attention is not priced; causal attention is")
     if f.flag("enable_moe_block", False):
         model = _beside_dense(f, model)
-    same, shared = (
-        f.flag("attention_k_eq_v", False),
-        f.count("num_kv_shared_layers", default=0, least=0),
-    )
+    same = f.flag("attention_k_eq_v", False)
+    shared = f.count("num_kv_shared_layers", default=0, least=0)
     made: list[Layer] = []
     for i, layer in enumerate(layers_of(model)):
         attention = layer.attention

@@ -64,19 +64,18 @@ def by_rule(f: Fields, rule: Callable[[int], bool], yes: str, no: str) -> Words:
     return tuple(yes if rule(i) else no for i in range(f.num_layers))
 
 
-def all_full(f: Fields) -> Words:
-    """Attention of all tokens everywhere."""
-    return ("full",) * f.num_layers
+def everywhere(word: str) -> Pattern:
+    """The same on every layer."""
+    return lambda f: (word,) * f.num_layers
+
+
+all_full, all_sliding, all_recurrent = map(everywhere, ("full", "sliding", "recurrent"))
+both_everywhere, all_sparse = everywhere("both"), everywhere("sparse")
 
 
 def windowed(f: Fields) -> Words:
     """A window on every layer, where the file states one."""
     return ("sliding" if f.present("sliding_window") else "full",) * f.num_layers
-
-
-def all_sliding(f: Fields) -> Words:
-    """A window on every layer."""
-    return ("sliding",) * f.num_layers
 
 
 def windowed_when_told(f: Fields) -> Words:
@@ -87,10 +86,8 @@ def windowed_when_told(f: Fields) -> Words:
 
 def upper_windowed(f: Fields) -> Words:
     """Qwen: a window from `max_window_layers` on, when told to slide at all."""
-    told, first = (
-        f.flag("use_sliding_window", False),
-        f.count("max_window_layers", default=28, least=0),
-    )
+    told = f.flag("use_sliding_window", False)
+    first = f.count("max_window_layers", default=28, least=0)
     return by_rule(f, lambda i: told and i >= first, "sliding", "full")
 
 
@@ -126,16 +123,6 @@ def recurrent_but_each(every: int, *keys: str) -> Pattern:
     return pattern
 
 
-def all_recurrent(f: Fields) -> Words:
-    """No attention anywhere."""
-    return ("recurrent",) * f.num_layers
-
-
-def both_everywhere(f: Fields) -> Words:
-    """Attention and a state side by side (Falcon-H1)."""
-    return ("both",) * f.num_layers
-
-
 def attention_at(*keys: str, absent: str = "none of them") -> Pattern:
     """Attention on the layers whose numbers (from 0) a field lists, a state on the others."""
 
@@ -150,10 +137,8 @@ def attention_at(*keys: str, absent: str = "none of them") -> Pattern:
 
 def jamba_attention(f: Fields) -> Words:
     """Attention once in `attn_layer_period` layers."""
-    period, offset = (
-        f.count("attn_layer_period", default=8),
-        f.count("attn_layer_offset", default=4, least=0),
-    )
+    period = f.count("attn_layer_period", default=8)
+    offset = f.count("attn_layer_offset", default=4, least=0)
     return by_rule(f, lambda i: i % period == offset, "full", "recurrent")
 
 
@@ -233,11 +218,6 @@ def exaone_sparse(f: Fields) -> Words:
     return tuple("sparse" if routed else "dense" for routed in value)
 
 
-def all_sparse(f: Fields) -> Words:
-    """Experts in every layer."""
-    return ("sparse",) * f.num_layers
-
-
 def qwen_sparse(f: Fields) -> Words:
     """Every `decoder_sparse_step`-th layer, less those of `mlp_only_layers`."""
     step, dense = f.count("decoder_sparse_step", default=1), f.counts("mlp_only_layers") or ()
@@ -254,10 +234,8 @@ def jamba_sparse(f: Fields) -> Words:
 
 def ernie_sparse(f: Fields) -> Words:
     """Between `moe_layer_start_index` and `moe_layer_end_index`, every `moe_layer_interval`-th."""
-    first, step = (
-        f.count("moe_layer_start_index", default=1, least=0),
-        f.count("moe_layer_interval", default=1),
-    )
+    first = f.count("moe_layer_start_index", default=1, least=0)
+    step = f.count("moe_layer_interval", default=1)
     last = f.whole("moe_layer_end_index", default=-1)
     last = f.num_layers - 1 if last == -1 else last
     return by_rule(f, lambda i: first <= i <= last and (i + 1) % step == 0, "sparse", "dense")

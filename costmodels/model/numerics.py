@@ -237,11 +237,6 @@ def _bailing_router(f: Fields) -> Router:
     return _qwen_router(f)
 
 
-def _longcat_router(f: Fields) -> Router:
-    scale = f.number("routed_scaling_factor")
-    return Router(score="softmax", normalised=False, bias=True, scale=scale)
-
-
 WITHOUT_POSITIONS = ("nemotron_h",)
 """Families whose attention is told no positions, although their files state a base."""
 
@@ -249,31 +244,27 @@ OWN_ACTIVATIONS = {"gpt_oss": "clamped_swiglu", "xlstm": "silu"}
 """Of families whose code has one whatever the field says (`modeling_gpt_oss.py`: alpha, limit)."""
 
 ROUTERS: dict[str, Callable[[Fields], Any]] = {
-    "mixtral": _chosen,
-    "gpt_oss": _chosen,
-    "qwen2_moe": _qwen_router,
-    "qwen3_moe": _qwen_router,
     "deepseek_v2": lambda f: _deepseek_router(f, "softmax"),
-    "deepseek_v3": lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
-    "kimi_k2": lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     "deepseek_v4": lambda f: replace(
         _deepseek_router(f, "sqrtsoftplus", "noaux_tc"), groups=0, top_groups=0
     ),
-    "llama4": _llama4_router,
-    "llama4_text": _llama4_router,
+    **dict.fromkeys(("llama4", "llama4_text"), _llama4_router),
     **dict.fromkeys(
-        ("deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
+        ("deepseek_v3", "kimi_k2",
+         "deepseek_v32", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "solar_open", "dots1",
          "axk1", "mimo_v2_flash", "kimi_linear", "nemotron_h", "glm4v_moe_text", "sarvam_moe",
          "sarvam_mla", "beam", "bailing_hybrid"),
         lambda f: _deepseek_router(f, "sigmoid", "noaux_tc"),
     ),
     **dict.fromkeys(
-        ("qwen3_next", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe", "flex_olmo", "mellum",
+        ("qwen2_moe", "qwen3_moe",
+         "qwen3_next", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe", "flex_olmo", "mellum",
          "flint", "lara_mini"), _qwen_router
     ),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), _bailing_router),
-    **dict.fromkeys(("gemma4", "gemma4_text", "gemma4_unified_text"), _chosen),
-    "longcat_flash": _longcat_router,
+    "longcat_flash": lambda f: replace(
+        _corrected("softmax"), normalised=False, scale=f.number("routed_scaling_factor")
+    ),
     "laguna": _scaled("moe_routed_scaling_factor"),
     "hy_v3": _scaled("router_scaling_factor"),
     "afmoe": _scaled("route_scale"),
@@ -281,8 +272,9 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     "ernie4_5_moe": lambda _f: _corrected("softmax"),
     "jamba": lambda _f: Router(score="softmax", normalised=False),
     **dict.fromkeys(
-        ("phimoe", "granitemoe", "granitemoeshared", "granitemoehybrid", "minimax",
-         "hunyuan_v1_moe"), _chosen,
+        ("mixtral", "gpt_oss", "gemma4", "gemma4_text", "gemma4_unified_text", "phimoe",
+         "granitemoe", "granitemoeshared", "granitemoehybrid", "minimax", "hunyuan_v1_moe"),
+        _chosen,
     ),
 }  # fmt: skip
 """What is fixed in a family's code (`modeling_<model_type>.py`), and read where it is a field."""

@@ -33,7 +33,7 @@ Leaves out: the embedding and head that a multi-token-prediction module shares w
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from meshplan.costmodels.elementwise import Number, ceil, minimum
+from meshplan.costmodels.elementwise import Adds, Number, ceil, minimum
 from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
@@ -41,7 +41,7 @@ Degree = Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount:
+class ParameterCount(Adds):
     """Parameters by what they do; the parts never overlap and `total` is all of them."""
 
     embedding: int = 0
@@ -56,14 +56,6 @@ class ParameterCount:
     traced: int = 0
     mtp: int = 0
 
-    def __add__(self, other: "ParameterCount") -> "ParameterCount":
-        return ParameterCount(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
-
-    def __mul__(self, layers: int) -> "ParameterCount":
-        return ParameterCount(**{f.name: getattr(self, f.name) * layers for f in fields(self)})
-
     @property
     def total(self) -> int:
         """The sum of the parts."""
@@ -76,7 +68,7 @@ class ParameterCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankParameters:
+class RankParameters(Adds):
     """Parameters that one rank holds, apart by the data-parallel group that they are reduced over.
 
     dense   trained: gradients reduced over dp x cp
@@ -92,14 +84,6 @@ class RankParameters:
     frozen_expert: Number = 0.0
     quantised: Number = 0.0
     eight_bit: Number = 0.0
-
-    def __add__(self, other: "RankParameters") -> "RankParameters":
-        return RankParameters(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        )
-
-    def __mul__(self, count: Number) -> "RankParameters":
-        return RankParameters(**{f.name: getattr(self, f.name) * count for f in fields(self)})
 
     def beside(self, adapters: Number, quantised: Number) -> "RankParameters":
         """These weights frozen beside trained `adapters`; `quantised` of the dense ones."""
@@ -135,16 +119,22 @@ def layer_parameters(model: Model, kind: Layer) -> ParameterCount:
     if kind.traced:
         routed = kind.traced.routed_parameters
         return ParameterCount(routed_experts=routed, traced=kind.traced.parameters - routed)
-    experts = kind.experts
-    return ParameterCount(
-        attention=_attention(model, kind.attention).total,
-        recurrent=_recurrent(model, kind).total,
-        dense_ffn=_dense_ffn(model, kind).total,
-        routed_experts=_routed(model, experts).total if experts else 0,
-        shared_experts=_shared(model, experts).total if experts else 0,
-        router=_router(model, experts).total if experts else 0,
-        norms=_norms(model, kind).total,
-    )
+    return ParameterCount(**{name: part.total for name, part in _parts(model, kind).items()})
+
+
+def _parts(model: Model, kind: Layer) -> dict[str, _Weights]:
+    """The weights of a layer, by the fields of `ParameterCount`."""
+    parts = {
+        "attention": _attention(model, kind.attention),
+        "recurrent": _recurrent(model, kind),
+        "dense_ffn": _dense_ffn(model, kind),
+        "norms": _norms(model, kind),
+    }
+    if kind.experts:
+        parts["shared_experts"] = _shared(model, kind.experts)
+        parts["router"] = _router(model, kind.experts)
+        parts["routed_experts"] = _routed(model, kind.experts)
+    return parts
 
 
 def model_parameters(model: Model) -> ParameterCount:
@@ -175,16 +165,13 @@ def layer_parameters_per_rank(
     """Parameters of one layer of this kind on one rank; a degree may be an array over layouts."""
     if kind.traced:
         return _traced_per_rank(kind.traced, tp, ep * etp)
-    experts = kind.experts
-    dense = [_attention(model, kind.attention), _recurrent(model, kind)]
-    dense += [_dense_ffn(model, kind), _norms(model, kind)]
-    routed = _Weights()
-    if experts:
-        dense += [_shared(model, experts), _router(model, experts)]
-        routed = _routed(model, experts)
+    dense = _parts(model, kind)
+    routed = dense.pop("routed_experts", _Weights())
     kv_cut = minimum(tp, max(kind.attention.kv_heads, 1))
     return RankParameters(
-        dense=sum(part.whole + part.over_tp / tp + part.over_kv / kv_cut for part in dense),
+        dense=sum(
+            part.whole + part.over_tp / tp + part.over_kv / kv_cut for part in dense.values()
+        ),
         expert=routed.over_ep / ep + routed.over_etp / (ep * etp),
     )
 

@@ -106,7 +106,7 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
     """What the experts of this rank compute on the `rows` that they are given."""
     shard, up = site.shard, 2 if site.model.gated else 1
     h, f = experts.latent or site.model.hidden, experts.ffn / shard.etp
-    yield Matmul(
+    into = Matmul(
         name="experts_up",
         m=rows * shard.ep / experts.experts,
         n=up * f,
@@ -117,17 +117,9 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
         saved_bytes=site.itemsize * rows * up * f,
         modules=("moe",),
     )
+    yield into
     yield activation(site, rows * f, "moe_act", weighed=site.kernels.weighs_inside_experts)
-    yield Matmul(
-        name="experts_down",
-        m=rows * shard.ep / experts.experts,
-        n=h,
-        k=f,
-        groups=experts.experts / shard.ep,
-        casts=site.kernels.expert_casts,
-        saved_bytes=0.0,
-        modules=("moe",),
-    )
+    yield replace(into, name="experts_down", n=h, k=f, kept_cast=False, saved_bytes=0.0)
 
 
 def _routing_bytes(site: Site, experts: Experts, copies: Number, rows: Number) -> Number:

@@ -64,11 +64,12 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
     mixer = _mixer_half(site, kind) if kind.has_mixer else ()
     feed_forward = _feed_forward_half(site, kind) if kind.has_feed_forward else ()
     operations = (*mixer, *feed_forward, *_further(site, kind))
-    return tuple(map(_in_16_bit, operations)) if kind.in_16_bit else operations
-
-
-def _in_16_bit(op: Operation) -> Operation:
-    return replace(op, in_16_bit=True) if isinstance(op, Matmul | Pointwise) else op
+    if not kind.in_16_bit:
+        return operations
+    return tuple(
+        replace(op, in_16_bit=True) if isinstance(op, Matmul | Pointwise) else op
+        for op in operations
+    )
 
 
 def input_bytes(site: Site) -> Number:
@@ -152,16 +153,7 @@ def _grouped_projections(site: Site, attention: Attention) -> Iterator[Operation
         yield Matmul(name="key_steps", m=t, n=a_kv, k=a_kv * d_v)
     if attention.qk_norm != "none":
         values = a_kv * attention.v_head_dim * attention.v_norm
-        width = site.itemsize * t * ((a + a_kv) * d + values)
-        yield Pointwise(
-            name="qk_norm",
-            forward_bytes=2 * width * _norm_passes(site),
-            backward_bytes=3 * width * _norm_passes(site),
-            kernels=2 * _norm_kernels(site),
-            measured_as=MEASURED_NORMS["rmsnorm"],
-            saved_bytes=width,
-            modules=("norm", "pointwise"),
-        )
+        yield _inner_norm(site, "qk_norm", site.itemsize * t * ((a + a_kv) * d + values), 2)
     yield _rotary(site, t * (a + a_kv) * d)
 
 
@@ -169,15 +161,7 @@ def _low_rank_query(site: Site, rank: int, columns: Number) -> Iterator[Operatio
     """A query of low rank beside whole keys: down, a norm, up."""
     t, size = site.shard.tokens, site.itemsize * site.shard.tokens * rank
     yield Matmul(name="q_down", m=t, n=rank, k=site.model.hidden, saved_bytes=size)
-    yield Pointwise(
-        name="latent_norm",
-        forward_bytes=2 * size * _norm_passes(site),
-        backward_bytes=3 * size * _norm_passes(site),
-        kernels=_norm_kernels(site),
-        measured_as=MEASURED_NORMS["rmsnorm"],
-        saved_bytes=size,
-        modules=("norm", "pointwise"),
-    )
+    yield _inner_norm(site, "latent_norm", size, 1)
     yield Matmul(name="q_up", m=t, n=columns, k=rank)
 
 
@@ -198,15 +182,8 @@ def _latent_projections(site: Site, attention: Attention) -> Iterator[Operation]
     if q_rank:
         yield Matmul(name="q_down", m=own, n=q_rank, k=h, saved_bytes=site.itemsize * own * q_rank)
     ranks = site.itemsize * own * (q_rank + kv_rank)
-    yield Pointwise(
-        name="latent_norm",
-        forward_bytes=2 * ranks * _norm_passes(site),
-        backward_bytes=3 * ranks * _norm_passes(site),
-        kernels=2 * _norm_kernels(site),
-        measured_as=MEASURED_NORMS["rmsnorm"],
-        saved_bytes=ranks,
-        modules=("norm", "pointwise", *(up if site.kernels.norms_in_products else ())),
-    )
+    also = up if site.kernels.norms_in_products else ()
+    yield _inner_norm(site, "latent_norm", ranks, 2, also)
     if site.kernels.own_token_latents:
         yield from _gathered_latents(site, (q_rank or h) + kv_rank, rope)
     yield Matmul(name="q_up", m=t, n=a * d, k=q_rank or h, modules=up)
@@ -301,6 +278,21 @@ def norm(site: Site, name: str, module: Module | None = None) -> Pointwise:
         measured_as=MEASURED_NORMS[site.model.norm],
         saved_bytes=width * _kept_norms(site) * outputs,
         modules=("norm", "pointwise", *([module] if module else [])),
+    )
+
+
+def _inner_norm(
+    site: Site, name: str, size: Number, number: int, also: tuple[Module, ...] = ()
+) -> Pointwise:
+    """So many RMSNorms over `size` bytes of other widths than the hidden one; they are kept."""
+    return Pointwise(
+        name=name,
+        forward_bytes=2 * size * _norm_passes(site),
+        backward_bytes=3 * size * _norm_passes(site),
+        kernels=number * _norm_kernels(site),
+        measured_as=MEASURED_NORMS["rmsnorm"],
+        saved_bytes=size,
+        modules=("norm", "pointwise", *also),
     )
 
 

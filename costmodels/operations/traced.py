@@ -18,7 +18,7 @@ scattered once for each product that leaves.
 from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.model.transformer import Attention
+from meshplan.costmodels.model.traced import attention_of
 from meshplan.costmodels.operations.attention_core import core
 from meshplan.costmodels.operations.context_exchange import context_exchange
 from meshplan.costmodels.operations.experts import (
@@ -38,7 +38,6 @@ from meshplan.costmodels.operations.kinds import (
     Scan,
 )
 from meshplan.hardware_profiles.traced_model import (
-    TracedAttention,
     TracedBytes,
     TracedExperts,
     TracedLayer,
@@ -54,9 +53,9 @@ def traced_operations(site: Site, layer: TracedLayer) -> Iterator[Operation]:
         yield gather_tokens(site, f"entry_{number}")
     for product in layer.products:
         yield from _product(site, product, layer.experts)
-    for call in layer.attention:
-        yield from context_exchange(site, _attention(call))
-        yield core(site, _attention(call))
+    for attention in attention_of(layer):
+        yield from context_exchange(site, attention)
+        yield core(site, attention)
     yield from _state(site, layer)
     if layer.experts:
         yield from _to_experts(site, layer.experts)
@@ -102,13 +101,6 @@ def _copies(site: Site) -> Number:
     """Tokens of which a rank's experts compute all copies, where they are spread evenly."""
     shard = site.shard
     return shard.tokens / shard.tp * shard.etp * shard.imbalance
-
-
-def _attention(call: TracedAttention) -> Attention:
-    return Attention(
-        heads=call.heads, kv_heads=call.kv_heads, head_dim=call.head_dim,
-        v_head_dim=call.v_head_dim, window=call.window,
-    )  # fmt: skip
 
 
 def _state(site: Site, layer: TracedLayer) -> Iterator[Scan]:

@@ -1,21 +1,12 @@
 """What operations cost a rank: seconds of each direction by cause, FLOPs, saved bytes; they add."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from operator import add, attrgetter
-from typing import Any, Self
+from dataclasses import dataclass
 
-from meshplan.costmodels.elementwise import Number
-
-
-def _columns(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """The names of a dataclass's fields, and what reads them all."""
-    names = tuple(field.name for field in fields(kind))
-    return names, attrgetter(*names)
+from meshplan.costmodels.elementwise import Adds, Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class Pass(Adds):
     """Seconds of one direction, by cause; adds, and `total_s` is their sum.
 
     host_s     what the host adds because it cannot issue kernels fast enough
@@ -34,14 +25,6 @@ class Pass:
     host_s: Number = 0.0
     offload_s: Number = 0.0
     nearby_s: Number = 0.0
-
-    def __add__(self, other: Self) -> Self:
-        names, values = PASS_COLUMNS
-        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
-
-    def __mul__(self, count: Number) -> Self:
-        names, values = PASS_COLUMNS
-        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
 
     @property
     def compute_s(self) -> Number:
@@ -64,11 +47,8 @@ class Pass:
         return self.compute_s + self.exposed_s
 
 
-PASS_COLUMNS = _columns(Pass)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Adds):
     """What a list of operations costs one rank and micro-batch; adds.
 
     model_flops       forward and backward without replay, causal attention
@@ -86,14 +66,6 @@ class Cost:
     replay_flops: Number
     saved_bytes: Number
 
-    def __add__(self, other: Self) -> Self:
-        names, values = COST_COLUMNS
-        return type(self)(**dict(zip(names, map(add, values(self), values(other)), strict=True)))
-
-    def __mul__(self, count: Number) -> Self:
-        names, values = COST_COLUMNS
-        return type(self)(**{name: n * count for name, n in zip(names, values(self), strict=True)})
-
     @property
     def backward_s(self) -> Number:
         """Replay, input and weight gradients."""
@@ -108,9 +80,6 @@ class Cost:
     def total_s(self) -> Number:
         """Forward and backward of one micro-batch."""
         return self.forward.total_s + self.backward_s
-
-
-COST_COLUMNS = _columns(Cost)
 
 
 NOTHING = Cost(

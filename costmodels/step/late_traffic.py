@@ -38,10 +38,7 @@ class LateTraffic:
 
     def take(self, rows: Ints) -> "LateTraffic":
         """Some of the rows."""
-        return LateTraffic(
-            layer_s=self.layer_s[rows], ends_s=self.ends_s[rows],
-            least_s=self.least_s[rows], shown=self.shown[rows],
-        )  # fmt: skip
+        return LateTraffic(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
     @classmethod
     def joined(cls, parts: Sequence["LateTraffic"]) -> "LateTraffic":

@@ -17,7 +17,6 @@ Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshplan.costmodels.layout import MODES
 from meshplan.costmodels.memory.backward_peak import (
     Step,
     backward_steps,
@@ -90,10 +89,8 @@ class _Chunk:
         before = sum(stage.layers for stage in model.layout.stages[:index])
         stage = model.layout.stages[index]
         pattern = model.setting.model.pattern
-        self.layers = [
-            (pattern[before + offset], _mode(offset, stage.full_layers, stage.selective_layers))
-            for offset in range(stage.layers)
-        ]
+        held = pattern[before : before + stage.layers]
+        self.layers = list(zip(held, stage.modes, strict=True))
         site = model.site
         self.stream = site.itemsize * float(site.shard.tokens_outside) * site.model.hidden
         self._steps: dict[int, tuple[Step, ...]] = {}
@@ -280,7 +277,3 @@ class _Chunk:
             site = self.model.site
             self._steps[kind] = backward_steps(site, self.model.setting.model.kinds[kind])
         return self._steps[kind]
-
-
-def _mode(offset: int, full: int, selective: int) -> str:
-    return MODES[2 if offset < full else 1 if offset < full + selective else 0]

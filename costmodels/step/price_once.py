@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from meshplan.costmodels.elementwise import Adds
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.seconds.layer import exposed_s
 
@@ -17,19 +18,12 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class Once(Adds):
     """Seconds once per step: (N, K, R) of a layer, (N, 2) of the ends, (N,) of any rank."""
 
     layers_s: Floats
     ends_s: Floats
     latency_s: Floats
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(
-            self.layers_s + other.layers_s,
-            self.ends_s + other.ends_s,
-            self.latency_s + other.latency_s,
-        )
 
     def where(self, rows: Bools, other: Self) -> Self:
         """These seconds in `rows`, those of `other` in the rest."""

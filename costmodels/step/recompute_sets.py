@@ -77,7 +77,8 @@ class _Priced:
     def way(self, allowed: Modules) -> Iterator[_Point]:
         """One module more each time, the one that takes least for each byte."""
         at = _Point(0.0, 0.0, ())
-        left = [module for module in allowed if self._replays(module)]
+        listed = [self.rank.operations(kind) for kind in self.kinds]
+        left = [one for one in allowed if any(replayed_of(each, (one,)) for each in listed)]
         while left:
             points = [self.point(_with(at.modules, module)) for module in left]
             points = [each for each in points if each.freed_bytes > at.freed_bytes]
@@ -87,9 +88,6 @@ class _Priced:
             yield at
             held = {part for module in at.modules for part in HOLDS.get(module, (module,))}
             left = [module for module in left if module not in held]
-
-    def _replays(self, module: RecomputeModule) -> bool:
-        return any(replayed_of(self.rank.operations(kind), (module,)) for kind in self.kinds)
 
     def corners(self, way: list[_Point]) -> list[_Point]:
         """Of the way, what lies below the line from the corner before to full recompute."""

@@ -16,7 +16,7 @@ layers first) are the tests.
 
 from functools import cache
 
-from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layout import stages_with as stages_with
 from meshplan.costmodels.model.transformer import Model
 
 
@@ -65,14 +65,6 @@ def split_evenly(
         taken = min(last, counts[stage])
         counts[stage], last = counts[stage] - taken, last - taken
     return tuple(counts)
-
-
-def stages_with(counts: tuple[int, ...], recompute: str) -> tuple[Stage, ...]:
-    """Stages of so many layers, all recomputing the same way."""
-    return tuple(
-        Stage(n, n if recompute == "selective" else 0, n if recompute == "full" else 0)
-        for n in counts
-    )
 
 
 def _layer_cost(model: Model, kind: int) -> float:

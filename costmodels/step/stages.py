@@ -4,11 +4,12 @@
 `step_time` plays the schedule over its stages, `step_memory` adds up what its ranks hold.
 """
 
+from collections import Counter
 from dataclasses import replace
 from functools import cached_property
 
 from meshplan.costmodels.elementwise import Number
-from meshplan.costmodels.layout import MODES, Layout
+from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import RankParameters
 from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
@@ -143,21 +144,11 @@ class StageModel(Rank):
 
     @cached_property
     def stage_counts(self) -> tuple[dict[tuple[int, str], int], ...]:
-        """How many layers of (kind, recompute mode) each virtual stage holds, in model order.
-
-        The first layers of a stage recompute fully, the next selectively, the rest not at all.
-        """
-        pattern, position, stages = self.setting.model.pattern, 0, []
-        for stage in self.layout.stages:
-            counts: dict[tuple[int, str], int] = {}
-            for offset in range(stage.layers):
-                full, selective = stage.full_layers, stage.selective_layers
-                mode = MODES[2 if offset < full else 1 if offset < full + selective else 0]
-                key = (pattern[position + offset], mode)
-                counts[key] = counts.get(key, 0) + 1
-            position += stage.layers
-            stages.append(counts)
-        return tuple(stages)
+        """How many layers of (kind, recompute mode) each virtual stage holds, in model order."""
+        kinds = iter(self.setting.model.pattern)
+        return tuple(
+            Counter((next(kinds), mode) for mode in stage.modes) for stage in self.layout.stages
+        )
 
     @cached_property
     def stage_parameters(self) -> tuple[RankParameters, ...]:

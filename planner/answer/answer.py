@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.step.recompute_sets import recompute_sets
@@ -81,7 +82,7 @@ def plan_of(
     at, choice = chosen(q, result.solutions, robust=robust)
     cases = [case_at(q, solution.layout) for solution in result.solutions]
     best = cases.pop(at)
-    plan = priced(best)
+    plan, others = priced(best), cases if top is None else cases[: top - 1]
     sets = recompute_sets(Setting.fitted(q.model, q.training, q.cluster, q.engine))
     words = space_words(q.model, q.training, q.engine, q.pins, sets)
     return Plan(
@@ -92,7 +93,7 @@ def plan_of(
         layout=best.layout,
         prediction=plan.prediction,
         search=report_of(result, words),
-        runners_up=tuple(_runner_up(best.layout, plan, other) for other in cases[: _rest(top)]),
+        runners_up=tuple(_runner_up(best.layout, plan, other) for other in others),
         reasons=reasons(plan),
         learned=q.engine.learned,
         pins={axis: pin.text for axis, pin in q.pins.axes.items()},
@@ -100,25 +101,11 @@ def plan_of(
     )
 
 
-def _rest(top: int | None) -> int | None:
-    return None if top is None else top - 1
-
-
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     """How the search ended, as the plan file states it."""
-    return SearchReport(
-        price=result.price,
-        space=space,
-        status=result.status,
-        bound_s=result.bound_s,
-        gap=result.gap,
-        candidates=result.candidates,
-        priced=result.priced,
-        cpsat_solves=result.cpsat_solves,
-        simulated=result.simulated,
-        wall_s=round(result.wall_s, 3),
-        dropped=result.dropped,
-    )
+    own: dict[str, Any] = {"space": space, "wall_s": round(result.wall_s, 3)}
+    copied = SearchReport.model_fields.keys() - own
+    return SearchReport(**own, **{name: getattr(result, name) for name in copied})
 
 
 def _runner_up(layout: Layout, plan: Priced, case: Case) -> RunnerUp:

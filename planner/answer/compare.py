@@ -24,7 +24,6 @@ from meshplan.planner.answer.explain import (
     Priced,
     lacking_bytes,
     lost_by,
-    needed_of,
     priced,
 )
 from meshplan.planner.case.plan_file import StageMemory
@@ -284,14 +283,12 @@ def _rows(yours: Priced, ours: Priced, rate: float | None) -> Iterator[Row]:
     yield row("tokens/s per GPU", "count", *(s.prediction.tokens_per_s_per_gpu for s in sides))
     yield row("MFU", "fraction", *(side.prediction.mfu for side in sides))
     memory, whole = [_fullest(side) for side in sides], ours.prediction.gpu_memory_bytes
-    yield row("memory of the fullest rank", "bytes", *map(needed_of, memory))
+    yield row("memory of the fullest rank", "bytes", *(stage.needed for stage in memory))
     for name, words in MEMORY_NAMES.items():
         pair = [float(getattr(each, name)) for each in memory]
         if max(pair) >= LEAST_SHARE * whole:
             yield row(words, "bytes", *pair, part=True)
-    left = (
-        s.prediction.gpu_memory_bytes - needed_of(m) for s, m in zip(sides, memory, strict=True)
-    )
+    left = (s.prediction.gpu_memory_bytes - m.needed for s, m in zip(sides, memory, strict=True))
     yield row("left free of a GPU", "bytes", *left)
     if rate is not None:
         costs = (cost_per_trillion_tokens(s.prediction.tokens_per_s_per_gpu, rate) for s in sides)
@@ -299,7 +296,7 @@ def _rows(yours: Priced, ours: Priced, rate: float | None) -> Iterator[Row]:
 
 
 def _fullest(side: Priced) -> StageMemory:
-    return max(side.prediction.memory, key=needed_of)
+    return max(side.prediction.memory, key=lambda stage: stage.needed)
 
 
 def _interval(side: Priced) -> str | None:

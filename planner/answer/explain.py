@@ -100,16 +100,9 @@ def time_parts(step_model: StepModel, time: StepTime | None = None) -> TimeParts
     }
     return TimeParts(
         **parts,
+        **{name: float(getattr(time, name)) for name in PART_NAMES if hasattr(time, name)},
         host_s=float(time.compute_s) - sum(parts.values()),
-        tensor_s=float(time.tensor_s),
-        context_s=float(time.context_s),
-        expert_s=float(time.expert_s),
-        data_s=float(time.data_s),
-        send_s=float(time.send_s),
-        offload_s=float(time.offload_s),
-        bubble_s=float(time.bubble_s),
         update_s=float(time.optimizer_s),
-        fixed_s=float(time.fixed_s),
     )
 
 
@@ -202,12 +195,7 @@ def _verdict(slower: float, lost: dict[str, float]) -> str:
 
 def needed_bytes(memory: Sequence[StageMemory]) -> float:
     """Bytes of a GPU that the fullest rank needs."""
-    return max(needed_of(stage) for stage in memory)
-
-
-def needed_of(stage: StageMemory) -> float:
-    """The same of one pipeline rank."""
-    return stage.needed
+    return max(stage.needed for stage in memory)
 
 
 def lacking_bytes(prediction: Prediction) -> float:

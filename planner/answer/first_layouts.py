@@ -24,10 +24,8 @@ class Simulated(NamedTuple):
     layout: Layout
 
 
-def first_layout(
-    question: Question, most_s: float, most_steps: int = MOST_STEPS
-) -> Simulated | None:
-    """The fastest of those that the closed form finds within so many steps of its search, None
+def first_layout(question: Question, most_s: float) -> Simulated | None:
+    """The fastest of those that the closed form finds within `MOST_STEPS` steps of its search, None
     where none takes `most_s` or less.
     """
     q = question
@@ -38,7 +36,7 @@ def first_layout(
     if run.bound is None or run.bound / NS_PER_S > most_s:
         return None
     run.seed()
-    run.prove(None, NEAR, most_steps, useless_ns=most_s * NS_PER_S)
+    run.prove(None, NEAR, MOST_STEPS, useless_ns=most_s * NS_PER_S)
     if run.bound is not None and run.bound / NS_PER_S > most_s:
         return None
     layouts = [

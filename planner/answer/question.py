@@ -29,7 +29,7 @@ from meshplan.costmodels.training import (
     Precision,
     Training,
 )
-from meshplan.costmodels.units import GB, parse_bandwidth
+from meshplan.costmodels.units import GB, counted, parse_bandwidth
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import cluster_hash, load_cluster, usual_cluster
@@ -119,7 +119,12 @@ def ask(
     `read` gives the model's configuration and the model, of the name in `arguments`.
     """
     a = arguments
-    _check_limits(a)
+    _refuse_large(
+        gpus=a.gpus,
+        gpus_per_node=a.gpus_per_node,
+        seq_len=parse_length(a.seq_len) if a.seq_len else None,
+        expert_imbalance=a.expert_imbalance,
+    )
     config, model = read(a.model)
     try:
         checked_name(model.name)
@@ -131,7 +136,9 @@ def ask(
         notes.append(_network_said(a.network, cluster))
     profile = cluster
     training, more = _training(a, config)
-    engine = load_engine(a.engine or _engine_of(a.learned) or _usual_engine(cluster))
+    usual = "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
+    taught = read_learned(a.learned).engine if a.learned and not a.engine else None
+    engine = load_engine(a.engine or taught or usual)
     try:
         cluster, note = with_headroom(a.headroom, cluster, engine.name)
     except ValueError as error:
@@ -140,7 +147,8 @@ def ask(
     more += _assumed(a, engine, cluster_name)
     if a.learned is not None:
         engine = with_learned(engine, cluster, a.learned)
-        learnt = f"constants learnt from {_runs_of(engine)} of your own ({a.learned})"
+        runs = counted(len(engine.learned.runs) if engine.learned else 0, "run")
+        learnt = f"constants learnt from {runs} of your own ({a.learned})"
         more.append(f"{learnt}; {LEARNT_RANGE}")
     check_precision(training.precision, cluster)
     if lora := _lora(a, engine, more):
@@ -187,14 +195,8 @@ def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:
     return assumed
 
 
-def _check_limits(a: Arguments) -> None:
+def _refuse_large(**asked: float | None) -> None:
     """Refuse at once what no search could answer (`planner.case.limits` has the numbers)."""
-    asked: dict[str, float | None] = {
-        "gpus": a.gpus,
-        "gpus_per_node": a.gpus_per_node,
-        "seq_len": parse_length(a.seq_len) if a.seq_len else None,
-        "expert_imbalance": a.expert_imbalance,
-    }
     for name, value in asked.items():
         if value is not None and (refusal := too_large(name, value)):
             raise BadQuestion(refusal)
@@ -256,9 +258,7 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
         seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
         notes.append(f"sequences of {seq_len} tokens (--seq-len chooses another length)")
     sequences = _sequences(a, seq_len)
-    for name, value in (("seq_len", seq_len), ("global_batch_size", sequences)):
-        if refusal := too_large(name, value):
-            raise BadQuestion(refusal)
+    _refuse_large(seq_len=seq_len, global_batch_size=sequences)
     training = Training(
         seq_len=seq_len,
         global_batch_size=sequences,
@@ -287,8 +287,7 @@ def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
                 flag = f"--{option.replace('_', '-')}"
                 raise BadQuestion(f"{flag} is of LoRA's frozen weights; add --lora-rank 16")
         return None
-    if refusal := too_large("lora_rank", a.lora_rank):
-        raise BadQuestion(refusal)
+    _refuse_large(lora_rank=a.lora_rank)
     known = engine.legality.lora_targets
     usual = known[0] if known and "all_linear" not in known else "all_linear"
     if a.lora_targets is None:
@@ -315,9 +314,7 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
     if why := why_no_tower(config, model):
         raise BadQuestion(f"--image-tokens: {a.model}: {why}")
     tokens = parse_length(a.image_tokens, "--image-tokens")
-    for name, value in (("image_tokens", tokens), ("images", a.images)):
-        if value is not None and (refusal := too_large(name, value)):
-            raise BadQuestion(refusal)
+    _refuse_large(image_tokens=tokens, images=a.images)
     if a.frozen is not None:
         _one_of("--frozen", a.frozen, ("vision",))
     notes = [f"{a.model}: the {part} is not priced" for part in parts if part != VISION_TOWER]
@@ -339,12 +336,17 @@ def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     return value
 
 
-def _sequences(a: Arguments, seq_len: int) -> int:
-    if (a.global_batch is None) == (a.global_batch_tokens is None):
+def check_one_batch(sequences: object, tokens: object) -> None:
+    """Refuse a batch that is stated twice, or not at all."""
+    if (sequences is None) == (tokens is None):
         raise BadQuestion(
             "say the batch of one step once: --global-batch 512 (sequences) or "
             "--global-batch-tokens 4M"
         )
+
+
+def _sequences(a: Arguments, seq_len: int) -> int:
+    check_one_batch(a.global_batch, a.global_batch_tokens)
     if a.global_batch is not None:
         return a.global_batch
     text = str(a.global_batch_tokens)
@@ -372,19 +374,6 @@ def parse_tokens(text: str) -> int:
             f"--global-batch-tokens {text!r} is no number of tokens; write 4M, 1024x4096 or 4194304"
         )
     return tokens
-
-
-def _runs_of(engine: Engine) -> str:
-    number = len(engine.learned.runs) if engine.learned else 0
-    return f"{number} run{'s' * (number != 1)}"
-
-
-def _engine_of(learned: Path | None) -> str | None:
-    return read_learned(learned).engine if learned else None
-
-
-def _usual_engine(cluster: Cluster) -> str:
-    return "native" if cluster.gpu.vendor == "cpu" else "megatron-bridge"
 
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:

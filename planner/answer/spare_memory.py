@@ -60,7 +60,8 @@ class _Degrees:
     def __init__(self, asked: Asked, plan: Plan) -> None:
         assert plan.prediction is not None
         self.question, self.step_s = asked.question, plan.prediction.step_time_s
-        self.pins = _pinned(self.question.pins, plan.layout)
+        kept = {name: parse_pin(name, str(getattr(plan.layout, name))) for name in KEPT}
+        self.pins = Pins({**self.question.pins.axes, **kept})
         self.left = WORK
         self.proved = plan.search is not None and plan.search.status == "OPTIMAL"
 
@@ -102,9 +103,3 @@ class _Degrees:
     def _with(self, usable_bytes: float) -> Question:
         cluster = with_usable(self.question.cluster, usable_bytes)
         return replace(self.question, cluster=cluster, pins=self.pins)
-
-
-def _pinned(pins: Pins, layout: Layout) -> Pins:
-    """The user's pins, and what of the plan is kept."""
-    kept = {name: parse_pin(name, str(getattr(layout, name))) for name in KEPT}
-    return Pins({**pins.axes, **kept})

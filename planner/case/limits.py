@@ -46,21 +46,21 @@ _DOTTED = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH
 _BRACES = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.S)
 
 
-def too_large(name: str, value: float, least: float = 1) -> str | None:
+def too_large(name: str, value: float) -> str | None:
     """Why `value` is no `name`, in one line with the rule and the fix; None if it may be."""
     most = MOST[name]
-    if least <= value <= most:
+    if 1 <= value <= most:
         return None
     option = f"--{name.replace('_', '-')}"
-    return f"{option} {value:.12g} is not between {least:g} and {most:.12g}; take one of those"
+    return f"{option} {value:.12g} is not between 1 and {most:.12g}; take one of those"
 
 
-def check_size(text: str, kind: str, most_bytes: int = MAX_PROGRAM_BYTES) -> None:
+def check_size(text: str, kind: str) -> None:
     """Refuse a longer `text`; raises `UnreadableConfig`."""
-    if len(text) > most_bytes:
+    if len(text) > MAX_PROGRAM_BYTES:
         raise UnreadableConfig(
-            f"{kind} of {len(text)} characters; at most {most_bytes} are read: keep the arguments "
-            "in a file of their own"
+            f"{kind} of {len(text)} characters; at most {MAX_PROGRAM_BYTES} are read: keep the "
+            "arguments in a file of their own"
         )
 
 

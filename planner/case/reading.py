@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.layout import InvalidLayout, Stage
 
 COUNTS = frozenset(
     (
@@ -102,6 +102,11 @@ class Recompute:
         if self.first is not None:
             return min(self.first, held)
         return held // self.every if self.every else held
+
+    def stage(self, held: int) -> Stage:
+        """A stage of `held` layers, of which so many recompute."""
+        some = self.layers(held)
+        return Stage(held, some * (self.mode == "selective"), some * (self.mode == "full"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

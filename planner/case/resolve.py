@@ -365,16 +365,8 @@ def _virtual_stages(facts: dict[str, Fact], reading: Reading, model: Model, pp: 
 
 
 def _stages(reading: Reading, model: Model, pp: int, vpp: int) -> tuple[Stage, ...]:
-    rule = reading.recompute
     try:
         counts = stage_layers(reading.placement, model, pp, vpp)
     except InvalidLayout as error:
         raise IllegalConfig(str(error), reading.placement.line) from None
-    return tuple(
-        Stage(
-            held,
-            selective_layers=rule.layers(held) if rule.mode == "selective" else 0,
-            full_layers=rule.layers(held) if rule.mode == "full" else 0,
-        )
-        for held in counts
-    )
+    return tuple(map(reading.recompute.stage, counts))

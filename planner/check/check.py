@@ -21,11 +21,20 @@ from meshplan.planner.case.config_files import Candidate, candidates, text_of
 from meshplan.planner.case.limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan
-from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Reading, UnreadableConfig
+from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
 from meshplan.planner.case.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
 from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
 from meshplan.planner.check.fixes import Price
-from meshplan.planner.check.verdicts import PASSED, USAGE, Best, Finding, Limits, Place, judge
+from meshplan.planner.check.verdicts import (
+    PASSED,
+    USAGE,
+    Best,
+    Finding,
+    Limits,
+    Place,
+    Verdict,
+    judge,
+)
 from meshplan.planner.space.engine_rules import unpriced
 
 Reader = Callable[[str, str, str | None], Reading | None]
@@ -120,20 +129,22 @@ def _finding(candidate: Candidate, judged: Callable[[], Finding]) -> Finding:
     except UnreadableConfig as error:
         if not candidate.named and isinstance(error, NothingToRead):
             return _skipped(candidate, str(error))
-        return Finding(path=path, verdict="unreadable", text=one_line(error), line=error.line)
-    except UnreadablePlan as error:
-        return Finding(path=path, verdict="unreadable", text=one_line(error))
+        return _refused(path, "unreadable", error)
     except MissingFacts as error:
-        return Finding(path=path, verdict="incomplete", text=one_line(error), line=error.line)
-    except IllegalConfig as error:
-        return Finding(path=path, verdict="illegal", text=one_line(error), line=error.line)
+        return _refused(path, "incomplete", error)
     except InvalidLayout as error:
-        return Finding(path=path, verdict="illegal", text=one_line(error))
-    except UNKNOWN as error:
-        return Finding(path=path, verdict="unreadable", text=one_line(error))
+        return _refused(path, "illegal", error)
+    except (UnreadablePlan, *UNKNOWN) as error:
+        return _refused(path, "unreadable", error)
     except Exception as error:
         LOG.debug("check of %s", path, exc_info=error)
         return Finding(path=path, verdict="unreadable", text=_defect(error))
+
+
+def _refused(path: str, verdict: Verdict, error: Exception) -> Finding:
+    """A user's error as a finding, at the line that it names."""
+    line = getattr(error, "line", 1)
+    return Finding(path=path, verdict=verdict, text=one_line(error), line=line)
 
 
 DEFECT = "meshplan failed on this file: a defect of meshplan; please report it with the file"

@@ -114,13 +114,8 @@ def _changes_of(before: Layout, after: Layout, names: tuple[str, ...]) -> str:
     return ", ".join(f"{name} {getattr(after, name)}".lower() for name in changed)
 
 
-def peak_bytes(memory: StageMemory) -> float:
-    """What a rank needs of the accelerator."""
-    return memory.needed
-
-
 def _peak_bytes(quote: Quote) -> float:
-    return max(map(peak_bytes, quote.memory))
+    return max(memory.needed for memory in quote.memory)
 
 
 def _quoted(

@@ -5,9 +5,9 @@ Every format holds the same findings; the machine formats are one document on st
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal
 from urllib.parse import quote
@@ -50,9 +50,7 @@ def full_text(finding: Finding) -> str:
 
 def summary(findings: list[Finding]) -> str:
     """`3 configs: 2 fit, 1 does not fit` and so on; what was skipped apart."""
-    counts: dict[str, int] = {}
-    for finding in findings:
-        counts[finding.verdict] = counts.get(finding.verdict, 0) + 1
+    counts = Counter(finding.verdict for finding in findings)
     skipped = counts.pop("skipped", 0)
     total = sum(counts.values())
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -137,7 +135,7 @@ def as_sarif(findings: list[Finding]) -> str:
     driver = {
         "name": "meshplan",
         "informationUri": _HOME,
-        "version": _version(),
+        "version": version("meshplan"),
         "rules": [
             {
                 "id": _rule_id(verdict),
@@ -155,11 +153,6 @@ def as_sarif(findings: list[Finding]) -> str:
         "columnKind": "unicodeCodePoints",
     }
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
-
-
-@cache
-def _version() -> str:
-    return version("meshplan")
 
 
 def _rule_id(verdict: str) -> str:

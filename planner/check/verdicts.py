@@ -7,7 +7,7 @@ beaten = step time / the best layout's step time - 1
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshplan.costmodels.layout import InvalidLayout
@@ -20,13 +20,18 @@ from meshplan.planner.case.memory_limit import (
 )
 from meshplan.planner.case.plan_file import Prediction, StageMemory
 from meshplan.planner.case.resolve import Case, check_case
-from meshplan.planner.check.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory, peak_bytes
+from meshplan.planner.check.fixes import MOST_CHANGES, Price, fix_illegal, fix_memory
 
 Verdict = Literal[
     "fits", "does not fit", "illegal", "drifted", "beaten", "unreadable", "incomplete", "skipped"
 ]
 PASSED: tuple[Verdict, ...] = ("fits", "skipped")
 USAGE: tuple[Verdict, ...] = ("unreadable", "incomplete")
+PREDICTED = (
+    "fits_probability", "step_time_s", "step_time_low_s", "step_time_high_s", "reserved_low_bytes",
+    "reserved_high_bytes", "mfu",
+)  # fmt: skip
+"""What a finding states as its prediction does."""
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "transient", "context", "slack")
 
 
@@ -108,7 +113,7 @@ def judge(
     now = price(case).whole()
     if now.mfu is not None and now.mfu > 1:
         return _impossible(case, place, now.mfu)
-    margin = limit_bytes(case.cluster) - peak_bytes(fullest(now)[1])
+    margin = limit_bytes(case.cluster) - fullest(now)[1].needed
     if margin < 0:
         return _too_big(case, place, price, now)
     verdict, text, line = _drift(case, place, now, planned, limits)
@@ -122,14 +127,14 @@ def _fitting(case: Case, now: Prediction) -> str:
     """How full the fullest rank is, how surely that runs, and how long a step takes."""
     rank, memory = fullest(now)
     whole, probable = format_bytes(case.cluster.gpu.memory_bytes), now.fits_probability
-    filled = f"{peak_bytes(memory) / GIB:.1f} of {whole} on rank {rank}"
+    filled = f"{memory.needed / GIB:.1f} of {whole} on rank {rank}"
     surely = "" if probable is None else f", fits with a probability of {probable:.0%}"
     return f"{filled}{surely}, {format_seconds(now.step_time_s)} per step"
 
 
 def fullest(prediction: Prediction) -> tuple[int, StageMemory]:
     """The pipeline rank with the largest peak, and its memory."""
-    return max(enumerate(prediction.memory), key=lambda pair: peak_bytes(pair[1]))
+    return max(enumerate(prediction.memory), key=lambda pair: pair[1].needed)
 
 
 def largest_category(memory: StageMemory) -> str:
@@ -148,8 +153,31 @@ def _finding(
     fix: str | None = None,
 ) -> Finding:
     rank, memory = fullest(now)
-    usable, peak = limit_bytes(case.cluster), peak_bytes(memory)
+    usable, peak = limit_bytes(case.cluster), memory.needed
     crowded = () if peak > usable else _crowded(case, peak, now.fits_probability)
+    return replace(
+        _unpriced(case, place, verdict=verdict, text=text, line=line, fix=fix),
+        margin_bytes=usable - peak,
+        peak_bytes=peak,
+        capacity_bytes=usable,
+        gpu_memory_bytes=case.cluster.gpu.memory_bytes,
+        stage=rank,
+        category=largest_category(memory),
+        notes=(*case.notes, *crowded),
+        **{name: getattr(now, name) for name in PREDICTED},
+    )
+
+
+def _unpriced(
+    case: Case,
+    place: Place,
+    *,
+    verdict: Verdict,
+    text: str,
+    line: int = 1,
+    fix: str | None = None,
+) -> Finding:
+    """A finding without the figures of a price."""
     return Finding(
         path=place.path,
         framework=place.framework,
@@ -158,20 +186,7 @@ def _finding(
         line=line,
         fix=fix,
         label=case.layout.label,
-        margin_bytes=usable - peak,
-        peak_bytes=peak,
-        capacity_bytes=usable,
-        gpu_memory_bytes=case.cluster.gpu.memory_bytes,
-        fits_probability=now.fits_probability,
-        stage=rank,
-        category=largest_category(memory),
-        step_time_s=now.step_time_s,
-        step_time_low_s=now.step_time_low_s,
-        step_time_high_s=now.step_time_high_s,
-        reserved_low_bytes=now.reserved_low_bytes,
-        reserved_high_bytes=now.reserved_high_bytes,
-        mfu=now.mfu,
-        notes=(*case.notes, *crowded),
+        notes=case.notes,
     )
 
 
@@ -184,32 +199,18 @@ def _crowded(case: Case, peak: float, probable: float | None) -> tuple[str, ...]
 
 
 def _illegal(case: Case, place: Place, text: str) -> Finding:
-    fix = fix_illegal(case)
-    return Finding(
-        path=place.path,
-        framework=place.framework,
-        verdict="illegal",
-        text=text,
-        line=place.line_of(text),
-        fix=fix.text if fix else None,
-        label=case.layout.label,
-        notes=case.notes,
-    )
+    fix, line = fix_illegal(case), place.line_of(text)
+    named = fix.text if fix else None
+    return _unpriced(case, place, verdict="illegal", text=text, line=line, fix=named)
 
 
 def _impossible(case: Case, place: Place, mfu: float) -> Finding:
     """No hardware runs above its peak: the price is wrong, and says nothing of the config."""
-    return Finding(
-        path=place.path,
-        framework=place.framework,
-        verdict="incomplete",
-        text=(
-            f"the price has an MFU of {mfu:.2f}, above 1: a defect of meshplan for this model, "
-            "no verdict on the config; please report it"
-        ),
-        label=case.layout.label,
-        notes=case.notes,
+    text = (
+        f"the price has an MFU of {mfu:.2f}, above 1: a defect of meshplan for this model, no "
+        "verdict on the config; please report it"
     )
+    return _unpriced(case, place, verdict="incomplete", text=text)
 
 
 def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding:
@@ -217,9 +218,9 @@ def _too_big(case: Case, place: Place, price: Price, now: Prediction) -> Finding
     rank, memory = fullest(now)
     category = largest_category(memory)
     fix = fix_memory(case, price, usable)
-    over = peak_bytes(memory) - usable
+    over = memory.needed - usable
     text = (
-        f"rank {rank} of {len(now.memory)} needs {peak_bytes(memory) / GIB:.1f} GiB, "
+        f"rank {rank} of {len(now.memory)} needs {memory.needed / GIB:.1f} GiB, "
         f"{over / GIB:.1f} GiB ({over:,.0f} bytes) more than {limit_words(case.cluster)}; most are "
         f"{category} ({format_bytes(getattr(memory, category))})"
     ) + ("" if fix else f"; no {MOST_CHANGES} changes found fit it into these GPUs")
@@ -236,11 +237,7 @@ def _drift(
         return "fits", "", line
     pairs = {
         "step time": (now.step_time_s, planned.step_time_s, format_seconds),
-        "peak memory": (
-            peak_bytes(fullest(now)[1]),
-            peak_bytes(fullest(planned)[1]),
-            format_bytes,
-        ),
+        "peak memory": (fullest(now)[1].needed, fullest(planned)[1].needed, format_bytes),
     }
     for name, (after, before, shown) in pairs.items():
         change = after / before - 1

@@ -4,6 +4,7 @@ The executor's framework readers are imported inside the commands, as imports ru
 """
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn, get_args
@@ -12,7 +13,7 @@ import typer
 
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
-from meshplan.planner.case.limits import too_large
+from meshplan.planner.case.limits import MOST, too_large
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
 from meshplan.planner.case.reading import Reading, UnreadableConfig
 from meshplan.planner.case.resolve import Case
@@ -70,26 +71,17 @@ def check(
     Facts that a config leaves out come from the options, or from [tool.meshplan] in pyproject.toml
     or meshplan.toml. Exit 0: all good, 1: findings, 2: a file that cannot be read or judged.
     """
+    options = locals()
     if as_json and output_format not in ("table", "json"):
         _fail(f"--json with --format {output_format}: give one of them")
     output_format = "json" if as_json else output_format
     if output_format not in FORMATS:
         _fail(f"--format {output_format!r}: it is one of {', '.join(FORMATS)}")
-    _check_limits(gpus=gpus, seq_len=seq_len, global_batch_size=global_batch_size,
-                  micro_batch_size=micro_batch_size, vocab_size=vocab_size)  # fmt: skip
-    given = Settings(
-        cluster=cluster,
-        gpus=gpus,
-        model=model,
-        seq_len=seq_len,
-        global_batch_size=global_batch_size,
-        micro_batch_size=micro_batch_size,
-        vocab_size=vocab_size,
-    )
+    settings = settings_of(options, _fail)
     findings = check_paths(
         paths,
         tools(search=slack is not None),
-        given,
+        settings,
         limits=Limits(tolerance=tolerance, slack=slack),
         framework=framework,
     )
@@ -151,10 +143,13 @@ def _written(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
-def _check_limits(**given: int | None) -> None:
-    for name, value in given.items():
-        if value is not None and (refusal := too_large(name, value)):
-            _fail(refusal)
+def settings_of(options: Mapping[str, object], refuse: Callable[[str], NoReturn]) -> Settings:
+    """The options that are facts of a run; `refuse` is told of one out of bounds, and raises."""
+    stated = {name: options[name] for name in Settings.model_fields if options.get(name)}
+    for name, value in stated.items():
+        if name in MOST and isinstance(value, int) and (refusal := too_large(name, value)):
+            refuse(refusal)
+    return Settings.model_validate(stated)
 
 
 def _fail(text: str) -> NoReturn:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from meshplan.costmodels.layout import InvalidLayout
@@ -162,42 +163,41 @@ def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ())
 
 def print_explanation(plan: Plan, now: Priced) -> None:
     """The explanation on stdout."""
-    out, layout = console(), plan.layout
-    prediction = plan.prediction
-    assert prediction is not None
-    gpus = counted(plan.cluster.gpus, "GPU")
+    out, gpus = console(), counted(plan.cluster.gpus, "GPU")
     out.print(Text(f"{plan.model.name} on {gpus} of {plan.cluster.name}: ")
-              + Text(layout.label, style="bold"))  # fmt: skip
+              + Text(plan.layout.label, style="bold"))  # fmt: skip
+    for title, parts in _sections(plan, now, out.width).items():
+        if title and parts:
+            out.print(Text(f"\n{title}", style="bold"))
+        for part in parts:
+            out.print(indented(part))
+
+
+def _sections(plan: Plan, now: Priced, width: int) -> dict[str, list[RenderableType]]:
+    """What is printed under which heading; of empty sections nothing is."""
+    prediction, search = plan.prediction, plan.search
+    assert prediction is not None
     said = (image_words(plan.training), packed_words(plan.training))
-    for line in (trained_line(now.case), *(words.removeprefix(", ") for words in said)):
-        if line:
-            out.print(indented(line))
-    out.print(indented(layout_legend(layout)))
-    out.print(indented(time_line(prediction)))
-    out.print(indented(f"by stage: {stages_line(plan)}"))
-    out.print(Text("\nTime of one step", style="bold"))
-    out.print(indented(parts_table(now.parts)))
-    out.print(Text("\nMemory by pipeline rank", style="bold"))
-    out.print(indented(memory_bars(prediction.memory, prediction.gpu_memory_bytes)))
-    out.print(indented(memory_legend()))
-    out.print(indented(memory_table(prediction.memory)))
-    out.print(indented(memory_line(prediction)))
-    for line in (unmeasured_line(prediction), fits_line(prediction), host_line(plan)):
-        if line:
-            out.print(indented(line))
-    if crowded := crowded_words(needed_bytes(prediction.memory), now.case.cluster):
-        out.print(indented(Text(crowded, style="bold red")))
-    out.print(Text("\nMeasured runs nearby", style="bold"))
-    out.print(indented(bullets(list(map(evidence_line, plan.evidence)) or [NONE])))
-    if plan.search:
-        out.print(Text("\nProof", style="bold"))
-        out.print(indented(bullets(proof_lines(plan.search, plan.choice))))
-        if plan.search.dropped:
-            out.print(indented("dropped before pricing:"))
-            out.print(indented(dropped_table(plan.search.dropped)))
-    if plan.runners_up:
-        out.print(Text("\nWhat the others lost by", style="bold"))
-        out.print(indented(runners_table(plan, out.width)))
-    if plan.reasons:
-        out.print(Text("\nWhy not a little different", style="bold"))
-        out.print(indented(bullets(plan.reasons)))
+    trained = (trained_line(now.case), *(words.removeprefix(", ") for words in said))
+    notes = (unmeasured_line(prediction), fits_line(prediction), host_line(plan))
+    crowded = crowded_words(needed_bytes(prediction.memory), now.case.cluster)
+    dropped: list[RenderableType] = []
+    if search and search.dropped:
+        dropped = ["dropped before pricing:", dropped_table(search.dropped)]
+    return {
+        "": [*filter(None, trained), layout_legend(plan.layout), time_line(prediction),
+             f"by stage: {stages_line(plan)}"],
+        "Time of one step": [parts_table(now.parts)],
+        "Memory by pipeline rank": [
+            memory_bars(prediction.memory, prediction.gpu_memory_bytes), memory_legend(),
+            memory_table(prediction.memory), memory_line(prediction), *filter(None, notes),
+            *([Text(crowded, style="bold red")] if crowded else []),
+        ],
+        "Measured runs nearby": [bullets(list(map(evidence_line, plan.evidence)) or [NONE])],
+        "Proof": [
+            *([bullets(proof_lines(search, plan.choice))] if search else []),
+            *dropped,
+        ],
+        "What the others lost by": [runners_table(plan, width)] if plan.runners_up else [],
+        "Why not a little different": [bullets(plan.reasons)] if plan.reasons else [],
+    }  # fmt: skip

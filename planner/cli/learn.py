@@ -3,15 +3,14 @@
 import datetime
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from meshplan.planner.case.learned_file import with_learned, write_learned
-from meshplan.planner.case.limits import MOST, too_large
 from meshplan.planner.case.settings import Settings
-from meshplan.planner.cli.check import tools
+from meshplan.planner.cli.check import settings_of, tools
 from meshplan.planner.cli.options import (
     AsJson,
     ClusterName,
@@ -124,11 +123,11 @@ def diagnose(
 
 def _given(options: dict[str, object]) -> Settings:
     """The options that are facts of the runs; raises `UnusableRun` for one out of bounds."""
-    stated = {name: options[name] for name in Settings.model_fields if options.get(name)}
-    for name, value in stated.items():
-        if name in MOST and isinstance(value, int) and (refusal := too_large(name, value)):
-            raise UnusableRun(refusal)
-    return Settings.model_validate(stated)
+
+    def refuse(text: str) -> NoReturn:
+        raise UnusableRun(text)
+
+    return settings_of(options, refuse)
 
 
 def _paired(logs: list[Path], configs: list[Path] | None) -> list[tuple[Path, Path | None]]:

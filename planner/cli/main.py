@@ -23,54 +23,46 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a command lives and what it does; `group` is the heading that it is listed under."""
+    """Where a command lives, and what it does."""
 
     place: str
-    group: str
     summary: str
 
 
+GROUPS = {
+    "Plan": {
+        "plan": ("planner.cli.plan:plan", "Find the fastest layout that fits."),
+        "sweep": ("planner.cli.sweep:sweep", "Plan every combination of sizes and clusters."),
+        "what-if": ("planner.cli.what_if:what_if", "Ask a plan's question with figures changed."),
+        "explain": ("planner.cli.explain:explain", "Show why a plan is what it is."),
+        "ui": ("planner.cli.ui:ui", "Show a page on this machine."),
+    },
+    "Use": {
+        "export": ("planner.cli.check:export", "Write a plan in a framework's format."),
+        "execute": ("executor.cli.execute:execute", "Run a plan for a few steps."),
+        "check": ("planner.cli.check:check", "Say whether configs still fit."),
+    },
+    "Measure": {
+        "profile": ("executor.cli.profile:profile", "Measure this cluster."),
+        "validate": (
+            "planner.cli.validate:validate", "Score the cost model against measured runs."
+        ),
+        "learn": ("planner.cli.learn:learn", "Learn constants from training logs."),
+        "diagnose": ("planner.cli.learn:diagnose", "Say why a run is slower than expected."),
+    },
+    "Look up": {
+        "models": ("planner.cli.models:models", "List or show known models."),
+        "profiles": (
+            "planner.cli.profiles:profiles_app", "List or show known GPUs and clusters."
+        ),
+    },
+}  # fmt: skip
+"""The commands under the headings that they are listed by."""
+
 COMMANDS = {
-    "plan": Command("meshplan.planner.cli.plan:plan", "Plan", "Find the fastest layout that fits."),
-    "sweep": Command(
-        "meshplan.planner.cli.sweep:sweep", "Plan", "Plan every combination of sizes and clusters."
-    ),
-    "what-if": Command(
-        "meshplan.planner.cli.what_if:what_if",
-        "Plan",
-        "Ask a plan's question with figures changed.",
-    ),
-    "explain": Command(
-        "meshplan.planner.cli.explain:explain", "Plan", "Show why a plan is what it is."
-    ),
-    "ui": Command("meshplan.planner.cli.ui:ui", "Plan", "Show a page on this machine."),
-    "export": Command(
-        "meshplan.planner.cli.check:export", "Use", "Write a plan in a framework's format."
-    ),
-    "execute": Command(
-        "meshplan.executor.cli.execute:execute", "Use", "Run a plan for a few steps."
-    ),
-    "check": Command("meshplan.planner.cli.check:check", "Use", "Say whether configs still fit."),
-    "profile": Command("meshplan.executor.cli.profile:profile", "Measure", "Measure this cluster."),
-    "validate": Command(
-        "meshplan.planner.cli.validate:validate",
-        "Measure",
-        "Score the cost model against measured runs.",
-    ),
-    "learn": Command(
-        "meshplan.planner.cli.learn:learn", "Measure", "Learn constants from training logs."
-    ),
-    "diagnose": Command(
-        "meshplan.planner.cli.learn:diagnose", "Measure", "Say why a run is slower than expected."
-    ),
-    "models": Command(
-        "meshplan.planner.cli.models:models", "Look up", "List or show known models."
-    ),
-    "profiles": Command(
-        "meshplan.planner.cli.profiles:profiles_app",
-        "Look up",
-        "List or show known GPUs and clusters.",
-    ),
+    name: Command(f"meshplan.{place}", summary)
+    for listed in GROUPS.values()
+    for name, (place, summary) in listed.items()
 }
 
 EXIT_CODES = {
@@ -137,12 +129,9 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands under their headings, without importing them."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for name, command in COMMANDS.items():
-            groups.setdefault(command.group, []).append((name, command.summary))
-        for heading, rows in groups.items():
+        for heading, listed in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl(rows)
+                formatter.write_dl([(name, summary) for name, (_, summary) in listed.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a named error becomes one line on stderr and its exit code."""

@@ -167,7 +167,11 @@ def plan(
     if taken:
         note = f"engine {asked.question.engine.name}, that of {compare} (--engine chooses another)"
         asked = replace(asked, notes=(*asked.notes, note))
-    yours = _yours(asked, beside) if beside else None
+    yours = None
+    if beside:
+        from meshplan.planner.answer.compare import yours_of
+
+        yours = yours_of(asked.question, asked.cluster_name, beside)
     try:
         result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
     except NoLayoutFits as error:
@@ -221,13 +225,6 @@ def _beside(path: Path | None) -> "Reading | None":
     from meshplan.planner.report.plan import read_beside
 
     return read_beside(path)
-
-
-def _yours(asked: Asked, beside: "Reading") -> "Yours":
-    """That config as an answer to the question."""
-    from meshplan.planner.answer.compare import yours_of
-
-    return yours_of(asked.question, asked.cluster_name, beside)
 
 
 def compared(asked: Asked, answer: Plan, yours: "Yours", price: float | None) -> "Comparison":

@@ -1,6 +1,7 @@
 """`meshplan profiles`: what is known about GPUs and clusters, and what you measured yourself."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args
 
@@ -105,11 +106,12 @@ def diff(
     except UnknownProfile as error:
         _refuse(str(error))
     if as_json:
-        print_json(found.to_json())
+        print_json({"agree": found.agree, **asdict(found)})
     else:
         _print(*comparison_tables(found))
+        agreeing = found.num_compared - len(found.differences)
         if found.agree:
-            print(f"{found.num_agreeing} numbers agree within {tolerance:.0%} and their noise")
+            print(f"{agreeing} numbers agree within {tolerance:.0%} and their noise")
     raise typer.Exit(0 if found.agree else 1)
 
 

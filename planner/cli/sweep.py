@@ -2,9 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,11 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from meshplan.costmodels.units import SECONDS_PER_HOUR
 from meshplan.hardware_profiles.local_cpu import num_cores
-from meshplan.planner.answer.question import BadQuestion, parse_length
+from meshplan.planner.answer.question import BadQuestion, check_one_batch, parse_length
 from meshplan.planner.cli.options import panel
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.sweep.cache import Cache
-from meshplan.planner.sweep.cells import Answer, Axes, Cell, Fixed, cells_of
+from meshplan.planner.sweep.cells import Answer, Axes, Cell, cells_of
 from meshplan.planner.sweep.economics import Failures, Terms
 from meshplan.planner.sweep.outcome import Sweep, document, outcome
 from meshplan.planner.sweep.ranges import count, numbers, run_tokens, words
@@ -69,55 +69,38 @@ def sweep(
 
     Example: meshplan sweep llama-3.1-8b --gpus 8..512 --cluster dgx-h100 --global-batch 1024
     """
-    axes = _axes(
-        [*(models or ()), *(words("--model", model) if model is not None else ())],
-        gpus,
-        cluster,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        global_batch_tokens=global_batch_tokens,
-        engine=engine,
-    )
+    axes = _axes(locals())
     terms = _terms(tokens, mtbf_hours, checkpoint_seconds, restart_seconds)
     prices = _prices(price_per_gpu_hour, len(axes.clusters))
     check_outputs(csv, plot)
-    cells = cells_of(axes, Fixed(precision=precision, optimizer=optimizer))
+    cells = cells_of(axes, precision, optimizer)
     found = answered(cells, Cache(cache), jobs or num_cores(), time_limit)
     done = outcome(cells, found, terms, prices)
     _write(done, _notes(cells), csv, plot, as_json=as_json)
     _end(found, cache)
 
 
-def _axes(
-    models: list[str],
-    gpus: str,
-    cluster: str | None,
-    *,
-    seq_len: str | None,
-    global_batch: str | None,
-    global_batch_tokens: str | None,
-    engine: str | None,
-) -> Axes:
-    """The axes as typed; raises `BadQuestion`."""
+def _axes(given: Mapping[str, Any]) -> Axes:
+    """The axes of the options `given` by name; raises `BadQuestion`."""
+    cluster, seq_len, engine = given["cluster"], given["seq_len"], given["engine"]
+    batch, batch_tokens = given["global_batch"], given["global_batch_tokens"]
+    named = words("--model", given["model"]) if given["model"] is not None else ()
+    models = [*(given["models"] or ()), *named]
     if not models:
         raise BadQuestion("say what to train: meshplan sweep llama-3.1-8b, or --model a,b")
     if cluster is None:
         raise BadQuestion(
             "say what to train on: --cluster dgx-h100, or --cluster dgx-h100,dgx-h200"
         )
-    if (global_batch is None) == (global_batch_tokens is None):
-        raise BadQuestion(
-            "say the batch of one step once: --global-batch 512 (sequences) or "
-            "--global-batch-tokens 4M"
-        )
+    check_one_batch(batch, batch_tokens)
     batches: tuple[int | str, ...] = (
-        numbers("--global-batch", global_batch, count("--global-batch"))
-        if global_batch is not None
-        else words("--global-batch-tokens", str(global_batch_tokens))
+        words("--global-batch-tokens", batch_tokens)
+        if batch is None
+        else numbers("--global-batch", batch, count("--global-batch"))
     )
     return Axes(
         models=tuple(dict.fromkeys(models)),
-        gpus=numbers("--gpus", gpus, count("--gpus")),
+        gpus=numbers("--gpus", given["gpus"], count("--gpus")),
         clusters=words("--cluster", cluster),
         seq_lens=(None,) if seq_len is None else numbers("--seq-len", seq_len, parse_length),
         batches=batches,

@@ -3,6 +3,7 @@
 import datetime
 import multiprocessing
 import os
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -167,11 +168,8 @@ def _print(report: dict[str, Any], results: list[Predicted | Skipped]) -> None:
             name = what.replace("_", " ").replace("reserved", "reserved memory")
             console.print(f"{name} inside the range of 8 of 10 runs: {_percent(share)} of the rows")
     _print_choice(console, report)
-    reasons: dict[str, int] = {}
-    for row in results:
-        if isinstance(row, Skipped):
-            reasons[row.reason] = reasons.get(row.reason, 0) + 1
-    for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:8]:
+    reasons = Counter(row.reason for row in results if isinstance(row, Skipped))
+    for reason, count in reasons.most_common(8):
         console.print(f"skipped {count}: {reason}", highlight=False)
 
 

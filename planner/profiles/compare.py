@@ -21,7 +21,7 @@ How much others slowed the machine down is told beside the comparison, and is no
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -131,19 +131,10 @@ class Comparison:
         return max(slowdowns, default=1.0) > 1 + self.tolerance
 
     @property
-    def num_agreeing(self) -> int:
-        """Numbers that do not stand out by themselves."""
-        return self.num_compared - len(self.differences)
-
-    @property
     def agree(self) -> bool:
         """Whether nothing that decides is beyond the tolerance and the noise."""
         single = bool(self.differences) and not self.shared
         return not single and not any(group.beyond for group in self.groups)
-
-    def to_json(self) -> dict[str, Any]:
-        """The comparison as one document."""
-        return {"agree": self.agree, **asdict(self)}
 
 
 def compare(before: Cluster, after: Cluster, tolerance: float) -> Comparison:

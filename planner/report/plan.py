@@ -149,21 +149,21 @@ def print_best(out: Console, result: SearchResult, plan: Plan) -> None:
     assert plan.prediction is not None
     assert plan.search is not None
     out.print(step_heading(3, "Maximise throughput"))
-    out.print(indented(Text(plan.layout.label, style="bold green")))
-    out.print(indented(layout_legend(plan.layout)))
-    out.print(indented(time_line(plan.prediction)))
-    out.print(indented(f"{plan.layout.schedule}, by stage: {stages_line(plan)}"))
-    out.print(indented(memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes)))
-    out.print(indented(memory_legend()))
-    out.print(indented(memory_line(plan.prediction)))
-    for line in (
-        unmeasured_line(plan.prediction), fits_line(plan.prediction),
-        *(spare_lines(plan.spare_memory) if plan.spare_memory else ()), host_line(plan)
-    ):  # fmt: skip
-        if line:
-            out.print(indented(line))
-    out.print(indented(f"nearest measured run: {nearest_line(plan.evidence)}"))
-    out.print(indented(bullets([*proof_lines(plan.search, plan.choice), _counts(result)])))
+    spare = spare_lines(plan.spare_memory) if plan.spare_memory else ()
+    notes = (unmeasured_line(plan.prediction), fits_line(plan.prediction), *spare, host_line(plan))
+    for part in (
+        Text(plan.layout.label, style="bold green"),
+        layout_legend(plan.layout),
+        time_line(plan.prediction),
+        f"{plan.layout.schedule}, by stage: {stages_line(plan)}",
+        memory_bars(plan.prediction.memory, plan.prediction.gpu_memory_bytes),
+        memory_legend(),
+        memory_line(plan.prediction),
+        *filter(None, notes),
+        f"nearest measured run: {nearest_line(plan.evidence)}",
+        bullets([*proof_lines(plan.search, plan.choice), _counts(result)]),
+    ):
+        out.print(indented(part))
     if plan.runners_up:
         out.print()
         out.print(indented(runners_table(plan, out.width)))

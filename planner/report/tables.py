@@ -15,7 +15,7 @@ from rich.text import Text
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.units import GIB, counted, format_bytes, format_seconds
 from meshplan.hardware_profiles.layout_ratios import is_tie
-from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes, needed_of
+from meshplan.planner.answer.explain import PART_NAMES, TimeParts, needed_bytes
 from meshplan.planner.case.host_memory import host_use
 from meshplan.planner.case.plan_file import Plan, Prediction, RunnerUp, SearchReport, StageMemory
 from meshplan.planner.case.plan_findings import LEAST_GAIN, Bought, Choice, SpareMemory
@@ -113,8 +113,8 @@ def memory_bars(
     for title, stage in folded(memory, first_rank):
         parts = [(letter, getattr(stage, name), colour)
                  for name, (letter, colour) in CATEGORIES.items()]  # fmt: skip
-        parts.append((".", max(0.0, gpu_memory_bytes - needed_of(stage)), ""))
-        used = f"{needed_of(stage) / GIB:.1f} of {format_bytes(gpu_memory_bytes)}"
+        parts.append((".", max(0.0, gpu_memory_bytes - stage.needed), ""))
+        used = f"{stage.needed / GIB:.1f} of {format_bytes(gpu_memory_bytes)}"
         table.add_row(title, Bar(tuple(parts), BAR, whole), used)
     return table
 

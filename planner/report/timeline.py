@@ -8,7 +8,6 @@ last event ends when the step does, but for what `StepTime.fixed_s` adds once.
 from dataclasses import dataclass
 
 from meshplan.costmodels.layout import Layout
-from meshplan.costmodels.schedule.actions import Action
 from meshplan.costmodels.schedule.simulation import play
 from meshplan.costmodels.step.step import StepModel
 
@@ -64,7 +63,7 @@ def step_timeline(step_model: StepModel, most_micro_batches: int | None = None) 
     m = shortened(la, model.m, most_micro_batches)
     played = play(la.schedule, la.pipeline_parallel, la.virtual_stages, m, model.work)
     events = [
-        _event(rank, action, start, end)
+        Event(rank, action.kind, action.stage, action.micro_batch, start, end)
         for rank, actions in enumerate(played.actions)
         for action, start, end in actions
     ]
@@ -84,7 +83,3 @@ def shortened(layout: Layout, micro_batches: int, most: int | None) -> int:
         return micro_batches
     pp = layout.pipeline_parallel
     return min(micro_batches, max(most - most % pp, 2 * pp))
-
-
-def _event(rank: int, action: Action, start_s: float, end_s: float) -> Event:
-    return Event(rank, action.kind, action.stage, action.micro_batch, start_s, end_s)

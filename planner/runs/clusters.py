@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import asdict
-from functools import cache
 
-from meshplan.hardware_profiles.load import compose_cluster, load_cluster, usual_cluster
+from meshplan.costmodels.units import GB
+from meshplan.hardware_profiles.load import compose_cluster, usual_cluster
 from meshplan.hardware_profiles.schema import BusBandwidth, Cluster, Link
+from meshplan.planner.case.resolve import cluster_named
 from meshplan.planner.runs.rows import Bandwidths, Row
-
-GB = 1e9
 
 
 def cluster_of(row: Row) -> Cluster:
@@ -16,7 +15,7 @@ def cluster_of(row: Row) -> Cluster:
     and, unless it was named, the network that the row states.
     """
     text, usual = row.interconnect, usual_cluster(row.gpu)
-    named = [_named_cluster(name) for words, name in INTERCONNECTS.items() if words in text.lower()]
+    named = [cluster_named(name) for words, name in INTERCONNECTS.items() if words in text.lower()]
     known = [cluster for cluster in named if cluster.gpu.name == usual.gpu.name]
     cluster = known[0] if known else usual
     per_node = row.gpus_per_node or cluster.gpus_per_node
@@ -61,11 +60,6 @@ def _with_stated_network(cluster: Cluster, text: str) -> Cluster:
     if abs(composed.bus_bandwidth.all_gather / known - 1) <= SAME_NETWORK:
         return cluster
     return cluster.model_copy(update={"network": composed, "bandwidth_by_nodes": {}})
-
-
-@cache
-def _named_cluster(name: str) -> Cluster:
-    return load_cluster(name)
 
 
 NVL72_RANKS = 64

@@ -22,7 +22,6 @@ import csv
 import heapq
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from meshplan import hardware_profiles
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
 from meshplan.costmodels.model.transformer import Model
-from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.intervals import ratios
 from meshplan.hardware_profiles.tunings import gpu_family, load_fit
 from meshplan.planner.case.plan_file import MeasuredRun
@@ -47,23 +45,11 @@ COMPLETE = ("A", "B")
 Cells = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is compared, of a plan or of a run."""
-
-    model: Model
-    training: Training
-    layout: Layout
-    gpu: str
-    engine: str
-
-
 def nearest_runs(case: Case, shown: int = SHOWN) -> tuple[MeasuredRun, ...]:
     """The published runs nearest to `case`, the nearest first, each priced as it was run."""
-    asked = _Asked(case.model, case.training, case.layout, case.cluster.gpu.name, case.engine.name)
     found: list[MeasuredRun] = []
     seen = set()
-    for run, framework, distance in _in_order(asked):
+    for run, framework, distance in _in_order(case):
         alike = (run.suite, run.model.name, run.cluster.gpu.name, run.layout.world_size)
         if alike not in seen:
             seen.add(alike)
@@ -73,7 +59,7 @@ def nearest_runs(case: Case, shown: int = SHOWN) -> tuple[MeasuredRun, ...]:
     return tuple(found)
 
 
-def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
+def _in_order(asked: Case) -> Iterator[tuple[Run, str, float]]:
     """Runs with their framework and distance, the nearest first.
 
     What the cells of a row say of its distance is a lower bound, and what its GPU and engine alone
@@ -83,7 +69,7 @@ def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
     queue: list[tuple[float, int, bool, Run | None]] = [
         (_circumstances_bound(asked, cells), index, False, None)
         for index, cells in enumerate(_rows())
-        if _same_device(asked.gpu, cells)
+        if (asked.cluster.gpu.name == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
     ]
     heapq.heapify(queue)
     told = set[tuple[str, ...]]()
@@ -106,11 +92,6 @@ def _in_order(asked: _Asked) -> Iterator[tuple[Run, str, float]]:
         heapq.heappush(queue, (distance_of(asked, run), index, True, run))
 
 
-def _same_device(gpu: str, cells: Cells) -> bool:
-    """Whether both are processes of a CPU, or neither."""
-    return (gpu == CPU) == ((cells["priced_gpu"] or cells["gpu"]) == CPU)
-
-
 def _alike(cells: Cells) -> tuple[str, ...]:
     """Rows that agree in it are of one suite, model, GPU and number of GPUs."""
     gpu = cells["priced_gpu"] or cells["gpu"]
@@ -129,18 +110,12 @@ def _rows() -> tuple[dict[str, str], ...]:
         )  # fmt: skip
 
 
-def distance_of(asked: "_Asked | Case", run: Run) -> float:
+def distance_of(asked: Case, run: Run) -> float:
     """How far `run` is, as the module's docstring counts."""
-    one = asked if isinstance(asked, _Asked) else _of_case(asked)
-    other = _Asked(run.model, run.training, run.layout, run.cluster.gpu.name, run.engine.name)
-    return _model(one, other) + _circumstances(one, other) + _layouts(one.layout, other.layout)
+    return _model(asked, run) + _circumstances(asked, run) + _layouts(asked.layout, run.layout)
 
 
-def _of_case(case: Case) -> _Asked:
-    return _Asked(case.model, case.training, case.layout, case.cluster.gpu.name, case.engine.name)
-
-
-def _model(one: _Asked, other: _Asked) -> float:
+def _model(one: Case, other: Run) -> float:
     sizes = zip(_parameters(one.model), _parameters(other.model), strict=True)
     apart = sum(_octaves(own, its) / 2 for own, its in sizes)
     return apart + 2 * (one.model.kind != other.model.kind)
@@ -152,12 +127,12 @@ def _parameters(model: Model) -> tuple[int, int]:
     return model_parameters(model).without_mtp, active_parameters(model).without_mtp
 
 
-def _circumstances(one: _Asked, other: _Asked) -> float:
+def _circumstances(one: Case, other: Run) -> float:
     return (
         _octaves(one.layout.world_size, other.layout.world_size) / 2
         + _octaves(one.training.seq_len, other.training.seq_len) / 2
-        + _gpus_apart(one.gpu, other.gpu)
-        + 2 * (one.engine != other.engine)
+        + _gpus_apart(one.cluster.gpu.name, other.cluster.gpu.name)
+        + 2 * (one.engine.name != other.engine.name)
         + (_format(one.training.precision) != _format(other.training.precision))
         + 2 * ((one.training.lora is None) != (other.training.lora is None))
     )
@@ -173,7 +148,7 @@ def _layouts(one: Layout, other: Layout) -> float:
     )
 
 
-def _bound(asked: _Asked, cells: Cells) -> float:
+def _bound(asked: Case, cells: Cells) -> float:
     """At most the distance of the row's run."""
     la, training = asked.layout, asked.training
     tensor = _said(cells, "tp", la.tensor_parallel, 1)
@@ -189,10 +164,10 @@ def _bound(asked: _Asked, cells: Cells) -> float:
     )
 
 
-def _circumstances_bound(asked: _Asked, cells: Cells) -> float:
+def _circumstances_bound(asked: Case, cells: Cells) -> float:
     """What the row's GPU and framework say of it."""
-    apart = _least_gpus_apart(asked.gpu, cells["priced_gpu"] or cells["gpu"])
-    return apart + 2 * _runs_elsewhere(asked.engine, engine_name(cells["framework"]))
+    apart = _least_gpus_apart(asked.cluster.gpu.name, cells["priced_gpu"] or cells["gpu"])
+    return apart + 2 * _runs_elsewhere(asked.engine.name, engine_name(cells["framework"]))
 
 
 def _said(cells: Cells, cell: str, value: float, usual: float | None = None) -> float:

@@ -5,8 +5,9 @@ skips the row with its reason.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from meshplan.costmodels.model.bare_shape import SHAPE_FIELDS
 from meshplan.planner.case.limits import MAX_COUNT
@@ -144,25 +145,14 @@ def row_of(cells: Cells) -> Row:
 
 
 def _facts(text: Cells) -> Facts:
-    word = {key: text.get(key, "").lower() for key in Facts.__slots__}
-    return Facts(
-        flash_attention=_flag(text, "flash_attention"), attention_kernel=word["attention_kernel"],
-        compiled=_flag(text, "compiled"), recomputed_share=_share(text, "recomputed_share"),
-        fused_kernels=word["fused_kernels"],
-        fused_loss=word["fused_loss"], fp8_scaling=word["fp8_scaling"],
-        bf16_layers=word["bf16_layers"],
-        stalling_p2p=bool(_flag(text, "stalling_p2p")),
-        async_tensor=bool(_flag(text, "async_tensor")), comm_overlap=word["comm_overlap"],
-        cp_kind=word["cp_kind"], dispatcher=word["dispatcher"],
-        widest_ep=bool(_flag(text, "widest_ep")),
-        hidden_exchanges=_flag(text, "hidden_exchanges"),
-        mtp_modules=_whole(text, "mtp_modules", least=0) or 0,
-        ends_are_layers=bool(_flag(text, "ends_are_layers")), cuda_graph=word["cuda_graph"],
-        shard_group=_whole(text, "shard_group") or 0,
-        optimizer_offload=bool(_flag(text, "optimizer_offload")),
-        activation_offload=_share(text, "activation_offload"),
-        adapters=word["adapters"], other_config=bool(_flag(text, "other_config")),
-    )  # fmt: skip
+    readers: dict[Any, Callable[[str], Any]] = {
+        bool: lambda key: bool(_flag(text, key)),
+        bool | None: lambda key: _flag(text, key),
+        float: lambda key: _share(text, key),
+        int: lambda key: _whole(text, key, least=int(key != "mtp_modules")) or 0,
+        str: lambda key: text.get(key, "").lower(),
+    }
+    return Facts(**{each.name: readers[each.type](each.name) for each in fields(Facts)})
 
 
 def _bandwidths(text: Cells, scope: str) -> Bandwidths:

@@ -15,7 +15,8 @@ from meshplan.planner.case.plan_findings import Size, Sizes
 from meshplan.planner.search.footprint import minimum_gpus
 from meshplan.planner.search.search import NoLayoutFits
 from meshplan.planner.sweep.cells import Answer, answer
-from meshplan.planner.sweep.economics import RunCost, Terms, cheapest, knee, run_cost
+from meshplan.planner.sweep.economics import RunCost, Terms, cheapest, knee
+from meshplan.planner.sweep.outcome import PER_TRILLION, cost_of, facts
 
 MOST_LEAST = 1024  # how far to look for a size that holds the model
 MOST_GPUS = 16_384
@@ -81,7 +82,7 @@ def _walk(
         told(gpus)
         asked = ask(replace(arguments, gpus=gpus))
         found = answer(asked, time_limit_s)
-        cost = _cost(found, asked, price)
+        cost = cost_of(found, asked, Terms(), price)
         if cost is not None:
             tried.append((found, cost))
         standing_out = knee([each for _, each in tried])
@@ -89,15 +90,6 @@ def _walk(
         if past == PAST_KNEE:
             break
     return tried
-
-
-def _cost(found: Answer, asked: Asked, price: float | None) -> RunCost | None:
-    if found.plan is None or found.plan.prediction is None:
-        return None
-    q = asked.question
-    rate = q.cluster.gpu_hour_price if price is None else price
-    step_s, tokens = found.plan.prediction.step_time_s, q.training.global_batch_tokens
-    return run_cost(q.gpus, step_s, tokens, Terms(), rate)
 
 
 def _size(found: Answer, cost: RunCost) -> Size:
@@ -108,9 +100,6 @@ def _size(found: Answer, cost: RunCost) -> Size:
         gpus=cost.gpus,
         status="OPTIMAL" if found.proved else "FEASIBLE",
         label=plan.layout.label,
-        step_time_s=plan.prediction.step_time_s,
-        mfu=plan.prediction.mfu,
-        tokens_per_s=cost.tokens_per_s,
-        gpu_hours_per_trillion_tokens=cost.gpu_hours_per_trillion_tokens,
-        cost_per_trillion_tokens=cost.cost_per_trillion_tokens,
+        **facts(plan.prediction, "step_time_s", "mfu"),
+        **facts(cost, "tokens_per_s", *PER_TRILLION),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from meshplan.hardware_profiles.bounded_file import read_bounded
-from meshplan.planner.sweep.cells import Answer, document_of
+from meshplan.planner.sweep.cells import Answer
 from meshplan.planner.text_files import write_text
 
 FORMAT = "meshplan_sweep_cache"
@@ -49,7 +49,7 @@ class Cache:
         """Keep an answer if no time limit ended its search."""
         if self._path is None or not found.final:
             return
-        self._documents[key] = document_of(found)
+        self._documents[key] = found.model_dump(mode="json")
         if time.monotonic() - self._saved_s >= SAVE_EVERY_S:
             self.save()
 

@@ -6,14 +6,15 @@ than a cluster has, tokens that are no whole sequences, a precision that one of 
 that cell's answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -80,11 +81,7 @@ class Axes:
     engines: tuple[str | None, ...] = (None,)
 
     def __len__(self) -> int:
-        axes = (self.models, self.gpus, self.clusters, self.seq_lens, self.batches, self.engines)
-        total = 1
-        for axis in axes:
-            total *= len(axis)
-        return total
+        return prod(len(getattr(self, each.name)) for each in fields(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,17 +136,7 @@ def series_of(cells: Sequence[Cell]) -> Series:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
-    """What all cells share."""
-
-    precision: str = "bf16"
-    optimizer: str = "adamw"
-    expert_imbalance: float = 1.0
-    pins: Mapping[str, str] = field(default_factory=dict)
-
-
-def cells_of(axes: Axes, fixed: Fixed) -> tuple[Cell, ...]:
+def cells_of(axes: Axes, precision: str = "bf16", optimizer: str = "adamw") -> tuple[Cell, ...]:
     """Every combination, looked up, GPUs innermost.
 
     Raises `BadQuestion` where no combination is a question, and the loaders' errors for names.
@@ -159,13 +146,13 @@ def cells_of(axes: Axes, fixed: Fixed) -> tuple[Cell, ...]:
             f"a sweep of {len(axes):,} cells is more than {MOST_CELLS:,}; sweep fewer values at "
             "once (one --cache FILE keeps them together)"
         )
-    found = tuple(_cells(axes, fixed))
+    found = tuple(_cells(axes, precision, optimizer))
     if all(cell.asked is None for cell in found):
         raise BadQuestion(found[0].refusal)
     return found
 
 
-def _cells(axes: Axes, fixed: Fixed) -> Iterator[Cell]:
+def _cells(axes: Axes, precision: str, optimizer: str) -> Iterator[Cell]:
     clusters = tuple(enumerate(axes.clusters))
     lines = product(axes.models, axes.seq_lens, axes.batches, clusters, axes.engines)
     for line, (model, seq_len, batch, (index, cluster), engine) in enumerate(lines):
@@ -176,11 +163,9 @@ def _cells(axes: Axes, fixed: Fixed) -> Iterator[Cell]:
             seq_len=None if seq_len is None else str(seq_len),
             global_batch=batch if isinstance(batch, int) else None,
             global_batch_tokens=batch if isinstance(batch, str) else None,
-            precision=fixed.precision,
-            optimizer=fixed.optimizer,
-            expert_imbalance=fixed.expert_imbalance,
+            precision=precision,
+            optimizer=optimizer,
             engine=engine,
-            pins=fixed.pins,
         )
         for gpus in axes.gpus:
             asked, refusal = _looked_up(replace(arguments, gpus=gpus))
@@ -247,8 +232,3 @@ def code_hash() -> str:
                 total.update(f"{path.relative_to(root)}\0".encode())
                 total.update(sha256(path.read_bytes()).digest())
     return total.hexdigest()
-
-
-def document_of(found: Answer) -> dict[str, Any]:
-    """The answer as a cache keeps it."""
-    return found.model_dump(mode="json")

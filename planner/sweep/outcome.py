@@ -7,10 +7,11 @@ front            of all cells of one job, wherever they would run
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from meshplan.planner.answer.explain import needed_bytes
+from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.plan_file import said
 from meshplan.planner.sweep.cells import Answer, Cell, Series, series_of
 from meshplan.planner.sweep.economics import (
@@ -24,6 +25,7 @@ from meshplan.planner.sweep.economics import (
 )
 
 T = TypeVar("T")
+PER_TRILLION = ("gpu_hours_per_trillion_tokens", "cost_per_trillion_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,28 +80,22 @@ def outcome(
             series=series[cell.line],
             gpus=cell.arguments.gpus,
             answer=found,
-            cost=_cost(cell, found, terms, prices[cell.cluster_index]),
+            cost=cost_of(found, cell.asked, terms, prices[cell.cluster_index]),
         )
         for cell, found in zip(cells, answers, strict=True)
     ]
     return Sweep(rows=tuple(_marked(rows)), terms=terms)
 
 
-def _cost(cell: Cell, found: Answer | None, terms: Terms, price: float | None) -> RunCost | None:
-    if found is None or found.plan is None:
+def cost_of(
+    found: Answer | None, asked: Asked | None, terms: Terms, price: float | None
+) -> RunCost | None:
+    """What the run costs, None without a plan; without a `price` at that of the cluster's GPUs."""
+    if asked is None or found is None or found.plan is None or found.plan.prediction is None:
         return None
-    plan, asked = found.plan, cell.asked
-    assert plan.prediction is not None
-    assert asked is not None
-    if price is None:
-        price = asked.question.cluster.gpu_hour_price
-    return run_cost(
-        plan.cluster.gpus,
-        plan.prediction.step_time_s,
-        plan.training.global_batch_tokens,
-        terms,
-        price,
-    )
+    q, step_s = asked.question, found.plan.prediction.step_time_s
+    rate = q.cluster.gpu_hour_price if price is None else price
+    return run_cost(q.gpus, step_s, q.training.global_batch_tokens, terms, rate)
 
 
 def _marked(rows: Sequence[Row]) -> list[Row]:
@@ -127,52 +123,37 @@ def _grouped(items: Sequence[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
 
 def record(row: Row) -> dict[str, Any]:
     """A row's facts with the units in the keys, the same for CSV and JSON; None: not known."""
-    s, found, cost = row.series, row.answer, row.cost
+    found, cost = row.answer, row.cost
     plan = found.plan if found else None
-    prediction, search = (plan.prediction, plan.search) if plan else (None, None)
+    prediction = plan.prediction if plan else None
     return {
-        "model": s.model,
-        "cluster": s.cluster,
-        "engine": s.engine,
-        "seq_len": s.seq_len,
-        "global_batch_size": s.global_batch_size,
+        **asdict(row.series),
         "gpus": row.gpus,
         "status": found.status if found else "OPEN",
         "label": plan.layout.label if plan else None,
-        "step_time_s": prediction.step_time_s if prediction else None,
-        "step_time_low_s": prediction.step_time_low_s if prediction else None,
-        "step_time_high_s": prediction.step_time_high_s if prediction else None,
-        "mfu": prediction.mfu if prediction else None,
-        "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu if prediction else None,
+        **facts(prediction, "step_time_s", "step_time_low_s", "step_time_high_s", "mfu",
+                "tokens_per_s_per_gpu"),
         "needed_bytes": needed_bytes(prediction.memory) if prediction else None,
-        "gpu_memory_bytes": prediction.gpu_memory_bytes if prediction else None,
+        **facts(prediction, "gpu_memory_bytes"),
         "lacking_bytes": found.lacking_bytes if found else None,
-        "bound_s": search.bound_s if search else None,
-        "gap": search.gap if search else None,
-        "tokens_per_s": cost.tokens_per_s if cost else None,
-        "gpu_hours_per_trillion_tokens": _finite(cost.gpu_hours_per_trillion_tokens)
-        if cost
-        else None,
-        "cost_per_trillion_tokens": _finite(cost.cost_per_trillion_tokens) if cost else None,
-        "goodput": cost.goodput if cost else None,
-        "days": cost.days if cost else None,
-        "gpu_hours": cost.gpu_hours if cost else None,
-        "price_per_gpu_hour": cost.price_per_gpu_hour if cost else None,
-        "cost": cost.cost if cost else None,
-        "cheapest": row.cheapest,
-        "knee": row.knee,
-        "front": row.front,
+        **facts(plan and plan.search, "bound_s", "gap"),
+        **facts(
+            cost, "tokens_per_s", *PER_TRILLION, "goodput", "days", "gpu_hours",
+            "price_per_gpu_hour", "cost",
+        ),
+        **facts(row, "cheapest", "knee", "front"),
         "reason": (found.reason if found else "not planned: the sweep was ended") or None,
-    }
+    }  # fmt: skip
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def facts(of: object, *names: str) -> dict[str, Any]:
+    """The attributes `names` of `of`, by name; None where it is None, or one has no end."""
+    values = {name: getattr(of, name) if of else None for name in names}
+    return {name: None if value == math.inf else value for name, value in values.items()}
 
 
 def document(sweep: Sweep) -> dict[str, Any]:
     """The sweep as one JSON document; `layout` is what a plan file says of it."""
-    failures = sweep.terms.failures
     cells = []
     for row in sweep.rows:
         plan = row.answer.plan if row.answer else None
@@ -180,9 +161,7 @@ def document(sweep: Sweep) -> dict[str, Any]:
     return {
         "meshplan_sweep": 1,
         "tokens": sweep.terms.tokens,
-        "gpu_mtbf_s": failures.gpu_mtbf_s if failures else None,
-        "checkpoint_s": failures.checkpoint_s if failures else None,
-        "restart_s": failures.restart_s if failures else None,
+        **facts(sweep.terms.failures, "gpu_mtbf_s", "checkpoint_s", "restart_s"),
         "series": [_standing_out(line) for line in sweep.lines],
         "fronts": [_front(job) for job in sweep.jobs],
         "cells": cells,
@@ -191,13 +170,8 @@ def document(sweep: Sweep) -> dict[str, Any]:
 
 def _standing_out(line: Sequence[Row]) -> dict[str, Any]:
     """The sizes of one series that stand out, None where nothing of it has a plan."""
-    s = line[0].series
     return {
-        "model": s.model,
-        "cluster": s.cluster,
-        "engine": s.engine,
-        "seq_len": s.seq_len,
-        "global_batch_size": s.global_batch_size,
+        **asdict(line[0].series),
         "cheapest_gpus": next((row.gpus for row in line if row.cheapest), None),
         "knee_gpus": next((row.gpus for row in line if row.knee), None),
     }
@@ -205,15 +179,11 @@ def _standing_out(line: Sequence[Row]) -> dict[str, Any]:
 
 def _front(job: Sequence[Row]) -> dict[str, Any]:
     """The cells of one job on its front, the fastest first."""
-    s = job[0].series
     return {
-        "model": s.model,
-        "seq_len": s.seq_len,
-        "global_batch_size": s.global_batch_size,
+        **facts(job[0].series, "model", "seq_len", "global_batch_size"),
         "cost_in": "money" if in_money(costs_of(job)) else "gpu_hours",
         "cells": [
-            {"cluster": row.series.cluster, "engine": row.series.engine, "gpus": row.gpus}
-            for row in on_front(job)
+            {**facts(row.series, "cluster", "engine"), "gpus": row.gpus} for row in on_front(job)
         ],
     }
 

@@ -8,7 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshplan.costmodels.units import SECONDS_PER_HOUR, format_bytes, format_count, format_seconds
+from meshplan.costmodels.units import (
+    SECONDS_PER_HOUR,
+    counted,
+    format_bytes,
+    format_count,
+    format_seconds,
+)
 from meshplan.planner.case.plan_file import SearchReport
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
@@ -140,10 +146,6 @@ def short_count(value: float) -> str:
     return format_count(float(f"{value:.3g}"))
 
 
-def _gpus(cost: RunCost) -> str:
-    return f"{cost.gpus:,} GPU{'s' * (cost.gpus > 1)}"
-
-
 def days_text(cost: RunCost) -> str:
     """Days with as many digits as three; "never" where failures leave no progress."""
     if cost.days is None:
@@ -162,14 +164,14 @@ def _standing_out(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
     if best is None or bend is None:
         yield "no size ever ends: failures come faster than work is kept"
         return
-    yield f"cheapest: {_gpus(best)}, {_paid(best)}"
+    yield f"cheapest: {counted(best.gpus, 'GPU')}, {_paid(best)}"
     dearer = bend.gpu_s_per_token / best.gpu_s_per_token - 1
     quicker = bend.tokens_per_s / best.tokens_per_s
     than = f", {quicker:.3g} x the tokens/s of the cheapest for {dearer:.1%} more" * (
         bend.gpus != best.gpus
     )
     last = "; it may lie beyond this largest size" * (bend.gpus == max(row.gpus for row in line))
-    yield f"knee (least time x cost): {_gpus(bend)}, {_paid(bend)}{than}{last}"
+    yield f"knee (least time x cost): {counted(bend.gpus, 'GPU')}, {_paid(bend)}{than}{last}"
     if sweep.terms.tokens is not None:
         yield f"{_front_title(line)}: {', '.join(f'{c.gpus:,}' for c in _front(line))} GPUs"
     if failures := sweep.terms.failures:

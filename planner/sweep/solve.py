@@ -74,7 +74,10 @@ def _planned(
             yield key, answer(asked, time_limit_s)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_ctrl_c)
+    ignore_ctrl_c = (signal.SIGINT, signal.SIG_IGN)  # it is for the process that started them
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=signal.signal, initargs=ignore_ctrl_c
+    )
     try:
         yield from _as_they_come(pool, waiting, time_limit_s)
     except BrokenProcessPool:
@@ -100,11 +103,6 @@ def _as_they_come(
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
             yield running.pop(future), future.result()
-
-
-def _ignore_ctrl_c() -> None:
-    """Workers leave Ctrl-C to the process that started them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

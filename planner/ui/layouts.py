@@ -105,8 +105,7 @@ def _stages(model: Model, legality: Legality, choice: Choice) -> tuple[tuple[Sta
     if solved and Layout(stages=solved).recompute == choice.recompute:
         return solved, apart
     mode = "full" if choice.recompute == "mixed" else choice.recompute
-    held = [(n, Recompute(mode).layers(n)) for n in counts]
-    return tuple(Stage(n, k * (mode == "selective"), k * (mode == "full")) for n, k in held), apart
+    return tuple(map(Recompute(mode).stage, counts)), apart
 
 
 @lru_cache(maxsize=KEPT_CUTS)

@@ -94,11 +94,9 @@ class PriceRequest(Frozen):
     choice: Choice
 
 
-class SolveRequest(Frozen):
+class SolveRequest(PriceRequest):
     """Find the best layout of `job`; the axes `pinned` stay as `choice` has them."""
 
-    job: Job
-    choice: Choice
     pinned: tuple[Axis, ...] = ()
     time_limit_s: float = Field(default=60.0, gt=0, le=3600)
 
@@ -114,10 +112,8 @@ class SolveRequest(Frozen):
         return {axis: str(getattr(self.choice, axis)) for axis in self.pinned}
 
 
-class CompareRequest(Frozen):
+class CompareRequest(PriceRequest):
     """Set the training config `text` beside the layout of `choice`."""
 
-    job: Job
-    choice: Choice
     name: Name
     text: str = Field(min_length=1, max_length=MAX_BYTES)

@@ -16,9 +16,14 @@ the smallest does. Left out: the host's time to issue kernels, which was fitted 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from meshplan.hardware_profiles.schema import BusBandwidth, Cluster, Kernels, Link
+from pydantic import BaseModel
+
+from meshplan.hardware_profiles.schema import BusBandwidth, Cluster
+
+Scaled = Callable[[Cluster, float], Cluster]
+T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,131 +31,96 @@ class Figure:
     """What is moved, in words, and how."""
 
     words: str
-    scaled: Callable[[Cluster, float], Cluster]
+    scaled: Scaled
 
 
-def _kernels(cluster: Cluster, change: Callable[[Kernels], Mapping[str, object]]) -> Cluster:
-    kernels = cluster.kernels
-    if kernels is None:
-        return cluster
-    return cluster.model_copy(update={"kernels": kernels.model_copy(update=dict(change(kernels)))})
+def _scaled(of: T, factor: float, *names: str, **others: object) -> T:
+    """`of` with the numbers `names` (or tables of them) times `factor`, and `others` replaced."""
+    stated = {name: value for name in names if (value := getattr(of, name)) is not None}
+    moved = {name: _times(value, factor) for name, value in stated.items()}
+    return of.model_copy(update=moved | others)
 
 
-def _times(table: Mapping[Any, float], factor: float) -> dict[Any, float]:
-    return {name: value * factor for name, value in table.items()}
+def _times(value: Any, factor: float) -> Any:
+    if isinstance(value, Mapping):
+        return {name: each * factor for name, each in value.items()}
+    return tuple(each * factor for each in value) if isinstance(value, tuple) else value * factor
 
 
-def _matmul(cluster: Cluster, factor: float) -> Cluster:
-    def change(kernels: Kernels) -> Mapping[str, object]:
-        points = kernels.matmul_points
-        return {
-            "matmul_efficiency": _times(kernels.matmul_efficiency, factor),
-            "grouped_efficiency": _times(kernels.grouped_efficiency, factor),
-            "matmul_points": tuple(
-                p.model_copy(update={"flops_per_s": p.flops_per_s * factor}) for p in points
-            ),
-        }
+def _kernels(*names: str, points: str = "") -> Scaled:
+    """What moves these numbers of the kernels, and the rates of these measured points."""
 
-    return _kernels(cluster, change)
+    def scaled(cluster: Cluster, factor: float) -> Cluster:
+        kernels, others = cluster.kernels, {}
+        if kernels is None:
+            return cluster
+        if points:
+            rates = (_scaled(p, factor, "flops_per_s") for p in getattr(kernels, points))
+            others[points] = tuple(rates)
+        return _scaled(cluster, factor, kernels=_scaled(kernels, factor, *names, **others))
 
-
-def _attention(cluster: Cluster, factor: float) -> Cluster:
-    def change(kernels: Kernels) -> Mapping[str, object]:
-        points = kernels.attention_points
-        return {
-            "attention_forward": kernels.attention_forward * factor,
-            "attention_backward": kernels.attention_backward * factor,
-            "attention_points": tuple(
-                p.model_copy(update={"flops_per_s": p.flops_per_s * factor}) for p in points
-            ),
-        }
-
-    return _kernels(cluster, change)
+    return scaled
 
 
 def _hbm(cluster: Cluster, factor: float) -> Cluster:
-    rate = cluster.gpu.memory_bandwidth_bytes_per_s * factor
-    gpu = cluster.gpu.model_copy(update={"memory_bandwidth_bytes_per_s": rate})
-    moved = _kernels(
-        cluster,
-        lambda k: {"pointwise_bytes_per_s": _times(k.pointwise_bytes_per_s, factor)},
-    )
-    return moved.model_copy(update={"gpu": gpu})
+    gpu = _scaled(cluster.gpu, factor, "memory_bandwidth_bytes_per_s")
+    return _scaled(_kernels("pointwise_bytes_per_s")(cluster, factor), factor, gpu=gpu)
 
 
 def _memory(cluster: Cluster, factor: float) -> Cluster:
-    gpu = cluster.gpu.model_copy(update={"memory_bytes": cluster.gpu.memory_bytes * factor})
-    limits = {
-        name: stated * factor
-        for name in ("usable_memory_bytes", "plan_memory_bytes")
-        if (stated := getattr(cluster, name)) is not None
-    }
-    return cluster.model_copy(update={"gpu": gpu, **limits})
+    gpu = _scaled(cluster.gpu, factor, "memory_bytes")
+    return _scaled(cluster, factor, "usable_memory_bytes", "plan_memory_bytes", gpu=gpu)
 
 
-def _nvlink(cluster: Cluster, factor: float) -> Cluster:
-    moved = _curves(cluster, factor, between_nodes=False)
-    return moved.model_copy(update={"node": _wider(cluster.node, factor)})
+def _tier(name: Literal["node", "network"]) -> Scaled:
+    """What moves a tier's bandwidths; measured curves stretch along the size of the message."""
 
+    def scaled(cluster: Cluster, factor: float) -> Cluster:
+        def stretched(each: T, *names: str, nodes: int) -> T:
+            return _scaled(each, factor, *names) if (nodes > 1) == (name == "network") else each
 
-def _network(cluster: Cluster, factor: float) -> Cluster:
-    moved = _curves(cluster, factor, between_nodes=True)
-    return moved.model_copy(update={"network": _wider(cluster.network, factor)})
-
-
-def _wider(link: Link, factor: float) -> Link:
-    rates = BusBandwidth(**_times(link.bus_bandwidth.model_dump(), factor))
-    return link.model_copy(update={"bus_bandwidth": rates})
-
-
-def _curves(cluster: Cluster, factor: float, *, between_nodes: bool) -> Cluster:
-    """The measured curves of one tier, stretched along the size of the message."""
-    points = tuple(
-        p.model_copy(update={"size_bytes": p.size_bytes * factor})
-        if (p.nodes > 1) == between_nodes
-        else p
-        for p in cluster.collective_points
-    )
-    fits = tuple(
-        f.model_copy(
-            update={"bandwidth_bytes_per_s": tuple(b * factor for b in f.bandwidth_bytes_per_s)}
+        link = getattr(cluster, name)
+        rates = _scaled(link.bus_bandwidth, factor, *BusBandwidth.model_fields)
+        points = (stretched(p, "size_bytes", nodes=p.nodes) for p in cluster.collective_points)
+        fits = (
+            stretched(f, "bandwidth_bytes_per_s", nodes=f.nodes) for f in cluster.collective_fits
         )
-        if (f.nodes > 1) == between_nodes
-        else f
-        for f in cluster.collective_fits
-    )
-    return cluster.model_copy(update={"collective_points": points, "collective_fits": fits})
+        return cluster.model_copy(update={
+            name: link.model_copy(update={"bus_bandwidth": rates}),
+            "collective_points": tuple(points), "collective_fits": tuple(fits),
+        })  # fmt: skip
+
+    return scaled
 
 
 def _latency(cluster: Cluster, factor: float) -> Cluster:
-    network = cluster.network.model_copy(update={"latency_s": cluster.network.latency_s * factor})
-    fits = tuple(
-        f.model_copy(
-            update={"latency_s": tuple(s + (factor - 1) * f.latency_s[0] for s in f.latency_s)}
-        )
-        if f.nodes > 1
-        else f
-        for f in cluster.collective_fits
-    )
-    return cluster.model_copy(update={"network": network, "collective_fits": fits})
-
-
-def _host_link(cluster: Cluster, factor: float) -> Cluster:
-    rate = cluster.host_link_bytes_per_s
-    return cluster.model_copy(
-        update={"host_link_bytes_per_s": None if rate is None else rate * factor}
-    )
+    fits = []
+    for fit in cluster.collective_fits:
+        more_s = (factor - 1) * fit.latency_s[0] if fit.nodes > 1 else 0.0
+        latency_s = tuple(each + more_s for each in fit.latency_s)
+        fits.append(fit.model_copy(update={"latency_s": latency_s}))
+    network = _scaled(cluster.network, factor, "latency_s")
+    return cluster.model_copy(update={"network": network, "collective_fits": tuple(fits)})
 
 
 FIGURES = {
-    "matmul": Figure("rate of matrix products", _matmul),
-    "attention": Figure("rate of attention", _attention),
+    "matmul": Figure(
+        "rate of matrix products",
+        _kernels("matmul_efficiency", "grouped_efficiency", points="matmul_points"),
+    ),
+    "attention": Figure(
+        "rate of attention",
+        _kernels("attention_forward", "attention_backward", points="attention_points"),
+    ),
     "hbm": Figure("memory bandwidth", _hbm),
     "memory": Figure("memory of a GPU", _memory),
-    "nvlink": Figure("bandwidth inside a node", _nvlink),
-    "network": Figure("bandwidth between nodes", _network),
+    "nvlink": Figure("bandwidth inside a node", _tier("node")),
+    "network": Figure("bandwidth between nodes", _tier("network")),
     "network_latency": Figure("latency between nodes", _latency),
-    "host_link": Figure("link between GPU and host", _host_link),
+    "host_link": Figure(
+        "link between GPU and host",
+        lambda cluster, factor: _scaled(cluster, factor, "host_link_bytes_per_s"),
+    ),
 }
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from meshplan.costmodels.units import counted, format_seconds
 from meshplan.planner.sweep.plot import check_plot, save
-from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.tornado import Tornado, factor_of
 
 DOWN, UP = "#d55e00", "#0072b2"
@@ -28,7 +27,8 @@ def draw(found: Tornado, path: Path) -> None:
         for end, moved, colour in zip(
             (arm.down, arm.up), arm.moved(before.tokens, old), (DOWN, UP), strict=True
         ):
-            _bar(axes, row, moved, _end_text(end, before), colour)
+            text = f"{factor_of(end.change, before.asked) - 1:+.0%}"
+            _bar(axes, row, moved, text, colour)
     axes.set_yticks(range(len(found.arms)), [arm.words for arm in found.arms])
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
@@ -52,7 +52,3 @@ def _bar(axes: Any, row: int, moved: float | None, text: str, colour: str) -> No
         text, (width, row), xytext=(3 if right else -3, 0), textcoords="offset points",
         ha="left" if right else "right", va="center", fontsize=7, color=colour,
     )  # fmt: skip
-
-
-def _end_text(end: Asking, before: Asking) -> str:
-    return f"{factor_of(end.change, before.asked) - 1:+.0%}"

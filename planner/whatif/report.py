@@ -13,12 +13,12 @@ from meshplan.planner.case.plan_file import said
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.economics import RunCost, Terms, run_cost
-from meshplan.planner.sweep.report import days_text, short_count
+from meshplan.planner.sweep.outcome import facts
+from meshplan.planner.sweep.report import WITHOUT, days_text, short_count
 from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.break_even import WIDEST, BreakEven, Point
 from meshplan.planner.whatif.tornado import Arm, Tornado, factor_of
 
-WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "no question"}
 PREDICTIONS = (
     "all of these are predictions of the cost model, none is a measurement; 8 of 10 runs fall "
     "within the interval of their own step, and what the errors of two steps share is not modelled"
@@ -164,19 +164,13 @@ def _asking(
         "status": each.answer.status if each.answer else "OPEN",
         "label": plan.layout.label if plan else None,
         "layout": said(plan.layout) if plan else None,
-        "step_time_s": p.step_time_s if p else None,
-        "step_time_low_s": p.step_time_low_s if p else None,
-        "step_time_high_s": p.step_time_high_s if p else None,
+        **facts(p, "step_time_s", "step_time_low_s", "step_time_high_s"),
         "same_tokens_s": same_s,
         "change_fraction": None if same_s is None or old_s is None else same_s / old_s - 1,
-        **{name: getattr(p, name) if p else None for name in PARTS.values()},
-        "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu if p else None,
-        "mfu": p.mfu if p else None,
+        **facts(p, *PARTS.values(), "tokens_per_s_per_gpu", "mfu"),
         "needed_bytes": needed_bytes(p.memory) if p else None,
-        "gpu_memory_bytes": p.gpu_memory_bytes if p else None,
-        "days": cost.days if cost else None,
-        "gpu_hours": cost.gpu_hours if cost else None,
-        "cost": cost.cost if cost else None,
+        **facts(p, "gpu_memory_bytes"),
+        **facts(cost, "days", "gpu_hours", "cost"),
     }
 
 
@@ -331,15 +325,11 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
     def said_of(point: Point | None) -> dict[str, Any] | None:
         if point is None:
             return None
-        steps = (point.step_time_s, point.than_step_time_s)
-        own, than = (None if math.isinf(s) else s for s in steps)
         return {
             "factor": point.factor,
             "node_bytes_per_s": found.node_bytes_per_s * point.factor,
             "gpu_bytes_per_s": found.gpu_bytes_per_s * point.factor,
-            "step_time_s": own,
-            "than_step_time_s": than,
-            "gap": point.gap,
+            **facts(point, "step_time_s", "than_step_time_s", "gap"),
         }
 
     return {
@@ -347,7 +337,5 @@ def break_even_document(found: BreakEven) -> dict[str, Any]:
         "kind": "break_even",
         "gpus": found.gpus,
         "than_gpus": found.than,
-        "now": said_of(found.now),
-        "below": said_of(found.below),
-        "above": said_of(found.above),
+        **{name: said_of(getattr(found, name)) for name in ("now", "below", "above")},
     }

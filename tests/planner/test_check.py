@@ -25,7 +25,7 @@ from meshplan.planner.case.memory_limit import limit_bytes
 from meshplan.planner.case.plan_file import Prediction, write_plan
 from meshplan.planner.case.resolve import Case
 from meshplan.planner.check.check import Tools, check_paths
-from meshplan.planner.check.fixes import Quote, peak_bytes
+from meshplan.planner.check.fixes import Quote
 from meshplan.planner.check.verdicts import Limits
 
 
@@ -128,7 +128,7 @@ def test_time_is_priced_only_where_memory_fits(
     (finding,) = check_paths([path], replace(TOOLS, price=counted))
     assert finding.verdict == "does not fit"
     fitting = [counted(case) for case in timed[1:]]
-    assert all(max(map(peak_bytes, each.memory)) <= usable for each in fitting)
+    assert all(max(stage.needed for stage in each.memory) <= usable for each in fitting)
     assert (len(timed) > 1) == single
     every = len(timed) - 1
     for most in (1, 2, 3):

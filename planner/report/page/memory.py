@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.units import GIB, format_bytes
-from meshplan.planner.answer.explain import needed_bytes, needed_of
+from meshplan.planner.answer.explain import needed_bytes
 from meshplan.planner.case.plan_file import StageMemory
 from meshplan.planner.report.page.markup import (
     Scale,
@@ -43,13 +43,13 @@ def _bar(title: str, stage: StageMemory, scale: Scale, limit: str) -> str:
         if (size := getattr(stage, name)) > 0
     )  # fmt: skip
     track = element("span", boxes, limit, class_="track stacked")
-    value = element("span", escape(format_bytes(needed_of(stage))), class_="value")
+    value = element("span", escape(format_bytes(stage.needed)), class_="value")
     return element("div", element("span", escape(title), class_="name"), track, value, class_="bar")
 
 
 def fullest_rank(memory: Sequence[StageMemory]) -> int:
     """The rank that needs most."""
-    return max(range(len(memory)), key=lambda rank: needed_of(memory[rank]))
+    return max(range(len(memory)), key=lambda rank: memory[rank].needed)
 
 
 def phases_picture(
@@ -61,7 +61,7 @@ def phases_picture(
     events = sorted((e for e in timeline.events if e.rank == rank), key=lambda e: e.start_s)
     unit, factor = ("s", 1.0) if timeline.end_s >= 1 else ("ms", 1e3)
     x = Scale(0.0, timeline.end_s * factor)
-    y = Scale(0.0, max(gpu_bytes, needed_of(stage)) / GIB * 1.06)
+    y = Scale(0.0, max(gpu_bytes, stage.needed) / GIB * 1.06)
     levels = list(accumulate((getattr(stage, name) for name in FLAT), initial=0.0))
     bands = [
         outline([(0, y.percent(low / GIB)), (100, y.percent(low / GIB)),
@@ -78,8 +78,8 @@ def phases_picture(
         ruled(y, gpu_bytes / GIB, f"the GPU holds {format_bytes(gpu_bytes)}", "limit"),
         ruled(
             y,
-            needed_of(stage) / GIB,
-            f"peak inside a pass {format_bytes(needed_of(stage))}",
+            stage.needed / GIB,
+            f"peak inside a pass {format_bytes(stage.needed)}",
             "peak",
         ),
         *_phases(events, x, factor),

@@ -6,7 +6,7 @@ from html import escape
 
 from meshplan.costmodels.units import GIB, format_bytes, format_seconds
 from meshplan.planner.answer.alternatives import Alternative
-from meshplan.planner.report.page.markup import Scale, element, legend, plot
+from meshplan.planner.report.page.markup import Scale, element, legend, plot, ruled
 
 MOST_FAMILIES = 7
 FARTHEST = 3.0  # times the step of the plan; slower ones are left out of the picture
@@ -24,11 +24,8 @@ def scatter(found: Sequence[Alternative], gpu_memory_bytes: float) -> str:
     most = max([gpu_memory_bytes, *(each.needed_bytes for each in near)])
     y = Scale(0.0, most / GIB * 1.08)
     colours = _families(near)
-    level = y.percent(gpu_memory_bytes / GIB)
-    limit = element(
-        "span", element("b", f"the GPU holds {format_bytes(gpu_memory_bytes)}"),
-        class_="level limit", style=f"bottom:{level:.2f}%",
-    )  # fmt: skip
+    holds = f"the GPU holds {format_bytes(gpu_memory_bytes)}"
+    limit = ruled(y, gpu_memory_bytes / GIB, holds, "limit")
     points = "".join(_point(each, x, y, factor, colours) for each in reversed(near[1:]))
     own = _point(near[0], x, y, factor, colours, chosen=True)
     titles = (f"step time, {unit}", "GiB of the fullest rank")
