@@ -246,18 +246,18 @@ def _attentions(family: Family, f: Fields, mixers: Words) -> list[Attention]:
         own = (by_layer.section(f"{i:02d}") or by_layer.section(str(i))) if by_layer else None
         key = (word, repr(sorted(own.config.items(), key=str)) if own else "")
         if key not in known:
-            known[key] = _attention(family, _overridden(family, f, word, own), word)
+            fields = f.changed(own.config) if own else f
+            fields = fields if by_layer else _overridden(family, f, word)
+            known[key] = _attention(family, fields, word)
         made.append(known[key])
     return made
 
 
-def _overridden(family: Family, f: Fields, word: str, own: Fields | None) -> Fields:
-    changed = dict(own.config) if own else {}
-    for field, names in (family.overrides or {}).get(word, {}).items():
-        found = f.present(*names)
-        if found is not None and field not in changed:
-            changed[field] = found[1]
-    return f.changed(changed)
+def _overridden(family: Family, f: Fields, word: str) -> Fields:
+    found = {
+        field: f.present(*names) for field, names in (family.overrides or {}).get(word, {}).items()
+    }
+    return f.changed({field: each[1] for field, each in found.items() if each})
 
 
 def _attention(family: Family, f: Fields, word: str) -> Attention:

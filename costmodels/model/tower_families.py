@@ -228,6 +228,13 @@ def qwen3_vl(o: Fields, v: Fields, hidden: int) -> Tower:
     )  # fmt: skip
 
 
+def qwen3_5(o: Fields, v: Fields, hidden: int) -> Tower:
+    """Qwen3-VL's, of which only the last layer's output enters the language model."""
+    if v.counts("deepstack_visual_indexes"):
+        raise v.refuse("deepstack_visual_indexes is not empty, but no inner layer's output is used")
+    return qwen3_vl(o, v, hidden)
+
+
 def glm4v(o: Fields, v: Fields, hidden: int) -> Tower:
     """GLM-4.1V (2507.01006): its feed-forward is as wide as its output; a gated joiner."""
     wide, merged = v.count("hidden_size"), v.count("spatial_merge_size", default=2) ** 2
@@ -339,7 +346,7 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
         norms_per_layer=4,
     )  # fmt: skip
     plain = stack.kinds[0].attention
-    width = v.count("head_dim", default=plain.head_dim)
+    width = v.count("head_dim", default=64)
     if v.count("global_head_dim", default=width) != width:
         raise v.refuse(f"global_head_dim of vision_config is not its head_dim, {width}")
     kv_heads = v.count("num_key_value_heads", default=plain.heads)
@@ -356,9 +363,8 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
 
 def fuyu(o: Fields, v: Fields, hidden: int) -> Tower:
     """A projection of the pixels, and nothing else; it has no vision part."""
-    return Tower(
-        layers=None, products=(replace(_stem(o, hidden, bias=True), joins=True),), merged=1.0
-    )
+    stem = replace(_stem(o, hidden, bias=True), joins=True)
+    return Tower(layers=None, products=(stem,), merged=1.0)
 
 
 TOWERS: dict[str, Reader] = {
@@ -369,7 +375,8 @@ TOWERS: dict[str, Reader] = {
     "mistral3": mistral3,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen3_vl),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), qwen3_vl),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), qwen3_5),
     **dict.fromkeys(("glm4v", "glm46v", "glmga", "glm4v_moe"), glm4v),
     "internvl": internvl,
     **dict.fromkeys(("kimi_k25", "kimi_vl"), kimi),
