@@ -16,9 +16,9 @@ class UnsupportedModel(ValueError):
 class Fields:
     """The fields of one model description; `name` opens every message.
 
-    Each reader takes the names that different families give to one field, in order of preference.
-    A field that is null counts as absent, a flag that is null as false. `asked` collects the names of the fields that were asked
-    for: what is left was not understood.
+    Each reader takes the names that different families give to one field.
+    A field that is null counts as absent, a flag that is null as false. `asked` collects the names
+    of the fields that were asked for: what is left was not understood.
     """
 
     config: Mapping[str, object]

@@ -118,6 +118,8 @@ def gemma4(f: Fields, model: Model) -> Model:
     made: list[Layer] = []
     for i, layer in enumerate(layers_of(model)):
         attention = layer.attention
+        if attention.window is not None and i == model.num_layers - 1:
+            raise f.refuse("the last layer has a window, but Gemma 4's module lets it see all")
         if attention.window is None and same:
             attention = replace(attention, own_values=False)
         elif attention.window is None and not f.states("per_layer_config"):

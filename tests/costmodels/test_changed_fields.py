@@ -72,13 +72,23 @@ def counted(config: dict[str, Any]) -> int:
             "qwen2.5-vl-7b", {"text_config.tie_word_embeddings": True}, -152064 * 3584,
             id="older files tie in the text part",
         ),
+        pytest.param(
+            "ernie-4.5-0.3b", {"num_key_value_heads": None}, 18 * 2 * 1024 * 128 * (16 - 2),
+            id="null: as many key heads as query heads",
+        ),
+        pytest.param(
+            "seed-oss-36b", {"head_dim": None}, -64 * (2 * 80 + 2 * 8) * 64 * 5120 - 64 * 64 * 96,
+            id="null: the hidden size over the heads, 64",
+        ),
+        pytest.param(
+            "qwen3-vl-32b", {"vision_config.deepstack_visual_indexes": ABSENT}, 0,
+            id="absent: the class has the three of this file",
+        ),
         pytest.param("Falcon-H1-7B", {"mamba_conv_bias": None}, -44 * 3584, id="null is false"),
         pytest.param("Falcon-7B", {"parallel_attn": None}, 32 * 2 * 4544, id="null is false: a norm"),
     ],
 )  # fmt: skip
-def test_parameters_of_a_changed_file(
-    name: str, changes: dict[str, object], more: int
-) -> None:
+def test_parameters_of_a_changed_file(name: str, changes: dict[str, object], more: int) -> None:
     """What the file has more than before, worked by hand and equal to the module's."""
     assert counted(changed(name, changes)) - counted(config_of(name)) == more
 
@@ -93,6 +103,12 @@ def test_parameters_of_a_changed_file(
         ("InternLM3-8B", {"attention_bias": True}, "attention_bias|qkv_bias"),
         ("deepseek-v4-flash", {"n_shared_experts": 3}, "n_shared_experts"),
         ("exaone-4.0-32b", {"num_key_value_heads": ABSENT}, "query heads"),
+        ("llama-4-scout", {"layer_types": ["chunked_attention"] * 47 + ["moe"]}, "'moe'"),
+        (
+            "gemma-4-26b-a4b",
+            {"text_config.layer_types": ["full_attention"] + ["sliding_attention"] * 29},
+            "last layer",
+        ),
     ],
 )
 def test_a_file_that_says_two_things_is_refused(
