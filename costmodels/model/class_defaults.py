@@ -53,8 +53,8 @@ BY_FIELD: dict[str, dict[int, str]] = {
         2: "internlm3 qwen3_5_moe_text qwen3_next",
         4: (
             "ernie4_5_moe flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa "
-            "kolibri1 lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text qwen3_moe "
-            "sarvam_moe smollm3 vaultgemma"
+            "kolibri1 lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text "
+            "qwen3_moe sarvam_moe smollm3 vaultgemma"
         ),
         5: "bitnet",
         8: (

@@ -13,8 +13,8 @@ from meshplan.costmodels.model.config_fields import Fields, shown
 from meshplan.costmodels.model.tower_parts import (
     BIASED,
     joined,
-    stack_of,
     patches_of,
+    stack_of,
     stem_of,
     tokens_merged,
     with_class_token,

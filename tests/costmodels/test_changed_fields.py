@@ -85,7 +85,7 @@ def counted(config: dict[str, Any]) -> int:
             id="absent: the class has the three of this file",
         ),
         pytest.param("Falcon-H1-7B", {"mamba_conv_bias": None}, -44 * 3584, id="null is false"),
-        pytest.param("Falcon-7B", {"parallel_attn": None}, 32 * 2 * 4544, id="null is false: a norm"),
+        pytest.param("Falcon-7B", {"parallel_attn": None}, 32 * 2 * 4544, id="null: a norm more"),
     ],
 )  # fmt: skip
 def test_parameters_of_a_changed_file(name: str, changes: dict[str, object], more: int) -> None:
