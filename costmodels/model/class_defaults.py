@@ -25,7 +25,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
         256: "gemma4_text",
     },
     "linear_head_dim": {
-        128: "bailing_hybrid kimi_linear",
+        128: "kimi_linear",
     },
     "mamba_head_dim": {
         64: "nemotron_h",
@@ -52,16 +52,20 @@ BY_FIELD: dict[str, dict[int, str]] = {
     "num_key_value_heads": {
         2: "internlm3 qwen3_5_moe_text qwen3_next",
         4: (
-            "ernie4_5_moe flint gemma2 gemma4_text gemma4_unified_text granite_swa kolibri1 "
-            "lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text qwen3_moe "
-            "sarvam_moe smollm3 vaultgemma"
+            "ernie4_5_moe flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa "
+            "kolibri1 lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text "
+            "qwen3_moe sarvam_moe smollm3 vaultgemma"
         ),
         5: "bitnet",
         8: (
             "beam cwm exaone falcon_h1 glm4_moe gpt_oss hy_v3 iquestcoder jamba laguna lfm2 "
             "llama4_text minimax minimax_m2 ministral3 mistral mixtral nemotron_h phimoe "
-            "seed_oss solar_open"
+            "seed_oss solar_open bamba emu3_text_model glm4v_moe_text lfm2_moe ministral "
+            "qwen2_5_vl_text qwen2_vl_text"
         ),
+        16: "gemma qwen2_moe qwen3_vl_moe_text",
+        20: "helium",
+        32: "dots1 exaone4 exaone_moe qwen2 qwen3 qwen3_vl_text stablelm",
     },
     "num_local_experts": {
         8: "granitemoehybrid",

@@ -28,6 +28,8 @@ def deepseek_v4(f: Fields, model: Model) -> Model:
     """
     if f.count("num_key_value_heads", default=1) != 1:
         raise f.refuse("num_key_value_heads other than 1 is not priced for DeepSeek-V4")
+    if f.count("n_shared_experts", default=1, least=0) != 1:
+        raise f.refuse("n_shared_experts other than 1 is not priced for DeepSeek-V4")
     groups, rank = f.count("o_groups"), f.count("o_lora_rank")
     f.divide(f.heads, groups, "query heads over o_groups")
     plain = replace(

@@ -17,9 +17,9 @@ class UnsupportedModel(ValueError):
 class Fields:
     """The fields of one model description; `name` opens every message.
 
-    Each reader takes the names that different families give to one field, in order of preference.
-    A field that is null counts as absent. `asked` collects the names of the fields that were asked
-    for: what is left was not understood.
+    Each reader takes the names that different families give to one field.
+    A field that is null counts as absent, a flag that is null as false. `asked` collects the names
+    of the fields that were asked for: what is left was not understood.
     """
 
     config: Mapping[str, object]
@@ -54,13 +54,24 @@ class Fields:
         return any(key in self.config for key in keys)
 
     def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`; `default` when absent, if there is one."""
-        found = self.present(*keys)
-        if found is None:
+        """A whole number of at least `least`; `default` when absent, if there is one.
+
+        A description may give it under several of the names, but only one value.
+        """
+        found = {key: self._whole(key, least) for key in keys if self.present(key)}
+        self.asked.update(keys)
+        if not found:
             if default is None:
                 raise self.refuse(f"the field {' or '.join(map(repr, keys))} is missing")
             return default
-        key, value = found
+        (first, value), *others = found.items()
+        for key, other in others:
+            if other != value:
+                raise self.refuse(f"{key} is {other}, but by its other name {first} {value}")
+        return value
+
+    def _whole(self, key: str, least: int) -> int:
+        value = self.config[key]
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]  # the same for each layer (Hunyuan)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -69,19 +80,11 @@ class Fields:
             raise self.refuse(f"{key} is {shown(value)}, not between {least} and {MAX_COUNT}")
         return value
 
-    def agreed(self, *keys: str) -> int:
-        """A count that a description may give under several names, but only one value."""
-        value = self.count(*keys)
-        for key in keys:
-            if self.config.get(key) is not None and self.count(key) != value:
-                raise self.refuse(f"{key} is {self.count(key)}, but by its other name {value}")
-        return value
-
     def flag(self, key: str, default: bool) -> bool:
-        """True or false; `default` when absent."""
+        """True or false; `default` when absent, false when null, as Python's code reads it."""
         found = self.present(key)
         if found is None:
-            return default
+            return default and not self.states(key)
         if not isinstance(found[1], bool):
             raise self.refuse(f"{key} is {shown(found[1])}, not true or false")
         return found[1]
@@ -89,7 +92,7 @@ class Fields:
     def either(self, *keys: str, default: bool) -> bool:
         """The first of several names of one flag that the description has."""
         found = self.present(*keys)
-        return self.flag(found[0], default) if found else default
+        return self.flag(found[0], default) if found else default and not self.states(*keys)
 
     def whole(self, key: str, default: int) -> int:
         """A whole number of any sign; `default` when absent."""
@@ -146,19 +149,19 @@ class Fields:
     @property
     def hidden(self) -> int:
         """The width of the residual stream (`n_embd` GPT-2, `d_model` MPT, `n_embed` BLOOM)."""
-        return self.agreed("hidden_size", "n_embd", "d_model", "n_embed", "embedding_dim")
+        return self.count("hidden_size", "n_embd", "d_model", "n_embed", "embedding_dim")
 
     @property
     def heads(self) -> int:
         """Query heads."""
-        return self.agreed(
+        return self.count(
             "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"
         )
 
     @property
     def num_layers(self) -> int:
         """Layers of the stack, at most `MAX_LAYERS`."""
-        layers = self.agreed("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
+        layers = self.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
         if layers > MAX_LAYERS:
             raise self.refuse(f"{layers} layers; at most {MAX_LAYERS} are priced")
         return layers

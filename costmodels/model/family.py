@@ -74,9 +74,10 @@ class Family:
 
     latent         multi-head latent attention instead of grouped-query attention
     indexed        with the indexer of sparse attention
-    head_dim       what an absent field means; None: the hidden size over the heads, which must
-                   come out even unless `floors_head_dim`
-    kv_heads, kv_default   the field, and what its absence means; None: as many as query heads
+    head_dim       what an absent field means; None, or the field is null: the hidden size over the
+                   heads, which must come out even unless `floors_head_dim`
+    kv_heads, kv_default   the field, and what its absence means; None, or the field is null: as
+                   many as query heads
     qkv_bias, out_bias, mlp_bias   biases of the projections
     qk_norm, qk_normed   norms over queries and keys, where `qk_normed`; `v_norm` over values
     gate, sinks    see `Attention`; the gate is there where `gated_output`; `sinks_on` the words of
@@ -246,18 +247,18 @@ def _attentions(family: Family, f: Fields, mixers: Words) -> list[Attention]:
         own = (by_layer.section(f"{i:02d}") or by_layer.section(str(i))) if by_layer else None
         key = (word, repr(sorted(own.config.items(), key=str)) if own else "")
         if key not in known:
-            known[key] = _attention(family, _overridden(family, f, word, own), word)
+            fields = f.changed(own.config) if own else f
+            fields = fields if by_layer else _overridden(family, f, word)
+            known[key] = _attention(family, fields, word)
         made.append(known[key])
     return made
 
 
-def _overridden(family: Family, f: Fields, word: str, own: Fields | None) -> Fields:
-    changed = dict(own.config) if own else {}
-    for field, names in (family.overrides or {}).get(word, {}).items():
-        found = f.present(*names)
-        if found is not None and field not in changed:
-            changed[field] = found[1]
-    return f.changed(changed)
+def _overridden(family: Family, f: Fields, word: str) -> Fields:
+    found = {
+        field: f.present(*names) for field, names in (family.overrides or {}).get(word, {}).items()
+    }
+    return f.changed({field: each[1] for field, each in found.items() if each})
 
 
 def _attention(family: Family, f: Fields, word: str) -> Attention:
@@ -297,12 +298,13 @@ def _is_normed(family: Family, f: Fields) -> bool:
 
 def _grouped(family: Family, f: Fields) -> Attention:
     heads = f.heads
-    default = heads if family.kv_default is None else family.kv_default
+    told = family.kv_default is None or f.states(*family.kv_heads)
+    default = heads if told else family.kv_default
     kv_heads = f.count(*family.kv_heads, default=default)
     f.divide(heads, kv_heads, "query heads over key/value heads")
     if f.present("head_dim", "kv_channels", "attention_head_dim"):
         width = f.count("head_dim", "kv_channels", "attention_head_dim")
-    elif family.head_dim is not None:
+    elif family.head_dim is not None and not f.states("head_dim"):
         width = family.head_dim
     elif family.floors_head_dim:
         width = f.hidden // heads

@@ -114,8 +114,13 @@ def gemma4(f: Fields, model: Model) -> Model:
     made: list[Layer] = []
     for i, layer in enumerate(layers_of(model)):
         attention = layer.attention
-        if same and attention.window is None:
+        if attention.window is not None and i == model.num_layers - 1:
+            raise f.refuse("the last layer has a window, but Gemma 4's module lets it see all")
+        if attention.window is None and same:
             attention = replace(attention, own_values=False)
+        elif attention.window is None and not f.states("per_layer_config"):
+            kv_heads = f.count("num_key_value_heads", default=attention.kv_heads)
+            attention = replace(attention, kv_heads=kv_heads)
         if i >= model.num_layers - shared:
             attention = replace(attention, own_keys=False)
         made.append(replace(layer, attention=attention))
@@ -302,8 +307,18 @@ def rotary_key_norms(f: Fields, model: Model) -> Model:
 def hy_v3(f: Fields, model: Model) -> Model:
     if f.count("num_shared_experts", default=1, least=0) == 0:
         raise f.refuse("num_shared_experts 0, for which it builds a dense one, is not priced")
-    f.agreed("moe_intermediate_size", "expert_hidden_dim")
+    f.count("moe_intermediate_size", "expert_hidden_dim")
     return model
+
+
+def internlm3(f: Fields, model: Model) -> Model:
+    """Biases everywhere or nowhere, under two names each."""
+    names = ("attention_bias", "qkv_bias", "mlp_bias", "bias")
+    told = {f.flag(name, False) for name in names if f.states(name)}
+    if len(told) > 1:
+        raise f.refuse(f"{', '.join(names)} are true and false, which is not priced")
+    biased = True in told
+    return with_attention(replace(model, bias=biased), qkv_bias=biased, out_bias=biased)
 
 
 def helium(f: Fields, model: Model) -> Model:

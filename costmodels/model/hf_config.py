@@ -46,6 +46,10 @@ NO_TOWERS = (
     "img_token_compression_config",
 )  # fmt: skip
 VISION_TOWER = "vision tower"
+TIED_BY_EITHER = (
+    "qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe", "llava", "minimax_m3_vl", "shieldgemma2",
+)  # fmt: skip
+"""Whose head is tied where either part of a configuration says so."""
 
 
 def model_from_config(config: object, name: str) -> Model:
@@ -143,6 +147,8 @@ def _text_part(outer: Fields) -> Fields:
         return outer
     given = {key: value for key, value in text.config.items() if value is not None}
     tied = outer.config.get("tie_word_embeddings")
+    if outer.config.get("model_type") in TIED_BY_EITHER and given.get("tie_word_embeddings"):
+        tied = True
     told = {} if tied is None else {"tie_word_embeddings": tied}
     return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
 

@@ -23,7 +23,7 @@ MIXERS = {
     "sliding_attention": "sliding", "sliding_window": "sliding", "local": "sliding",
     "chunked_attention": "chunked", "linear_attention": "recurrent", "mamba": "recurrent",
     "mamba2": "recurrent", "recurrent": "recurrent", "conv": "recurrent", "hybrid": "full",
-    "hybrid_sliding": "sliding", "moe": "none", "mlp": "none",
+    "hybrid_sliding": "sliding",
 }  # fmt: skip
 FEED_FORWARDS = {"dense": "dense", "sparse": "sparse", "moe": "sparse", "hash_moe": "sparse"}
 HYBRID_LETTERS = {"M": ("recurrent", "none"), "*": ("full", "none"), "-": ("none", "dense"),

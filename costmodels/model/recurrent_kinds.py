@@ -17,7 +17,8 @@ def mamba2(f: Fields) -> Recurrent:
     """State-space duality (2405.21060): one step per head, B and C shared by groups of heads."""
     heads = f.count("mamba_n_heads", "mamba_num_heads", "mamba_mamba_num_heads", "num_heads",
                     "n_mamba_heads")  # fmt: skip
-    width = f.count("mamba_d_head", "mamba_head_dim", "mamba_headdim", "head_dim")
+    own = ("mamba_d_head", "mamba_head_dim", "mamba_headdim")
+    width = f.count(*own) if f.present(*own) else f.count("head_dim")
     groups = f.count("mamba_n_groups", "n_groups", "mamba_ngroups", default=1)
     state = f.count("mamba_d_state", "ssm_state_size", "state_size")
     inner = f.count("mamba_d_ssm", default=heads * width)
@@ -74,7 +75,7 @@ def kimi_delta(f: Fields, heads: int | None = None) -> Recurrent:
     nested = f.section("linear_attn_config")
     source = nested or f
     heads = source.count("linear_num_heads", "num_heads", default=heads)
-    width = source.count("linear_head_dim", "head_dim")
+    width = source.count("head_dim" if nested else "linear_head_dim")
     kernel = source.count("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
     inner = heads * width
     return Recurrent(
@@ -86,8 +87,14 @@ def kimi_delta(f: Fields, heads: int | None = None) -> Recurrent:
 
 
 def wide_kimi_delta(f: Fields) -> Recurrent:
-    """Bailing's: decay and gate are projected without a narrow middle, as many heads as queries."""
-    plain = kimi_delta(f, f.heads)
+    """Bailing's: decay and gate are projected without a narrow middle, as many heads as queries.
+
+    `head_dim` is their width, unless a file that transformers has written says `linear_head_dim`
+    too: there `head_dim` is that of rotary positions.
+    """
+    width = f.count("head_dim", default=128)
+    plain = kimi_delta(f.changed({"linear_head_dim": f.count("linear_head_dim", default=width)}),
+                       f.heads)  # fmt: skip
     return replace(plain, low_rank=(), projections=plain.projections + 2 * plain.inner)
 
 
@@ -120,7 +127,7 @@ def gated_linear_recurrence(f: Fields) -> Recurrent:
     return Recurrent(
         kind="RG-LRU", heads=f.heads, key_dim=1, value_dim=block, groups=f.heads, chunk=1,
         inner=width, projections=2 * width, selection=2 * block,
-        convolution=f.count("conv1d_width", default=4), convolved=width, convolution_bias=True,
+        selection_blocks=f.heads, convolution=f.count("conv1d_width", default=4), convolved=width, convolution_bias=True,
         bias=True, numbers=3 * width,
     )  # fmt: skip
 

@@ -6,94 +6,25 @@ the parameters with. The whole configuration's `model_type` says which tower it 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
-from meshplan.costmodels.model.config_fields import MAX_LAYERS, Fields, shown
-from meshplan.costmodels.model.family_rules import of_layers
-from meshplan.costmodels.model.transformer import Attention, Layer, Model, Product, Tower
+from meshplan.costmodels.model.config_fields import Fields, shown
+from meshplan.costmodels.model.tower_parts import (
+    BIASED,
+    joined,
+    patches_of,
+    stack_of,
+    stem_of,
+    tokens_merged,
+    with_class_token,
+    with_windows,
+)
+from meshplan.costmodels.model.transformer import Layer, Product, Tower
 from meshplan.costmodels.model.unread_fields import refuse_unread_of_tower
 
-BIASED: dict[str, Any] = {"gated": False, "norm": "layernorm", "bias": True}
 Reader = Callable[[Fields, Fields, int], Tower]
 """Of the whole configuration, its vision part, and the language model's hidden size."""
-
-
-def _stack(
-    v: Fields, hidden: int, layers: int, ffn: int, *, qkv_bias: bool = True, out_bias: bool = True,
-    more: Layer | None = None, **shape: Any,
-) -> Model:  # fmt: skip
-    """`layers` equal ones, whose tokens attend to all of their image."""
-    if layers > MAX_LAYERS:
-        raise v.refuse(f"{layers} layers of the vision tower; at most {MAX_LAYERS} are priced")
-    heads = v.count("num_attention_heads", "num_heads")
-    width = v.divide(hidden, heads, "vision hidden size over heads")
-    attention = Attention(
-        heads=heads, kv_heads=heads, head_dim=width, v_head_dim=width, qkv_bias=qkv_bias,
-        out_bias=out_bias, causal=False,
-    )  # fmt: skip
-    kind = replace(more or Layer(), attention=attention, ffn=ffn)
-    return Model(
-        name="vision tower", hidden=hidden, vocab=0, kinds=(kind,), pattern=(0,) * layers,
-        final_norm=False, **shape,
-    )  # fmt: skip
-
-
-def _with_windows(stack: Model, tokens: int, full: Sequence[int], numbers: Sequence[int]) -> Model:
-    """Windows of `tokens` on all layers but the `full` ones; `numbers` of a windowed, a full one.
-
-    A window that does not slide: the tokens in it attend to each other.
-    """
-    kind = stack.kinds[0]
-    near = replace(kind.attention, window=tokens, chunked=True)
-    layers = [
-        replace(kind, numbers=numbers[1])
-        if i in full
-        else replace(kind, attention=near, numbers=numbers[0])
-        for i in range(stack.num_layers)
-    ]
-    return of_layers(stack, layers)
-
-
-def _patches(v: Fields) -> int:
-    """Patches of an image of the size that the configuration states."""
-    size, patch = v.count("image_size"), v.count("patch_size")
-    if size < patch:
-        raise v.refuse(f"the vision tower's image_size {size} is less than its patch_size {patch}")
-    return (size // patch) ** 2
-
-
-def _stem(v: Fields, hidden: int, *, bias: bool, frames: int = 1, merged: float = 1.0) -> Product:
-    channels = v.count("num_channels", "in_channels", "in_chans", default=3)
-    pixels = channels * frames * v.count("patch_size") ** 2
-    return Product(name="patch_embedding", k=pixels, n=hidden, bias=bias, merged=merged)
-
-
-def _merged(f: Fields, key: str) -> float:
-    """Tokens that become one, of the share of each side that is left."""
-    share = f.number(key) or 0.5
-    if not 1e-3 <= share <= 1:
-        raise f.refuse(f"{key} is {share}, not between 0.001 and 1")
-    return 1 / share**2
-
-
-def _with_class_token(patches: int) -> float:
-    """Tokens of the stack for each patch, where a class token is among those of an image."""
-    return (patches + 1) / patches
-
-
-def _joined(name: str, sizes: Sequence[int], merged: float, *, bias: bool) -> tuple[Product, ...]:
-    """A chain of products of these widths, a function of each number between them."""
-    pairs = list(pairwise(sizes))
-    return tuple(
-        Product(
-            name=f"{name}_{i}", k=k, n=n, merged=merged, bias=bias, joins=True,
-            activated=i + 1 < len(pairs), cut="columns" if i % 2 == 0 else "rows",
-        )
-        for i, (k, n) in enumerate(pairs)
-    )  # fmt: skip
 
 
 def _siglip(v: Fields) -> Tower:
@@ -102,19 +33,19 @@ def _siglip(v: Fields) -> Tower:
     head = 4 * hidden * (hidden + 1) + 2 * hidden * ffn + ffn + hidden + 3 * hidden
     unused = head if v.flag("vision_use_head", True) else 0
     return Tower(
-        layers=_stack(v, hidden, v.num_layers, ffn, **BIASED),
-        products=(_stem(v, hidden, bias=True),), merged=1.0,
-        numbers=_patches(v) * hidden + 2 * hidden + unused,
+        layers=stack_of(v, hidden, v.num_layers, ffn, **BIASED),
+        products=(stem_of(v, hidden, bias=True),), merged=1.0,
+        numbers=patches_of(v) * hidden + 2 * hidden + unused,
     )  # fmt: skip
 
 
 def gemma3(o: Fields, v: Fields, hidden: int) -> Tower:
     """Patches are averaged to `mm_tokens_per_image`, normed and projected."""
-    plain, patches, each = _siglip(v), _patches(v), o.count("mm_tokens_per_image", default=256)
+    plain, patches, each = _siglip(v), patches_of(v), o.count("mm_tokens_per_image", default=256)
     wide, merged = v.count("hidden_size"), patches / each
     return replace(
         plain, merged=merged, image_tokens=each, joiner_numbers=wide,
-        products=(*plain.products, *_joined("joiner", (wide, hidden), merged, bias=False)),
+        products=(*plain.products, *joined("joiner", (wide, hidden), merged, bias=False)),
     )  # fmt: skip
 
 
@@ -123,13 +54,13 @@ def llava(o: Fields, v: Fields, hidden: int) -> Tower:
     if not isinstance(o.config.get("vision_feature_layer", -2), int):
         raise o.refuse("vision_feature_layer lists several layers, which is not priced")
     o.present("vision_feature_layer")
-    wide, patches = v.count("hidden_size"), _patches(v)
-    bias, tokens = o.flag("multimodal_projector_bias", True), _with_class_token(patches)
+    wide, patches = v.count("hidden_size"), patches_of(v)
+    bias, tokens = o.flag("multimodal_projector_bias", True), with_class_token(patches)
     return Tower(
-        layers=_stack(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
+        layers=stack_of(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
         products=(
-            _stem(v, wide, bias=False, merged=tokens),
-            *_joined("joiner", (wide, hidden, hidden), tokens, bias=bias),
+            stem_of(v, wide, bias=False, merged=tokens),
+            *joined("joiner", (wide, hidden, hidden), tokens, bias=bias),
         ),
         merged=tokens, image_tokens=patches,
         numbers=(patches + 2) * wide + 4 * wide,
@@ -138,21 +69,21 @@ def llava(o: Fields, v: Fields, hidden: int) -> Tower:
 
 def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
     """A class token, four tokens shuffled into one, an adapter, and one projection."""
-    wide, patches = v.count("hidden_size"), _patches(v)
-    ffn, merged = v.count("intermediate_size"), _merged(v, "pixel_shuffle_ratio")
+    wide, patches = v.count("hidden_size"), patches_of(v)
+    ffn, merged = v.count("intermediate_size"), tokens_merged(v, "pixel_shuffle_ratio")
     middle, out = v.count("projector_input_dim"), v.count("projector_output_dim")
     if middle != out:
         raise v.refuse(f"projector_input_dim {middle} and projector_output_dim {out} differ")
-    tokens = _with_class_token(patches)
+    tokens = with_class_token(patches)
     shuffled = tokens * merged
     adapter = (
         Product(name="adapter_0", k=ffn, n=middle, merged=shuffled, activated=True, cut="columns"),
         Product(name="adapter_1", k=middle, n=out, merged=shuffled, activated=True, cut="rows"),
     )
-    join = _joined("joiner", (v.count("vision_output_dim"), hidden), shuffled, bias=False)
+    join = joined("joiner", (v.count("vision_output_dim"), hidden), shuffled, bias=False)
     return Tower(
-        layers=_stack(v, wide, v.num_layers, ffn, **BIASED),
-        products=(_stem(v, wide, bias=False, merged=tokens), *adapter, *join),
+        layers=stack_of(v, wide, v.num_layers, ffn, **BIASED),
+        products=(stem_of(v, wide, bias=False, merged=tokens), *adapter, *join),
         merged=shuffled, image_tokens=round(patches / merged),
         numbers=(patches + 2) * wide + 4 * wide,
     )  # fmt: skip
@@ -165,16 +96,16 @@ def mistral3(o: Fields, v: Fields, hidden: int) -> Tower:
     o.present("vision_feature_layer")
     wide, merged = v.count("hidden_size"), o.count("spatial_merge_size", default=2) ** 2
     bias = o.flag("multimodal_projector_bias", False)
-    layers = _stack(
+    layers = stack_of(
         v, wide, v.num_layers, v.count("intermediate_size"), qkv_bias=False, out_bias=False
     )
     head_dim = layers.kinds[0].attention.head_dim
     if v.count("head_dim", default=head_dim) != head_dim:
         raise v.refuse("head_dim of the vision tower is not its hidden_size over its heads")
     merging = Product(name="merging", k=wide * merged, n=wide, merged=merged, joins=True)
-    join = _joined("joiner", (wide, hidden, hidden), merged, bias=bias)
+    join = joined("joiner", (wide, hidden, hidden), merged, bias=bias)
     return Tower(
-        layers=layers, products=(_stem(v, wide, bias=False), merging, *join), merged=merged,
+        layers=layers, products=(stem_of(v, wide, bias=False), merging, *join), merged=merged,
         numbers=wide, joiner_numbers=wide,
     )  # fmt: skip
 
@@ -184,10 +115,10 @@ def qwen2_vl(o: Fields, v: Fields, hidden: int) -> Tower:
     wide, merged = v.count("embed_dim"), v.count("spatial_merge_size", default=2) ** 2
     ffn = int(wide * (v.number("mlp_ratio") or 4))
     return Tower(
-        layers=_stack(v, wide, v.count("depth"), ffn, **BIASED),
+        layers=stack_of(v, wide, v.count("depth"), ffn, **BIASED),
         products=(
-            _stem(v, wide, bias=False, frames=v.count("temporal_patch_size", default=2)),
-            *_joined("joiner", (wide * merged, wide * merged, v.count("hidden_size")), merged,
+            stem_of(v, wide, bias=False, frames=v.count("temporal_patch_size", default=2)),
+            *joined("joiner", (wide * merged, wide * merged, v.count("hidden_size")), merged,
                      bias=True),
         ),
         merged=merged, joiner_numbers=2 * wide,
@@ -198,13 +129,13 @@ def qwen2_5_vl(o: Fields, v: Fields, hidden: int) -> Tower:
     """Qwen2.5-VL (2502.13923): windows on all layers but a few, a gated feed-forward."""
     wide, merged = v.count("hidden_size"), v.count("spatial_merge_size", default=2) ** 2
     window = v.count("window_size", default=112) // v.count("patch_size")
-    stack = _stack(v, wide, v.count("depth"), v.count("intermediate_size"), bias=True)
+    stack = stack_of(v, wide, v.count("depth"), v.count("intermediate_size"), bias=True)
     full = v.counts("fullatt_block_indexes") or (7, 15, 23, 31)
     return Tower(
-        layers=_with_windows(stack, window**2, full, (0, 0)),
+        layers=with_windows(stack, window**2, full, (0, 0)),
         products=(
-            _stem(v, wide, bias=False, frames=v.count("temporal_patch_size", default=2)),
-            *_joined("joiner", (wide * merged, wide * merged, v.count("out_hidden_size")), merged,
+            stem_of(v, wide, bias=False, frames=v.count("temporal_patch_size", default=2)),
+            *joined("joiner", (wide * merged, wide * merged, v.count("out_hidden_size")), merged,
                      bias=True),
         ),
         merged=merged, joiner_numbers=wide,
@@ -216,23 +147,31 @@ def qwen3_vl(o: Fields, v: Fields, hidden: int) -> Tower:
     language model (`deepstack_visual_indexes`).
     """
     wide, merged = v.count("hidden_size"), v.count("spatial_merge_size", default=2) ** 2
-    out, deep = v.count("out_hidden_size"), len(v.counts("deepstack_visual_indexes") or ())
-    joiners = (1 + deep) * _joined("joiner", (wide * merged, wide * merged, out), merged, bias=True)
+    entered = v.counts("deepstack_visual_indexes")
+    out, deep = v.count("out_hidden_size"), 3 if entered is None else len(entered)
+    joiners = (1 + deep) * joined("joiner", (wide * merged, wide * merged, out), merged, bias=True)
     positions = v.count("num_position_embeddings", default=2304)
     return Tower(
-        layers=_stack(v, wide, v.count("depth"), v.count("intermediate_size"), **BIASED),
+        layers=stack_of(v, wide, v.count("depth"), v.count("intermediate_size"), **BIASED),
         products=(
-            _stem(v, wide, bias=True, frames=v.count("temporal_patch_size", default=2)), *joiners,
+            stem_of(v, wide, bias=True, frames=v.count("temporal_patch_size", default=2)), *joiners,
         ),
         merged=merged, numbers=positions * wide, joiner_numbers=2 * wide * (1 + deep * merged),
     )  # fmt: skip
+
+
+def qwen3_5(o: Fields, v: Fields, hidden: int) -> Tower:
+    """Qwen3-VL's, of which only the last layer's output enters the language model."""
+    if v.counts("deepstack_visual_indexes"):
+        raise v.refuse("deepstack_visual_indexes is not empty, but no inner layer's output is used")
+    return qwen3_vl(o, v.changed({"deepstack_visual_indexes": []}), hidden)
 
 
 def glm4v(o: Fields, v: Fields, hidden: int) -> Tower:
     """GLM-4.1V (2507.01006): its feed-forward is as wide as its output; a gated joiner."""
     wide, merged = v.count("hidden_size"), v.count("spatial_merge_size", default=2) ** 2
     out, inner = v.count("out_hidden_size"), v.count("intermediate_size")
-    stack = _stack(
+    stack = stack_of(
         v, wide, v.count("depth"), out, qkv_bias=v.flag("attention_bias", False), out_bias=False
     )
     down = Product(name="downsample", k=wide * merged, n=out, merged=merged, bias=True)
@@ -242,10 +181,10 @@ def glm4v(o: Fields, v: Fields, hidden: int) -> Tower:
                 cut="columns"),
         Product(name="joiner_down", k=inner, n=out, merged=merged, joins=True, cut="rows"),
     )  # fmt: skip
-    stem = _stem(v, wide, bias=True, frames=v.count("temporal_patch_size", default=2))
+    stem = stem_of(v, wide, bias=True, frames=v.count("temporal_patch_size", default=2))
     return Tower(
         layers=stack, products=(stem, down, *gated), merged=merged,
-        numbers=_patches(v) * wide + 2 * wide, joiner_numbers=2 * out,
+        numbers=patches_of(v) * wide + 2 * wide, joiner_numbers=2 * out,
     )  # fmt: skip
 
 
@@ -255,18 +194,18 @@ def internvl(o: Fields, v: Fields, hidden: int) -> Tower:
         raise v.refuse("use_qk_norm and use_mask_token of the vision tower are not priced")
     if not v.flag("use_mean_pooling", True) or not v.flag("use_absolute_position_embeddings", True):
         raise v.refuse("the vision tower's use_mean_pooling or position embeddings are not priced")
-    wide, patches = v.count("hidden_size"), _patches(v)
-    shuffled, tokens = round(_merged(o, "downsample_ratio")), _with_class_token(patches)
+    wide, patches = v.count("hidden_size"), patches_of(v)
+    shuffled, tokens = round(tokens_merged(o, "downsample_ratio")), with_class_token(patches)
     merged = shuffled * tokens
     rms = v.word("norm_type") == "rms_norm"
-    stack = _stack(
+    stack = stack_of(
         v, wide, v.num_layers, v.count("intermediate_size"), gated=False, bias=True,
         norm="rmsnorm" if rms else "layernorm", qkv_bias=v.flag("attention_bias", False),
         more=Layer(further_norms=2),
     )  # fmt: skip
-    join = _joined("joiner", (wide * shuffled, hidden, hidden), merged, bias=True)
+    join = joined("joiner", (wide * shuffled, hidden, hidden), merged, bias=True)
     return Tower(
-        layers=stack, products=(_stem(v, wide, bias=True, merged=tokens), *join),
+        layers=stack, products=(stem_of(v, wide, bias=True, merged=tokens), *join),
         merged=merged, image_tokens=patches // shuffled,
         numbers=(patches + 2) * wide, joiner_numbers=2 * wide * shuffled,
     )  # fmt: skip
@@ -292,10 +231,10 @@ def kimi(o: Fields, v: Fields, hidden: int) -> Tower:
     rows = math.prod(
         v.count(f"pos_emb_{way}", f"init_pos_emb_{way}", default=64) for way in ("height", "width")
     )
-    join = _joined("joiner", (wide * merged, wide * merged, hidden), merged, bias=True)
+    join = joined("joiner", (wide * merged, wide * merged, hidden), merged, bias=True)
     return Tower(
-        layers=_stack(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
-        products=(_stem(v, wide, bias=True), *join), merged=merged,
+        layers=stack_of(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
+        products=(stem_of(v, wide, bias=True), *join), merged=merged,
         numbers=rows * wide + 2 * wide, joiner_numbers=2 * wide,
     )  # fmt: skip
 
@@ -308,8 +247,8 @@ def got_ocr2(o: Fields, v: Fields, hidden: int) -> Tower:
     wide, out = v.count("hidden_size"), v.count("output_channels", default=256)
     if not (v.flag("use_rel_pos", True) and v.flag("use_abs_pos", True)):
         raise v.refuse("use_rel_pos or use_abs_pos false of the vision tower is not priced")
-    window, side = v.count("window_size", default=14), round(_patches(v) ** 0.5)
-    stack = _stack(v, wide, v.num_layers, v.count("mlp_dim"), qkv_bias=v.flag("qkv_bias", True),
+    window, side = v.count("window_size", default=14), round(patches_of(v) ** 0.5)
+    stack = stack_of(v, wide, v.num_layers, v.count("mlp_dim"), qkv_bias=v.flag("qkv_bias", True),
                    **BIASED)  # fmt: skip
     relative = [2 * (2 * each - 1) * stack.kinds[0].attention.head_dim for each in (window, side)]
     full = v.counts("global_attn_indexes") or ()
@@ -320,8 +259,8 @@ def got_ocr2(o: Fields, v: Fields, hidden: int) -> Tower:
         Product(name="joiner", k=hidden, n=hidden, merged=16, joins=True, bias=True),
     )  # fmt: skip
     return Tower(
-        layers=_with_windows(stack, window**2, full, relative),
-        products=(_stem(v, wide, bias=True), *neck), merged=16.0, image_tokens=side**2 // 16,
+        layers=with_windows(stack, window**2, full, relative),
+        products=(stem_of(v, wide, bias=True), *neck), merged=16.0, image_tokens=side**2 // 16,
         numbers=side**2 * wide + 4 * out,
     )  # fmt: skip
 
@@ -334,12 +273,12 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
         raise v.refuse("use_clipped_linears of the vision tower is not priced")
     wide, merged = v.count("hidden_size"), v.count("pooling_kernel_size", default=3) ** 2
     rows = v.count("position_embedding_size", default=10240)
-    stack = _stack(
+    stack = stack_of(
         v, wide, v.num_layers, v.count("intermediate_size"), qkv_bias=False, out_bias=False,
         norms_per_layer=4,
     )  # fmt: skip
     plain = stack.kinds[0].attention
-    width = v.count("head_dim", default=plain.head_dim)
+    width = v.count("head_dim", default=64)
     if v.count("global_head_dim", default=width) != width:
         raise v.refuse(f"global_head_dim of vision_config is not its head_dim, {width}")
     kv_heads = v.count("num_key_value_heads", default=plain.heads)
@@ -347,8 +286,8 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
     return Tower(
         layers=replace(stack, kinds=(replace(stack.kinds[0], attention=own),)),
         products=(
-            _stem(v, wide, bias=False),
-            *_joined("joiner", (wide, hidden), merged, bias=False),
+            stem_of(v, wide, bias=False),
+            *joined("joiner", (wide, hidden), merged, bias=False),
         ),
         merged=merged, numbers=2 * rows * wide,
     )  # fmt: skip
@@ -356,9 +295,8 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
 
 def fuyu(o: Fields, v: Fields, hidden: int) -> Tower:
     """A projection of the pixels, and nothing else; it has no vision part."""
-    return Tower(
-        layers=None, products=(replace(_stem(o, hidden, bias=True), joins=True),), merged=1.0
-    )
+    stem = replace(stem_of(o, hidden, bias=True), joins=True)
+    return Tower(layers=None, products=(stem,), merged=1.0)
 
 
 TOWERS: dict[str, Reader] = {
@@ -369,7 +307,8 @@ TOWERS: dict[str, Reader] = {
     "mistral3": mistral3,
     "qwen2_vl": qwen2_vl,
     "qwen2_5_vl": qwen2_5_vl,
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen3_vl),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), qwen3_vl),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), qwen3_5),
     **dict.fromkeys(("glm4v", "glm46v", "glmga", "glm4v_moe"), glm4v),
     "internvl": internvl,
     **dict.fromkeys(("kimi_k25", "kimi_vl"), kimi),

@@ -117,6 +117,7 @@ class Recurrent:
     delta_rule: bool = False
     low_rank: tuple[tuple[int, int], ...] = ()
     selection: int = 0
+    selection_blocks: int = 1
     step_rank: int = 0
     convolution: int = 0
     convolved: int = 0

@@ -126,6 +126,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
 """Fields that a family's modules leave alone or that repeat others, for that family only."""
 
 SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
+    "glm4v_text": {"attention_bias": True},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
     "hunyuan_v1_dense": {"norm_type": "rms"},
     "recurrent_gemma": {"embeddings_scale_by_sqrt_dim": True},

@@ -52,7 +52,7 @@ def recurrent_operations(site: Site, mixer: Recurrent) -> Iterator[Operation]:
         wide = columns / tp
         yield Matmul(name="low_rank_out", m=t, n=wide, k=rank, saved_bytes=site.itemsize * t * wide)
     if mixer.convolution:
-        yield _convolution(site, mixer.convolved / tp)
+        yield _convolution(site, mixer, mixer.convolved / tp)
     yield from _selection(site, mixer, r)
     if mixer.key_dim:
         yield from _state_exchange(site, mixer)
@@ -91,20 +91,24 @@ def _scan_output(site: Site, mixer: Recurrent) -> Pointwise:
     )  # fmt: skip
 
 
-def _convolution(site: Site, channels: Number) -> Pointwise:
+def _convolution(site: Site, mixer: Recurrent, channels: Number) -> Pointwise:
+    """What it writes is kept, and what it reads where a gate made that (no state comes after)."""
     size = site.itemsize * site.shard.tokens * channels
     return Pointwise(
-        name="convolution", forward_bytes=2 * size, backward_bytes=4 * size, saved_bytes=size
-    )
+        name="convolution", forward_bytes=2 * size, backward_bytes=4 * size,
+        saved_bytes=size if mixer.key_dim else 2 * size,
+    )  # fmt: skip
 
 
 def _selection(site: Site, mixer: Recurrent, inner: Number) -> Iterator[Operation]:
     """Mamba's step, B and C of the convolved numbers; a step widened again for each of them."""
     t = site.shard.tokens
     if mixer.selection:
+        whole = mixer.selection_blocks == 1
+        blocks = 1 if whole else mixer.selection_blocks / site.shard.tp
         yield Matmul(
             name="selection", m=t, n=mixer.selection, k=inner,
-            saved_bytes=site.itemsize * t * mixer.selection,
+            saved_bytes=site.itemsize * t * mixer.selection * blocks,
         )  # fmt: skip
     if mixer.step_rank:
         yield Matmul(

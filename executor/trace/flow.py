@@ -63,10 +63,15 @@ class Flow:
 
     @cached_property
     def stream(self) -> set[int]:
-        """Storages of the residual stream: the input and what sums make of it."""
-        found = {self.record.stream}
+        """Storages of the residual stream: the input and what sums make of it, or of its product
+        with a constant.
+        """
+        found, scaled = {self.record.stream}, set[int]()
         for kernel in self.record.kernels:
-            if kernel.name in ("add", "add_") and found & set(kernel.reads):
+            read = set(kernel.reads)
+            if kernel.name in ("mul", "mul_") and not self._keeps(kernel) and found & read:
+                scaled.update(kernel.writes)
+            if kernel.name in ("add", "add_") and (found | scaled) & read:
                 found |= {value for value in kernel.writes if self._is_stream_wide(value)}
         return found
 

@@ -162,7 +162,7 @@ def _saved(flow: Flow) -> dict[str, float]:
 def _fused_saved(flow: Flow) -> dict[str, float]:
     """What chains need, what products read, and what attention reads and writes.
 
-    A cast copy of what is kept is made anew in the backward (a router's input in 32 bits, as in
+    Of a copy in another type what it was made of is kept (a router's input in 32 bits, as in
     Megatron-LM@d98e8a64 core/transformer/moe/moe_utils.py RouterGatingLinearFunction). Attention
     keeps its operands, not the whole of a joint projection that they are views of (they are made
     contiguous: core/transformer/multi_latent_attention.py).
@@ -173,7 +173,8 @@ def _fused_saved(flow: Flow) -> dict[str, float]:
             kept |= set(kernel.reads)
         if kernel.kind == "attention":
             kept |= set(kernel.writes)
-    kept = (kept - _casts_of(flow, kept)) & flow.own - _statistics(flow)
+    sources = _cast_from(flow)
+    kept = {sources.get(value, value) for value in kept} & flow.own - _statistics(flow)
     found = defaultdict(float, _bytes_of(flow, kept))
     for value, size in _operands(flow).items():
         if value in flow.own and value not in kept:
@@ -181,11 +182,12 @@ def _fused_saved(flow: Flow) -> dict[str, float]:
     return found
 
 
-def _casts_of(flow: Flow, kept: set[int]) -> set[int]:
-    """Copies in another type of what is kept too."""
-    return {value for kernel in flow.record.kernels
-            if kernel.name == "_to_copy" and kept.issuperset(kernel.reads)
-            for value in kernel.writes if value not in kernel.reads}  # fmt: skip
+def _cast_from(flow: Flow) -> dict[int, int]:
+    """For each copy in a wider type what it is a copy of."""
+    values = flow.record.values
+    return {value: kernel.reads[0] for kernel in flow.record.kernels if kernel.name == "_to_copy"
+            for value in kernel.writes if value not in kernel.reads
+            and values[value].nbytes > values[kernel.reads[0]].nbytes}  # fmt: skip
 
 
 def _operands(flow: Flow) -> dict[int, float]:

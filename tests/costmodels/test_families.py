@@ -143,12 +143,14 @@ def test_what_families_read_is_what_changes_cost() -> None:
 
 
 LISTS = {
+    "bailing_hybrid": {"linear_head_dim"},
     "dots3_note_text": {"layer_types", "mlp_layer_types", "per_layer_config"},
     "flint": {"mlp_only_layers"},
     "gemma4_text": {"per_layer_config"},
     "gemma4_unified_text": {"per_layer_config"},
 }
-"""Lists of layers that a class makes up where a file has none, and this reader does not."""
+"""What a class makes up where a file has none: lists of layers that this reader does not, and
+Bailing's width of states, of the `head_dim` that it overwrites afterwards."""
 
 
 @pytest.mark.parametrize("name", [name for name in EXACT if "varied" not in name])

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from benchmarks.models import tower_fuzz
+from benchmarks.models import published_fuzz, tower_fuzz
 from benchmarks.models.family_fuzz import READ_AS_TRAINED, causal_families, others_than, outcomes
 from benchmarks.models.tower_fuzz import seen_families
 
@@ -39,6 +39,18 @@ def test_no_field_of_a_tower_changes_it_in_silence(model_type: str) -> None:
     silent = [
         f"{each.field} = {each.value}: {each.detail}"
         for each in tower_fuzz.outcomes(model_type)
+        if each.word in ("different", "crashed")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3", "4"])
+def test_no_field_of_a_published_file_changes_it_in_silence(seed: str) -> None:
+    """Sixty files a seed, twelve drawn fields of each: the module's parameters, or a refusal."""
+    silent = [
+        f"{name}, {each.field} = {each.value}: {each.detail}"
+        for name, config in published_fuzz.drawn(seed, 60).items()
+        for each in published_fuzz.outcomes(name, config, 12, seed)
         if each.word in ("different", "crashed")
     ]
     assert silent == []

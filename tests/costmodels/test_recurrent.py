@@ -127,6 +127,26 @@ def test_published_scans(
     assert scan_s(device, op, backward=True) == pytest.approx(backward_ms / 1e3, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("mixer", "name", "numbers"),
+    [
+        pytest.param(
+            replace(STATE, selection=64, selection_blocks=8), "selection", 8 * 64,
+            id="8 heads' blocks of 64 columns each",
+        ),
+        pytest.param(replace(STATE, selection=64), "selection", 64, id="64 columns of all together"),
+        pytest.param(STATE, "convolution", 264, id="its output; its input the projection keeps"),
+        pytest.param(
+            replace(STATE, key_dim=0), "convolution", 2 * 264, id="and its input, which a gate made"
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_mixer_keeps(mixer: Recurrent, name: str, numbers: int) -> None:
+    """Numbers of 16 bits for each token."""
+    (found,) = (op for op in operations(Layer(recurrent=mixer, ffn=512)) if op.name == name)
+    assert found.saved_bytes == 2 * T * numbers
+
+
 def test_ranks_of_a_sequence_exchange_states() -> None:
     """Under context parallelism each of two ranks sends a state of 8 x 16 x 32 fp32 numbers."""
     layer = Layer(recurrent=STATE, ffn=512)

@@ -50,6 +50,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt_oss": SMALL | EXPERTS,
     "deepseek_v3": SMALL | EXPERTS | LATENT,
     "qwen3_next": SMALL | EXPERTS | DELTA,
+    "beam": SMALL | {"mlp_layer_types": ["dense", "dense"]},
+    "lfm2": SMALL | {"layer_types": ["conv", "full_attention"], "block_multiple_of": 32},
+    "mimo_v2_flash": SMALL | EXPERTS | {"v_head_dim": 16, "layer_types": ["full_attention"] * 2,
+                                        "mlp_layer_types": ["dense", "sparse"]},
     "nemotron_h": SMALL | {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16,
                            "n_groups": 2, "layers_block_type": ["mamba", "attention"],
                            "chunk_size": 64},
@@ -150,7 +154,10 @@ def test_families_agree(model_type: str) -> None:
             assert ours[what] == pytest.approx(theirs[what], rel=1e-3)
 
 
-FUSED = ["llama", "qwen3", "gemma2", "mixtral", "qwen3_moe", "falcon", "deepseek_v3"]
+FUSED = [
+    *("llama", "qwen3", "gemma2", "mixtral", "qwen3_moe", "falcon", "deepseek_v3"),
+    *("beam", "lfm2", "mimo_v2_flash"),  # a scaled residual; a gated convolution; a 32-bit router
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("model_type", FUSED)

@@ -39,7 +39,7 @@ GEMMA4 = Family(
 
 DENSE: dict[str, Family] = {
     "llama": LLAMA,
-    "internlm3": LLAMA,
+    "internlm3": replace(LLAMA, adjust=rules.internlm3),
     "iquestcoder": LLAMA,
     "emu3_text_model": LLAMA,
     "exaone": LLAMA,
@@ -88,7 +88,7 @@ DENSE: dict[str, Family] = {
     "hunyuan_v1_dense": Family(qk_norm="head"),
     "glm": replace(GLM4, norms=2),
     "glm4": GLM4,
-    "glm4v_text": replace(GLM4, head_dim=None),
+    "glm4v_text": replace(GLM4, head_dim=None, qkv_bias=True),
     "ernie4_5": replace(USING_BIAS, head_dim=128, kv_default=2, tied=True),
     "cohere": replace(COHERE, qk_norm="full", qk_normed=("use_qk_norm", False)),
     "cohere_compass_text": replace(COHERE, mixers=layers.slides_but_each(4)),
