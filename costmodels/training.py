@@ -66,9 +66,9 @@ class Training:
     precision          the format of the matmuls' inputs; attention, norms and the head stay 16 bit
                        under fp8
     optimizer          what state it keeps is said in `memory`
-    optimizer_states   "bf16": AdamW on 16-bit weights themselves, with 16-bit moments and gradients
-                       and no fp32 copy; "fp32": the copy and moments in 32 bits; None: as the
-                       engine does
+    optimizer_states   "bf16": AdamW on 16-bit weights themselves, with 16-bit gradients, moments
+                       of 16 bits (8 under adamw8bit) and no fp32 copy; "fp32": the copy and
+                       moments in 32 bits; None: as the engine does
     expert_imbalance   tokens of the busiest expert group over the mean (1 = balanced or forced
                        balance)
     packed_mean_length

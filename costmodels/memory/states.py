@@ -191,7 +191,8 @@ def kept_state(state: State, training: Training) -> State:
         state = state.model_copy(update=whole)
     if training.optimizer_states == "bf16":
         master = 2.0 if state.master_computes else 0.0  # there the shards that weights are
-        narrow = {"gradient_bytes": 2.0, "master_bytes": master, "moment_bytes": 4.0}
+        moments = min(4.0, MOMENT_BYTES.get(training.optimizer, 4.0))
+        narrow = {"gradient_bytes": 2.0, "master_bytes": master, "moment_bytes": moments}
         return state.model_copy(update=narrow)
     moments = MOMENT_BYTES.get(training.optimizer, state.moment_bytes)
     return state.model_copy(update={"moment_bytes": moments})

@@ -15,6 +15,7 @@ from meshplan.costmodels.training import Training
 
 UPDATE_BYTES = {"adamw": 28.0, "adamw8bit": 16.0, "muon": 40.0, "sgd": 16.0}
 CLIP_BYTES, ROUND_BYTES = 12.0, 6.0
+EIGHT_BIT_BYTES = 4.0  # two moments of one byte, read and written
 
 
 class Moved(NamedTuple):
@@ -27,7 +28,8 @@ class Moved(NamedTuple):
 def moved_of(training: Training) -> Moved:
     """Of each parameter under this training."""
     update_bytes = UPDATE_BYTES[training.optimizer]
-    if training.optimizer_states == "bf16":
-        return Moved(update_bytes / 2, CLIP_BYTES / 2)
+    if training.optimizer_states == "bf16":  # 8-bit moments are no narrower
+        kept = EIGHT_BIT_BYTES if training.optimizer == "adamw8bit" else 0.0
+        return Moved((update_bytes - kept) / 2 + kept, CLIP_BYTES / 2)
     rounds = RECIPES[training.precision].itemsize == 2.0
     return Moved(update_bytes, CLIP_BYTES + (ROUND_BYTES if rounds else 0.0))

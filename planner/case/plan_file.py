@@ -307,7 +307,9 @@ def _check_consistent(plan: Plan) -> None:
         raise InvalidLayout(
             f"cluster.gpus is {plan.cluster.gpus}, but the layout takes {plan.layout.world_size}"
         )
-    check_layout(plan.layout, model_from_config(plan.model.config, plan.model.name), plan.training)
+    model = model_from_config(plan.model.config, plan.model.name)
+    for layout in (plan.layout, *(other.layout for other in plan.runners_up)):
+        check_layout(layout, model, plan.training)
 
 
 def write_plan(plan: Plan, path: Path) -> None:

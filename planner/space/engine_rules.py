@@ -155,7 +155,8 @@ def check_split_backward(la: Layout, engine: Engine) -> None:
     rules = engine.legality
     if la.pipeline_parallel == 1:
         return
-    if not shards_under(la.schedule, rules, la.zero_stage):
+    shards = la.data_parallel * la.context_parallel > 1
+    if shards and not shards_under(la.schedule, rules, la.zero_stage):
         stages = " or ".join(map(str, rules.zero_with_split_backward or ()))
         raise InvalidLayout(
             f"schedule {la.schedule} with zero_stage {la.zero_stage}: {engine.title} gives wrong "
@@ -223,10 +224,11 @@ def check_states(training: Training, engine: Engine) -> None:
             f"optimizer states {states}: engine {engine.name} keeps them in {usual}; engines that "
             f"do: {able}"
         )
-    if states == "bf16" and (training.optimizer, training.precision) != ("adamw", "bf16"):
+    adam = training.optimizer in ("adamw", "adamw8bit")
+    if states == "bf16" and not (adam and training.precision == "bf16"):
         raise InvalidLayout(
             f"optimizer states bf16 with optimizer {training.optimizer} and precision "
-            f"{training.precision}: they are AdamW's on bf16 weights; use both"
+            f"{training.precision}: they are AdamW's (of 16 or 8 bits) on bf16 weights; use both"
         )
 
 

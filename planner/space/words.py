@@ -13,8 +13,9 @@ from meshplan.planner.space.pins import Pins
 
 CUTS = {
     "free": "any cut into stages with one chunk per pipeline rank; with several a list of cuts "
-    "(rows of equal chunks, shorter where layers are missing) and, from the fastest of these, "
-    "moves of single layers between chunks; no other cut is looked at",
+    "(rows of equal chunks, shorter where layers are missing) and, from the one layout of all that "
+    "is fastest so, moves of single layers between chunks; no other cut is looked at: pins start "
+    "these moves elsewhere",
     "ends": "cuts into stages of equal layers, the first and the last pipeline rank's apart; no "
     "cut stage by stage",
     "even": "cuts into stages of equal layers, the embedding and the head each in place of one at "

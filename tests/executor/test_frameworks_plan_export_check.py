@@ -12,6 +12,7 @@ from random_plans import ANYTHING, missing_facts, random_plan
 from random_plans import plan_of as layout_plan
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
+from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import exporter_named, read_config
 from meshplan.planner.answer.answer import plan_of, solve
@@ -19,10 +20,12 @@ from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.predict import predicted, stage_memory, step_model_of
 from meshplan.planner.case.reading import Exported
-from meshplan.planner.case.resolve import Case, check_case, engine_named, resolve
+from meshplan.planner.case.resolve import Case, check_case, engine_named, model_named, resolve
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import case_of, check_paths
 from meshplan.planner.cli.check import tools
+
+ONE_OF_EACH = Training(seq_len=4096, global_batch_size=8)
 
 
 @cache
@@ -230,3 +233,40 @@ def test_accelerate_says_how_chunks_go_round(context_kind: str, word: str) -> No
     other = plan.model_copy(update={"layout": replace(layout, context_kind="hierarchical")})
     unsaid = {each.name for each in exporter_named("accelerate")(other, 8).cannot_say}
     assert "layout.context_kind" in unsaid
+
+
+@pytest.mark.parametrize("name", ["nemotron-h-8b", "qwen3.5-9b", "xlstm-7b"])
+def test_megatron_arguments_state_attention(name: str) -> None:
+    """A model whose first layer is a state-space or linear one is refused in words, not by a count
+    of heads that its reader finds to be 0.
+    """
+    layers = model_named(name).num_layers
+    plan = layout_plan(name, Layout(data_parallel=8, stages=even_stages(layers, 1)), ONE_OF_EACH)
+    with pytest.raises(UnsupportedModel, match=r"softmax attention.*--to bridge"):
+        exporter_named("megatron")(plan, 8)
+
+
+def test_deepspeed_says_which_pin_would_do() -> None:
+    """A pipeline beside tensor parallelism: its file would train replicas."""
+    layout = Layout(
+        data_parallel=2, tensor_parallel=2, pipeline_parallel=2, stages=even_stages(32, 2)
+    )
+    with pytest.raises(InvalidLayout, match="plan with --pp 1 or --tp 1"):
+        exporter_named("deepspeed")(layout_plan("llama-3.1-8b", layout, ONE_OF_EACH), 8)
+
+
+def test_glm_with_prediction_modules_comes_back_from_megatron(tmp_path: Path) -> None:
+    """Grouped-query attention, shared experts and a module of multi-token prediction: the script's
+    `--mtp-num-layers` is read, and every rank needs what the plan's layout does.
+    """
+    model, layout = model_named("glm-4.5-air"), Layout(
+        data_parallel=16, tensor_parallel=4, pipeline_parallel=2, expert_parallel=16,
+        zero_stage=1, stages=even_stages(46, 2),
+    )  # fmt: skip
+    plan = layout_plan("glm-4.5-air", layout, replace(ONE_OF_EACH, global_batch_size=128))
+    exported = exporter_named("megatron")(plan, 8)
+    assert not [each for each in exported.cannot_say if "mtp" in each.name]
+    (name, text), *_ = exported.files.items()
+    case = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
+    assert case.model.mtp_layers == model.mtp_layers == 1
+    assert _peaks(case) == pytest.approx(_peaks(replace(case, model=model)))

@@ -119,6 +119,39 @@ def test_sharding_of_axolotl(more: str, said: tuple[str, int, str]) -> None:
     assert not reading.unread
 
 
+# axolotl-ai-cloud/axolotl@067b021c examples/llama-3/fft-8b.yaml, whose README says "Single GPU @
+# 48GB VRAM" (Apache-2.0)
+FULL_8B = BARE.replace("adamw_torch_fused", "paged_adamw_8bit").replace(
+    "micro_batch_size: 2", "micro_batch_size: 1\ngradient_checkpointing: true"
+)
+
+
+def test_axolotl_trains_the_16_bit_weights_that_it_loads(tmp_path: Path) -> None:
+    """8.03e9 x (2 weights + 2 gradients + 2.03 moments) bytes = 45.1 GiB: on one GPU of 80 GB."""
+    (tmp_path / "fft-8b.yaml").write_text(FULL_8B)
+    (found,) = check_paths(
+        [tmp_path / "fft-8b.yaml"], tools(), Settings(cluster="dgx-h100", gpus=1)
+    )
+    assert found.verdict == "fits", found.text
+    assert found.peak_bytes > 8.03e9 * 6.03
+
+
+@pytest.mark.parametrize(
+    ("text", "states"),
+    [
+        pytest.param(BARE, "bf16", id="weights loaded in bf16"),
+        pytest.param(BARE + "adapter: lora\nlora_r: 8\n", None, id="adapters are fp32"),
+        pytest.param(BARE + "fsdp: [full_shard]\n", None, id="FSDP keeps fp32 ones"),
+        pytest.param(FACTORY.replace("deepspeed: configs/zero3.json\n", 'fsdp: ""\n'), None,
+                     id="LLaMA-Factory casts what it trains to fp32"),
+    ],
+)  # fmt: skip
+def test_states_in_16_bits(text: str, states: str | None) -> None:
+    """Whose optimizer works on 16-bit weights."""
+    fact = read_config(text, "train.yaml").facts.get("optimizer_states")
+    assert (fact.value if fact else None) == states
+
+
 @pytest.mark.parametrize(
     ("more", "named"),
     [

@@ -187,7 +187,8 @@ def test_bf16_states_from_a_question_to_an_export(tmp_path: Path) -> None:
     ("text", "states"),
     [
         (AXOLOTL.replace("bf16: true", "bf16: full"), "bf16"),
-        (AXOLOTL, None),
+        (AXOLOTL, "bf16"),  # loads its weights so
+        (AXOLOTL + "fsdp: [full_shard]\n", None),
         (FACTORY.replace("finetuning_type: lora\nlora_rank: 16\n", "finetuning_type: full\n")
          + "pure_bf16: true\n", "bf16"),
     ],

@@ -54,6 +54,15 @@ def test_a_whole_backward_is_legal(zero: int) -> None:
     check_engine(_layout("zb_v", 2), MODEL, TRAINING, engine)
 
 
+@pytest.mark.parametrize("zero", [0, 3])
+def test_one_replica_shards_nothing(zero: int) -> None:
+    """With data_parallel x context_parallel 1 no gradient is sharded, so none is wrong: an
+    export to torchtitan shards over 1 rank, which reads as ZeRO-0.
+    """
+    alone = replace(_layout("zb_v", zero), data_parallel=1)
+    check_engine(alone, MODEL, TRAINING, load_engine("torchtitan"))
+
+
 @pytest.mark.parametrize("name", engine_names())
 def test_the_search_offers_what_check_accepts(name: str) -> None:
     """Every row's schedules and recompute modes pass the engine's own rules."""

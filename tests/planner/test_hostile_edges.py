@@ -25,7 +25,7 @@ from meshplan.executor.launch.torchrun import TorchrunJob
 from meshplan.hardware_profiles.names import MAX_NAME, RULE, checked_name
 from meshplan.hardware_profiles.whole_file import write_whole
 from meshplan.planner.case.limits import MOST
-from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.plan_file import Plan, UnreadablePlan, read_plan
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.check.check import DEFECT, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
@@ -300,3 +300,15 @@ def test_a_plan_edited_into_nonsense_is_one_line(case: str, command: str, tmp_pa
     found = done.output + str(done.exception)
     assert re.search(said, found), found
     assert done.exit_code == 2 or isinstance(done.exception, UnreadablePlan)
+
+
+def test_a_runner_up_edited_into_nonsense_is_one_line(tmp_path: Path) -> None:
+    """`explain` prices it too: without stages it ended in a traceback."""
+    other = _plan().model_dump(mode="json")["layout"] | {"stages": []}
+    document = _plan().model_dump(mode="json") | {
+        "runners_up": [{"layout": other, "step_time_s": 1.0, "reserved_bytes": 1.0, "lost_by": {}}]
+    }
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(UnreadablePlan, match="stages"):
+        read_plan(path)

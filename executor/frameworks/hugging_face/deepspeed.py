@@ -122,11 +122,12 @@ def _check_batch(answer: Answer) -> None:
     lost = {"context_parallel": la.context_parallel}
     if la.tensor_parallel > 1:
         lost["pipeline_parallel"] = la.pipeline_parallel
+    pins = {"context_parallel": "--cp 1", "pipeline_parallel": "--pp 1 or --tp 1"}
     for name, ranks in lost.items():
         if ranks > 1:
             raise InvalidLayout(
                 f"DeepSpeed's file has no {name}: its {ranks} ranks would be replicas, and the "
-                f"global batch {batch * ranks} instead of {batch}; plan with --engine deepspeed"
+                f"global batch {batch * ranks} instead of {batch}; plan with {pins[name]}"
             )
 
 

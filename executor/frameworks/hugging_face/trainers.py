@@ -47,6 +47,9 @@ class Trainer:
     lists  files of this folder that judge the keys nobody reads
     states_sharding
            no word of DeepSpeed or FSDP means none; of the others an Accelerate file may say it
+    bf16_weights
+           `bf16` loads all weights so, where neither FSDP nor DeepSpeed keeps fp32 ones (axolotl
+           src/axolotl/utils/config/__init__.py, `torch_dtype`); the others' scripts choose
     """
 
     name: str
@@ -57,6 +60,7 @@ class Trainer:
     micro_batch: str = "per_device_train_batch_size"
     optimizer: str = "optim"
     states_sharding: bool = False
+    bf16_weights: bool = False
 
 
 TRAINERS = (
@@ -71,7 +75,7 @@ TRAINERS = (
                frozenset(("base_model", "pretraining_dataset"))),
         lists=("axolotl_keys.toml", "hf_trainer_keys.toml"), model="base_model",
         seq_len="sequence_len", micro_batch="micro_batch_size", optimizer="optimizer",
-        states_sharding=True,
+        states_sharding=True, bf16_weights=True,
     ),
     Trainer(
         name="hf-trainer",
@@ -110,7 +114,7 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     facts |= sharding.facts
     unread += [*sharding.unread, *_kind(values)]
     if sharding.engine == FSDP_ENGINE:
-        put(facts, optimizer_states=_states(values, facts))
+        put(facts, optimizer_states=_states(trainer, values, facts))
     more, noted_axes = axes_of(values, facts)
     unread += more
     notes += [
@@ -161,15 +165,17 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes:
         facts["model"] = Fact(found, stated.line)
 
 
-def _states(values: Values, facts: dict[str, Fact]) -> Fact | None:
-    """Weights of 16 bits alone (axolotl's `bf16: full`, LLaMA-Factory's `pure_bf16`), and so the
-    optimizer's states.
+def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | None:
+    """Weights of 16 bits alone (axolotl's `bf16: full`, without FSDP any `bf16`; LLaMA-Factory's
+    `pure_bf16`), and so the optimizer's states.
     """
     whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
-    if whole is None or str(whole.value).lower() != "full":
+    loaded = trainer.bf16_weights and facts["zero_stage"].value == 0
+    loaded = loaded and facts["precision"].value == "bf16" and values.get("adapter") is None
+    if whole is None or not (loaded or str(whole.value).lower() == "full"):
         whole = values.get("pure_bf16") if values.on("pure_bf16") else None
-    plain = facts.get("optimizer", Fact("adamw", 1)).value == "adamw"
-    return Fact("bf16", whole.line) if whole and plain else None
+    adam = facts.get("optimizer", Fact("adamw", 1)).value in ("adamw", "adamw8bit")
+    return Fact("bf16", whole.line) if whole and adam else None
 
 
 def _checkpoints(values: Values) -> tuple[bool, list[Fact]]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshplan.costmodels.model.class_defaults import nothing_left_out
+from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.transformer import Experts, Model
 from meshplan.executor.frameworks.documents.values import Values
 from meshplan.executor.frameworks.export_notes import Answer, unwritten_parts
@@ -39,8 +40,16 @@ _BROUGHT_ALONG = {
 
 
 def model_settings(answer: Answer) -> tuple[dict[str, object], list[CannotSay]]:
-    """Megatron's settings for the model, and what of it they cannot say."""
+    """Megatron's settings for the model, and what of it they cannot say.
+
+    Raises `UnsupportedModel` where the first layer has no attention heads to state.
+    """
     model, attention = answer.model, answer.model.kinds[0].attention
+    if not attention.heads:
+        raise UnsupportedModel(
+            f"{model.name}: the arguments of pretrain_gpt.py written here state layers of softmax "
+            "attention, and the first has none; export it --to bridge: a recipe states the model"
+        )
     dense = next((kind.ffn for kind in model.kinds if kind.ffn), 0)
     experts = next((kind.experts for kind in model.kinds if kind.experts), None)
     settings: dict[str, object] = {
@@ -140,7 +149,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         "model.embedding_norm": model.embedding_norm,
         "model.qk_norm": any(kind.attention.qk_norm == "full" for kind in model.kinds),
         "model.sinks": any(kind.attention.sinks for kind in model.kinds),
-        "model.mtp_layers": model.mtp_layers * (not model.kinds[0].attention.is_mla),
+        "model.mtp_layers": model.mtp_layers * (not _reads_modules(model)),
         "model.router_bias": any(
             kind.experts and kind.experts.router_bias and not kind.attention.is_mla
             for kind in model.kinds
@@ -149,6 +158,13 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     why = "the arguments written here build plain pre-norm blocks with full attention"
     unsaid = [CannotSay(name, value, why) for name, value in found.items() if value]
     return unsaid + unwritten_parts(model)
+
+
+def _reads_modules(model: Model) -> bool:
+    """Whether a family with these layers is read with modules of multi-token prediction."""
+    experts = model.kinds[-1].experts
+    shared = experts is not None and experts.shared_ffn > 0 and not experts.shared_gate
+    return model.kinds[0].attention.is_mla or shared
 
 
 def model_config_of(values: Values) -> dict[str, Any] | None:
@@ -281,8 +297,10 @@ def _shared_config(values: Values, shared: int, width: int, routed: list[int]) -
     """Grouped-query attention with shared experts that no gate weighs."""
     experts = values.count("num_experts", "num_moe_experts")
     groups, top = values.count("moe_router_num_groups"), values.count("moe_router_group_topk")
+    modules = values.count("mtp_num_layers")
     return {
         "model_type": "glm4_moe",
+        "num_nextn_predict_layers": modules.value if modules else 0,
         "n_routed_experts": experts.value if experts else 0,
         "n_shared_experts": shared,
         "moe_intermediate_size": width,
