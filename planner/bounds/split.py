@@ -123,7 +123,12 @@ class BoundedLayouts:
         return room
 
     def paid_ns(
-        self, layout: Ints, layers: Ints, held: Floats, lacks: Floats, free: Floats | None = None
+        self,
+        layout: Ints,
+        layers: Ints | Floats,
+        held: Floats,
+        lacks: Floats,
+        free: Floats | None = None,
     ) -> Floats:
         """The least ns that save what a rank of each `layout` `lacks`, but for what is `free`.
 

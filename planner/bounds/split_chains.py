@@ -110,8 +110,7 @@ def split_chains(same: SamePipeline, passes: Passes) -> Floats:
     late = late_of_ranks(same, passes)
     first = late[[SHOWN, BEYOND_ANY], 0].max(axis=0)
     found = np.empty((3 * pp + 1 + (not v_shaped), *first.shape))
-    own = sum(every[list(chunks)] for chunks in zip(*same.chunks_of_rank, strict=True))
-    own *= same.m[:, None]
+    own = every[np.array(same.chunks_of_rank).T].sum(axis=0) * same.m[:, None]
     own += rank * hop
     own[1:] += forward[: pp - 1].cumsum(axis=0)
     found[:pp] = own
@@ -133,7 +132,7 @@ def late_of_ranks(same: SamePipeline, passes: Passes) -> Floats:
     """[line, rank, row, split] what each rank reduces after its last backward at least."""
     kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
     held = kinds[:, :, same.chunks_of_rank].sum(axis=3)  # [kind, split, rank]
-    late = passes.late.layer.swapaxes(0, 1)[:, None] @ held.transpose(2, 0, 1)
+    late: Floats = passes.late.layer.swapaxes(0, 1)[:, None] @ held.transpose(2, 0, 1)
     for end, (rank, _) in enumerate(same.ends):
         late[:, rank] += passes.late.ends[:, :, end].T[..., None]
     late += passes.late.fixed.T[:, None, :, None]

@@ -40,9 +40,7 @@ class StageChains:
     def __init__(self, same: SamePipeline, passes: Passes) -> None:
         self.same, self.passes = same, passes
         # passes come first: sums over a short last axis are slow
-        self._chains = [
-            (np.stack(chain[:3]), chain.rest_s) for chain in rank_chains(same, passes)
-        ]
+        self._chains = [(np.stack(chain[:3]), chain.rest_s) for chain in rank_chains(same, passes)]
         self._embedding, self._head = passes.embedding.T, passes.head.T
         kinds = np.array(same.pattern, np.int64)
         of_layers = passes.layer.transpose(2, 0, 1)[:, :, kinds].cumsum(axis=2)
@@ -98,7 +96,7 @@ class StageChains:
 
     def _least(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:
         """[pass, ...] of a stage with nothing recomputed."""
-        least = self._before[:, row, end] - self._before[:, row, first]
+        least: Floats = self._before[:, row, end] - self._before[:, row, first]
         least += self._embedding[:, row] * (stage == 0)
         least += self._head[:, row] * (stage == self.same.pp - 1)
         return least

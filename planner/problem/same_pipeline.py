@@ -84,11 +84,13 @@ class SamePipeline(Pipelines):
 
     def vector_at(self, rank: int, place: int) -> Ints:
         """[layout] of `vectors`, which are not made for it."""
-        return self._fullest[self._shapes[1], rank, place]
+        found: Ints = self._fullest[self._shapes[1], rank, place]
+        return found
 
     def covers_at(self, rank: int, place: int) -> Floats:
         """[layout, which] of `covers`, which are not made for it."""
-        return self._covers[self._shapes[1], :, rank, place]
+        found: Floats = self._covers[self._shapes[1], :, rank, place]
+        return found
 
     @property
     def most_covered(self) -> tuple[Floats, Ints]:
