@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-LARGEST_TABLE = 2**22  # above this a look-up table is slower than sorting
+LARGEST_TABLE = 8  # entries for each value; above this a look-up table is slower than sorting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,9 @@ def thousandths(fractions: Floats) -> Ints:
 def _codes(values: Ints) -> Ints:
     """0, 1, 2 ... in place of the distinct `values` (not negative), in their order."""
     most = values.max(initial=0)
-    if most > LARGEST_TABLE:
+    if most > LARGEST_TABLE * len(values):
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
-    present = np.zeros(most + 1, np.int64)
-    present[values] = 1
-    codes: Ints = (np.cumsum(present) - 1)[values]
-    return codes
+    present = np.zeros(most + 1, np.bool_)
+    present[values] = True
+    codes = np.cumsum(present, dtype=np.int32) - np.int32(1)
+    return codes[values].astype(np.int64)

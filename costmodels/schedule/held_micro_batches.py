@@ -13,8 +13,10 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
+from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.schedule.actions import Action, Kind
 from meshplan.costmodels.schedule.in_flight import Vector, rank_of_chunk
 from meshplan.costmodels.schedule.orders import order
@@ -36,6 +38,28 @@ class Moment(NamedTuple):
     deferred: Vector
 
 
+class Moments(NamedTuple):
+    """Moments of a rank, and what they hold in arrays [moment, chunk].
+
+    waits  whether gradients that the chunk's backwards began wait for its W beside the action
+    """
+
+    each: tuple[Moment, ...]
+    held: Ints
+    deferred: Ints
+    waits: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, each: tuple[Moment, ...]) -> "Moments":
+        """The arrays of `each`."""
+        held = np.array([moment.held for moment in each])
+        deferred = np.array([moment.deferred for moment in each])
+        forward = np.array([moment.kind == "F" for moment in each])
+        chunk = np.array([moment.chunk for moment in each])
+        other = chunk[:, None] != np.arange(held.shape[1])
+        return cls(each, held, deferred, (deferred > 0) & (forward[:, None] | other))
+
+
 def moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Moment], ...]:
     """The distinct moments of each pipeline rank. Schedules repeat, so long steps are cut short."""
     enough = m if schedule == "gpipe" or m <= 4 * pp else 4 * pp + m % pp
@@ -43,13 +67,11 @@ def moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[frozenset[Mo
 
 
 @cache
-def fullest_moments(
-    schedule: Schedule, pp: int, vpp: int, m: int
-) -> tuple[tuple[Moment, ...], ...]:
+def fullest_moments(schedule: Schedule, pp: int, vpp: int, m: int) -> tuple[Moments, ...]:
     """Of each rank those `moments` beside which no other of the same action holds as much or more
     in every chunk: nothing else can be the fullest, whatever a micro-batch takes.
     """
-    return tuple(tuple(_fullest(rank)) for rank in moments(schedule, pp, vpp, m))
+    return tuple(Moments.of(tuple(_fullest(rank))) for rank in moments(schedule, pp, vpp, m))
 
 
 def _fullest(found: frozenset[Moment]) -> Iterator[Moment]:

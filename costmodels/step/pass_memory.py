@@ -17,6 +17,9 @@ Leaves out frozen weights: an engine whose passes are counted has no LoRA.
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.memory.backward_peak import (
     Step,
     backward_steps,
@@ -28,7 +31,7 @@ from meshplan.costmodels.memory.backward_peak import (
 )
 from meshplan.costmodels.memory.states import Sharding
 from meshplan.costmodels.model.parameters import RankParameters, padded_vocab
-from meshplan.costmodels.schedule.held_micro_batches import Moment, fullest_moments
+from meshplan.costmodels.schedule.held_micro_batches import Moment, Moments, fullest_moments
 from meshplan.costmodels.step.stages import StageModel
 
 WIDE = 4.0  # bytes of an fp32 number
@@ -56,27 +59,23 @@ def rank_peak(model: StageModel, rank: int, sharding: Sharding) -> Peak:
     indices = model.stages_of_rank[rank]
     chunks = [_Chunk(model, i, sharding) for i in indices]
     found = fullest_moments(la.schedule, la.pipeline_parallel, la.virtual_stages, model.m)[rank]
+    activations, transient = _at(chunks, found)
     # Of equally full moments the one with most saved.
-    peaks = (_at(chunks, moment) for moment in found)
-    return max(peaks, key=lambda peak: (peak.total, peak.activations))
+    most = np.lexsort((activations, activations + transient))[-1]
+    return Peak(float(activations[most]), float(transient[most]))
 
 
-def _at(chunks: list["_Chunk"], moment: Moment) -> Peak:
-    held = sum(
-        n * chunk.saved_bytes + late * chunk.deferred_bytes
-        for n, late, chunk in zip(moment.held, moment.deferred, chunks, strict=True)
-    )
-    whole = sum(
-        chunk.waiting_gradient_bytes
-        for at, (late, chunk) in enumerate(zip(moment.deferred, chunks, strict=True))
-        if late and (moment.kind == "F" or at != moment.chunk)
-    )
-    gradients = sum(
-        late * chunk.output_gradient_bytes
-        for late, chunk in zip(moment.deferred, chunks, strict=True)
-    )
-    own = chunks[moment.chunk].peak(moment)
-    return Peak(held - gradients + own.activations, own.transient + whole + gradients)
+def _at(chunks: list["_Chunk"], found: Moments) -> tuple[Floats, Floats]:
+    """`Peak` of each moment."""
+    held, whole, gradients = np.zeros((3, len(found.each)))
+    for at, chunk in enumerate(chunks):
+        late = found.deferred[:, at]
+        held += found.held[:, at] * chunk.saved_bytes + late * chunk.deferred_bytes
+        whole += found.waits[:, at] * chunk.waiting_gradient_bytes
+        gradients += late * chunk.output_gradient_bytes
+    own = [chunks[moment.chunk].peak(moment) for moment in found.each]
+    activations = held - gradients + np.array([peak.activations for peak in own])
+    return activations, np.array([peak.transient for peak in own]) + whole + gradients
 
 
 class _Chunk:

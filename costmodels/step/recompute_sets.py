@@ -11,6 +11,7 @@ twentieth of a full replay against layers that mix their neighbours; one stays i
 Not modelled: the order on ranks that communicate, where a module's exchanges make it dearer.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -33,8 +34,21 @@ class _Point(NamedTuple):
     modules: Modules
 
 
+_known: deque[tuple[Setting, tuple[Modules, ...]]] = deque(maxlen=8)
+"""Settings that were asked last, for a batch of one sequence, and their sets."""
+
+
 def recompute_sets(setting: Setting) -> tuple[Modules, ...]:
-    """The sets, each larger than the one before; at least one."""
+    """The sets, each larger than the one before; at least one. The batch does not matter."""
+    setting = replace(setting, training=replace(setting.training, global_batch_size=1))
+    for known, sets in _known:
+        if known == setting:
+            return sets
+    _known.append((setting, _sets_of(setting)))
+    return _known[-1][1]
+
+
+def _sets_of(setting: Setting) -> tuple[Modules, ...]:
     rules = setting.engine.legality
     if rules.recompute_policy:
         return (rules.recompute_modules,)

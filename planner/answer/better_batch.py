@@ -15,6 +15,7 @@ from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import BetterBatch
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.axis_rules import divisors
 
 WITHIN, LEAST_GAIN = 0.1, 0.05
@@ -26,11 +27,9 @@ def better_batch(question: Question, plan: Plan) -> BetterBatch | None:
         return None
     batch = question.training.global_batch_size
     own_s = plan.prediction.step_time_s / batch
-    found = [
-        better
-        for size in neighbours(batch, question.gpus)
-        if (better := faster(question, size, own_s))
-    ]
+    sizes = list(neighbours(batch, question.gpus))
+    every = done_of_each(lambda size: faster(question, size, own_s), sizes)
+    found = [better for better in every if better]
     return max(found, key=lambda better: better.faster_fraction, default=None)
 
 

@@ -126,15 +126,17 @@ def _first_s(passes: Passes, extremes: _Extremes) -> Floats:
 
 def _beyond_s(same: SamePipeline, extremes: _Extremes) -> Floats:
     """[row, rank] the least recomputation of one micro-batch with which a rank fits."""
-    sizes, which = np.unique(same.m, return_inverse=True)
-    held = [_held(same, m) for m in sizes.tolist()]
-    least, most = (np.stack([each[at] for each in held]) for at in (0, 1))
+    in_flight, which = same.most_covered
+    held = [_held(same, m) for m in np.unique(same.m).tolist()]
+    most = np.stack([each.most for each in held])
     kib, state = (each.astype(float) for each in (same.fastest[1], same.prices.layer_state_kib))
     bounded = BoundedLayouts(same)
-    needed = np.einsum("nk,nckr->ncr", kib, least[which]) + (state @ extremes.fewest)[:, None]
-    lacks = needed - bounded.room
+    lacks = (state @ extremes.fewest)[:, None] - bounded.room
+    for size, each in enumerate(held):
+        rows = np.flatnonzero(which == size)
+        lacks[rows] += np.tensordot(kib[rows], each.least, axes=(1, 1))
     row, cover, rank = np.nonzero(lacks > 0)
-    fullest = same.covers[row, cover, rank].max(axis=1)
+    fullest = in_flight[which[row], cover, rank]
     layers = most[which[row], cover, :, rank] / fullest[:, None]
     found = np.zeros(lacks.shape)
     found[row, cover, rank] = bounded.paid_ns(

@@ -34,12 +34,13 @@ class Knapsack(NamedTuple):
         more than a faster one.
         """
         grains = grains_of(held[:, None] * ways[1], lack_kib)
-        more = np.diff(grains, axis=1, prepend=-1) > 0
+        more = np.ones(grains.shape, bool)
+        np.greater(grains[:, 1:], grains[:, :-1], out=more[:, 1:])
         count = more.sum(axis=1)
         first = np.argsort(~more, axis=1, kind="stable")  # those that save more, in their order
-        kept = np.minimum(np.arange(count.max()), count[:, None] - 1)
-        at = np.take_along_axis(first, kept, axis=1)
-        return cls(ways[:, np.arange(len(at))[:, None], at], np.take_along_axis(grains, at, axis=1))
+        chunk = np.arange(len(grains))[:, None]
+        at = first[chunk, np.minimum(np.arange(count.max()), count[:, None] - 1)]
+        return cls(ways[:, chunk, at], grains[chunk, at])
 
 
 class Knapsacks:
@@ -62,13 +63,16 @@ class Knapsacks:
             known, (len(known), GRAINS + 1, GRAINS + 1), (row, cell, cell), writeable=False
         )
         tables = [known[:, GRAINS:].copy()]
-        for chunk in range(weights.shape[1]):
+        paid = weights[:, :, None] * self.ns
+        for chunk in range(weights.shape[1] - 1):
             cost = windows[number, self.shift[:, chunk]]
-            cost += (weights[:, chunk, None] * self.ns[:, chunk])[:, :, None]
+            cost += paid[:, chunk, :, None]
             tables.append(cost.min(axis=1))
             known[:, GRAINS:] = tables[-1]
             known[:, :GRAINS] = tables[-1][:, :1]
-        return Solved(self.every, weights, tables)
+        # With the last chunk all is to be saved.
+        least = known[number, self.shift[:, -1] + GRAINS] + paid[:, -1]
+        return Solved(self.every, weights, tables, least.min(axis=1))
 
 
 def _widened(of_ways: Ints, most: int) -> Ints:
@@ -78,17 +82,16 @@ def _widened(of_ways: Ints, most: int) -> Ints:
 
 
 class Solved(NamedTuple):
-    """The answers: `tables` [knapsack, parts] least ns to save so many, after each chunk."""
+    """The answers.
+
+    tables    [knapsack, parts] least ns to save so many with the chunks before each
+    least_ns  [knapsack] infinite where too little can be saved
+    """
 
     every: Sequence[Knapsack]
     weights: Floats
     tables: list[Floats]
-
-    @property
-    def least_ns(self) -> Floats:
-        """[knapsack] infinite where too little can be saved."""
-        least: Floats = self.tables[-1][:, GRAINS]
-        return least
+    least_ns: Floats
 
     def chosen(self, number: int) -> Ints:
         """[.., chunk] of a knapsack that has an answer the ways chosen, of equals the fastest."""

@@ -25,7 +25,7 @@ KIB = 1.0  # of rounding
 
 
 def least_work_ns(same: SamePipeline, like: Ints) -> Floats:
-    """[row, split, rank] ns of one micro-batch, by the prices of the split `like` [row]; infinite
+    """[rank, row, split] ns of one micro-batch, by the prices of the split `like` [row]; infinite
     where a rank does not fit in the one mode that there is.
     """
     kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
@@ -39,7 +39,7 @@ def least_work_ns(same: SamePipeline, like: Ints) -> Floats:
     paid = lines @ layers.reshape(same.pp, splits, -1).swapaxes(1, 2)
     paid = paid.reshape(same.pp, len(same), covers, splits)
     paid += fixed.transpose(2, 0, 1)[..., None]
-    most = paid.max(axis=2).transpose(1, 2, 0)
+    most = paid.max(axis=2)
     found: Floats = np.where(most > KIB, np.inf, 0.0) if alone else np.maximum(most, 0.0)
     return found
 

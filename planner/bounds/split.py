@@ -114,15 +114,21 @@ class BoundedLayouts:
     def room(self) -> Floats:
         """[layout, which, rank] KiB for layers; what the ends hold in flight is taken off too."""
         same, c = self.same, self.same.prices
-        room = (c.cap_kib - end_costs(same)[1])[:, None] + np.zeros((1, same.covers.shape[1], 1))
+        alone = (c.cap_kib - end_costs(same)[1])[:, None].astype(float)
+        room = np.repeat(alone, same.most_covered[0].shape[1], axis=1)
         saved = (c.embedding_saved_kib, c.head_saved_kib)
         for kib, (rank, place) in zip(saved, same.ends, strict=True):
-            less = same.vectors[:, None, rank, place] - same.covers[:, :, rank, place]
+            less = same.vector_at(rank, place)[:, None] - same.covers_at(rank, place)
             room[:, :, rank] += less * kib[:, None]
         return room
 
     def paid_ns(
-        self, layout: Ints, layers: Ints, held: Floats, lacks: Floats, free: Floats | None = None
+        self,
+        layout: Ints,
+        layers: Ints | Floats,
+        held: Floats,
+        lacks: Floats,
+        free: Floats | None = None,
     ) -> Floats:
         """The least ns that save what a rank of each `layout` `lacks`, but for what is `free`.
 

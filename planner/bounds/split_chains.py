@@ -21,7 +21,9 @@ from meshplan.planner.problem.same_pipeline import SamePipeline
 
 BLOCK = 64  # rows at a time, so that arrays stay small
 Known = Callable[[SamePipeline, Passes], Floats]
-"""[row, split] seconds of the longest chain that is known, with nothing recomputed."""
+"""[row, split] seconds of the longest chain that is known, with nothing recomputed. In arrays of
+more than these two axes chunks, ranks and chains come first: sums over a short last axis are slow.
+"""
 
 
 def bounds_of_splits(
@@ -65,76 +67,76 @@ def rough_split_bounds_s(
     and [.., rank] the chains of the ranks with nothing recomputed.
     """
     chains = split_chains(same, passes)
-    longest = chains.max(axis=2, initial=0.0)
+    longest = chains.max(axis=0, initial=0.0)
     if known and longest.size:
         longest = np.maximum(longest, known(same, passes))
     rows = np.flatnonzero((longest < limit_s).any(axis=1))
-    some, chains, longest = same.take(rows), chains[rows], longest[rows]
+    some, longest = same.take(rows), longest[rows]
     rounding = some.m * len(same.pattern) / NS_PER_S
-    by_rank = np.maximum(chains[..., : same.pp], chains[..., same.pp : 2 * same.pp])
-    by_rank -= rounding[:, None, None]
+    by_rank = np.maximum(chains[: same.pp, rows], chains[same.pp : 2 * same.pp, rows])
+    by_rank -= rounding[:, None]
     if len(rows):
         work_s = least_work_ns(some, longest.argmin(axis=1)) / NS_PER_S
-        beyond = by_rank + (some.m * SAFETY)[:, None, None] * work_s
-        longest = np.maximum(longest, np.where(work_s > 0, beyond, 0.0).max(axis=2))
+        beyond = by_rank + (some.m * SAFETY)[:, None] * work_s
+        beyond[work_s <= 0] = 0.0
+        longest = np.maximum(longest, beyond.max(axis=0))
     row, split = np.nonzero(longest < limit_s)
-    return split, rows[row], longest[row, split], by_rank[row, split]
+    return split, rows[row], longest[row, split], by_rank[:, row, split].T
 
 
 def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:
-    """[row, split, chunk] seconds of forward, input gradient and weight gradient with nothing
+    """[chunk, row, split] seconds of forward, input gradient and weight gradient with nothing
     recomputed, and what each pass waits for.
     """
     kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
-    # [row, split, chunk, pass]
-    times = np.einsum("rkp,ksj->rsjp", passes.layer, kinds, optimize=True)
-    times[:, :, 0] += passes.embedding[:, None]
-    times[:, :, -1] += passes.head[:, None]
-    forward = times[..., 0] + passes.extra[:, None, None]
-    return forward, times[..., 1] + passes.extra[:, None, None], times[..., 2]
+    # [pass, chunk, row, split]
+    times = passes.layer.transpose(2, 0, 1)[:, None] @ kinds.transpose(2, 0, 1)
+    times[:, 0] += passes.embedding.T[..., None]
+    times[:, -1] += passes.head.T[..., None]
+    times[:2] += passes.extra[:, None]
+    return times[0], times[1], times[2]
 
 
 def split_chains(same: SamePipeline, passes: Passes) -> Floats:
-    """[row, split, chain] seconds with nothing recomputed: of each rank, of each with what it
+    """[chain, row, split] seconds with nothing recomputed: of each rank, of each with what it
     reduces by the first of `Lines` and by the second, and two of all ranks.
     """
     if not same.splits:
-        return np.zeros((len(same), 0, 1))
+        return np.zeros((1, len(same), 0))
     forward, input_grad, weight_grad = split_passes(same, passes)
-    both = input_grad + weight_grad
-    m, hop = same.m[:, None].astype(float), passes.hop[:, None]
-    v_shaped, chains, own = same.schedule in V_SHAPED, [], []
-    for rank, chunks in enumerate(same.chunks_of_rank):
-        chain = m * (forward + both)[:, :, list(chunks)].sum(axis=2) + rank * hop
-        chain += forward[:, :, :rank].sum(axis=2)
-        own.append(chain)
-        if not v_shaped:
-            chain = chain + both[:, :, :rank].sum(axis=2) + rank * hop
-        chains.append(chain)
+    both, pp = input_grad + weight_grad, same.pp
+    every, hop = forward + both, passes.hop[:, None]
+    v_shaped, rank = same.schedule in V_SHAPED, np.arange(pp)[:, None, None]
     late = late_of_ranks(same, passes)
-    first = late[..., 0, [SHOWN, BEYOND_ANY]].max(axis=2)
-    chains[1:] = [chain + first * (not v_shaped) for chain in chains[1:]]
-    chains += [
-        chain + late[..., rank, line]
-        for line in (SHOWN, BEYOND_ALL) for rank, chain in enumerate(own)
-    ]  # fmt: skip
-    turn = forward.sum(axis=2) + input_grad.sum(axis=2) + 2 * (same.chunks - same.vpp) * hop
-    chains.append(turn + first)
+    first = late[[SHOWN, BEYOND_ANY], 0].max(axis=0)
+    found = np.empty((3 * pp + 1 + (not v_shaped), *first.shape))
+    own = every[np.array(same.chunks_of_rank).T].sum(axis=0) * same.m[:, None]
+    own += rank * hop
+    own[1:] += forward[: pp - 1].cumsum(axis=0)
+    found[:pp] = own
     if not v_shaped:
-        chains.append(_from_last_rank(same, forward, both, hop) + first)
-    found: Floats = (np.stack(chains, axis=2) + passes.once[:, None, None]) * SAFETY
+        found[1:pp] += both[: pp - 1].cumsum(axis=0)
+        found[1:pp] += rank[1:] * hop + first
+    for at, line in enumerate((SHOWN, BEYOND_ALL), start=1):
+        np.add(own, late[line], out=found[at * pp : (at + 1) * pp])
+    turn = forward.sum(axis=0) + input_grad.sum(axis=0) + 2 * (same.chunks - same.vpp) * hop
+    found[3 * pp] = turn + first
+    if not v_shaped:
+        found[-1] = _from_last_rank(same, forward, both, hop) + first
+    found += passes.once[:, None]
+    found *= SAFETY
     return found
 
 
 def late_of_ranks(same: SamePipeline, passes: Passes) -> Floats:
-    """[row, split, rank, line] what each rank reduces after its last backward at least."""
+    """[line, rank, row, split] what each rank reduces after its last backward at least."""
     kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
     held = kinds[:, :, same.chunks_of_rank].sum(axis=3)  # [kind, split, rank]
-    late = np.einsum("rlk,ksj->rsjl", passes.late.layer, held, optimize=True)
+    late: Floats = passes.late.layer.swapaxes(0, 1)[:, None] @ held.transpose(2, 0, 1)
     for end, (rank, _) in enumerate(same.ends):
-        late[:, :, rank] += passes.late.ends[:, None, :, end]
-    found: Floats = late + passes.late.fixed[:, None, None]
-    return found
+        late[:, rank] += passes.late.ends[:, :, end].T[..., None]
+    late += passes.late.fixed.T[:, None, :, None]
+    return late
 
 
 def _from_last_rank(same: SamePipeline, forward: Floats, both: Floats, hop: Floats) -> Floats:
@@ -146,9 +148,9 @@ def _from_last_rank(same: SamePipeline, forward: Floats, both: Floats, hop: Floa
     pp, vpp, m = same.pp, same.vpp, same.m.astype(float)
     last = list(same.chunks_of_rank[-1])
     rows = np.where(np.arange(vpp) < vpp - 1, pp, 1)
-    begun = np.minimum(m[:, None], rows[None, :])
-    left = np.einsum("rsv,rv->rs", forward[:, :, last], m[:, None] - begun)
-    chain = forward.sum(axis=2) + left + m[:, None] * both[:, :, last].sum(axis=2)
-    chain += both[:, :, : pp - 1].sum(axis=2)
+    begun = np.minimum(m, rows[:, None])
+    left = (forward[last] * (m - begun)[..., None]).sum(axis=0)
+    chain = forward.sum(axis=0) + left + m[:, None] * both[last].sum(axis=0)
+    chain += both[: pp - 1].sum(axis=0)
     found: Floats = chain + (pp * vpp - 1 + pp - 1) * hop
     return found

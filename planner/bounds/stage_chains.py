@@ -39,15 +39,15 @@ class StageChains:
 
     def __init__(self, same: SamePipeline, passes: Passes) -> None:
         self.same, self.passes = same, passes
-        self._chains = [
-            (np.stack(chain[:3], axis=2), chain.rest_s) for chain in rank_chains(same, passes)
-        ]
+        # passes come first: sums over a short last axis are slow
+        self._chains = [(np.stack(chain[:3]), chain.rest_s) for chain in rank_chains(same, passes)]
+        self._embedding, self._head = passes.embedding.T, passes.head.T
         kinds = np.array(same.pattern, np.int64)
-        of_layers = passes.layer[:, kinds].cumsum(axis=1)
-        self._before = np.concatenate([np.zeros((len(same), 1, 3)), of_layers], axis=1)
+        of_layers = passes.layer.transpose(2, 0, 1)[:, :, kinds].cumsum(axis=2)
+        self._before = np.concatenate([np.zeros((3, len(same), 1)), of_layers], axis=2)
         lines, late = [SHOWN, BEYOND_ALL], passes.late
-        reduced = late.layer[:, lines][:, :, kinds].cumsum(axis=2)
-        self._late = np.concatenate([np.zeros((len(same), 2, 1)), reduced], axis=2)
+        reduced = late.layer[:, lines].swapaxes(0, 1)[:, :, kinds].cumsum(axis=2)
+        self._late = np.concatenate([np.zeros((2, len(same), 1)), reduced], axis=2)
         self._late_ends, self._late_fixed = late.ends[:, lines], late.fixed[:, lines]
 
     def bounds_s(self, row: Ints, stage: Ints, first: Ints, end: Ints, added_s: Floats) -> Floats:
@@ -57,21 +57,24 @@ class StageChains:
         passes, m = self.passes, self.same.m[row]
         extra, hop = passes.extra[row], passes.hop[row]
         least = self._least(row, stage, first, end)
-        waits = extra[..., None] * np.array([1.0, 1.0, 0.0])
+        forward, input_grad, weight_grad = least
+        forward, input_grad = forward + extra, input_grad + extra
         ways_up = self._ways_up_s(row, stage, end)
-        turned = np.max([
-            rest[row] + (often[row, stage] * (least + waits)).sum(axis=-1) + up
+        turned = np.maximum.reduce([
+            rest[row] + often[0, row, stage] * forward + often[1, row, stage] * input_grad
+            + often[2, row, stage] * weight_grad + up
             for (often, rest), up in zip(self._chains, ways_up, strict=True)
-        ], axis=0)  # fmt: skip
-        turned += m * added_s
+        ])  # fmt: skip
+        more_s = m * added_s
+        turned += more_s
         hops = stage * (extra + hop)
-        before = self._before[row, first] + passes.embedding[row] * (stage > 0)[..., None]
-        each = least.sum(axis=-1) + added_s + 2 * extra
-        straight = before[..., 0] + hops + m * each + passes.once[row]
+        before = self._before[:, row, first] + self._embedding[:, row] * (stage > 0)
+        straight = m * (forward + input_grad + weight_grad) + more_s + hops + before[0]
+        straight += passes.once[row]
         shown, beyond_all = self._reduced_s(row, stage, first, end)
-        own = straight + np.maximum(shown, beyond_all - m * added_s)
+        own = straight + np.maximum(shown, beyond_all - more_s)
         if self.same.schedule != "zb_h1":
-            straight = straight + before[..., 1:].sum(axis=-1) + hops
+            straight += before[1] + before[2] + hops
         bounds: Floats = np.maximum.reduce([turned, straight, own]) * SAFETY
         return bounds
 
@@ -87,23 +90,23 @@ class StageChains:
     def added_s(self, row: Ints, stage: Ints, first: Ints, end: Ints, work_ns: Ints) -> Floats:
         """What `work_ns` of a stage, its transfer included, is beyond the least at least."""
         rounding, send_ns = end - first + 3, self.same.prices.send_ns[row]
-        least = self._least(row, stage, first, end).sum(axis=-1)
+        least = self._least(row, stage, first, end).sum(axis=0)
         added: Floats = np.maximum(0.0, (work_ns - send_ns - rounding) / NS_PER_S - least)
         return added
 
     def _least(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:
-        """[..., pass] of a stage with nothing recomputed."""
-        least = self._before[row, end] - self._before[row, first]
-        least = least + self.passes.embedding[row] * (stage == 0)[..., None]
-        found: Floats = least + self.passes.head[row] * (stage == self.same.pp - 1)[..., None]
-        return found
+        """[pass, ...] of a stage with nothing recomputed."""
+        least: Floats = self._before[:, row, end] - self._before[:, row, first]
+        least += self._embedding[:, row] * (stage == 0)
+        least += self._head[:, row] * (stage == self.same.pp - 1)
+        return least
 
     def _ways_up_s(self, row: Ints, stage: Ints, end: Ints) -> list[Floats]:
         """Of each chain what it leaves out before the first backward of a stage that ends there."""
         nothing, last, passes = np.zeros(np.shape(end)), self.same.pp - 1, self.passes
         if self.same.schedule != "zb_h1":
             return [nothing]
-        up = self._before[row, -1, 1] - self._before[row, end, 1]
+        up = self._before[1, row, -1] - self._before[1, row, end]
         up = up + passes.head[row, 1] * (stage < last)
         return [up + (last - stage) * (passes.extra[row] + passes.hop[row]), nothing]
 
@@ -111,7 +114,7 @@ class StageChains:
         """By each of two lines, what a stage reduces after its last backward at least."""
         ends = (stage == 0, stage == self.same.pp - 1)
         shown, beyond_all = (
-            self._late[row, line, end] - self._late[row, line, first]
+            self._late[line, row, end] - self._late[line, row, first]
             + sum(self._late_ends[row, line, at] * held for at, held in enumerate(ends))
             + self._late_fixed[row, line]
             for line in range(2)

@@ -19,11 +19,13 @@ sums are differences of two running sums. Of the largest transients the one that
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
+Bools = NDArray[np.bool_]
 MOST_KIB, MOST_NS = 2.0**40, 2.0**45  # beyond any memory and step: running sums stay exact
 ROUNDING = 1e-12  # of sums of products
 
@@ -91,35 +93,58 @@ class StageMemory:
         """Seconds of a micro-batch that `stage` of `row`, with layers `first` .. `end` - 1, takes
         beyond the least; infinite where it does not fit in any mix.
         """
-        states = self.states[row, end] - self.states[row, first]
-        updates = self.updates[row, end] - self.updates[row, first]
+        held_layers = _Layers.of(row, first, end, len(self.kinds))
+        states, updates = held_layers.sum(self.states), held_layers.sum(self.updates)
         room, held = self.room[row, stage] - states, self.held[row, stage]
         least_ns = np.full(np.shape(room), np.inf)
         for mixes in self.mixes:
             transient = np.maximum(mixes.transient_kib[row] * (end > first), self.floor[row, stage])
-            of_mixes = _least_ns(mixes, row, first, end, (room - transient) / held)
+            of_mixes = _least_ns(mixes, held_layers, (room - transient) / held)
             np.minimum(least_ns, of_mixes, out=least_ns)
-        least_ns -= self.fastest_ns[row, end] - self.fastest_ns[row, first] + (end - first) + 1
+        least_ns -= held_layers.sum(self.fastest_ns) + (end - first) + 1
         least_ns[states + updates > self.room_then[row, stage]] = np.inf
         found: Floats = np.maximum(least_ns, 0.0) / NS_PER_S
         return found
 
 
-def _least_ns(mixes: _Mixes, row: Ints, first: Ints, end: Ints, most_kib: Floats) -> Floats:
+class _Layers(NamedTuple):
+    """The layers of stages, by their places in a table of running sums [row, layers before]."""
+
+    row: Ints
+    first: Ints
+    end: Ints
+
+    @classmethod
+    def of(cls, row: Ints, first: Ints, end: Ints, layers: int) -> "_Layers":
+        """`first` .. `end` - 1 of each `row`, of so many layers."""
+        row, first, end = np.broadcast_arrays(row, first, end)
+        start = row * (layers + 1)
+        return cls(row, start + first, start + end)
+
+    def sum(self, running: Floats) -> Floats:
+        """What the layers add to a running sum."""
+        found: Floats = running.ravel().take(self.end) - running.ravel().take(self.first)
+        return found
+
+    def take(self, some: Bools) -> "_Layers":
+        """Some of the stages."""
+        return _Layers(self.row[some], self.first[some], self.end[some])
+
+
+def _least_ns(mixes: _Mixes, layers: _Layers, most_kib: Floats) -> Floats:
     """The least ns of stages that may save so much, infinite where they save more."""
-    row, first, end = np.broadcast_arrays(row, first, end)
-    found: Floats = mixes.fastest_ns[row, end] - mixes.fastest_ns[row, first]
-    least = mixes.least_kib[row, end] - mixes.least_kib[row, first]
-    fits = least <= most_kib + ROUNDING * np.abs(most_kib)
-    lacks = mixes.fastest_kib[row, end] - mixes.fastest_kib[row, first] > most_kib
+    found = layers.sum(mixes.fastest_ns)
+    fits = layers.sum(mixes.least_kib) <= most_kib + ROUNDING * np.abs(most_kib)
+    lacks = layers.sum(mixes.fastest_kib) > most_kib
     found[~fits] = np.inf
-    some = np.nonzero(fits & lacks)
-    row, first, end, most_kib = row[some], first[some], end[some], most_kib[some]
-    ns = found[some]
+    some = fits & lacks
+    if not some.any():
+        return found
+    layers, most_kib, ns = layers.take(some), most_kib[some], found[some]
     for price, paid in zip(mixes.prices, mixes.paid_ns, strict=True):
-        whole, bought = paid[row, end], price[row] * most_kib
+        whole, bought = paid.ravel().take(layers.end), price[layers.row] * most_kib
         rounding = ROUNDING * (whole + np.abs(bought))
-        np.maximum(ns, whole - paid[row, first] - bought - rounding, out=ns)
+        np.maximum(ns, whole - paid.ravel().take(layers.first) - bought - rounding, out=ns)
     found[some] = ns
     return found
 

@@ -75,14 +75,35 @@ class SamePipeline(Pipelines):
     @cached_property
     def vectors(self) -> Ints:
         """[layout, rank, chunk] the fullest in-flight vector of each rank."""
-        shapes, which = self._shapes
-        return np.stack([shape.fullest for shape in shapes])[which]
+        return self._fullest[self._shapes[1]]
 
     @cached_property
     def covers(self) -> Floats:
         """[layout, which, rank, chunk] `PipelineShape.covers`."""
-        shapes, which = self._shapes
-        return np.stack([shape.covers for shape in shapes])[which]
+        return self._covers[self._shapes[1]]
+
+    def vector_at(self, rank: int, place: int) -> Ints:
+        """[layout] of `vectors`, which are not made for it."""
+        found: Ints = self._fullest[self._shapes[1], rank, place]
+        return found
+
+    def covers_at(self, rank: int, place: int) -> Floats:
+        """[layout, which] of `covers`, which are not made for it."""
+        found: Floats = self._covers[self._shapes[1], :, rank, place]
+        return found
+
+    @property
+    def most_covered(self) -> tuple[Floats, Ints]:
+        """[size, which, rank] the most that a cover holds of any chunk, and each layout's size."""
+        return self._covers.max(axis=3), self._shapes[1]
+
+    @cached_property
+    def _fullest(self) -> Ints:
+        return np.stack([shape.fullest for shape in self._shapes[0]])
+
+    @cached_property
+    def _covers(self) -> Floats:
+        return np.stack([shape.covers for shape in self._shapes[0]])
 
     @property
     def chunks_of_rank(self) -> tuple[tuple[int, ...], ...]:
@@ -151,10 +172,10 @@ def end_costs(same: SamePipeline) -> tuple[Ints, Ints]:
     base, static = np.zeros(shape, np.int64), np.repeat(c.fixed_kib[:, None], same.pp, axis=1)
     transient = np.repeat(least[:, None], same.pp, axis=1)
     (first, at_first), (last, at_last) = same.ends
-    held = same.vectors[:, first, at_first]
+    held = same.vector_at(first, at_first)
     base[:, first] += c.embedding_ns
     static[:, first] += c.embedding_state_kib + held * c.embedding_saved_kib
-    held = same.vectors[:, last, at_last]
+    held = same.vector_at(last, at_last)
     base[:, last] += c.head_ns
     static[:, last] += c.head_state_kib + held * c.head_saved_kib
     transient[:, last] = np.maximum(transient[:, last], c.head_transient_kib)

@@ -73,11 +73,11 @@ class KnownChains:
         if known is None:
             return np.full((len(same), len(same.splits or ())), FAR)
         forward, input_grad, weight_grad = split_passes(same, passes)
-        late = late_of_ranks(same, passes)[..., [SHOWN, BEYOND_ANY]].max(axis=3)
-        hops = np.broadcast_to(passes.hop[:, None, None], (*late.shape[:2], 1))
+        late = late_of_ranks(same, passes)[[SHOWN, BEYOND_ANY]].max(axis=0)
+        hops = np.broadcast_to(passes.hop[:, None], (1, *late.shape[1:]))
         both = input_grad + weight_grad
-        row = np.concatenate([forward, both, input_grad, weight_grad, hops, late], axis=2)
-        longest = (row @ known.T).max(axis=2)
+        parts = np.concatenate([forward, both, input_grad, weight_grad, hops, late])
+        longest = (known @ parts.reshape(len(parts), -1)).max(axis=0).reshape(late.shape[1:])
         found: Floats = (longest + passes.once[:, None]) * SAFETY
         return found
 

@@ -32,7 +32,6 @@ class MovedLayers:
 
     def __init__(self, problem: StageProblem, times: CutTimes) -> None:
         self.problem, self.times = problem, times
-        self.program = program(problem.schedule, problem.pp, problem.vpp, problem.m)
         self.actions = 2 * problem.chunks * problem.m
         self.spent = self.simulated = 0
         self._chains = np.zeros((0, 4 * problem.chunks + 1 + problem.pp))
@@ -108,9 +107,10 @@ class MovedLayers:
 
     def _learn(self, stages: Sequence[Stage]) -> None:
         """Know the longest chain of a cut."""
-        after, pp = self.times.after_s(stages), self.problem.pp
-        chain = self.program.chain(self.times.work(stages), after.reduce_s)
-        ends = [float(rank == chain.rank) for rank in range(pp)]
+        after, p = self.times.after_s(stages), self.problem
+        order = program(p.schedule, p.pp, p.vpp, p.m)
+        chain = order.chain(self.times.work(stages), after.reduce_s)
+        ends = [float(rank == chain.rank) for rank in range(p.pp)]
         self._chains = np.vstack([self._chains, [*chain.counts, chain.hops, *ends]])
         self.spent += CHAINED * self.actions
 

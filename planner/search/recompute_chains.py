@@ -95,6 +95,7 @@ class RecomputeChains:
         self._choices_of: dict[tuple[Counts, Counts], Ints] = {}
         self._ways: dict[tuple[int, Counts], Ints] = {}
         self._known: dict[tuple[_Asked, ...], tuple[list[int], Knapsacks]] = {}
+        self._unrepaired: dict[_Asked, list[Knapsack]] = {}
         self._solved, self._round, self._last = 0, 0, [covers[0] for covers in self._covers]
 
     def answer(self, enough_s: float) -> Answer:
@@ -252,9 +253,17 @@ class RecomputeChains:
         if asked not in self._known:
             while len(self._known) >= MOST_KNOWN:
                 self._known.pop(next(iter(self._known)))
-            pairs = [(of, one) for of, each in enumerate(asked) for one in self._of(each)]
+            pairs = [(of, one) for of, each in enumerate(asked) for one in self._each(each)]
             self._known[asked] = [of for of, _ in pairs], Knapsacks([one for _, one in pairs])
         return self._known[asked]
+
+    def _each(self, asked: _Asked) -> Sequence[Knapsack]:
+        """`_of`; without repairs they are asked again and again, and kept."""
+        if asked.more_kib:
+            return list(self._of(asked))
+        if asked not in self._unrepaired:
+            self._unrepaired[asked] = list(self._of(asked))
+        return self._unrepaired[asked]
 
     def _of(self, asked: _Asked) -> Iterator[Knapsack]:
         """The smallest transient first."""

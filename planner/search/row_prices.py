@@ -8,9 +8,10 @@ opened.
 import numpy as np
 
 from meshplan.costmodels.layouts import Ints
-from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.bounds.inner import Bools, Floats, row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search.priced_space import ROWS_PER_PRICE, Pricer, Question, price_space
+from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
 ALL = 65_536  # rows whose prices are all kept
@@ -26,20 +27,22 @@ class RowPrices:
     def __init__(self, question: Question, space: Space, price: Pricer) -> None:
         self.question, self.space, self.price = question, space, price
         rows = len(space.layouts)
-        self.bounds, self.fits = np.zeros(rows), np.zeros(rows, bool)
         self._slot = np.full(rows, -1, np.int32)
-        step = rows if rows <= ALL else ROWS_PER_PRICE
-        for first in range(0, rows, step):
-            block = np.arange(first, min(first + step, rows))
-            part = space.take(block)
-            self._held = price_space(question, part, price)
-            self.bounds[block] = row_bounds(part, self._held)
-            self.fits[block] = row_fits(part, self._held)
         if rows <= ALL:
+            self._held = price_space(question, space, price)
             self._slot[:] = np.arange(rows)
+            self.bounds, self.fits = row_bounds(space, self._held), row_fits(space, self._held)
         else:
-            self._held = self._held.take(np.arange(0))
+            self._held = self._priced(np.arange(1)).take(np.arange(0))
+            parts = done_of_each(self._bounded, range(0, rows, ROWS_PER_PRICE))
+            self.bounds, self.fits = map(np.concatenate, zip(*parts, strict=True))
         self.cap_kib = self._held.cap_kib
+
+    def _bounded(self, first: int) -> tuple[Floats, Bools]:
+        """The bounds of a block of rows, and whether each may fit."""
+        part = self.space.take(np.arange(first, min(first + ROWS_PER_PRICE, len(self._slot))))
+        prices = price_space(self.question, part, self.price)
+        return row_bounds(part, prices), row_fits(part, prices)
 
     def hold(self, rows: Ints) -> None:
         """Price those of `rows`, all different, that are not priced yet."""

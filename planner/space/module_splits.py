@@ -17,7 +17,7 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.setting import places_modules
 from meshplan.hardware_profiles.engine_schema import Legality
 from meshplan.planner.space.pins import SWITCH, Pins
-from meshplan.planner.space.stage_splits import MOST_OF_FIRST, Counts, can_split, splits
+from meshplan.planner.space.stage_splits import MOST_OF_FIRST, Counts, Ways, can_split, splits
 
 FEWEST_RANKS = 3
 
@@ -36,8 +36,13 @@ def stack_splits(
     together = splits(model, legality, pp, vpp) if False in apart else ()
     if together is None or not places_modules(model, legality):
         return together
-    ways = tuple((*counts[:-1], counts[-1] + 1) for counts in together)
-    return (*ways, *_apart(model.num_layers, pp, vpp)) if True in apart else ways
+    return _stacked(together, _apart(model.num_layers, pp, vpp) if True in apart else ())
+
+
+@cache
+def _stacked(together: tuple[Counts, ...], apart: tuple[Counts, ...]) -> Ways:
+    """Cuts of the layers with the modules on the last stage, and those with them apart from it."""
+    return Ways([*((*counts[:-1], counts[-1] + 1) for counts in together), *apart])
 
 
 def can_split_stack(
@@ -64,4 +69,4 @@ def _apart(layers: int, pp: int, vpp: int) -> tuple[Counts, ...]:
             for first in firsts
             if 0 <= left - first <= (each if body else layers)
         ]
-    return tuple(found)
+    return Ways(found)

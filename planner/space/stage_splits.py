@@ -19,7 +19,7 @@ alone where those count as layers.
 """
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost
@@ -28,6 +28,19 @@ from meshplan.hardware_profiles.engine_schema import Legality
 Counts = tuple[int, ...]
 MORE_LAYERS = 1  # per rank, so that the ends may be shorter
 MOST_OF_FIRST = 2  # layers that the embedding may take the place of
+
+
+class Ways(tuple[Counts, ...]):
+    """Ways to cut, whose hash is found once: of thousands of numbers it takes longer than what is
+    looked up by it.
+    """
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def splits(model: Model, legality: Legality, pp: int, vpp: int) -> tuple[Counts, ...] | None:
@@ -65,7 +78,7 @@ def _rows(layers: int, pp: int, vpp: int, fewest_at_ends: int) -> tuple[Counts, 
         for order in (sizes, sizes[::-1]):
             counts = [n for n in order for _ in range(pp)]
             found.update(_shortened(counts, sum(counts) - layers, fewest_at_ends))
-    return tuple(sorted(found))
+    return Ways(sorted(found))
 
 
 def _shortened(counts: list[int], surplus: int, fewest_at_ends: int) -> Iterator[Counts]:
@@ -87,7 +100,7 @@ def _most_stages(model: Model, legality: Legality, pp: int) -> int:
 
 @cache
 def _regular(layers: int, pp: int, vpp: int, ends: bool, even: bool) -> tuple[Counts, ...]:
-    return tuple(sorted(set(_each_regular(layers, pp, vpp, ends, even))))
+    return Ways(sorted(set(_each_regular(layers, pp, vpp, ends, even))))
 
 
 @cache
