@@ -22,6 +22,7 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.learn.levers import levers
 from meshplan.planner.learn.reasons import explained, needed, switches
 from meshplan.planner.learn.shrink import Shrinkage, most_likely, predicted_s, shipped, shrunk
+from meshplan.planner.learn.teach import doubts_of, most_telling
 from meshplan.planner.runs.memory import recomputing
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
@@ -74,6 +75,31 @@ def test_a_run_that_contradicts_the_others_counts_little() -> None:
     deviation = np.array([1.0])
     assert most_likely(errors, slopes, deviation, light)[0][0] > 0.7
     assert most_likely(errors, slopes, deviation, heavy)[0][0] == pytest.approx(0.1, abs=0.02)
+
+
+def test_two_runs_are_asked_for_that_tell_different_constants() -> None:
+    """Of four layouts two wait for one constant, one for another, one for nothing: one of each kind.
+
+    s = 0.3, sigma = 0.4: a layout that was run, J = 1, keeps 0.3 x 0.4 / 0.5 = 0.24 of its doubt
+    of 0.3, its like J = 2 keeps 0.48 of 0.6, and run itself leaves 0.6 x 0.4 / sqrt(0.52) = 0.333.
+    """
+    slopes = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    deviation = np.array([0.3, 0.3])
+    assert doubts_of(slopes, deviation) == pytest.approx([0.3, 0.3, 0.6, 0.0])
+    assert doubts_of(slopes, deviation, (0, 1), 0.4) == pytest.approx([0.24, 0.24, 0.48, 0.0])
+    best = doubts_of(slopes, deviation, (1, 2), 0.4)
+    assert best == pytest.approx([0.1664, 0.24, 0.3328, 0.0], abs=1e-4)
+    assert most_telling(slopes, deviation, 0.4) == (1, 2)
+
+
+def test_doubt_is_that_of_the_fit_itself() -> None:
+    """For constants that are the layouts themselves (J = 1) it is the posterior of `most_likely`."""
+    by = Shrinkage.model_validate(ONE)
+    slopes, deviation = np.eye(3), np.array([0.1, 0.2, 0.3])
+    _, doubt = most_likely(np.zeros(2), slopes[:2], deviation, by)
+    weight = (by.freedom + 1) / by.freedom
+    noise = by.noise / math.sqrt(weight)
+    assert doubts_of(slopes, deviation, (0, 1), noise) == pytest.approx(doubt)
 
 
 def test_runs_as_predicted_teach_nothing() -> None:
@@ -223,6 +249,22 @@ def test_diagnose(logs: list[str]) -> None:
     assert explains == sorted(explains, reverse=True)
     code, out, _ = _called("diagnose", logs[0])
     assert "hypothesis" in out
+
+
+def test_which_runs_to_make(tmp_path: Path) -> None:
+    """Three plans: two are named, the doubt falls; two plans are no choice."""
+    third = replace(LAYOUTS[0], data_parallel=2, tensor_parallel=4, sequence_parallel=True)
+    paths = [str(tmp_path / f"{at}.yaml") for at in range(3)]
+    for path, plan in zip(paths, [*PLANS, plan_of("llama-3.1-8b", third, TRAINING)], strict=True):
+        write_plan(plan, Path(path))
+    code, out, _ = _called("learn", *paths, "--which", "--json")
+    said = json.loads(out)
+    assert (code, said["layouts"]) == (0, 3)
+    assert len(set(said["run"])) == len(set(said["run"]) & set(paths)) == 2
+    assert 0 < said["doubt_after"] < said["doubt_before"] < 1
+    assert said["run"][0] in _called("learn", *paths, "--which")[1].replace("\n", "")
+    code, _, error = _called("learn", *paths[:2], "--which")
+    assert (code, "two are chosen of 3 or more" in error) == (2, True)
 
 
 @pytest.mark.parametrize(
