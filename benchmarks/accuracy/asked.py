@@ -28,7 +28,7 @@ HELD_OVERALL, HELD_ANYWHERE = (0.77, 0.83), (0.65, 0.92)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure: what it is now, what was asked, and whether it is met; `said` says what misses."""
+    """One figure: what it is now, what was asked, and whether it is met; `said`: what misses."""
 
     what: str
     now: str

@@ -20,7 +20,6 @@ import itertools
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -31,25 +30,19 @@ from benchmarks.accuracy.learn_sources import (
     Draw,
     Row,
     Source,
-    as_unknown,
     asked_for,
     drawn,
-    engine_of,
-    measured,
-    prior_without,
     rows,
     sources,
-    without_engine,
 )
 from benchmarks.accuracy.tables import put
 from meshplan.hardware_profiles.toml_io import write_toml
-from meshplan.hardware_profiles.tunings import Tuning, gpu_family
+from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.learn.learn import factor_of
 from meshplan.planner.learn.shrink import (
     FILE,
     Shrinkage,
     Vector,
-    linearised,
     most_likely,
     predicted_s,
     shipped,
@@ -70,8 +63,9 @@ GRID = {
 GRID_DRAWS, NUMBERS, GOAL = 10, (1, 2, 4, 8), 0.08
 COMMAND = "python -m benchmarks.accuracy.learn --choose"
 NO_FACTORS = {"factors": {}, "date": "", "rows": 0, "sources": 0, "command": COMMAND}
-Errors = tuple[float, float]
-"""Of one source: the median error of left-out runs, mean over two drawn, and over two asked for."""
+Errors = tuple[float, float, float]
+"""Of one source: the median error of left-out runs; mean over draws of both ways, and the median of
+two drawn and of two asked for."""
 
 
 def to_first_order(draws: Iterable[Draw], by: Shrinkage) -> list[Vector]:
@@ -92,7 +86,7 @@ def size(logs: Vector) -> float:
 
 def choose() -> None:
     """Write the shrinkage that is best over the other sources, what it leaves, and the table."""
-    known = sources(without_engine(rows()))
+    known = sources(rows())
     scored = [(by, _errors_of(known, by)) for by in _candidates()]
     best, _ = _best(scored, [source for source in known if source[0] not in SHOWN])
     others = [some for source, some in known.items() if source[0] not in SHOWN]
@@ -113,8 +107,8 @@ def _errors_of(known: Mapping[Source, list[Row]], by: Shrinkage) -> dict[Source,
     found = {}
     for source, some in known.items():
         both = (drawn(some, LEARNT_FROM, GRID_DRAWS), asked_for(some, by, GRID_DRAWS))
-        one, other = (mean(map(size, to_first_order(draws, by))) for draws in both)
-        found[source] = (one, other)
+        one, other = ([*map(size, to_first_order(draws, by))] for draws in both)
+        found[source] = ((mean(one) + mean(other)) / 2, median(one), median(other))
     return found
 
 
@@ -123,7 +117,7 @@ Scored = Sequence[tuple[Shrinkage, Mapping[Source, Errors]]]
 
 def _best(scored: Scored, among: Sequence[Source]) -> tuple[Shrinkage, Mapping[Source, Errors]]:
     """The shrinkage of least mean error over the sources `among`, each alike, and its errors."""
-    return min(scored, key=lambda each: mean(mean(each[1][source]) for source in among))
+    return min(scored, key=lambda each: mean(each[1][source][0] for source in among))
 
 
 def _complete(best: Shrinkage, known: Sequence[list[Row]]) -> Shrinkage:
@@ -164,7 +158,7 @@ def all_sources(known: Mapping[Source, list[Row]], scored: Scored) -> str:
     for source, some in known.items():
         _, errors = _best(scored, [other for other in known if other[0] != source[0]])
         before = size(np.array([row.error for row in some]))
-        found[source] = (before, *errors[source])
+        found[source] = (before, *errors[source][1:])
         layouts = len({layout_of(row.run) for row in some})
         cells = " | ".join(f"{each:.1%}" for each in found[source])
         lines.append(f"| {source[0]} | {some[0].engine} | {source[1]} | {layouts} | {cells} |")
@@ -202,16 +196,10 @@ def _log(run: Run, tuning: Tuning) -> float:
 
 def shown(source: Source, some: Sequence[Row], by: Shrinkage) -> str:
     """A line of the table."""
-    engine = some[0].engine
-    prior = prior_without(engine, source[0], gpu_family(source[1]))
-    found = [linearised([row.run], prior, FREE) for row in some]
-    at_prior = [
-        replace(row, error=float(errors[0]), slope=slopes[0])
-        for row, (errors, slopes) in zip(some, found, strict=True)
-    ]
-    before = size(np.array([row.error for row in at_prior]))
-    errors, inside = exactly(drawn(at_prior, LEARNT_FROM, DRAWS), prior, by)
-    asked, inside_asked = exactly(asked_for(at_prior, by, DRAWS), prior, by)
+    engine, prior = some[0].engine, some[0].prior
+    before = size(np.array([row.error for row in some]))
+    errors, inside = exactly(drawn(some, LEARNT_FROM, DRAWS), prior, by)
+    asked, inside_asked = exactly(asked_for(some, by, DRAWS), prior, by)
     return (
         f"| {source[0]} | {engine} | {source[1]} | {len(some)} | {before:.1%} | {mean(errors):.1%} "
         f"| {median(errors):.1%} | {np.percentile(errors, 90):.1%} | {mean(asked):.1%} "
@@ -226,12 +214,7 @@ def table(suites: Sequence[str]) -> str:
         "| two asked for, mean | median | inside 8 of 10 |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    every = [
-        Row(as_unknown(run), engine_of(run), 0.0, np.zeros(0))
-        for run in measured()
-        if run.suite in suites
-    ]
-    for source, some in sources(every).items():
+    for source, some in sources(rows(suites)).items():
         lines.append(shown(source, some, shipped()))
         print(lines[-1], flush=True)
     return "\n".join(lines)

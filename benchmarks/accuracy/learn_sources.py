@@ -15,12 +15,12 @@ import numpy as np
 
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.intervals import STATE
-from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
+from meshplan.hardware_profiles.tunings import Tuning, gpu_family
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.learn.shrink import LEARNT, Shrinkage, Vector, linearised
-from meshplan.planner.learn.teach import most_telling
+from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
 from meshplan.planner.runs.fit import FEW, WIDE, Pool, problem_of, sample
-from meshplan.planner.runs.learning import NOISE, SMALLEST_RESIDUAL, TIME, Indices, layout_of
+from meshplan.planner.runs.learning import TIME, Indices, layout_of
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import Run, read_runs, run_of
 
@@ -34,10 +34,15 @@ Source = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run as the generic engine prices it; errors and derivatives at its own constants."""
+    """A run as the generic engine prices it at `prior`; `engine` is its own.
+
+    error  ln(measured / predicted)
+    slope  d ln(predicted) / d ln of each constant
+    """
 
     run: Run
     engine: str
+    prior: Tuning
     error: float
     slope: Vector
 
@@ -69,53 +74,18 @@ def engine_of(run: Run) -> str:
     return run.engine.fitted_as or run.engine.name
 
 
-def as_unknown(run: Run) -> Run:
-    """The run with the habits of the generic engine."""
-    return replace(run, engine=load_engine(WIDE))
-
-
-def rows() -> list[Row]:
-    """Every run as the shipped generic constants predict it, with its derivatives."""
+def rows(suites: Sequence[str] = ()) -> list[Row]:
+    """Runs of `suites`, of all if there are none, by constants that have seen neither their engine
+    nor their suite, with the derivatives there.
+    """
     found = []
     for run in measured():
-        prior, own = load_fit(WIDE, run.cluster.gpu.name).tuning, as_unknown(run)
-        errors, slopes = linearised([own], prior, FREE)
-        found.append(Row(own, engine_of(run), float(errors[0]), slopes[0]))
+        if not suites or run.suite in suites:
+            engine, unknown = engine_of(run), replace(run, engine=load_engine(WIDE))
+            prior = prior_without(engine, run.suite, gpu_family(run.cluster.gpu.name))
+            errors, slopes = linearised([unknown], prior, FREE)
+            found.append(Row(unknown, engine, prior, float(errors[0]), slopes[0]))
     return found
-
-
-def without_engine(every: Sequence[Row]) -> list[Row]:
-    """The rows as constants would predict them that were learnt without their engine and suite, to
-    first order.
-    """
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in every:
-        groups[row.engine, gpu_family(row.run.cluster.gpu.name)].append(row)
-    found = []
-    for (engine, family), mine in groups.items():
-        suites = {row.run.suite for row in mine}
-        rest = [row for row in every if row.engine != engine and row.run.suite not in suites]
-        near = [row for row in rest if gpu_family(row.run.cluster.gpu.name) == family]
-        enough = len(near) >= FEW and len({row.engine for row in near}) > 1
-        move = _least_error(near if enough else rest)
-        found += [replace(row, error=row.error - float(row.slope @ move)) for row in mine]
-    return found
-
-
-def _least_error(some: Sequence[Row]) -> Vector:
-    """The move of constants that `planner.runs.learning` would make, linear in them."""
-    repeats = Counter(layout_of(row.run) for row in some)
-    sizes = Counter(row.run.suite for row in some)
-    weights = np.array([
-        repeats[layout_of(row.run)] ** -0.5 * min(1.0, 60 / sizes[row.run.suite]) for row in some
-    ])  # fmt: skip
-    errors, slopes = np.array([row.error for row in some]), np.array([row.slope for row in some])
-    pull, move = np.diag([each.deviation**-2.0 for each in FREE]), np.zeros(len(FREE))
-    for _ in range(20):
-        left = np.maximum(np.abs(errors - slopes @ move), SMALLEST_RESIDUAL)
-        by = weights / left / NOISE
-        move = np.linalg.solve(slopes.T @ (by[:, None] * slopes) + pull, slopes.T @ (by * errors))
-    return move
 
 
 @cache
@@ -146,13 +116,14 @@ def sources(every: Sequence[Row]) -> dict[Source, list[Row]]:
 
 
 Draw = tuple[list[Row], list[Row]]
+Layouts = dict[Hashable, list[Row]]
 
 
 def drawn(some: Sequence[Row], number: int, times: int) -> Iterator[Draw]:
     """One run each of `number` layouts, drawn, and the runs of all other layouts."""
     layouts, rng = _by_layout(some)
     for _ in range(times if len(layouts) > number else 0):
-        yield _split(layouts, rng.choice(len(layouts), number, replace=False), rng)
+        yield _split(layouts, rng.choice(len(layouts), number, replace=False), some)
 
 
 def asked_for(some: Sequence[Row], by: Shrinkage, times: int) -> Iterator[Draw]:
@@ -161,21 +132,23 @@ def asked_for(some: Sequence[Row], by: Shrinkage, times: int) -> Iterator[Draw]:
     """
     layouts, rng = _by_layout(some)
     deviation = np.array([by.deviation(each.name) for each in FREE])
+    first = [rows[0].slope for rows in layouts.values()]
     for _ in range(times if len(layouts) > CANDIDATES else 1):
-        known = rng.choice(len(layouts), min(CANDIDATES, len(layouts)), replace=False)
-        slopes = np.array([layouts[at][0].slope for at in known])
-        yield _split(layouts, known[list(most_telling(slopes, deviation, by.noise))], rng)
+        known = rng.choice(len(first), min(CANDIDATES, len(first)), replace=False)
+        doubts = doubts_of_ratios(np.array([first[at] for at in known]), deviation)
+        two = most_telling(doubts)
+        yield _split(layouts, known[list(two)], some)
 
 
-def _by_layout(some: Sequence[Row]) -> tuple[list[list[Row]], np.random.Generator]:
-    layouts: dict[Hashable, list[Row]] = defaultdict(list)
-    for row in some:
+def _by_layout(some: Sequence[Row]) -> tuple[Layouts, np.random.Generator]:
+    layouts: Layouts = defaultdict(list)
+    for row in sorted(some, key=lambda row: repr(layout_of(row.run))):
         layouts[layout_of(row.run)].append(row)
-    rng = np.random.default_rng(zlib.crc32(repr(some[0].source).encode()))
-    return [layouts[key] for key in sorted(layouts, key=repr)], rng
+    return layouts, np.random.default_rng(zlib.crc32(repr(some[0].source).encode()))
 
 
-def _split(layouts: list[list[Row]], chosen: Indices, rng: np.random.Generator) -> Draw:
-    seen = [layouts[at][rng.integers(len(layouts[at]))] for at in sorted(chosen)]
-    rest = [row for at, each in enumerate(layouts) if at not in chosen for row in each]
-    return seen, rest
+def _split(layouts: Layouts, chosen: Indices, some: Sequence[Row]) -> Draw:
+    """The first run of each chosen layout, and all of `some` of other layouts, in their order."""
+    keys = [list(layouts)[at] for at in sorted(chosen)]
+    rest = [row for row in some if layout_of(row.run) not in keys]
+    return [layouts[key][0] for key in keys], rest

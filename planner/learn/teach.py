@@ -1,16 +1,16 @@
 """Which two of several layouts teach most of the others, before any of them has run.
 
-    v_i = J_i S' J_i^T    variance of ln(step time) of layout i once a and b are learnt from
-    S'                    posterior covariance of the constants (`planner.learn.shrink`), which no
-                          measured time enters: J, the prior's deviations and the noise alone
+    d_ij  doubt in ln(step_i / step_j): the norm of (J_i - J_j) s, J as in `planner.learn.shrink`, s
+          the prior's deviations of the constants. A run of j leaves it of i, if nothing else
 
-The pair of least mean sqrt(v_i) over all layouts: V-optimal design of an experiment (Chaloner and
-Verdinelli, Statistical Science 10, 1995), as standard deviations, so that one layout that nothing
-can teach decides little. It tends to take one layout that computes and one that communicates or
-waits for its host.
+The two of which every layout has one nearest: least sum over i of min(d_ia, d_ib), as the medoids
+of two clusters (Kaufman and Rousseeuw, 1987). So they are like the rest, one mostly of layouts that
+compute and one of those that communicate or wait for their host. Pairs of least posterior variance
+(V-optimal designs) are the odd ones, whose errors no constant explains, and teach less: measured in
+docs/accuracy_history.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -31,8 +31,9 @@ FEWEST = 3
 class Lesson:
     """Two of some layouts, to be run.
 
-    before, after  the mean standard deviation of ln(step time) over all of the layouts that doubt
-                   about the constants leaves, and what is left of it once the two have run
+    before  the standard deviation of ln(step time) that doubt about the constants makes, mean of
+            the layouts
+    after   the same of its ratio to the nearer of the two, once they have run
     """
 
     first: Path
@@ -59,26 +60,23 @@ def lesson_of(cases: Mapping[Path, Case]) -> Lesson:
     free = telling(runs, prior)
     deviation = np.array([by.deviation(each.name) for each in free])
     slopes = linearised(runs, prior, free)[1]
-    two = most_telling(slopes, deviation, by.noise)
-    before, after = doubts_of(slopes, deviation), doubts_of(slopes, deviation, two, by.noise)
+    doubts = doubts_of_ratios(slopes, deviation)
+    two = most_telling(doubts)
     paths, layouts = list(cases), {path: case.layout.label for path, case in cases.items()}
     return Lesson(
-        paths[two[0]], paths[two[1]], layouts, float(np.mean(before)), float(np.mean(after))
-    )
+        paths[two[0]], paths[two[1]], layouts,
+        float(np.mean(np.linalg.norm(slopes * deviation, axis=1))),
+        float(np.mean(np.min(doubts[:, list(two)], axis=1))),
+    )  # fmt: skip
 
 
-def most_telling(slopes: Vector, deviation: Vector, noise: float) -> tuple[int, int]:
-    """The two rows of `slopes` (layouts, constants) that leave least doubt of all rows."""
-    pairs = combinations(range(len(slopes)), 2)
-    return min(pairs, key=lambda two: float(np.mean(doubts_of(slopes, deviation, two, noise))))
+def most_telling(doubts: Vector) -> tuple[int, int]:
+    """The two layouts of least doubt in the ratio of each layout to the nearer of them."""
+    pairs = combinations(range(len(doubts)), 2)
+    return min(pairs, key=lambda two: float(np.sum(np.min(doubts[:, list(two)], axis=1))))
 
 
-def doubts_of(
-    slopes: Vector, deviation: Vector, seen: Sequence[int] = (), noise: float = 0.0
-) -> Vector:
-    """sqrt(v_i) of each row, once the rows `seen` were run and learnt from."""
+def doubts_of_ratios(slopes: Vector, deviation: Vector) -> Vector:
+    """d, of all pairs of rows of `slopes` (layouts, constants)."""
     weighed = slopes * deviation
-    shared = weighed @ weighed[list(seen)].T
-    of_seen = shared[list(seen)] + noise**2 * np.eye(len(seen))
-    gone = np.sum(shared * np.linalg.solve(of_seen, shared.T).T, axis=1)
-    return np.asarray(np.sqrt(np.maximum(np.sum(weighed**2, axis=1) - gone, 0.0)))
+    return np.asarray(np.linalg.norm(weighed[:, None] - weighed[None], axis=2))

@@ -22,7 +22,7 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.learn.levers import levers
 from meshplan.planner.learn.reasons import explained, needed, switches
 from meshplan.planner.learn.shrink import Shrinkage, most_likely, predicted_s, shipped, shrunk
-from meshplan.planner.learn.teach import doubts_of, most_telling
+from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
 from meshplan.planner.runs.memory import recomputing
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
@@ -77,29 +77,21 @@ def test_a_run_that_contradicts_the_others_counts_little() -> None:
     assert most_likely(errors, slopes, deviation, heavy)[0][0] == pytest.approx(0.1, abs=0.02)
 
 
-def test_two_runs_are_asked_for_that_tell_different_constants() -> None:
-    """Of four layouts two wait for one constant, one for another, one for nothing: one of each kind.
-
-    s = 0.3, sigma = 0.4: a layout that was run, J = 1, keeps 0.3 x 0.4 / 0.5 = 0.24 of its doubt
-    of 0.3, its like J = 2 keeps 0.48 of 0.6, and run itself leaves 0.6 x 0.4 / sqrt(0.52) = 0.333.
+def test_the_two_runs_to_ask_for_are_those_that_the_others_are_like() -> None:
+    """s = 0.3, J = 0, 1, 2, 10, 11: runs at 1 and 10 leave 0.3 (1 + 0 + 1 + 0 + 1), those at 0 and
+    11, the most different, 0.3 (0 + 1 + 2 + 1 + 0).
     """
-    slopes = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
-    deviation = np.array([0.3, 0.3])
-    assert doubts_of(slopes, deviation) == pytest.approx([0.3, 0.3, 0.6, 0.0])
-    assert doubts_of(slopes, deviation, (0, 1), 0.4) == pytest.approx([0.24, 0.24, 0.48, 0.0])
-    best = doubts_of(slopes, deviation, (1, 2), 0.4)
-    assert best == pytest.approx([0.1664, 0.24, 0.3328, 0.0], abs=1e-4)
-    assert most_telling(slopes, deviation, 0.4) == (1, 2)
+    slopes = np.array([[0.0], [1.0], [2.0], [10.0], [11.0]])
+    doubts = doubts_of_ratios(slopes, np.array([0.3]))
+    assert doubts[0] == pytest.approx([0.0, 0.3, 0.6, 3.0, 3.3])
+    assert most_telling(doubts) == (1, 3)
 
 
-def test_doubt_is_that_of_the_fit_itself() -> None:
-    """For constants that are the layouts themselves (J = 1) it is the posterior of `most_likely`."""
-    by = Shrinkage.model_validate(ONE)
-    slopes, deviation = np.eye(3), np.array([0.1, 0.2, 0.3])
-    _, doubt = most_likely(np.zeros(2), slopes[:2], deviation, by)
-    weight = (by.freedom + 1) / by.freedom
-    noise = by.noise / math.sqrt(weight)
-    assert doubts_of(slopes, deviation, (0, 1), noise) == pytest.approx(doubt)
+def test_doubt_of_a_ratio_adds_up_over_constants() -> None:
+    """J differs by 3 and 4, s = 0.1: 0.1 sqrt(3 x 3 + 4 x 4) = 0.5; alike they share all doubt."""
+    slopes = np.array([[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]])
+    doubts = doubts_of_ratios(slopes, np.array([0.1, 0.1]))
+    assert doubts[:, 0] == pytest.approx([0.0, 0.5, 0.0])
 
 
 def test_runs_as_predicted_teach_nothing() -> None:
