@@ -74,17 +74,14 @@ def engine_of(run: Run) -> str:
     return run.engine.fitted_as or run.engine.name
 
 
-def rows(suites: Sequence[str] = ()) -> list[Row]:
-    """Runs of `suites`, of all if there are none, by constants that have seen neither their engine
-    nor their suite, with the derivatives there.
-    """
+def rows() -> list[Row]:
+    """Every run, by constants that have seen neither its engine nor its suite."""
     found = []
     for run in measured():
-        if not suites or run.suite in suites:
-            engine, unknown = engine_of(run), replace(run, engine=load_engine(WIDE))
-            prior = prior_without(engine, run.suite, gpu_family(run.cluster.gpu.name))
-            errors, slopes = linearised([unknown], prior, FREE)
-            found.append(Row(unknown, engine, prior, float(errors[0]), slopes[0]))
+        engine, unknown = engine_of(run), replace(run, engine=load_engine(WIDE))
+        prior = prior_without(engine, run.suite, gpu_family(run.cluster.gpu.name))
+        errors, slopes = linearised([unknown], prior, FREE)
+        found.append(Row(unknown, engine, prior, float(errors[0]), slopes[0]))
     return found
 
 
