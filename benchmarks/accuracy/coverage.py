@@ -101,12 +101,13 @@ def table() -> str:
         found = held(ratios(), what)
         lines.append(f"| **{name}, all** | {found['', ''].cells()} |")
         for (engine, gpu), cell in sorted(found.items()):
-            if engine and what == "step_time" and _runs(cell) >= FEW:
+            if engine and what == "step_time" and runs_of(cell) >= FEW:
                 lines.append(f"| {engine}, {gpu} | {cell.cells()} |")
     return "\n".join(lines)
 
 
-def _runs(cell: Held) -> int:
+def runs_of(cell: Held) -> int:
+    """How many runs were judged, in the way in which there were more."""
     return max(len(cell.known), len(cell.new))
 
 

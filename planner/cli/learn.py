@@ -23,7 +23,13 @@ from meshplan.planner.cli.options import (
     SeqLen,
     VocabSize,
 )
-from meshplan.planner.learn.cases import MeasuredRun, Source, UnusableRun, measured_run
+from meshplan.planner.learn.cases import (
+    MeasuredRun,
+    Source,
+    UnusableRun,
+    case_at,
+    measured_run,
+)
 from meshplan.planner.report.output import print_json
 
 Logs = Annotated[list[Path], typer.Argument(help="Training logs, each of one run.")]
@@ -52,6 +58,12 @@ def learn(
     vocab_size: VocabSize = None,
     framework: FrameworkName = None,
     engine: EngineName = None,
+    which: Annotated[
+        bool,
+        typer.Option(
+            "--which", help="LOGS are configs of runs to come: say which two would teach most."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn constants of this cluster and framework from training logs.
@@ -59,14 +71,17 @@ def learn(
     Example: meshplan learn a/train.log b/train.log --cluster dgx-h100 -o learned.yaml
 
     Without --config the config beside each log is taken. `meshplan plan --learned FILE` uses what
-    was learnt. Exit 0: done, 2: a log or config that no run comes of.
+    was learnt. `--which` takes plans or configs instead, none of which need have run. Exit 0: done,
+    2: a log or config that no run comes of.
     """
     from meshplan.planner.learn.learn import learn as learnt_of
     from meshplan.planner.learn.report import print_learned
 
-    given = _given(locals())
+    source = Source(read=tools().read, given=_given(locals()), framework=framework)
+    if which:
+        _which(logs, source, as_json=as_json)
+        return
     paths = _paired(logs, config)
-    source = Source(read=tools().read, given=given, framework=framework)
     found = [_read(log, each, source) for log, each in paths]
     learned = learnt_of(found, datetime.date.today().isoformat(), _say)
     if as_json:
@@ -76,6 +91,19 @@ def learn(
     if out:
         write_learned(learned, out)
         print(f"wrote {out}", file=sys.stderr)
+
+
+def _which(paths: list[Path], source: Source, *, as_json: bool) -> None:
+    from meshplan.planner.learn.report import print_lesson
+    from meshplan.planner.learn.teach import lesson_of
+
+    _check_number(paths)
+    cases = {path: case_at(path, source) for path in paths}
+    lesson = lesson_of(cases)
+    if as_json:
+        print_json(lesson.document())
+    else:
+        print_lesson(lesson, Console(highlight=False))
 
 
 def diagnose(
@@ -132,8 +160,7 @@ def _given(options: dict[str, object]) -> Settings:
 
 def _paired(logs: list[Path], configs: list[Path] | None) -> list[tuple[Path, Path | None]]:
     """Each log with its config, None where it is looked for beside the log."""
-    if len(logs) > MOST_LOGS:
-        raise UnusableRun(f"{len(logs)} logs; at most {MOST_LOGS} are learnt from at a time")
+    _check_number(logs)
     if not configs:
         return [(log, None) for log in logs]
     if len(configs) not in (1, len(logs)):
@@ -142,6 +169,11 @@ def _paired(logs: list[Path], configs: list[Path] | None) -> list[tuple[Path, Pa
         )
     every = configs * len(logs) if len(configs) == 1 else configs
     return list(zip(logs, every, strict=True))
+
+
+def _check_number(logs: list[Path]) -> None:
+    if len(logs) > MOST_LOGS:
+        raise UnusableRun(f"{len(logs)} files; at most {MOST_LOGS} are learnt from at a time")
 
 
 def _read(log: Path, config: Path | None, source: Source) -> MeasuredRun:

@@ -21,6 +21,10 @@ from meshplan.planner.logs.steady import Steady, steady
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
 
+UNMEASURED = Measured(
+    step_time_s=None, allocated_gib=None, reserved_gib=None, rank_0=False, oom=False
+)
+
 
 class UnusableRun(ValueError):
     """A log or config that gives no measured run; one line with the place, the rule and the fix."""
@@ -89,8 +93,13 @@ def _run(log: Path, case: Case, recognised: Recognised, steps: Steady) -> Run:
         step_time_s=steps.step_time_s, allocated_gib=allocated, reserved_gib=reserved,
         rank_0=False, oom=False,
     )  # fmt: skip
+    return run_of_case(log, case, measured)
+
+
+def run_of_case(path: Path, case: Case, measured: Measured = UNMEASURED) -> Run:
+    """The run of a case, as the cost model prices it."""
     return Run(
-        id=str(log), suite="own", grade="A", model=case.model, training=case.training,
+        id=str(path), suite="own", grade="A", model=case.model, training=case.training,
         layout=case.layout, cluster=case.cluster, engine=case.engine, measured=measured,
         assumed=(),
     )  # fmt: skip

@@ -1,13 +1,15 @@
 """Fits the constants of one cluster and framework to its own runs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from meshplan.hardware_profiles.learned import Learned, LearnedConstant, LearnedRun
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
+from meshplan.planner.case.resolve import Case
 from meshplan.planner.learn.cases import MeasuredRun, UnusableRun
 from meshplan.planner.learn.shrink import (
     Shrinkage,
@@ -26,7 +28,7 @@ Progress = Callable[[str], None]
 
 def learn(found: Sequence[MeasuredRun], date: str, progress: Progress) -> Learned:
     """The constants fitted to the runs; raises `UnusableRun` if they differ in engine or GPU."""
-    _check_alike(found)
+    check_alike({each.log: each.case for each in found})
     first, runs, by = found[0], [each.run for each in found], shipped()
     fit = load_fit(first.case.engine.name, first.case.cluster.gpu.name)
     progress(f"learning from {len(runs)} runs")
@@ -49,16 +51,14 @@ def learn(found: Sequence[MeasuredRun], date: str, progress: Progress) -> Learne
     )  # fmt: skip
 
 
-def _check_alike(found: Sequence[MeasuredRun]) -> None:
-    for what in ("engine", "GPU"):
-        names = {_name(each, what): each for each in found}
+def check_alike(cases: Mapping[Path, Case]) -> None:
+    """Raises `UnusableRun` where cases, by file, differ in engine or GPU."""
+    engines = {case.engine.name: path for path, case in cases.items()}
+    gpus = {case.cluster.gpu.name: path for path, case in cases.items()}
+    for what, names in (("engine", engines), ("GPU", gpus)):
         if len(names) > 1:
-            said = " and ".join(f"{name} ({each.log})" for name, each in names.items())
+            said = " and ".join(f"{name} ({path})" for name, path in names.items())
             raise UnusableRun(f"runs of one {what} are learnt from at a time, not of {said}")
-
-
-def _name(each: MeasuredRun, what: str) -> str:
-    return each.case.engine.name if what == "engine" else each.case.cluster.gpu.name
 
 
 def _measured_s(run: Run) -> float:

@@ -12,6 +12,7 @@ from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import MeasuredRun
 from meshplan.planner.learn.diagnose import Diagnosis
 from meshplan.planner.learn.learn import interval_width
+from meshplan.planner.learn.teach import Lesson
 
 SAYS_LITTLE = 0.95
 
@@ -39,6 +40,18 @@ def print_learned(learned: Learned, found: Sequence[MeasuredRun], console: Conso
         "(docs/learn.md: how often it did)",
     )
     _say(console, "memory is not learnt")
+
+
+def print_lesson(lesson: Lesson, console: Console) -> None:
+    """The two layouts to run, and what is left of doubt then."""
+    for path in (lesson.first, lesson.second):
+        _say(console, f"run {path}: {lesson.layouts[path]}")
+    _say(
+        console,
+        f"doubt about the constants is {lesson.before:.1%} of a step in the mean of the "
+        f"{len(lesson.layouts)} layouts, and {lesson.after:.1%} once these two are learnt from",
+    )
+    _say(console, "what no constant explains comes on top (docs/learn.md)")
 
 
 def _say(console: Console, text: str) -> None:

@@ -22,6 +22,7 @@ from meshplan.planner.cli.main import app
 from meshplan.planner.learn.levers import levers
 from meshplan.planner.learn.reasons import explained, needed, switches
 from meshplan.planner.learn.shrink import Shrinkage, most_likely, predicted_s, shipped, shrunk
+from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
 from meshplan.planner.runs.memory import recomputing
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
@@ -74,6 +75,23 @@ def test_a_run_that_contradicts_the_others_counts_little() -> None:
     deviation = np.array([1.0])
     assert most_likely(errors, slopes, deviation, light)[0][0] > 0.7
     assert most_likely(errors, slopes, deviation, heavy)[0][0] == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_two_runs_to_ask_for_are_those_that_the_others_are_like() -> None:
+    """s = 0.3, J = 0, 1, 2, 10, 11: runs at 1 and 10 leave 0.3 (1 + 0 + 1 + 0 + 1), those at 0 and
+    11, the most different, 0.3 (0 + 1 + 2 + 1 + 0).
+    """
+    slopes = np.array([[0.0], [1.0], [2.0], [10.0], [11.0]])
+    doubts = doubts_of_ratios(slopes, np.array([0.3]))
+    assert doubts[0] == pytest.approx([0.0, 0.3, 0.6, 3.0, 3.3])
+    assert most_telling(doubts) == (1, 3)
+
+
+def test_doubt_of_a_ratio_adds_up_over_constants() -> None:
+    """J differs by 3 and 4, s = 0.1: 0.1 sqrt(3 x 3 + 4 x 4) = 0.5; alike they share all doubt."""
+    slopes = np.array([[1.0, 1.0], [4.0, 5.0], [1.0, 1.0]])
+    doubts = doubts_of_ratios(slopes, np.array([0.1, 0.1]))
+    assert doubts[:, 0] == pytest.approx([0.0, 0.5, 0.0])
 
 
 def test_runs_as_predicted_teach_nothing() -> None:
@@ -223,6 +241,22 @@ def test_diagnose(logs: list[str]) -> None:
     assert explains == sorted(explains, reverse=True)
     code, out, _ = _called("diagnose", logs[0])
     assert "hypothesis" in out
+
+
+def test_which_runs_to_make(tmp_path: Path) -> None:
+    """Three plans: two are named, the doubt falls; two plans are no choice."""
+    third = replace(LAYOUTS[0], data_parallel=2, tensor_parallel=4, sequence_parallel=True)
+    paths = [str(tmp_path / f"{at}.yaml") for at in range(3)]
+    for path, plan in zip(paths, [*PLANS, plan_of("llama-3.1-8b", third, TRAINING)], strict=True):
+        write_plan(plan, Path(path))
+    code, out, _ = _called("learn", *paths, "--which", "--json")
+    said = json.loads(out)
+    assert (code, said["layouts"]) == (0, 3)
+    assert len(set(said["run"])) == len(set(said["run"]) & set(paths)) == 2
+    assert 0 < said["doubt_after"] < said["doubt_before"] < 1
+    assert said["run"][0] in _called("learn", *paths, "--which")[1].replace("\n", "")
+    code, _, error = _called("learn", *paths[:2], "--which")
+    assert (code, "two are chosen of 3 or more" in error) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""Published suites as frameworks that nobody measured, for `benchmarks.accuracy.learn`.
+
+A source is a suite of measured runs on one GPU: priced with the habits of the generic engine, by
+constants that have seen neither its engine nor its suite. Two runs of it are either drawn, or the
+two that teach most of `CANDIDATES` layouts drawn (`planner.learn.teach`).
+"""
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.intervals import STATE
+from meshplan.hardware_profiles.tunings import Tuning, gpu_family
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.learn.shrink import LEARNT, Shrinkage, Vector, linearised
+from meshplan.planner.learn.teach import doubts_of_ratios, most_telling
+from meshplan.planner.runs.fit import FEW, WIDE, Pool, problem_of, sample
+from meshplan.planner.runs.learning import TIME, Indices, layout_of
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, read_runs, run_of
+
+OTHERS = tuple(BUILT_IN.parent / name for name in ("elsewhere.csv", "internlm.csv", "lora.csv"))
+FEWEST_LAYOUTS, MOST_ROWS, PRIOR_ROWS = 4, 150, 120
+CANDIDATES = 8
+FREE = [each for each in TIME if each.name in LEARNT]
+Source = tuple[str, str]
+"""The suite and the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run as the generic engine prices it at `prior`; `engine` is its own.
+
+    error  ln(measured / predicted)
+    slope  d ln(predicted) / d ln of each constant
+    """
+
+    run: Run
+    engine: str
+    prior: Tuning
+    error: float
+    slope: Vector
+
+    @property
+    def source(self) -> Source:
+        """Where the run was published, on which GPU."""
+        return self.run.suite, self.run.cluster.gpu.name
+
+
+def measured() -> Iterator[Run]:
+    """Runs with a step time, at most `MOST_ROWS` of a suite on one GPU."""
+    seen: Counter[Source] = Counter()
+    for path in (BUILT_IN, *OTHERS):
+        for cells in sorted(read_runs(path), key=lambda row: zlib.crc32(row["id"].encode())):
+            try:
+                run = run_of(cells)
+            except SkippedRow:
+                continue
+            timed = run.measured.step_time_s and not run.measured.oom
+            source = (run.suite, run.cluster.gpu.name)
+            known = run.model.kind != STATE and run.grade in ("", "A", "B")
+            if timed and known and seen[source] < MOST_ROWS:
+                seen[source] += 1
+                yield run
+
+
+def engine_of(run: Run) -> str:
+    """The engine whose constants price the run."""
+    return run.engine.fitted_as or run.engine.name
+
+
+def rows() -> list[Row]:
+    """Every run, by constants that have seen neither its engine nor its suite."""
+    found = []
+    for run in measured():
+        engine, unknown = engine_of(run), replace(run, engine=load_engine(WIDE))
+        prior = prior_without(engine, run.suite, gpu_family(run.cluster.gpu.name))
+        errors, slopes = linearised([unknown], prior, FREE)
+        found.append(Row(unknown, engine, prior, float(errors[0]), slopes[0]))
+    return found
+
+
+@cache
+def prior_without(engine: str, suite: str, family: str) -> Tuning:
+    """The generic constants of a GPU family, learnt without an engine and a suite."""
+    rest = tuple(
+        run for run in measured()
+        if engine_of(run) != engine and run.suite != suite
+        and run.model.kind != STATE and run.cluster.gpu.vendor != "cpu"
+    )  # fmt: skip
+    start = Tuning() if family == "any" else prior_without(engine, suite, "any")
+    near = [run for run in rest if family in ("any", gpu_family(run.cluster.gpu.name))]
+    if len(near) < FEW or len({engine_of(run) for run in near}) < 2:
+        return start
+    some = sample(pool := Pool(WIDE, family, tuple(near)))[:PRIOR_ROWS]
+    return problem_of(pool, some, start).solve(np.arange(len(some)))
+
+
+def sources(every: Sequence[Row]) -> dict[Source, list[Row]]:
+    """Rows by source, of sources with enough layouts."""
+    found: dict[Source, list[Row]] = defaultdict(list)
+    for row in every:
+        found[row.source].append(row)
+    return {
+        source: some for source, some in sorted(found.items())
+        if len({layout_of(row.run) for row in some}) >= FEWEST_LAYOUTS
+    }  # fmt: skip
+
+
+Draw = tuple[list[Row], list[Row]]
+Layouts = dict[Hashable, list[Row]]
+
+
+def drawn(some: Sequence[Row], number: int, times: int) -> Iterator[Draw]:
+    """One run each of `number` layouts, drawn, and the runs of all other layouts."""
+    layouts, rng = _by_layout(some)
+    for _ in range(times if len(layouts) > number else 0):
+        yield _split(layouts, rng.choice(len(layouts), number, replace=False), some)
+
+
+def asked_for(some: Sequence[Row], by: Shrinkage, times: int) -> Iterator[Draw]:
+    """The two layouts that teach most of `CANDIDATES` drawn, and the runs of all others; once
+    where there are no more to draw from.
+    """
+    layouts, rng = _by_layout(some)
+    deviation = np.array([by.deviation(each.name) for each in FREE])
+    first = [rows[0].slope for rows in layouts.values()]
+    for _ in range(times if len(layouts) > CANDIDATES else 1):
+        known = rng.choice(len(first), min(CANDIDATES, len(first)), replace=False)
+        doubts = doubts_of_ratios(np.array([first[at] for at in known]), deviation)
+        two = most_telling(doubts)
+        yield _split(layouts, known[list(two)], some)
+
+
+def _by_layout(some: Sequence[Row]) -> tuple[Layouts, np.random.Generator]:
+    layouts: Layouts = defaultdict(list)
+    for row in sorted(some, key=lambda row: repr(layout_of(row.run))):
+        layouts[layout_of(row.run)].append(row)
+    return layouts, np.random.default_rng(zlib.crc32(repr(some[0].source).encode()))
+
+
+def _split(layouts: Layouts, chosen: Indices, some: Sequence[Row]) -> Draw:
+    """The first run of each chosen layout, and all of `some` of other layouts, in their order."""
+    keys = [list(layouts)[at] for at in sorted(chosen)]
+    rest = [row for row in some if layout_of(row.run) not in keys]
+    return [layouts[key][0] for key in keys], rest
