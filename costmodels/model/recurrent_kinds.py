@@ -128,8 +128,7 @@ def gated_linear_recurrence(f: Fields) -> Recurrent:
         kind="RG-LRU", heads=f.heads, key_dim=1, value_dim=block, groups=f.heads, chunk=1,
         inner=width, projections=2 * width, selection=2 * block,
         selection_blocks=f.heads, convolution=f.count("conv1d_width", default=4), convolved=width,
-        convolution_bias=True,
-        bias=True, numbers=3 * width,
+        convolution_bias=True, bias=True, numbers=3 * width,
     )  # fmt: skip
 
 

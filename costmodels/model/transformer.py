@@ -98,7 +98,8 @@ class Recurrent:
     delta_rule     what a key already returns is subtracted before its value is added (2406.06484)
     projections    columns of the projections of the layer's input
     low_rank       (rank, columns) of projections of the input through so narrow a middle
-    selection      columns that each of the inner numbers gives (Mamba's step, B and C), and
+    selection      columns that each of the inner numbers gives (Mamba's step, B and C), be it in
+                   `selection_blocks` of them apart (RG-LRU's gates)
     step_rank      the width that the step is widened again from
     inner          numbers of a token that enter the output projection
     convolution    width of the causal convolution over `convolved` numbers of each token, 0: none

@@ -134,7 +134,7 @@ def test_published_scans(
             replace(STATE, selection=64, selection_blocks=8), "selection", 8 * 64,
             id="8 heads' blocks of 64 columns each",
         ),
-        pytest.param(replace(STATE, selection=64), "selection", 64, id="64 columns for all heads"),
+        pytest.param(replace(STATE, selection=64), "selection", 64, id="64 columns of them all"),
         pytest.param(STATE, "convolution", 264, id="its output; its input the projection keeps"),
         pytest.param(
             replace(STATE, key_dim=0), "convolution", 2 * 264, id="and its input, which a gate made"
