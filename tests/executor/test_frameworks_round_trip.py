@@ -17,6 +17,7 @@ from random_plans import (
 )
 
 from meshplan.costmodels.layout import SCHEDULES, InvalidLayout, Layout, Stage
+from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.stage_split import split_by_cost
 from meshplan.costmodels.training import Precision, Training
@@ -127,7 +128,11 @@ def test_the_model_comes_back(framework: str, least: int) -> None:
         model = model_named(name)
         layout = Layout(data_parallel=8, zero_stage=1, stages=(Stage(model.num_layers),))
         plan = plan_of(name, layout, Training(seq_len=2048, global_batch_size=8))
-        exported = FRAMEWORKS[framework].export(plan, 8)
+        try:
+            exported = FRAMEWORKS[framework].export(plan, 8)
+        except UnsupportedModel:  # its first layer is none of attention
+            assert not model.kinds[0].attention.heads
+            continue
         if any(each.name.startswith("model") for each in exported.cannot_say):
             continue
         file = next(iter(exported.files))

@@ -170,8 +170,9 @@ def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | 
     `pure_bf16`), and so the optimizer's states.
     """
     whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
-    loaded = trainer.bf16_weights and facts["zero_stage"].value == 0
-    loaded = loaded and facts["precision"].value == "bf16" and values.get("adapter") is None
+    said = {name: fact.value for name, fact in facts.items()}
+    alone = said["zero_stage"] == 0 and values.get("adapter") is None
+    loaded = trainer.bf16_weights and alone and said.get("precision") == "bf16"
     if whole is None or not (loaded or str(whole.value).lower() == "full"):
         whole = values.get("pure_bf16") if values.on("pure_bf16") else None
     adam = facts.get("optimizer", Fact("adamw", 1)).value in ("adamw", "adamw8bit")
