@@ -32,6 +32,7 @@ from meshplan.planner.bounds.split import split_bounds
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
+from meshplan.planner.search.found import KIND_AXES, Kind, kind_of
 from meshplan.planner.search.refuted import Refuted
 from meshplan.planner.search.row_prices import AHEAD, RowPrices
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -46,9 +47,6 @@ MOST_RUNNERS_TRIED = 192  # first plans made for the sake of the runners-up alon
 RUNNER_S = 0.3  # deterministic seconds of CP-SAT for a runner-up, whose optimality is not proved
 PROGRESS_S = 0.2
 NOTHING = 2**62  # a bound: no plan fits
-
-Kind = tuple[int, int, int, int]
-KIND_AXES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
 
 
 class Progress(NamedTuple):
@@ -138,7 +136,7 @@ class BranchAndBound:
         for row in self.rows.tolist():
             plain = [each for each in self.space.variants(row) if each.virtual_stages == 1]
             if plain:
-                first.setdefault(self._kind(row), (row, plain))
+                first.setdefault(kind_of(self.space.layouts, row), (row, plain))
             if len(first) == FIRST_KINDS:
                 break
         self.coefficients.hold(np.array([row for row, _ in first.values()], np.int64))
@@ -218,7 +216,10 @@ class BranchAndBound:
             self._open_rows(cutoff)
             return
         entry = self.fresh[0]
-        problem, own = self._problem(entry.row, entry.variant), self.best.get(self._kind(entry.row))
+        problem, own = (
+            self._problem(entry.row, entry.variant),
+            self.best.get(kind_of(self.space.layouts, entry.row)),
+        )
         below = least(cutoff, own.objective if own else None)
         if problem.splits is not None and (below is None or entry.bound < below):
             bound = self._split_bound(entry, problem, cutoff)
@@ -324,13 +325,13 @@ class BranchAndBound:
     def _keep(self, entry: _Layout | None, heap: list[_Layout]) -> None:
         """Put `entry` into `heap` unless a plan of its own kind is as good as it can be."""
         if entry is not None:
-            own = self.best.get(self._kind(entry.row))
+            own = self.best.get(kind_of(self.space.layouts, entry.row))
             if own is None or entry.bound < own.objective:
                 heapq.heappush(heap, entry)
 
     def _ask_next(self, cutoff: int | None) -> None:
         entry = self._most_promising()
-        own = self.best.get(self._kind(entry.row))
+        own = self.best.get(kind_of(self.space.layouts, entry.row))
         below = least(cutoff, own.objective if own else None)
         raised = self._ask(entry, self._problem(entry.row, entry.variant), below)
         self.open.remove(entry)
@@ -383,12 +384,8 @@ class BranchAndBound:
     def _problem(self, row: int, variant: Variant) -> StageProblem:
         return stage_problem(self.space, self.coefficients, row, variant)
 
-    def _kind(self, row: int) -> Kind:
-        tp, cp, pp, ep = (int(getattr(self.space.layouts, axis)[row]) for axis in KIND_AXES)
-        return tp, cp, pp, ep
-
     def _offer(self, row: int, variant: Variant, plan: StagePlan | None) -> None:
-        kind = self._kind(row)
+        kind = kind_of(self.space.layouts, row)
         known = self.best.get(kind)
         if plan is not None and (known is None or plan.objective < known.objective):
             self.best[kind] = Found(plan.objective, row, variant, plan)

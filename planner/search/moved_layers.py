@@ -1,7 +1,8 @@
 """Cuts off the list: single layers moved between chunks, as long as the step gets shorter.
 
 Where an engine cuts anywhere, layouts of several chunks per rank are solved over a list of cuts
-(`planner.space.stage_splits`). From the best one the search climbs: of all moves of a layer from
+(`planner.space.stage_splits`). From the best one of the best few degrees, under each schedule and
+number of chunks, the search climbs: of all moves of a layer from
 chunk a to chunk b, and of all layers that need no longer recompute, those are simulated that no
 longest chain known so far forbids, the one that shortens the present chain most first; the first
 that is faster and fits is the next cut. A chain is learnt from each simulation, so that few are
@@ -17,28 +18,31 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Floats
 from meshplan.costmodels.schedule.program import program
-from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
 
-BUDGET = 4_000_000  # played actions, some 60 ns each
+BUDGET = 5_000_000  # played actions, some 20 ns each
+MOST_CHAINED = 4_000_000  # longer orders take too much memory too
 CHAINED = 20  # a longest chain takes so many passes over the actions
-WEIGHED = 2_000  # actions in the time that a move is weighed in
+WEIGHED = 5_000  # actions in the time that a move is weighed in
 FASTER = 1 - 1e-6
 FIELDS = ("layers", "selective_layers", "full_layers")
 
 
 class MovedLayers:
-    """The climb from one cut of `problem`; `spent` counts actions of the simulation."""
+    """The climb from one cut of `problem`; `spent` counts actions of the simulation, and ends it at
+    the budget.
+    """
 
-    def __init__(self, problem: StageProblem, times: CutTimes) -> None:
-        self.problem, self.times = problem, times
+    def __init__(self, problem: StageProblem, times: CutTimes, budget: int = BUDGET) -> None:
+        self.problem, self.times, self.budget = problem, times, budget
         self.actions = 2 * problem.chunks * problem.m
         self.spent = self.simulated = 0
         self._chains = np.zeros((0, 4 * problem.chunks + 1 + problem.pp))
 
     def best(self, stages: tuple[Stage, ...], step_s: float) -> tuple[tuple[Stage, ...], float]:
         """The cut where the climb from `stages`, which take `step_s`, ends, and its step."""
-        if CHAINED * self.actions > BUDGET:
+        if not can_move(self.problem) or CHAINED * self.actions > self.budget:
             return stages, step_s
         self._learn(stages)
         while (found := self._faster(stages, step_s)) is not None:
@@ -51,7 +55,7 @@ class MovedLayers:
     ) -> tuple[tuple[Stage, ...], float] | None:
         """The first neighbour that is faster and fits."""
         for moved in self._neighbours(stages):
-            if self.spent > BUDGET:
+            if self.spent > self.budget:
                 return None
             self.spent += WEIGHED
             if self._bound_s(moved) >= step_s * FASTER:
@@ -86,7 +90,7 @@ class MovedLayers:
 
     def _weights(self, stages: tuple[Stage, ...]) -> Floats:
         """[chunk] seconds that a layer more takes of the longest known chain."""
-        rows = self._chains @ self._row(stages)
+        rows = self._chains @ self._row(stages, self.times.after_s(stages))
         counts = self._chains[int(rows.argmax()), : 4 * len(stages)].reshape(4, -1)
         found: Floats = self._layer_s @ counts
         return found
@@ -99,11 +103,12 @@ class MovedLayers:
         return np.array([forward, input_grad + weight_grad, input_grad, weight_grad])
 
     def _bound_s(self, stages: Sequence[Stage]) -> float:
-        return float((self._chains @ self._row(stages)).max()) + self.times.after_s(stages).rest_s
+        after = self.times.after_s(stages)
+        return float((self._chains @ self._row(stages, after)).max()) + after.rest_s
 
-    def _row(self, stages: Sequence[Stage]) -> Floats:
+    def _row(self, stages: Sequence[Stage], after: After) -> Floats:
         work = self.times.work(stages)
-        return np.array([*work.table, work.send_s, *self.times.after_s(stages).reduce_s])
+        return np.array([*work.table, work.send_s, *after.reduce_s])
 
     def _learn(self, stages: Sequence[Stage]) -> None:
         """Know the longest chain of a cut."""
@@ -113,6 +118,11 @@ class MovedLayers:
         ends = [float(rank == chain.rank) for rank in range(p.pp)]
         self._chains = np.vstack([self._chains, [*chain.counts, chain.hops, *ends]])
         self.spent += CHAINED * self.actions
+
+
+def can_move(problem: StageProblem) -> bool:
+    """Whether the order of its actions is short enough for chains."""
+    return CHAINED * 2 * problem.chunks * problem.m <= MOST_CHAINED
 
 
 def _kept(stage: Stage) -> Iterator[Stage]:

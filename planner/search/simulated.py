@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,30 +31,23 @@ from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
 from meshplan.planner.search import budget as costs
-from meshplan.planner.search.branch_and_bound import KIND_AXES, Found, Kind
+from meshplan.planner.search import moved_layers
+from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import CutMixes
+from meshplan.planner.search.found import Kind, Timed, kind_of
 from meshplan.planner.search.known_chains import Shape, actions_of
-from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import Answer
-from meshplan.planner.search.simulated_cuts import Cut, cuts_below
+from meshplan.planner.search.simulated_cuts import Cut, cuts_below, likely_plans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
 MOST_CUTS = 200  # of one layout that may be cut anywhere
+TIED = 1.02  # times the best step: runners-up that moved layers may bring before it
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
 SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
-
-
-class Timed(NamedTuple):
-    """A simulated layout."""
-
-    step_s: float
-    row: int
-    variant: Variant
-    plan: StagePlan
 
 
 class Simulated:
@@ -129,8 +121,8 @@ class Simulated:
         left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
         try:
             self._settle_exactly(left, deadline)
-            if not self._late(deadline):
-                self._move_layers()
+            if self.best and not self._late(deadline):
+                self._move_layers(self.ranked()[0])
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
@@ -145,20 +137,36 @@ class Simulated:
         bound_s = min([self.open.least_s, *(each.bound_s for each in left)])
         return bound_s if bound_s < self.best_s * SETTLED else math.inf
 
-    def _move_layers(self) -> None:
-        """Look around the best cut where the engine cuts anywhere, and the list holds not all."""
-        best = min(self.best.values(), key=lambda found: found[:2], default=None)
-        free = self.space.legality.uneven_stages == "free"
-        if best is None or best.variant.virtual_stages == 1 or not free:
+    def _move_layers(self, found: Timed) -> None:
+        """Look around cuts of several chunks where the engine cuts anywhere, and the list holds not
+        all: the found one, and the likeliest of its other schedules and chunks, the fewest first.
+        """
+        if self.space.legality.uneven_stages != "free":
             return
-        row = int(np.flatnonzero(self.kept == best.row)[0])
-        problem = stage_problem(self.space, self.prices, row, best.variant)
-        times = self._times_of(row, best.variant, best.plan.stages)
-        climb = MovedLayers(problem, times)
-        stages, step_s = climb.best(best.plan.stages, best.step_s)
-        self.tally.simulated += climb.simulated
-        if step_s < best.step_s:
-            self._judged(row, best.variant, evaluate(problem, stages))
+        row, budget = int(np.flatnonzero(self.kept == found.row)[0]), moved_layers.BUDGET
+        starts = [found] if found.variant.virtual_stages > 1 else []
+        for start in starts + self._beside(found, row):
+            problem = stage_problem(self.space, self.prices, row, start.variant)
+            times = self._times_of(row, start.variant, start.plan.stages)
+            climb = moved_layers.MovedLayers(problem, times, budget)
+            stages, step_s = climb.best(start.plan.stages, start.step_s)
+            self.tally.simulated += climb.simulated
+            budget -= climb.spent
+            if step_s < found.step_s:
+                self._judged(row, start.variant, evaluate(problem, stages))
+
+    def _beside(self, found: Timed, row: int) -> list[Timed]:
+        """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
+        limit_s, chains = found.step_s * NEARLY, self.open.chains
+        others = [
+            Timed(self._times_of(row, each, plan.stages).step_s(plan.stages), found.row, each, plan)
+            for each, plan in likely_plans(
+                self.space, self.prices, self.passes, row, chains, limit_s
+            )
+            if each != found.variant
+        ]
+        near = [each for each in others if each.step_s < limit_s]
+        return sorted(near, key=lambda each: (each.variant.virtual_stages, each.step_s))
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
@@ -171,12 +179,15 @@ class Simulated:
             return min(nearly_s, ranked[k - 1].step_s) if len(ranked) >= k else nearly_s
 
         def limit_s(row: int) -> float:
-            own = self.best.get(self._kind(int(self.kept[row])))
+            own = self.best.get(kind_of(self.layouts, int(self.kept[row])))
             return min(most_s(), own.step_s) if own else most_s()
 
         # Of what was settled the cuts slower than the best were not looked at.
         self.open.reopen(self._settled)
         self._settle_below(most_s, limit_s, deadline)
+        for found in self.ranked()[1:k]:
+            if found.step_s < self.best_s * TIED and not self._late(deadline):
+                self._move_layers(found)
 
     def _settle_below(
         self,
@@ -382,12 +393,8 @@ class Simulated:
 
     def _judge(self, row: int, variant: Variant, plan: StagePlan) -> float:
         """The whole simulation of a plan, which is kept if it is the best of its kind."""
-        step_s, kind = self.judged(self.layout_of(row, variant, plan)), self._kind(row)
+        step_s, kind = self.judged(self.layout_of(row, variant, plan)), kind_of(self.layouts, row)
         known = self.best.get(kind)
         if step_s < (known.step_s if known else self.limit_s):
             self.best[kind] = Timed(step_s, row, variant, plan)
         return step_s
-
-    def _kind(self, row: int) -> Kind:
-        tp, cp, pp, ep = (int(getattr(self.layouts, axis)[row]) for axis in KIND_AXES)
-        return tp, cp, pp, ep

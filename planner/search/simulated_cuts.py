@@ -19,14 +19,25 @@ from typing import NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
+from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
-from meshplan.planner.problem.stage_problem import StageProblem, starts_of
+from meshplan.planner.problem.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    stage_problem,
+    starts_of,
+)
 from meshplan.planner.search.intervals import ProblemChains
 from meshplan.planner.search.known_chains import KnownChains
+from meshplan.planner.search.moved_layers import can_move
+from meshplan.planner.space.legal_layouts import Space, Variant
+from meshplan.planner.stages.heuristic import first_counts
 from meshplan.planner.stages.path import Intervals, stages_of
 
 
@@ -51,6 +62,22 @@ def cuts_below(
     if problem.vpp > 1:
         return _splits_below(problem, passes, known, limit_s)
     return _listed_below(Intervals(problem), ProblemChains(problem, passes), limit_s)
+
+
+def likely_plans(
+    space: Space, prices: Priced, seconds: PassSeconds, row: int, known: KnownChains, limit_s: float
+) -> Iterator[tuple[Variant, StagePlan]]:
+    """In each variant whose layers can move between chunks a plan of the cut with the smallest
+    bound, or by rule of thumb where that must recompute; where a cut is below the limit and such a
+    plan fits.
+    """
+    for variant in space.variants(row):
+        problem = stage_problem(space, prices, row, variant)
+        if problem.vpp > 1 and can_move(problem):
+            passes = Passes.of(seconds, np.array([row]), problem.alone)
+            cut = next(cuts_below(problem, passes, known, lambda: limit_s), None)
+            if cut and (plan := evaluate(problem, cut.least) or first_counts(problem)):
+                yield variant, plan
 
 
 def _splits_below(

@@ -13,9 +13,9 @@ from meshplan.planner.space.pins import Pins
 
 CUTS = {
     "free": "any cut into stages with one chunk per pipeline rank; with several a list of cuts "
-    "(rows of equal chunks, shorter where layers are missing) and, from the one layout of all that "
-    "is fastest so, moves of single layers between chunks; no other cut is looked at: pins start "
-    "these moves elsewhere",
+    "(rows of equal chunks, shorter where layers are missing) and, from the fastest plans so and "
+    "their other schedules and chunks, moves of single layers between chunks; no other cut is "
+    "looked at",
     "ends": "cuts into stages of equal layers, the first and the last pipeline rank's apart; no "
     "cut stage by stage",
     "even": "cuts into stages of equal layers, the embedding and the head each in place of one at "
