@@ -37,7 +37,7 @@ from meshplan.planner.space.legal_layouts import Space, Variant
 BLOCK = 16_384  # rows that are priced and bounded together
 MOST_ROWS = 4096  # opened at a time
 MOST_LAYOUTS = 256  # bounded split by split at a time
-ROUGHLY, CLOSELY = 100, 300  # work of a bound of a layout; and closely, for each
+ROUGHLY, CLOSELY = 60, 300  # work of a bound of a layout; and closely, for each
 CELLS = 4  # chunks of its splits, or stages and layers, one more
 
 
