@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -145,28 +145,25 @@ class Simulated:
             return
         row, budget = int(np.flatnonzero(self.kept == found.row)[0]), moved_layers.BUDGET
         starts = [found] if found.variant.virtual_stages > 1 else []
-        for start in starts + self._beside(found, row):
+        for start in chain(starts, self._beside(found, row)):
             problem = stage_problem(self.space, self.prices, row, start.variant)
             times = self._times_of(row, start.variant, start.plan.stages)
             climb = moved_layers.MovedLayers(problem, times, budget)
             stages, step_s = climb.best(start.plan.stages, start.step_s)
             self.tally.simulated += climb.simulated
-            budget -= climb.spent
+            budget -= climb.spent + costs.NEW_SHAPE * climb.actions
             if step_s < found.step_s:
                 self._judged(row, start.variant, evaluate(problem, stages))
+            if budget <= 0:
+                return
 
-    def _beside(self, found: Timed, row: int) -> list[Timed]:
+    def _beside(self, found: Timed, row: int) -> Iterator[Timed]:
         """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
-        limit_s, chains = found.step_s * NEARLY, self.open.chains
-        others = [
-            Timed(self._times_of(row, each, plan.stages).step_s(plan.stages), found.row, each, plan)
-            for each, plan in likely_plans(
-                self.space, self.prices, self.passes, row, chains, limit_s
-            )
-            if each != found.variant
-        ]
-        near = [each for each in others if each.step_s < limit_s]
-        return sorted(near, key=lambda each: (each.variant.virtual_stages, each.step_s))
+        limit_s, known = found.step_s * NEARLY, self.open.chains
+        for each, plan in likely_plans(self.space, self.prices, self.passes, row, known, limit_s):
+            step_s = self._times_of(row, each, plan.stages).step_s(plan.stages)
+            if each != found.variant and step_s < limit_s:
+                yield Timed(step_s, found.row, each, plan)
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
@@ -278,8 +275,8 @@ class Simulated:
         self.tally.left -= costs.WAYS
         times = self._times_of(row, variant, first_cut(problem))
         cuts = PathCuts(problem, passes, times, limit_s(row) * SETTLED)
-        for chain in self.open.chains.of(shape):
-            cuts.know(chain)
+        for known in self.open.chains.of(shape):
+            cuts.know(known)
         seen = set[tuple[Stage, ...]]()
         while True:
             below_s = limit_s(row) * SETTLED

@@ -67,11 +67,11 @@ def cuts_below(
 def likely_plans(
     space: Space, prices: Priced, seconds: PassSeconds, row: int, known: KnownChains, limit_s: float
 ) -> Iterator[tuple[Variant, StagePlan]]:
-    """In each variant whose layers can move between chunks a plan of the cut with the smallest
-    bound, or by rule of thumb where that must recompute; where a cut is below the limit and such a
-    plan fits.
+    """In each variant whose layers can move between chunks, the fewest chunks first, a plan of the
+    cut with the smallest bound, or by rule of thumb where that must recompute; where a cut is below
+    the limit and such a plan fits.
     """
-    for variant in space.variants(row):
+    for variant in sorted(space.variants(row), key=lambda each: each.virtual_stages):
         problem = stage_problem(space, prices, row, variant)
         if problem.vpp > 1 and can_move(problem):
             passes = Passes.of(seconds, np.array([row]), problem.alone)
