@@ -31,8 +31,8 @@ def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list
         raise
     finally:
         os.close(reading)
-        os.waitpid(child, 0)
-    others = pickle.loads(sent) if sent else [work(piece) for piece in pieces[1::2]]
+        _, failed = os.waitpid(child, 0)
+    others = [work(piece) for piece in pieces[1::2]] if failed else pickle.loads(sent)
     every: list[Done] = [own[0]] * len(pieces)
     every[::2], every[1::2] = own, others
     return every
