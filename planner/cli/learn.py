@@ -61,7 +61,7 @@ def learn(
     which: Annotated[
         bool,
         typer.Option(
-            "--which", help="LOGS are configs of runs to come: say which two would teach most."
+            "--which", help="LOGS are configs of runs to come: say which two to run first."
         ),
     ] = False,
     as_json: AsJson = False,

@@ -1,4 +1,4 @@
-"""Which two of several layouts teach most of the others, before any of them has run.
+"""Which two of several layouts to run first: those that the others are most like.
 
     d_ij  doubt in ln(step_i / step_j): the norm of (J_i - J_j) s, J as in `planner.learn.shrink`, s
           the prior's deviations of the constants. A run of j leaves it of i, if nothing else
@@ -51,7 +51,7 @@ class Lesson:
 
 
 def lesson_of(cases: Mapping[Path, Case]) -> Lesson:
-    """The two of `cases`, by file, that teach most; raises `UnusableRun`."""
+    """The two of `cases`, by file, to run first; raises `UnusableRun`."""
     check_alike(cases)
     if len(cases) < FEWEST:
         raise UnusableRun(f"{len(cases)} configs; two are chosen of {FEWEST} or more")
