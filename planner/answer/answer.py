@@ -84,7 +84,7 @@ def plan_of(
     best = cases.pop(at)
     plan, others = priced(best), cases if top is None else cases[: top - 1]
     sets = recompute_sets(Setting.fitted(q.model, q.training, q.cluster, q.engine))
-    words = space_words(q.model, q.training, q.engine, q.pins, sets)
+    words = space_words(q.model, q.training, q.engine, q.pins, sets, result.cuts)
     return Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),

@@ -195,12 +195,15 @@ class SearchReport(Frozen):
     was solved, simulated or bounded away.
 
     price      what steps were compared by; bound and gap are under the same
+    cuts       listed: a layout of several chunks per rank may be faster if it is cut as no list
+               says; None in older plan files
     space      what was searched and what was not, in words; empty in older plan files
     simulated  cuts into stages that the event simulation timed
     """
 
     status: Literal["OPTIMAL", "FEASIBLE"]
     price: Literal["closed form", "event simulation"] = "closed form"
+    cuts: Literal["all", "listed"] | None = None
     space: tuple[str, ...] = ()
     bound_s: float
     gap: float

@@ -240,14 +240,15 @@ def stages_line(plan: Plan) -> str:
 def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]:
     """What the search proved of the fastest layout, whether that is the plan, and what it did."""
     under = f"under the {search.price}{'' if search.price == 'event simulation' else ' prices'}"
+    over = " over the listed cuts" if search.cuts == "listed" else ""
     if search.status == "OPTIMAL":
         claim = (
-            f"OPTIMAL: {under}, where the best takes {format_seconds(search.bound_s)}, nothing in "
-            "the space is faster by more than a millionth"
+            f"OPTIMAL{over}: {under}, where the best takes {format_seconds(search.bound_s)}, "
+            "nothing in the space is faster by more than a millionth"
         )
     else:
         claim = (
-            f"FEASIBLE: {under} nothing in the space is faster than "
+            f"FEASIBLE{over}: {under} nothing in the space is faster than "
             f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
         )
     work = (

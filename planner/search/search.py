@@ -83,6 +83,7 @@ class SearchResult:
 
     price        what steps were compared by
     status       OPTIMAL when every layout of the space was solved, infeasible or bounded away
+    cuts         listed: of layouts of several chunks per rank that may be faster those of a list
     bound_s      nothing is faster; gap = 1 - bound_s / best
     candidates   legal layouts (all axes but the cut into stages)
     priced       rows that the cost model priced; their schedules and chunks share a price
@@ -93,6 +94,7 @@ class SearchResult:
 
     price: Literal["closed form", "event simulation"]
     status: Literal["OPTIMAL", "FEASIBLE"]
+    cuts: Literal["all", "listed"]
     solutions: tuple[Solution, ...]
     bound_s: float
     gap: float
@@ -147,7 +149,7 @@ def search(
     solutions = tuple(_solution(question, space, found, open_bound) for found in run.ranked()[:k])
     best = run.ranked()[0].objective
     bound = best if open_bound is None else min(best, open_bound)
-    return _result(run, solutions, bound / NS_PER_S, started)
+    return _result(run, solutions, bound / NS_PER_S, started, space.lists_cuts(run.rows))
 
 
 def _simulated(
@@ -186,7 +188,9 @@ def _simulated(
         proved = timed.step_s <= min(open_s, proof.best_s)
         solutions.append(Solution(layout, timed.step_s, peaks, proved))
     bound_s = min(open_s, proof.best_s)
-    return _result(run, tuple(solutions), bound_s, started, proof.tally.simulated)
+    nearly = np.flatnonzero(proof.open.row_bounds < proof.best_s)  # these bounds hold of any cut
+    listed, simulated = proof.space.lists_cuts(nearly), proof.tally.simulated
+    return _result(run, tuple(solutions), bound_s, started, listed, simulated)
 
 
 class Faster(NamedTuple):
@@ -226,6 +230,7 @@ def _result(
     solutions: tuple[Solution, ...],
     bound_s: float,
     started: float,
+    listed: bool,
     simulated: int | None = None,
 ) -> SearchResult:
     """What was found and what is proved about it."""
@@ -233,6 +238,7 @@ def _result(
     return SearchResult(
         price="closed form" if simulated is None else "event simulation",
         status="OPTIMAL" if bound_s >= best_s else "FEASIBLE",
+        cuts="listed" if listed else "all",
         solutions=solutions,
         bound_s=bound_s,
         gap=1 - bound_s / best_s if best_s else 0.0,

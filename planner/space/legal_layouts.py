@@ -159,6 +159,15 @@ class Space:
         legal = any(NO_RECOMPUTE in modes for modes in self.mode_classes)
         return ((NO_RECOMPUTE,),) if legal else ()
 
+    def lists_cuts(self, rows: Ints) -> bool:
+        """Whether some of `rows` may be cut as no list says (`planner.space.stage_splits`)."""
+        several = (
+            each.virtual_stages > 1
+            for same in self.shapes(rows)
+            for each in self.variants(int(same[0]))
+        )
+        return self.legality.uneven_stages == "free" and any(several)
+
     def shapes(self, rows: Ints) -> list[Ints]:
         """`rows` by pipeline ranks, micro-batches, ZeRO stage and the ways to run them: each group
         has the same schedules.

@@ -1,6 +1,7 @@
 """What the search goes through, and what it leaves out, in the plan's own words."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.model.transformer import Model
@@ -12,10 +13,7 @@ from meshplan.planner.space.module_splits import apart_allowed
 from meshplan.planner.space.pins import Pins
 
 CUTS = {
-    "free": "any cut into stages with one chunk per pipeline rank; with several a list of cuts "
-    "(rows of equal chunks, shorter where layers are missing) and, from the fastest plans so and "
-    "their other schedules and chunks, moves of single layers between chunks; no other cut is "
-    "looked at, and a pin of chunks may start moves that end faster (8 of 105 plans, 1.0% at most)",
+    "free": "any cut into stages",
     "ends": "cuts into stages of equal layers, the first and the last pipeline rank's apart; no "
     "cut stage by stage",
     "even": "cuts into stages of equal layers, the embedding and the head each in place of one at "
@@ -23,6 +21,13 @@ CUTS = {
     "cost": "the engine's own cut into stages",
 }
 """By `Legality.uneven_stages`."""
+LISTED = (
+    "any cut into stages with one chunk per pipeline rank; with several the listed cuts: rows of "
+    "equal chunks, shorter where layers are missing. From the fastest plans so and their other "
+    "schedules and chunks single layers are moved between chunks; no other cut is looked at, and a "
+    "pin of chunks may start moves that end faster (8 of 105 plans, 1.0% at most)"
+)
+"""Instead of what is free, where layouts of several chunks may be faster than the plan."""
 RECOMPUTED = {
     "any": "layers recompute only where memory asks for it",
     "first": "layers recompute only where memory asks for it: all selectively, or the first "
@@ -45,10 +50,12 @@ def space_words(
     engine: Engine,
     pins: Pins,
     sets: Sequence[tuple[RecomputeModule, ...]],
+    cuts: Literal["all", "listed"],
 ) -> tuple[str, ...]:
     """One line each: cuts, recomputation, exchanges, what pins would open, what is left out."""
     legality = engine.legality
-    lines = [CUTS[legality.uneven_stages], RECOMPUTED[legality.recompute_layers]]
+    cut = LISTED if cuts == "listed" else CUTS[legality.uneven_stages]
+    lines = [cut, RECOMPUTED[legality.recompute_layers]]
     if "selective" in legality.recompute and pins.allows("recompute", "selective"):
         named = _or([", ".join(modules) for modules in sets], "; or ")
         one = "the same set in all layers, " if len(sets) > 1 else ""

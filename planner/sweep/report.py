@@ -55,6 +55,12 @@ def _proof(sweep: Sweep) -> str:
     if not proved:
         return open_gap
     plans = f"{proved} plan{'s' * (proved > 1)} OPTIMAL"
+    listed = sum(
+        each.status == "OPTIMAL" and each.cuts == "listed"
+        for row in sweep.rows
+        if (each := _search(row))
+    )
+    plans += f" ({listed} of them over the listed cuts of `plan`)" * bool(listed)
     claim = f"{plans}: under the event simulation nothing in the space is faster by a millionth"
     return claim + f"; {open_gap}" * bool(rest)
 

@@ -5,10 +5,14 @@ import pytest
 from meshplan.costmodels.layout import SELECTIVE
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engines import engine_names, load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.case.plan_file import SearchReport
 from meshplan.planner.report.tables import proof_lines
-from meshplan.planner.space.pins import Pins
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.search import search
+from meshplan.planner.space.pins import Pins, parse_pins
 from meshplan.planner.space.words import space_words
 
 REPORT = SearchReport(
@@ -22,7 +26,7 @@ def test_memory_that_is_only_bounded_is_called_so(name: str) -> None:
     """Where passes are counted, what fits is decided by more than a rank needs; nowhere else."""
     _, model = read_model("mixtral-8x7b")
     engine, training = load_engine(name), Training(seq_len=4096, global_batch_size=64)
-    words = space_words(model, training, engine, Pins(), (SELECTIVE,))
+    words = space_words(model, training, engine, Pins(), (SELECTIVE,), "all")
     told = any("a bound of its memory" in line for line in words)
     assert told == engine.kernels.counts_passes
 
@@ -57,6 +61,28 @@ def test_which_layers_may_recompute_is_said(name: str, said: str) -> None:
     """As the options of each engine have it."""
     _, model = read_model("mixtral-8x7b")
     training = Training(seq_len=4096, global_batch_size=64)
-    words = space_words(model, training, load_engine(name), Pins(), (SELECTIVE,))
+    words = space_words(model, training, load_engine(name), Pins(), (SELECTIVE,), "all")
     (line,) = (line for line in words if line.startswith("layers recompute"))
     assert line.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("engine", "pins", "cuts"),
+    [
+        pytest.param("native", {}, "listed", id="chunks may be cut anyhow"),
+        pytest.param("native", {"virtual_stages": "1"}, "all", id="one chunk: any cut is solved"),
+        pytest.param("native", {"pipeline_parallel": "1"}, "all", id="one rank: nothing to cut"),
+        pytest.param("megatron", {}, "all", id="its options say every cut"),
+    ],
+)
+def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: str) -> None:
+    """A proof over a list of cuts is not called one over all."""
+    _, model = read_model("qwen3-8b")
+    question = Question(
+        model=model, training=Training(seq_len=4096, global_batch_size=64), gpus=8,
+        cluster=load_cluster("dgx-h100"), engine=load_engine(engine), pins=parse_pins(pins),
+    )  # fmt: skip
+    result = search(question, simulate=lambda layout: simulated_s(case_at(question, layout)))
+    assert (result.status, result.cuts) == ("OPTIMAL", cuts)
+    report = REPORT.model_copy(update={"status": "OPTIMAL", "cuts": result.cuts})
+    assert ("over the listed cuts" in proof_lines(report)[0]) == (cuts == "listed")
