@@ -199,12 +199,25 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
     These are the rules of the mathematics; an engine's own come from
     `hardware_profiles.engine_schema.Engine`.
     """
-    la, kinds = layout, model.kinds
+    la = layout
     if la.zero_stage not in ZERO_STAGES:
         raise InvalidLayout(f"zero_stage {la.zero_stage}; it is 0, 1, 2 or 3")
     for what in ("optimizer_offload", "activation_offload"):
         if not 0 <= getattr(la, what) <= 1:
             raise InvalidLayout(f"{what} {getattr(la, what)} is no fraction; it is from 0 to 1")
+    _check_stages(la, model)
+    per_step = la.data_parallel * la.micro_batch_size
+    if training.global_batch_size % per_step:
+        raise InvalidLayout(
+            f"global batch {training.global_batch_size} is not a multiple of data_parallel "
+            f"{la.data_parallel} x micro_batch_size {la.micro_batch_size} = {per_step}"
+        )
+    _check_tensor(la, model)
+    _check_context(la, model, training)
+    _check_experts(la, model)
+
+
+def _check_stages(la: Layout, model: Model) -> None:
     if len(la.stages) != la.pipeline_parallel * la.virtual_stages:
         raise InvalidLayout(
             f"{len(la.stages)} stages, but pipeline_parallel {la.pipeline_parallel} x "
@@ -227,13 +240,10 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
                 f"stage {index} of {len(la.stages)} is empty; only the first (the embedding's) and "
                 "the last (the head's) may hold no layer"
             )
-    per_step = la.data_parallel * la.micro_batch_size
-    if training.global_batch_size % per_step:
-        raise InvalidLayout(
-            f"global batch {training.global_batch_size} is not a multiple of data_parallel "
-            f"{la.data_parallel} x micro_batch_size {la.micro_batch_size} = {per_step}"
-        )
-    for kind in kinds:
+
+
+def _check_tensor(la: Layout, model: Model) -> None:
+    for kind in model.kinds:
         for what, size in kind.divided_by_tp.items():
             if size % la.tensor_parallel:
                 verb = "does" if what == "ffn" else "do"
@@ -241,17 +251,21 @@ def check_layout(layout: Layout, model: Model, training: Training) -> None:
                 raise InvalidLayout(
                     f"{named} {verb} not divide by tensor_parallel {la.tensor_parallel}"
                 )
-    if la.context_parallel > 1 and training.seq_len % (2 * la.context_parallel):
+
+
+def _check_context(la: Layout, model: Model, training: Training) -> None:
+    if la.context_parallel == 1:
+        return
+    if training.seq_len % (2 * la.context_parallel):
         raise InvalidLayout(
             f"sequence length {training.seq_len} does not divide by 2 x context_parallel "
             f"{la.context_parallel}"
         )
-    if la.context_parallel > 1 and model.mixed_by:
+    if model.mixed_by:
         raise InvalidLayout(
             f"context_parallel {la.context_parallel}: {model.name} is known by a trace, which does "
             f"not say how {model.mixed_by[0]} is split by tokens; it must be 1"
         )
-    _check_experts(layout, model)
 
 
 def _check_apart(la: Layout, model: Model) -> None:
