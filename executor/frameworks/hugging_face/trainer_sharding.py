@@ -32,7 +32,8 @@ _STAGES = {
 }  # fmt: skip
 _AXES = {
     "tp_size": "tensor_parallel", "cp_size": "context_parallel",
-    "tensor_parallel_size": "tensor_parallel", "context_parallel_size": "context_parallel",
+    "tensor_parallel_size": "tensor_parallel", "sequence_parallel_degree": "context_parallel",
+    "context_parallel_size": "context_parallel",
 }  # fmt: skip
 _FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_parallel")
 

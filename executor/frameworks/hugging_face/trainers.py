@@ -33,9 +33,31 @@ from meshplan.planner.case.reading import Fact, Reading, Recompute, UnreadableCo
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
     "adamw_bnb_8bit": "adamw8bit", "adamw_torch_8bit": "adamw8bit", "adamw_8bit": "adamw8bit",
-    "paged_adamw_8bit": "adamw8bit",
+    "paged_adamw_8bit": "adamw8bit", "paged_adamw": "adamw", "paged_adamw_32bit": "adamw",
     "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
+_SMALLER_STATES = frozenset(
+    (
+        *(
+            "adafactor",
+            "adagrad",
+            "adamw_torch_4bit",
+            "ao_adamw_4bit",
+            "ao_adamw_8bit",
+            "ao_adamw_fp8",
+        ),
+        *("lion", "lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"),
+        *("optimi_adamw", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"),
+    )
+)
+"""Optimizers that keep at most AdamW's two numbers of 32 bits: of adapters alone, which are few,
+they are priced as it.
+"""
+_WIDE_STATES = ("paged_adamw", "paged_adamw_32bit")
+"""Keep 32 bits beside weights of 16 (bitsandbytes' optimizers)."""
+_PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
+            "swanlab")  # fmt: skip
+"""axolotl's integrations that change nothing without the keys that say it, which are judged."""
 _TUNING = re.compile(r"instruct|chat|base|hf|it|pt|v\d+(\.\d+)?|\d{4}")
 
 
@@ -108,13 +130,15 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
         precision=_precision(values),
     )
     model_of_repository(values, trainer.model, facts, notes)
-    unread = optimizer(values, facts, trainer.optimizer, OPTIMIZERS)
+    unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
     own = trainer.states_sharding
     sharding = sharding_of(values, Path(path), config_suffices=own, stated=own)
     facts |= sharding.facts
     unread += [*sharding.unread, *_kind(values)]
     if sharding.engine == FSDP_ENGINE:
-        put(facts, optimizer_states=_states(trainer, values, facts))
+        states = _states(trainer, values, facts)
+        put(facts, optimizer_states=states)
+        unread += _wide_states(values, trainer.optimizer, states)
     more, noted_axes = axes_of(values, facts)
     unread += more
     notes += [
@@ -144,6 +168,42 @@ def _precision(values: Values) -> Fact | None:
         if stated is not None and str(stated.value).lower() in ("true", "full", "auto"):
             return Fact(word, stated.line)
     return None
+
+
+def _optimizer(values: Values, facts: dict[str, Fact], name: str, notes: list[str]) -> list[Fact]:
+    """Adds the optimizer; of adapters alone one with smaller states counts as AdamW."""
+    stated, tunes = values.get(name), values.get("adapter", "finetuning_type")
+    adapters = tunes is not None and tunes.value in ("lora", "qlora")
+    if adapters and stated is not None and str(stated.value) in _SMALLER_STATES:
+        facts["optimizer"] = Fact("adamw", stated.line)
+        notes.append(
+            f"line {stated.line}: {name} {shown(stated.value)} is priced as AdamW, whose states "
+            "are no smaller: they are the adapters' alone"
+        )
+        return []
+    return optimizer(values, facts, name, OPTIMIZERS)
+
+
+def _wide_states(values: Values, name: str, states: Fact | None) -> list[Fact]:
+    """An optimizer of 32 bits on 16-bit weights."""
+    stated = values.get(name)
+    if states is None or stated is None or stated.value not in _WIDE_STATES:
+        return []
+    why = "states of 32 bits beside weights of 16 are not modelled"
+    return [Fact(f"{name} {shown(stated.value)} ({why})", stated.line)]
+
+
+def _plugins(values: Values) -> list[Fact]:
+    """axolotl's plugins that change a training by themselves."""
+    stated = values.get("plugins")
+    names = stated.value if stated and isinstance(stated.value, list) else []
+    known = re.compile(rf"axolotl\.integrations\.({'|'.join(_PLUGINS)})\.\w+")
+    why = "what this plugin changes is not modelled"
+    return [
+        Fact(f"plugins {shown(name)} ({why})", stated.line if stated else 1)
+        for name in names
+        if not known.fullmatch(str(name))
+    ]
 
 
 def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes: list[str]) -> None:
