@@ -115,6 +115,7 @@ class Reading:
 
     engine          the engine profile that prices it
     facts           by name, of `FIELDS`
+    recompute_unsaid  where else recompute is set, as this format cannot say it or did not; "": it did
     model_config    the model's shape as a Hugging Face configuration, where the file states it
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does
@@ -133,6 +134,7 @@ class Reading:
     facts: Mapping[str, Fact]
     placement: Placement = field(default_factory=Placement)
     recompute: Recompute = field(default_factory=Recompute)
+    recompute_unsaid: str = ""
     model_config: dict[str, Any] | None = None
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None

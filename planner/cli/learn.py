@@ -20,6 +20,7 @@ from meshplan.planner.cli.options import (
     LearnedFile,
     MicroBatch,
     ModelName,
+    RecomputeMode,
     SeqLen,
     VocabSize,
 )
@@ -56,6 +57,7 @@ def learn(
     global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
+    recompute: RecomputeMode = None,
     framework: FrameworkName = None,
     engine: EngineName = None,
     which: Annotated[
@@ -119,6 +121,7 @@ def diagnose(
     global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
+    recompute: RecomputeMode = None,
     framework: FrameworkName = None,
     engine: EngineName = None,
     as_json: AsJson = False,

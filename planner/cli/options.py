@@ -50,6 +50,9 @@ MicroBatch = Annotated[
 VocabSize = Annotated[
     int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")
 ]
+RecomputeMode = Annotated[
+    str | None, typer.Option("--recompute", help="Of all layers: none, selective, full.")
+]
 FrameworkName = Annotated[
     str | None, typer.Option(help="Read every path as this framework's config.")
 ]

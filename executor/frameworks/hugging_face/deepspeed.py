@@ -38,6 +38,7 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face.script import (
+    RECOMPUTE_IN_CODE,
     script_files,
     script_words,
     torchrun_words,
@@ -223,14 +224,16 @@ def reading_of(values: Values, path: str) -> Reading:
         put(facts, shard_group=group)
     notes = _read_offload(values, facts)
     weights = weights_on_the_host(values, "zero_optimization.offload_param.device")
+    unsaid = RECOMPUTE_IN_CODE
     if values.has("activation_checkpointing"):
-        notes.append("activation_checkpointing is switched on in code: priced without it")
+        unsaid += ", whose checkpoints the section activation_checkpointing tunes"
     not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return Reading(
         framework="deepspeed",
         engine="deepspeed",
         path=path,
         facts=facts,
+        recompute_unsaid=unsaid,
         ignored=values.ignored(),
         notes=(
             *(*notes, *noted),

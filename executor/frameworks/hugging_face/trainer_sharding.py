@@ -89,7 +89,7 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
         if name in inner.facts
     }
     unread = tuple(Fact(each.value, at.line) if at else each for each in inner.unread)
-    return Sharding(DEEPSPEED_ENGINE, facts, unread=unread)
+    return Sharding(DEEPSPEED_ENGINE, facts, unread=unread, notes=inner.notes)
 
 
 def _beside(stated: Fact, path: Path) -> Sharding:

@@ -28,6 +28,7 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face.script import (
+    RECOMPUTE_IN_CODE,
     ARGUMENT,
     said_by_script,
     script_files,
@@ -130,12 +131,13 @@ def read(text: str, path: str) -> Reading:
     put(facts, precision=Fact("bf16" if mixed.value else "fp32", mixed.line))
     if replicas.value > 1:
         put(facts, shard_group=shards)
-    offload = values.on("fsdp_cpu_offload")
+    why = "moves all sharded state to the host: not modelled"
     return Reading(
         framework="transformers",
         engine="transformers",
         path=path,
         facts=facts,
+        recompute_unsaid=RECOMPUTE_IN_CODE,
+        unread=tuple(values.switched_on("fsdp_cpu_offload", why)),
         ignored=values.ignored(),
-        notes=("fsdp_cpu_offload moves all sharded state: not priced",) if offload else (),
     )
