@@ -115,7 +115,8 @@ class Reading:
 
     engine          the engine profile that prices it
     facts           by name, of `FIELDS`
-    recompute_unsaid  where else recompute is set, as this format cannot say it or did not; "": it did
+    recompute_unsaid
+                    where else recompute is set, where the file does not say it; "": it does
     model_config    the model's shape as a Hugging Face configuration, where the file states it
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does

@@ -28,8 +28,8 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face.script import (
-    RECOMPUTE_IN_CODE,
     ARGUMENT,
+    RECOMPUTE_IN_CODE,
     said_by_script,
     script_files,
     script_words,
