@@ -7,6 +7,8 @@
                      lora_dropout, load_in_4bit, load_in_8bit
     LLaMA-Factory    finetuning_type lora, lora_rank (8), lora_target (all), lora_dropout,
                      quantization_bit
+    TRL              use_peft, lora_r (16), lora_target_modules, lora_dropout (0.05), load_in_4bit,
+                     load_in_8bit (huggingface/trl@f2cd5771 trl/trainer/model_config.py)
 
 Adapters beside other sets of modules, and kinds other than LoRA, are not modelled: they are named.
 """
@@ -41,7 +43,8 @@ _PATTERN = re.compile(r"(?:\w|\\?\.|\[?\\d\]?\+|\[0-9\]\+|\((?:\?:)?(?:\w|\\?\.|
 """Regular expressions of one level: names, numbers, groups of words."""
 _LONGEST, _MOST_GROUPS = 160, 3
 """What is tried: so many words of so many groups are tried against each other in no time."""
-_BRIDGE_RANK, _FACTORY_RANK = 32, 8
+_BRIDGE_RANK, _FACTORY_RANK, _TRL_RANK = 32, 8, 16
+_TRL_DROPOUT = 0.05
 _NO_EFFECT = ("_target_", "alpha", "lora_A_init_method", "lora_B_init_method", "dropout_position")
 """Fields of Bridge's LoRA that change neither time nor memory where nothing is dropped."""
 
@@ -125,6 +128,31 @@ def of_factory(values: Values) -> Found:
     return _fact(said, unread, modules, rank)
 
 
+def of_trl(values: Values) -> Found:
+    """What TRL's `use_peft` and the keys beside it say; without it they say nothing."""
+    kind = values.flag("use_peft")
+    rank, modules = values.count("lora_r"), values.get("lora_target_modules")
+    values.get("lora_alpha")  # a factor
+    stated = values.get("lora_dropout")
+    dropout, unread = _dropout(values, "lora_dropout") if stated else (_TRL_DROPOUT, [])
+    four, eight = values.on("load_in_4bit"), values.on("load_in_8bit")
+    if kind is None or not kind.value:
+        named = "load_in_4bit" if four else "load_in_8bit"
+        why = "weights of fewer bits are not modelled without adapters"
+        return None, [Fact(f"{named} ({why})", values.found[named].line)] if four or eight else []
+    if four and not values.on("use_bnb_nested_quant"):
+        why = "constants of quantised weights in 32 bits are not modelled"
+        unread.append(Fact(f"load_in_4bit without use_bnb_nested_quant ({why})", kind.line))
+    if modules is None:
+        why = "lora_target_modules says beside what, and is not stated: PEFT's choice for the model"
+        return None, [*unread, Fact(f"use_peft ({why})", kind.line)]
+    rank = rank or Fact(_TRL_RANK, kind.line)
+    base = "nf4" if four else "int8" if eight else "bf16"
+    targets = _targets(_adapted(modules.value), _HF)
+    said = {"rank": rank.value, "dropout": dropout, "targets": targets, "base_precision": base}
+    return _fact(said, unread, modules, rank)
+
+
 def _targets(
     stated: frozenset[str], names: Mapping[LoraTargets, tuple[str, ...]]
 ) -> LoraTargets | None:
@@ -136,7 +164,7 @@ def _adapted(value: object) -> frozenset[str]:
     """A decoder's linear layers that PEFT's `target_modules` means, and each word that means none
     of them: ends of modules' names, or one regular expression of whole names.
     """
-    if value == "all-linear":
+    if value in ("all-linear", ["all-linear"]):
         return frozenset(_HF["all_linear"])
     if isinstance(value, str) and not re.fullmatch(r"[\w\s,]*", value):
         return _matched(value) or frozenset((value,))

@@ -118,6 +118,7 @@ class Reading:
     recompute_unsaid
                     where else recompute is set, where the file does not say it; "": it does
     model_config    the model's shape as a Hugging Face configuration, where the file states it
+    unknown_model   what the file says of its model, where the catalogue does not have it
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
@@ -137,6 +138,7 @@ class Reading:
     recompute: Recompute = field(default_factory=Recompute)
     recompute_unsaid: str = ""
     model_config: dict[str, Any] | None = None
+    unknown_model: str = ""
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None
     micro_batch_is_most: bool = False

@@ -56,8 +56,12 @@ class MissingFacts(ValueError):
     that states something which is not understood (`unread`) and which changes the price.
     """
 
-    def __init__(self, names: tuple[str, ...], unread: tuple[Fact, ...] = ()) -> None:
+    def __init__(
+        self, names: tuple[str, ...], unread: tuple[Fact, ...] = (), unknown_model: str = ""
+    ) -> None:
         said = [_unread_text(unread)] if unread else []
+        if unknown_model and "model" in names:
+            said.append(f"{unknown_model} is not in the catalogue (--model takes a config.json)")
         super().__init__("; ".join([*said, self._missing(names)] if names else said))
         self.names = names
         self.line = unread[0].line if unread else 1
@@ -227,7 +231,7 @@ def _check_missing(
     batch = [name for name in _BATCH if name in facts]
     missing += [name for name in _BATCH[:2] if name not in facts][: max(0, 2 - len(batch))]
     if missing or reading.unread:
-        raise MissingFacts(tuple(missing), reading.unread)
+        raise MissingFacts(tuple(missing), reading.unread, reading.unknown_model)
 
 
 def _model(

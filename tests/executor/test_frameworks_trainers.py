@@ -266,6 +266,18 @@ def test_what_changes_nothing_is_not_named(folder: Path, line: str) -> None:
     assert finding(folder / "train.yaml", f"{AXOLOTL}{line}\n").verdict == "fits"
 
 
+def test_a_model_that_the_catalogue_lacks_is_named_until_one_is_given(folder: Path) -> None:
+    """Beside what is missing; with a model given there is nothing to say."""
+    text = AXOLOTL.replace("meta-llama/Llama-3.1-8B-Instruct", "someone/else-8B")
+    named = finding(folder / "train.yaml", text)
+    assert named.verdict == "incomplete"
+    assert "base_model 'someone/else-8B' is not in the catalogue" in named.text
+    given = GIVEN.model_copy(update={"model": "llama-3.1-8b"})
+    (found,) = check_paths([folder / "train.yaml"], tools(), given)
+    assert found.verdict == "fits"
+    assert "catalogue" not in " ".join(found.notes)
+
+
 def test_sharding_that_is_not_stated_is_asked_for(folder: Path) -> None:
     """LLaMA-Factory's FSDP is often in an Accelerate file: without a word nothing is assumed."""
     text = FACTORY.replace("deepspeed: configs/zero3.json\n", "")

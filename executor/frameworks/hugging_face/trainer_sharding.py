@@ -35,6 +35,12 @@ _AXES = {
     "tensor_parallel_size": "tensor_parallel", "sequence_parallel_degree": "context_parallel",
     "context_parallel_size": "context_parallel",
 }  # fmt: skip
+_TRL_LAUNCHES = {
+    "single_gpu": (FSDP_ENGINE, 0), "multi_gpu": (FSDP_ENGINE, 0),
+    "fsdp1": (FSDP_ENGINE, 3), "fsdp2": (FSDP_ENGINE, 3),
+    "zero1": (DEEPSPEED_ENGINE, 1), "zero2": (DEEPSPEED_ENGINE, 2), "zero3": (DEEPSPEED_ENGINE, 3),
+}  # fmt: skip
+"""huggingface/trl@f2cd5771 trl/accelerate_configs."""
 _FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_parallel")
 
 
@@ -72,6 +78,20 @@ def sharding_of(values: Values, path: Path, *, config_suffices: bool, stated: bo
     why = 'neither is stated, and an Accelerate file may shard; fsdp: "" says that nothing does'
     none = {"zero_stage": Fact(0, 1)}
     return Sharding(FSDP_ENGINE, none, unread=(Fact(f"deepspeed or fsdp ({why})", 1),))
+
+
+def launched_by(values: Values) -> Sharding | None:
+    """TRL's `accelerate_config`, where it names one of the files that TRL brings along."""
+    stated = values.get("accelerate_config")
+    if stated is None:
+        return None
+    found = _TRL_LAUNCHES.get(str(stated.value))
+    if found is None:
+        why = f"not one of {', '.join(_TRL_LAUNCHES)}: it shards, or not; check that file"
+        named = Fact(f"accelerate_config {shown(stated.value)} ({why})", stated.line)
+        return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, stated.line)}, unread=(named,))
+    engine, stage = found
+    return Sharding(engine, {"zero_stage": Fact(stage, stated.line)})
 
 
 def _below(values: Values, section: str) -> Values:
