@@ -39,7 +39,10 @@ from meshplan.executor.frameworks.export_notes import (
     training_unsaid,
     unless,
 )
-from meshplan.executor.frameworks.hugging_face.deepspeed import weights_on_the_host
+from meshplan.executor.frameworks.hugging_face.deepspeed import (
+    bf16_without_zero,
+    weights_on_the_host,
+)
 from meshplan.executor.frameworks.hugging_face.script import (
     RECOMPUTE_IN_CODE,
     said_by_script,
@@ -237,6 +240,7 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         optimizer_offload=device and Fact(device.value != "none", device.line),
     )
     unread, noted = _judged(values, kind)
+    state, more = bf16_without_zero(facts)
     return Reading(
         framework="accelerate",
         engine="deepspeed",
@@ -244,8 +248,9 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         facts=facts,
         recompute_unsaid=RECOMPUTE_IN_CODE,
         ignored=values.ignored(),
+        state=state,
         unread=(*weights, *unread),
-        notes=tuple(noted),
+        notes=(*noted, *more),
     )
 
 

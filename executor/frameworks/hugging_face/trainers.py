@@ -22,7 +22,9 @@ from pathlib import Path
 from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_trl
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
+from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
+    DEEPSPEED_ENGINE,
     FSDP_ENGINE,
     axes_of,
     launched_by,
@@ -155,6 +157,10 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     )
     facts |= sharding.facts
     unread += [*sharding.unread, *_kind(values)]
+    state = dict(sharding.state)
+    if sharding.engine == DEEPSPEED_ENGINE and not state:
+        state, more_notes = bf16_without_zero(facts)
+        notes += more_notes
     if sharding.engine == FSDP_ENGINE:
         states = _states(trainer, values, facts)
         put(facts, optimizer_states=states)
@@ -175,7 +181,7 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
         framework=trainer.name, engine=sharding.engine, path=path, facts=facts,
-        unknown_model=unknown,
+        unknown_model=unknown, state=state,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
         ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
     )  # fmt: skip

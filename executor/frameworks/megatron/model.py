@@ -2,8 +2,9 @@
 
 Megatron builds a GPT from sizes and switches; a configuration names a family that has them. Reading
 picks the family whose shape those switches give: latent attention -> deepseek_v3, experts ->
-qwen3_moe, qwen2_moe or mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox or
-gpt2; shared experts that no gate weighs, or modules of multi-token prediction -> glm4_moe.
+qwen3_moe, qwen2_moe or mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox,
+bloom (a norm behind the embedding) or gpt2; shared experts that no gate weighs, or modules of
+multi-token prediction -> glm4_moe.
 
 Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, moe, mla) and
 `megatron/core/transformer/transformer_config.py`.
@@ -248,6 +249,8 @@ def _dense_config(values: Values, sizes: Mapping[str, Any], *, gated: bool) -> d
     learned = position is None or position.value == "learned_absolute"
     if not biased:
         return {"model_type": "nemotron"}
+    if not learned and values.on("embed_layernorm"):
+        return {"model_type": "bloom", "n_inner": sizes["intermediate_size"]}
     if not learned:
         return {"model_type": "gpt_neox", "use_parallel_residual": False, "attention_bias": True}
     positions, ffn = values.count("max_position_embeddings"), values.count("ffn_hidden_size")
