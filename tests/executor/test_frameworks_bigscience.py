@@ -107,8 +107,6 @@ AXOLOTL = (
 ACCELERATE = (
     "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n  zero_stage: 0\n"
 )
-    "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n  zero_stage: 0\n"
-)
 
 
 @pytest.mark.parametrize(
