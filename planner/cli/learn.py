@@ -29,6 +29,7 @@ from meshplan.planner.learn.cases import (
     Source,
     UnusableRun,
     case_at,
+    distinct,
     measured_run,
 )
 from meshplan.planner.report.output import print_json
@@ -84,7 +85,7 @@ def learn(
         _which(logs, source, as_json=as_json)
         return
     paths = _paired(logs, config)
-    found = [_read(log, each, source) for log, each in paths]
+    found = distinct([_read(log, each, source) for log, each in paths])
     learned = learnt_of(found, datetime.date.today().isoformat(), _say)
     if as_json:
         print_json(learned.model_dump(mode="json"))
