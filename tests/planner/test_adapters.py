@@ -265,6 +265,25 @@ def test_packed_sequences_from_a_question_to_an_explanation(tmp_path: Path) -> N
         assert said in refused.stderr
 
 
+def test_adapters_that_take_longer_than_they_spare_are_said() -> None:
+    """Small layers: an adapter's kernels cost more than the gradient of its frozen weight. What all
+    weights would take is what the plan of the same pins takes; of an 8B nothing is said.
+    """
+    pins = ("--gpus", "8", "--cluster", "dgx-h100", "--global-batch", "16", "--seq-len", "2048",
+            "--engine", "automodel", "--dp", "8", "--zero", "2", "--micro-batch", "2",
+            "--recompute", "none", "--json")  # fmt: skip
+    adapted, whole = (
+        json.loads(run("plan", "qwen3-0.6b", *pins, *more).stdout)
+        for more in (("--lora-rank", "16"), ())
+    )
+    gain = 1 - whole["prediction"]["step_time_s"] / adapted["prediction"]["step_time_s"]
+    assert gain > 0.1
+    first = adapted["reasons"][0]
+    assert first.startswith(f"all weights trained, fit or not: {gain:.1%} faster: host overhead -")
+    large = json.loads(run("plan", "llama-3.1-8b", *pins, "--lora-rank", "16").stdout)
+    assert not any("all weights" in each for each in (*large["reasons"], *whole["reasons"]))
+
+
 def test_no_pin_beats_the_proved_plan() -> None:
     """With adapters alone trained the search's bounds hold too: whatever is pinned is no faster."""
     asked = ("plan", "llama-3.2-1b", "--gpus", "4", "--cluster", "dgx-h100", "--global-batch", "32",
