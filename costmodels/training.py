@@ -25,6 +25,8 @@ class Lora:
     targets         what has adapters: "qkv", query, key and value; "attention", all projections of
                     what mixes tokens; "all_linear", those and dense feed-forwards and shared
                     experts. The embedding, the head, the router and routed experts have none
+    dropout         the probability with which an adapter's input is dropped before A; any above 0
+                    costs the same: a copy and a mask of each adapted input
     base_precision  what the frozen weights of linear layers are kept in: "bf16", as without
                     adapters; "nf4" and "int8", quantised (QLoRA, 2305.14314)
     """
@@ -33,6 +35,7 @@ class Lora:
 
     rank: Annotated[int, Field(gt=0, le=MOST_RANK)]
     targets: LoraTargets = "all_linear"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     base_precision: BasePrecision = "bf16"
 
 

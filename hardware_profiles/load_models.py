@@ -7,7 +7,9 @@ configuration means is decided in `costmodels.model.hf_config`.
 
 import difflib
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 from meshplan.hardware_profiles.bounded_file import read_bounded
 
@@ -71,4 +73,28 @@ def _read_config(path: Path) -> dict[str, object]:
         raise UnknownModel(f"{path} is not a JSON file: {error}") from error
     if not isinstance(config, dict):
         raise UnknownModel(f"{path} is JSON, but not an object with the fields of a model")
-    return config
+    try:
+        return finite_config(config, str(path))
+    except RecursionError:
+        raise UnknownModel(f"{path} nests too deep for a config.json") from None
+
+
+def finite_config(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """`config` with its infinities as transformers 5 writes them, so that it is JSON everywhere.
+
+    Python reads NaN and Infinity in a JSON file, which JSON does not have. Raises `UnknownModel`
+    for NaN, with the field.
+    """
+    return {key: _finite(value, name, str(key)) for key, value in config.items()}
+
+
+def _finite(value: object, name: str, field: str) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(each, name, f"{field}.{key}") for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each, name, field) for each in value]
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        raise UnknownModel(f"{name}: the field {_shown(field)} is NaN, which is no number")
+    return {"__float__": "Infinity" if value > 0 else "-Infinity"}

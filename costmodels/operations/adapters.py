@@ -11,10 +11,18 @@ up, one where the engine adapts them as one), rank r each:
                                       A and B, what is passed on, and its sum
     saved       j r                   numbers a row: the narrow output
 
+Dropout before A makes a copy of the input for each of the j adapters and a mask of one byte a
+number, both kept in place of the input itself:
+
+    each way    2 j k                 numbers a row more (read, and written dropped), and j k bytes
+    saved       j k                   numbers a row more, and j k bytes
+
 A frozen product needs no gradient of its weight, so nothing keeps its input unless an adapter reads
 it, nor gathers it again over tensor-parallel ranks in the backward.
 
-Source: LoRA (2106.09685, section 4). Leaves out: dropout before A; the narrow output's own
+Source: LoRA (2106.09685, section 4); dropout: huggingface/peft@5d602fd
+src/peft/tuners/lora/layer.py (Linear.forward: lora_B(lora_A(dropout(x)))), torch's native_dropout.
+Leaves out: casts of the input to an adapter's 32 bits and back; the narrow output's own
 collectives, and that Megatron cuts A over the tensor-parallel ranks where B follows it (elsewhere,
 and here, it is whole on each); that an adapter's input stays in 16 bit in 8-bit training.
 """
@@ -25,6 +33,7 @@ from meshplan.costmodels.elementwise import Number, maximum
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise
 from meshplan.costmodels.training import Lora
 
+_FEEDS_ATTENTION = ("attention_norm", "attention_input")
 _FEEDS_FEED_FORWARD = ("feed_forward_norm", "activation", "feed_forward_input", "shared_input")
 _QKV = ("qkv", "q_down", "q_up", "kv_down", "kv_up")
 _FEEDS_HEAD = ("head_input",)
@@ -44,11 +53,15 @@ def is_adapted(op: Operation, lora: Lora) -> bool:
 
 
 def feeds_frozen_alone(op: Operation, lora: Lora) -> bool:
-    """Whether its output is the input of frozen products only."""
+    """Whether its output is the input of frozen products only, or of dropout's copies."""
     if isinstance(op, Communication) and op.name in _FEEDS_HEAD:
         return True
     fused = isinstance(op, Communication) or (isinstance(op, Pointwise) and op.kernels == 1)
-    return fused and lora.targets != "all_linear" and op.name in _FEEDS_FEED_FORWARD
+    dropped = lora.dropout > 0
+    elsewhere = dropped or lora.targets != "all_linear"
+    return fused and (
+        (dropped and op.name in _FEEDS_ATTENTION) or (elsewhere and op.name in _FEEDS_FEED_FORWARD)
+    )
 
 
 def adapter_parameters(operations: Iterable[Operation], lora: Lora) -> Number:
@@ -63,14 +76,20 @@ def adapter_forward_flops(operations: Iterable[Operation], lora: Lora) -> Number
 
 def adapter_numbers(op: Matmul, lora: Lora, *, backward: bool) -> Number:
     """Read and written for each row of the input, in one direction."""
+    dropped = 2 * op.joined * op.k if lora.dropout else 0
     if backward:
-        return 5 * op.joined * op.k + 2 * op.n + 4 * op.joined * lora.rank
-    return op.joined * op.k + 4 * op.n + 2 * op.joined * lora.rank
+        return 5 * op.joined * op.k + 2 * op.n + 4 * op.joined * lora.rank + dropped
+    return op.joined * op.k + 4 * op.n + 2 * op.joined * lora.rank + dropped
 
 
-def narrow_numbers(op: Matmul, lora: Lora) -> Number:
-    """Of the narrow outputs, which the gradient of B needs."""
-    return op.m * op.joined * lora.rank
+def kept_numbers(op: Matmul, lora: Lora) -> Number:
+    """Of the narrow outputs, which the gradient of B needs, and of what dropout hands to A."""
+    return op.m * op.joined * (lora.rank + (op.k if lora.dropout else 0))
+
+
+def mask_bytes(op: Matmul, lora: Lora) -> Number:
+    """Of dropout's masks: written forward, kept, and read backward."""
+    return op.m * op.joined * op.k if lora.dropout else 0.0
 
 
 def quantised_parameters(operations: Iterable[Operation], lora: Lora) -> Number:

@@ -16,20 +16,23 @@ from meshplan.costmodels.operations.adapters import (
     adapter_numbers,
     is_adapted,
     is_linear,
+    mask_bytes,
 )
 from meshplan.costmodels.operations.kinds import Matmul, Operation
 from meshplan.costmodels.seconds.kernels import Device, pointwise_s
 from meshplan.costmodels.training import Lora
 
 ADAPTER_KERNELS = 3
-"""Forward: two products, and the sum with the frozen one's output; twice that backward."""
+"""Forward: two products, and the sum with the frozen one's output; twice that backward. Dropout is
+one more each way.
+"""
 
 
 def adapter_launches(op: Matmul, lora: Lora | None, *, backward: bool) -> int:
     """Kernels that the host issues for the adapters beside a product."""
     if lora is None or not is_adapted(op, lora):
         return 0
-    return ADAPTER_KERNELS * op.joined * (2 if backward else 1)
+    return op.joined * (ADAPTER_KERNELS * (2 if backward else 1) + (lora.dropout > 0))
 
 
 def beside_frozen_s(
@@ -58,7 +61,8 @@ def _adapter_s(device: Device, op: Matmul, lora: Lora, *, backward: bool) -> Num
         return 0.0
     numbers = op.m * adapter_numbers(op, lora, backward=backward)
     launches = adapter_launches(op, lora, backward=backward)
-    memory_s = pointwise_s(device, device.recipe.itemsize * numbers, launches)
+    moved_bytes = device.recipe.itemsize * numbers + mask_bytes(op, lora)
+    memory_s = pointwise_s(device, moved_bytes, launches)
     flops = adapter_forward_flops((op,), lora) * (2.0 if backward else 1.0)
     rate = device.rate_flops_per_s(device.recipe.other_dtype(device.gpu))
     return maximum(memory_s, flops / rate)

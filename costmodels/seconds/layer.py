@@ -32,7 +32,8 @@ from meshplan.costmodels.operations.adapters import (
     adapter_forward_flops,
     feeds_frozen_alone,
     is_adapted,
-    narrow_numbers,
+    kept_numbers,
+    mask_bytes,
 )
 from meshplan.costmodels.operations.kinds import (
     AttentionCore,
@@ -149,7 +150,8 @@ class Pricer:
             return 0.0
         saved = op.saved_bytes * (self.device.recipe.saved_fraction if _is_kept_cast(op) else 1.0)
         if self.lora and isinstance(op, Matmul) and is_adapted(op, self.lora):
-            saved = saved + self.device.recipe.itemsize * narrow_numbers(op, self.lora)
+            kept = self.device.recipe.itemsize * kept_numbers(op, self.lora)
+            saved = saved + kept + mask_bytes(op, self.lora)
         return saved
 
     def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:

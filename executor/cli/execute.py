@@ -126,7 +126,7 @@ def execute(
         bool, typer.Option("--dry-run", help="Build one rank without devices, at full size.")
     ] = False,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of --dry-run or --one-rank; 0 unless said.")
+        int | None, typer.Option(min=0, help="Rank of --dry-run or --one-rank; 0 unless said.")
     ] = None,
     all_stages: Annotated[
         bool,
@@ -156,6 +156,11 @@ def execute(
     """
     if (device or all_micro_batches) and not one_rank:
         typer.echo("error: --device and --all-micro-batches belong to --one-rank; add it", err=True)
+        raise typer.Exit(2)
+    if (rank is not None or all_stages) and not (dry_run or one_rank):
+        typer.echo(
+            "error: --rank and --all-stages say of what --dry-run or --one-rank is", err=True
+        )
         raise typer.Exit(2)
     if (dry_run or one_rank) and engine not in (None, NATIVE):
         typer.echo(

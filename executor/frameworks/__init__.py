@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from meshplan.executor.frameworks import refused
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
@@ -56,7 +57,7 @@ READ_ONLY = {
     for name, (claims, read) in {
         "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
         **trainers.READERS,
-        "refused": (trainers.claims_refused, trainers.refuse),
+        "refused": (refused.claims_refused, refused.refuse),
     }.items()
 }  # fmt: skip
 """Trainers' formats, and those that are known by name and refused."""

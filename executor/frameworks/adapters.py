@@ -1,15 +1,20 @@
 """LoRA in the configurations of frameworks: what of it they say, as `costmodels.training.Lora`.
 
-    Megatron-Bridge  peft.dim, peft.target_modules; without them 32, all linear layers
-                     (NVIDIA-NeMo/Megatron-Bridge@0191fc5 src/megatron/bridge/peft/lora.py)
+    Megatron-Bridge  peft.dim, peft.target_modules, peft.dropout; without them 32, all linear
+                     layers, 0 (NVIDIA-NeMo/Megatron-Bridge@0191fc5
+                     src/megatron/bridge/peft/lora.py)
     axolotl          adapter lora or qlora, lora_r, lora_target_linear or lora_target_modules,
-                     load_in_4bit, load_in_8bit
-    LLaMA-Factory    finetuning_type lora, lora_rank (8), lora_target (all), quantization_bit
+                     lora_dropout, load_in_4bit, load_in_8bit
+    LLaMA-Factory    finetuning_type lora, lora_rank (8), lora_target (all), lora_dropout,
+                     quantization_bit
+    TRL              use_peft, lora_r (16), lora_target_modules, lora_dropout (0.05), load_in_4bit,
+                     load_in_8bit (huggingface/trl@f2cd5771 trl/trainer/model_config.py)
 
 Adapters beside other sets of modules, and kinds other than LoRA, are not modelled: they are named.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from typing import get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,9 +35,18 @@ _HF: dict[LoraTargets, tuple[str, ...]] = {
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
     ),
 }  # fmt: skip
-_BRIDGE_RANK, _FACTORY_RANK = 32, 8
+_LAYERS = ("model.layers.{}.", "model.language_model.layers.{}.", "language_model.model.layers.{}.")
+"""Where transformers' decoders hold their layers, alone or behind a tower."""
+_HOLDERS = {name: "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn"
+            for name in _HF["all_linear"]}  # fmt: skip
+_PATTERN = re.compile(r"(?:\w|\\?\.|\[?\\d\]?\+|\[0-9\]\+|\((?:\?:)?(?:\w|\\?\.|\|)+\)\??)+")
+"""Regular expressions of one level: names, numbers, groups of words."""
+_LONGEST, _MOST_GROUPS = 160, 3
+"""What is tried: so many words of so many groups are tried against each other in no time."""
+_BRIDGE_RANK, _FACTORY_RANK, _TRL_RANK = 32, 8, 16
+_TRL_DROPOUT = 0.05
 _NO_EFFECT = ("_target_", "alpha", "lora_A_init_method", "lora_B_init_method", "dropout_position")
-"""Fields of Bridge's LoRA that change neither time nor memory."""
+"""Fields of Bridge's LoRA that change neither time nor memory where nothing is dropped."""
 
 Found = tuple[Fact | None, list[Fact]]
 """The fact, if LoRA is what is trained; what of it is not understood."""
@@ -40,7 +54,8 @@ Found = tuple[Fact | None, list[Fact]]
 
 def bridge_settings(lora: Lora) -> dict[str, object]:
     """`lora` as overrides of a PEFT recipe."""
-    return {"peft.dim": lora.rank, "peft.target_modules": list(_MEGATRON[lora.targets])}
+    dropout = {"peft.dropout": lora.dropout} if lora.dropout else {}
+    return {"peft.dim": lora.rank, "peft.target_modules": list(_MEGATRON[lora.targets]), **dropout}
 
 
 def of_bridge(found: Mapping[str, Fact]) -> Found:
@@ -56,31 +71,41 @@ def of_bridge(found: Mapping[str, Fact]) -> Found:
     values = Values(stated)
     rank = values.count("dim") or Fact(_BRIDGE_RANK, line)
     modules = values.get("target_modules") or Fact(list(_MEGATRON["all_linear"]), line)
-    targets = _targets(modules, _MEGATRON)
-    unread = [
+    names = frozenset(_words(modules.value))
+    dropout, unread = _dropout(values, "dropout")
+    if dropout:
+        why = "dropout behind the adapter is not modelled"
+        unread += values.besides(("pre",), "dropout_position", why)
+    unread += [
         Fact(f"peft.{name} (changes what adapters do, not modelled)", fact.line)
         for name, fact in values.unasked()
         if name not in _NO_EFFECT and fact.value not in (0, "0", "0.0", False, "false")
     ]
-    return _fact(rank, targets, "bf16", unread, modules)
+    said = {"rank": rank.value, "dropout": dropout, "targets": _targets(names, _MEGATRON)}
+    return _fact(said, unread, modules, rank)
 
 
 def of_axolotl(values: Values) -> Found:
-    """What axolotl's `adapter` and the keys beside it say."""
+    """What axolotl's `adapter` and the keys beside it say; without one they say nothing."""
     kind = values.get("adapter")
+    rank = values.count("lora_r")
+    values.get("lora_alpha")  # a factor
+    modules = values.get("lora_target_modules")
+    everywhere = values.on("lora_target_linear")
+    dropout, unread = _dropout(values, "lora_dropout")
     if kind is None or kind.value not in ("lora", "qlora"):
         return None, []
-    values.get("lora_alpha")  # a factor
-    rank = values.count("lora_r") or Fact(_FACTORY_RANK, kind.line)
-    modules = values.get("lora_target_modules")
-    if values.on("lora_target_linear"):
+    if everywhere:
         modules = Fact(list(_HF["all_linear"]), kind.line)
     if modules is None:
         why = "lora_target_linear or lora_target_modules says beside what, and neither is stated"
         return None, [Fact(f"adapter {shown(kind.value)} ({why})", kind.line)]
     four, eight = values.on("load_in_4bit"), values.on("load_in_8bit")
     base = "nf4" if four or kind.value == "qlora" else "int8" if eight else "bf16"
-    return _fact(rank, _targets(modules, _HF), base, _dropout(values), modules)
+    rank = rank or Fact(_FACTORY_RANK, kind.line)
+    targets = _targets(_adapted(modules.value), _HF)
+    said = {"rank": rank.value, "dropout": dropout, "targets": targets, "base_precision": base}
+    return _fact(said, unread, modules, rank)
 
 
 def of_factory(values: Values) -> Found:
@@ -91,46 +116,99 @@ def of_factory(values: Values) -> Found:
     values.get("lora_alpha")  # a factor
     rank = values.count("lora_rank") or Fact(_FACTORY_RANK, kind.line)
     modules = values.get("lora_target") or Fact("all", kind.line)
-    if modules.value == "all":
-        modules = Fact(list(_HF["all_linear"]), modules.line)
     bits = values.count("quantization_bit")
     bases: dict[int | None, BasePrecision] = {None: "bf16", 8: "int8", 4: "nf4"}
     base = bases.get(bits.value if bits else None)
-    unread = _dropout(values)
+    dropout, unread = _dropout(values, "lora_dropout")
     if base is None and bits:
         unread.append(Fact(f"quantization_bit {bits.value} (8 and 4 are modelled)", bits.line))
-    return _fact(rank, _targets(modules, _HF), base or "bf16", unread, modules)
+    targets = "all_linear" if modules.value == "all" else _targets(_adapted(modules.value), _HF)
+    said = {"rank": rank.value, "dropout": dropout, "targets": targets,
+            "base_precision": base or "bf16"}  # fmt: skip
+    return _fact(said, unread, modules, rank)
 
 
-def _targets(modules: Fact, names: Mapping[LoraTargets, tuple[str, ...]]) -> LoraTargets | None:
+def of_trl(values: Values) -> Found:
+    """What TRL's `use_peft` and the keys beside it say; without it they say nothing."""
+    kind = values.flag("use_peft")
+    rank, modules = values.count("lora_r"), values.get("lora_target_modules")
+    values.get("lora_alpha")  # a factor
+    stated = values.get("lora_dropout")
+    dropout, unread = _dropout(values, "lora_dropout") if stated else (_TRL_DROPOUT, [])
+    four, eight = values.on("load_in_4bit"), values.on("load_in_8bit")
+    if kind is None or not kind.value:
+        named = "load_in_4bit" if four else "load_in_8bit"
+        why = "weights of fewer bits are not modelled without adapters"
+        return None, [Fact(f"{named} ({why})", values.found[named].line)] if four or eight else []
+    if four and not values.on("use_bnb_nested_quant"):
+        why = "constants of quantised weights in 32 bits are not modelled"
+        unread.append(Fact(f"load_in_4bit without use_bnb_nested_quant ({why})", kind.line))
+    if modules is None:
+        why = "lora_target_modules says beside what, and is not stated: PEFT's choice for the model"
+        return None, [*unread, Fact(f"use_peft ({why})", kind.line)]
+    rank = rank or Fact(_TRL_RANK, kind.line)
+    base = "nf4" if four else "int8" if eight else "bf16"
+    targets = _targets(_adapted(modules.value), _HF)
+    said = {"rank": rank.value, "dropout": dropout, "targets": targets, "base_precision": base}
+    return _fact(said, unread, modules, rank)
+
+
+def _targets(
+    stated: frozenset[str], names: Mapping[LoraTargets, tuple[str, ...]]
+) -> LoraTargets | None:
     """Which of our sets the modules are, None: another one."""
-    value = modules.value
-    stated = _words(value if isinstance(value, list) else str(value).split(","))
     return next((ours for ours in get_args(LoraTargets) if set(names[ours]) == stated), None)
 
 
-def _words(values: Iterable[object]) -> set[str]:
-    return {str(value).strip(" '\"") for value in values}
+def _adapted(value: object) -> frozenset[str]:
+    """A decoder's linear layers that PEFT's `target_modules` means, and each word that means none
+    of them: ends of modules' names, or one regular expression of whole names.
+    """
+    if value in ("all-linear", ["all-linear"]):
+        return frozenset(_HF["all_linear"])
+    if isinstance(value, str) and not re.fullmatch(r"[\w\s,]*", value):
+        return _matched(value) or frozenset((value,))
+    ends = {f"{holder}.{name}": name for name, holder in _HOLDERS.items()}
+    return frozenset(ends.get(word, word) for word in _words(value))
 
 
-def _dropout(values: Values) -> list[Fact]:
-    """A mask of each input would be kept too."""
-    stated = values.num("lora_dropout")
-    if stated is None or stated.value == 0:
-        return []
-    return [Fact("lora_dropout (the masks of adapters' inputs are not modelled)", stated.line)]
+def _matched(pattern: str) -> frozenset[str]:
+    """The layers that a regular expression means in whichever decoder it means most of; none where
+    it is no plain one, or does not mean all layers alike.
+    """
+    plain = len(pattern) <= _LONGEST and pattern.count("(") <= _MOST_GROUPS
+    if not (plain and _PATTERN.fullmatch(pattern)):
+        return frozenset()
+    found = [
+        [
+            frozenset(name for name, holder in _HOLDERS.items()
+                      if re.fullmatch(pattern, f"{where.format(layer)}{holder}.{name}"))
+            for layer in (0, 1, 23)
+        ]
+        for where in _LAYERS
+    ]  # fmt: skip
+    return max((each[0] for each in found if len(set(each)) == 1), key=len, default=frozenset())
 
 
-def _fact(
-    rank: Fact, targets: LoraTargets | None, base: str, unread: list[Fact], modules: Fact
-) -> Found:
-    if targets is None:
+def _words(value: object) -> set[str]:
+    words = value if isinstance(value, list) else str(value).split(",")
+    return {str(word).strip(" '\"") for word in words}
+
+
+def _dropout(values: Values, name: str) -> tuple[float, list[Fact]]:
+    """The probability, and what is none."""
+    stated = values.num(name)
+    if stated is None or stated.value < 1:
+        return float(stated.value) if stated else 0.0, []
+    return 0.0, [Fact(f"{name} {stated.value} (it is a probability below 1)", stated.line)]
+
+
+def _fact(said: dict[str, object], unread: list[Fact], modules: Fact, rank: Fact) -> Found:
+    if said["targets"] is None:
         why = "adapters beside this set of modules are not modelled"
         return None, [*unread, Fact(f"{shown(modules.value)} ({why})", modules.line)]
     try:
-        lora = TypeAdapter(Lora).validate_python(
-            {"rank": rank.value, "targets": targets, "base_precision": base}
-        )
+        lora = TypeAdapter(Lora).validate_python(said)
     except ValidationError:
         return None, [*unread, Fact(f"rank {rank.value} (of adapters, too large)", rank.line)]
     return Fact(lora, rank.line), unread

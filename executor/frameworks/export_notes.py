@@ -166,8 +166,9 @@ def check_training_is_said(name: str, exported: Exported) -> None:
 
 
 def lora_words(lora: Lora) -> str:
-    """Rank, targets and what the frozen weights are kept in."""
-    return f"rank {lora.rank}, {lora.targets}, {lora.base_precision}"
+    """Rank, targets, dropout and what the frozen weights are kept in."""
+    dropout = f", dropout {lora.dropout:g}" if lora.dropout else ""
+    return f"rank {lora.rank}, {lora.targets}{dropout}, {lora.base_precision}"
 
 
 def unwritten_parts(model: Model) -> list[CannotSay]:

@@ -15,6 +15,7 @@ from meshplan.planner.answer.explain import (
     lost_by,
     needed_bytes,
     priced,
+    without_adapters,
 )
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.answer.ties import chosen
@@ -123,14 +124,15 @@ def _runner_up(layout: Layout, plan: Priced, case: Case) -> RunnerUp:
 
 
 def reasons(plan: Priced) -> tuple[str, ...]:
-    """Why not a little different: the changes nearest to being better first, then those that do not
-    fit.
+    """Why not a little different: training all weights where that is faster, the changes nearest to
+    being better, then those that do not fit.
     """
     found = list(_until(alternatives(plan), MOST_TIMED))
     timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
     misfits = [c for c in found if c.lacks_bytes is not None]
     kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]
-    return tuple(f"{c.fix.text}: {c.verdict}" for c in kept)
+    told = [f"{c.fix.text}: {c.verdict}" for c in kept]
+    return (*filter(None, [without_adapters(plan)]), *told)[:MOST_REASONS]
 
 
 def _until(found: Iterator[Change], most_timed: int) -> Iterator[Change]:

@@ -181,6 +181,27 @@ def runs(case: Case) -> bool:
     return not unpriced(case.layout, case.engine)
 
 
+def without_adapters(chosen: Priced) -> str:
+    """What training all weights would change in the same layout, "" where it is no faster.
+
+    Adapters are many kernels, bound by the host and by memory; what their frozen weights spare is a
+    third of the linear layers' products, which is less where layers or micro-batches are small.
+    """
+    case = chosen.case
+    if case.training.lora is None:
+        return ""
+    whole = replace(case, training=replace(case.training, lora=None))
+    if not runs(whole):
+        return ""
+    model = step_model_of(whole)
+    time = model.time()
+    slower = time.step_time_s / chosen.prediction.step_time_s - 1
+    if slower > -AS_FAST:
+        return ""
+    lost = lost_by(chosen.parts, time_parts(model, time))
+    return f"all weights trained, fit or not: {_verdict(slower, lost)}"
+
+
 def _verdict(slower: float, lost: dict[str, float]) -> str:
     """Slower or faster, with the two parts that moved most that way."""
     if abs(slower) < AS_FAST:

@@ -378,6 +378,7 @@ def parse_tokens(text: str) -> int:
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:
     """The GPU must have a rate for every format that the recipe uses."""
+    _one_of("--precision", precision, get_args(Precision))
     if lacking_format(precision, cluster.gpu):
         able = [name for name in RECIPES if not lacking_format(name, cluster.gpu)]
         raise BadQuestion(

@@ -115,9 +115,13 @@ class Reading:
 
     engine          the engine profile that prices it
     facts           by name, of `FIELDS`
+    recompute_unsaid
+                    where else recompute is set, where the file does not say it; "": it does
     model_config    the model's shape as a Hugging Face configuration, where the file states it
+    unknown_model   what the file says of its model, where the catalogue does not have it
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does
+    state           what the file has otherwise than the engine's `State`, by its fields
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
     ignored         keys that say nothing about the layout
@@ -133,9 +137,12 @@ class Reading:
     facts: Mapping[str, Fact]
     placement: Placement = field(default_factory=Placement)
     recompute: Recompute = field(default_factory=Recompute)
+    recompute_unsaid: str = ""
     model_config: dict[str, Any] | None = None
+    unknown_model: str = ""
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None
+    state: Mapping[str, float] = field(default_factory=dict)
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ global batch    stated, or micro-batches x mbs x dp
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from meshplan.hardware_profiles.load_models import load_model_config
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.case.host_memory import check_host
-from meshplan.planner.case.reading import Fact, IllegalConfig, Reading
+from meshplan.planner.case.reading import Fact, IllegalConfig, Reading, Recompute
 from meshplan.planner.case.settings import Settings
 from meshplan.planner.case.stage_rules import stage_layers
 from meshplan.planner.space.engine_rules import check_engine, check_precision, unpriced
@@ -56,8 +56,12 @@ class MissingFacts(ValueError):
     that states something which is not understood (`unread`) and which changes the price.
     """
 
-    def __init__(self, names: tuple[str, ...], unread: tuple[Fact, ...] = ()) -> None:
+    def __init__(
+        self, names: tuple[str, ...], unread: tuple[Fact, ...] = (), unknown_model: str = ""
+    ) -> None:
         said = [_unread_text(unread)] if unread else []
+        if unknown_model and "model" in names:
+            said.append(f"{unknown_model} is not in the catalogue (--model takes a config.json)")
         super().__init__("; ".join([*said, self._missing(names)] if names else said))
         self.names = names
         self.line = unread[0].line if unread else 1
@@ -124,14 +128,18 @@ def resolve(
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
     engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
-    layout, training = _layout(facts, reading, model)
+    if reading.state:
+        state = engine.state.model_copy(update=dict(reading.state))
+        engine = engine.model_copy(update={"state": state})
+    recompute, said = _recompute(given, near, reading)
+    layout, training = _layout(facts, replace(reading, recompute=recompute), model)
     return Case(
         model=model,
         layout=layout,
         training=training,
         cluster=cluster_named(str(settings.cluster)),
         engine=engine,
-        notes=(*_replaced(given, reading), *reading.notes, *unpriced(layout, engine)),
+        notes=(*_replaced(given, reading), *said, *reading.notes, *unpriced(layout, engine)),
     )
 
 
@@ -172,6 +180,23 @@ def _replaced(given: Settings, reading: Reading) -> Iterator[str]:
             yield f"--model {fact.value} instead of the shape that the file states"
 
 
+def _recompute(
+    given: Settings, near: Settings, reading: Reading
+) -> tuple[Recompute, tuple[str, ...]]:
+    """Which layers recompute, and what is assumed or replaced of what the file says."""
+    if given.recompute:
+        before = reading.recompute.mode
+        said = f"--recompute {given.recompute} instead of the {before} that the file states"
+        replaced = not reading.recompute_unsaid and given.recompute != before
+        return Recompute(given.recompute), (said,) if replaced else ()
+    if not reading.recompute_unsaid:
+        return reading.recompute, ()
+    if near.recompute:
+        return Recompute(near.recompute), ()
+    said = f"no recompute of activations is assumed: {reading.recompute_unsaid}"
+    return reading.recompute, (f"{said}; `check --recompute full` prices it",)
+
+
 def _facts(settings: Settings) -> dict[str, Fact]:
     names = ("gpus", "model", "seq_len", "global_batch_size", "micro_batch_size", "precision")
     return {name: Fact(getattr(settings, name), 1) for name in names if getattr(settings, name)}
@@ -209,7 +234,7 @@ def _check_missing(
     batch = [name for name in _BATCH if name in facts]
     missing += [name for name in _BATCH[:2] if name not in facts][: max(0, 2 - len(batch))]
     if missing or reading.unread:
-        raise MissingFacts(tuple(missing), reading.unread)
+        raise MissingFacts(tuple(missing), reading.unread, reading.unknown_model)
 
 
 def _model(

@@ -21,6 +21,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.hardware_profiles.bounded_file import read_bounded
 from meshplan.hardware_profiles.schema import Frozen
 from meshplan.planner.case.limits import MAX_PROGRAM_BYTES, MOST, check_toml
+from meshplan.planner.case.reading import Mode
 
 FILE, PROJECT = "meshplan.toml", "pyproject.toml"
 
@@ -40,6 +41,7 @@ class Settings(Frozen):
     micro_batch_size: int | None = Field(default=None, gt=0, le=MOST["micro_batch_size"])
     vocab_size: int | None = Field(default=None, gt=0, le=MOST["vocab_size"])
     precision: Precision | None = None
+    recompute: Mode | None = None
     engine: str | None = None
     gpu_hour_price: float | None = Field(default=None, gt=0)
 

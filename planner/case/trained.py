@@ -91,4 +91,5 @@ def trained_line(job: Job) -> str:
 
 
 def _words(lora: Lora) -> str:
-    return f"LoRA of rank {lora.rank} beside {TARGET_WORDS[lora.targets]}"
+    dropout = f" behind dropout of {lora.dropout:g}" if lora.dropout else ""
+    return f"LoRA of rank {lora.rank}{dropout} beside {TARGET_WORDS[lora.targets]}"

@@ -6,7 +6,7 @@ accelerator library, and runs in milliseconds per file.
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,14 @@ from meshplan.planner.case.limits import MAX_STAGES
 from meshplan.planner.case.memory_limit import as_planned
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan
 from meshplan.planner.case.reading import NothingToRead, Reading, UnreadableConfig
-from meshplan.planner.case.resolve import Case, MissingFacts, cluster_named, engine_named, resolve
+from meshplan.planner.case.resolve import (
+    FLAGS,
+    Case,
+    MissingFacts,
+    cluster_named,
+    engine_named,
+    resolve,
+)
 from meshplan.planner.case.settings import Settings, UnreadableSettings, one_line, settings_near
 from meshplan.planner.check.fixes import Price
 from meshplan.planner.check.verdicts import (
@@ -100,7 +107,7 @@ def check_file(
     def read() -> Finding:
         text = text_of(candidate.path)
         if framework is None and PLAN.search(text):
-            return _check_plan(text, str(candidate.path), tools, limits)
+            return _check_plan(text, str(candidate.path), tools, given, limits)
         reading = tools.read(text, str(candidate.path), framework)
         if reading is None:
             if not candidate.named:
@@ -191,9 +198,10 @@ def _check_reading(
 _LIKELY = ("tensor_parallel", "data_parallel", "micro_batch_size", "global_batch_size")
 
 
-def _check_plan(text: str, path: str, tools: Tools, limits: Limits) -> Finding:
+def _check_plan(text: str, path: str, tools: Tools, given: Settings, limits: Limits) -> Finding:
     plan = Plan.from_yaml(text, path)
     case = case_of(plan)
+    case = replace(case, notes=(*_not_taken(given, plan), *case.notes))
     _check_stages(case, 1)
 
     def line_of(text_of_finding: str) -> int:
@@ -205,6 +213,20 @@ def _check_plan(text: str, path: str, tools: Tools, limits: Limits) -> Finding:
     place = Place(path=path, framework="plan", line_of=line_of)
     planned = plan.prediction
     return judge(case, place, tools.price, limits, planned=planned, best=tools.best)
+
+
+def _not_taken(given: Settings, plan: Plan) -> Iterator[str]:
+    """Options that say otherwise than a plan file, which says everything itself."""
+    layout, training = plan.layout, plan.training
+    own = {
+        "cluster": plan.cluster.name, "gpus": plan.cluster.gpus, "model": plan.model.name,
+        "seq_len": training.seq_len, "global_batch_size": training.global_batch_size,
+        "micro_batch_size": layout.micro_batch_size, "recompute": layout.recompute,
+    }  # fmt: skip
+    for name, value in own.items():
+        asked = getattr(given, name)
+        if asked is not None and asked != value:
+            yield f"{FLAGS.get(name, f'--{name}')} {asked} is for configs: this plan says {value}"
 
 
 def case_of(plan: Plan) -> Case:

@@ -15,8 +15,8 @@ from meshplan.costmodels.layout import InvalidLayout
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.planner.case.limits import MOST, too_large
 from meshplan.planner.case.plan_file import UnreadablePlan, read_plan
-from meshplan.planner.case.reading import Reading, UnreadableConfig
-from meshplan.planner.case.resolve import Case
+from meshplan.planner.case.reading import Mode, Reading, UnreadableConfig
+from meshplan.planner.case.resolve import FLAGS, Case
 from meshplan.planner.case.settings import Settings, one_line
 from meshplan.planner.check.check import Tools, check_paths, exit_code
 from meshplan.planner.check.fixes import Quote
@@ -30,6 +30,7 @@ from meshplan.planner.cli.options import (
     Gpus,
     MicroBatch,
     ModelName,
+    RecomputeMode,
     SeqLen,
     VocabSize,
 )
@@ -58,6 +59,7 @@ def check(
     global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
+    recompute: RecomputeMode = None,
     framework: FrameworkName = None,
     tolerance: Tolerance = 0.05,
     slack: Slack = None,
@@ -145,10 +147,16 @@ def _written(folder: Path, name: str, text: str) -> Path:
 
 def settings_of(options: Mapping[str, object], refuse: Callable[[str], NoReturn]) -> Settings:
     """The options that are facts of a run; `refuse` is told of one out of bounds, and raises."""
-    stated = {name: options[name] for name in Settings.model_fields if options.get(name)}
+    stated = {name: options[name] for name in Settings.model_fields
+              if options.get(name) is not None}  # fmt: skip
     for name, value in stated.items():
+        option = FLAGS.get(name, f"--{name}")
+        if value == "":
+            refuse(f"{option} is empty; name one, or leave it out")
         if name in MOST and isinstance(value, int) and (refusal := too_large(name, value)):
             refuse(refusal)
+        if name == "recompute" and value not in get_args(Mode):
+            refuse(f"{option} {value!r}: it is one of {', '.join(get_args(Mode))}")
     return Settings.model_validate(stated)
 
 

@@ -20,6 +20,7 @@ from meshplan.planner.cli.options import (
     LearnedFile,
     MicroBatch,
     ModelName,
+    RecomputeMode,
     SeqLen,
     VocabSize,
 )
@@ -28,6 +29,7 @@ from meshplan.planner.learn.cases import (
     Source,
     UnusableRun,
     case_at,
+    distinct,
     measured_run,
 )
 from meshplan.planner.report.output import print_json
@@ -56,6 +58,7 @@ def learn(
     global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
+    recompute: RecomputeMode = None,
     framework: FrameworkName = None,
     engine: EngineName = None,
     which: Annotated[
@@ -82,7 +85,7 @@ def learn(
         _which(logs, source, as_json=as_json)
         return
     paths = _paired(logs, config)
-    found = [_read(log, each, source) for log, each in paths]
+    found = distinct([_read(log, each, source) for log, each in paths])
     learned = learnt_of(found, datetime.date.today().isoformat(), _say)
     if as_json:
         print_json(learned.model_dump(mode="json"))
@@ -119,6 +122,7 @@ def diagnose(
     global_batch_size: GlobalBatch = None,
     micro_batch_size: MicroBatch = None,
     vocab_size: VocabSize = None,
+    recompute: RecomputeMode = None,
     framework: FrameworkName = None,
     engine: EngineName = None,
     as_json: AsJson = False,

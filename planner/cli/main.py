@@ -20,6 +20,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from meshplan.planner.cli.options import Finite
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -115,7 +117,10 @@ class Commands(TyperGroup):
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called; raises `BadQuestion` for `--json FILE`, as it once was."""
+        """The command that is called; raises `BadQuestion` for an empty value, of which none means
+        anything, and for `--json FILE`, as it once was.
+        """
+        _refuse_empty(args)
         for option, value in pairwise(args):
             written = value == "-" or value.endswith(".json")
             if option == "--json" and written and args[0] in WROTE_JSON:
@@ -147,6 +152,19 @@ class Commands(TyperGroup):
             raise typer.Exit(code) from None
 
 
+def _refuse_empty(args: list[str]) -> None:
+    """Raise `BadQuestion` for an argument that is empty, or an option that is."""
+    for before, word in pairwise(["", *args]):
+        name, given, value = word.partition("=")
+        option = name if given and name.startswith("--") and not value else ""
+        if word and not option:
+            continue
+        from meshplan.planner.answer.question import BadQuestion
+
+        option = option or (before if before.startswith("-") else "an argument")
+        raise BadQuestion(f"{option} is empty; give a value, or leave it out")
+
+
 def _import_numpy() -> None:
     """Import numpy with one thread: products of small matrices take longer on several. Nothing that
     is started later inherits that, and what the user set counts.
@@ -166,7 +184,7 @@ def load_command(name: str) -> Any:
     found = getattr(_imported(module), attribute)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False)
-        single.command(name)(found)
+        single.command(name, cls=Finite)(found)
         found = single
     command = typer.main.get_command(found)
     command.name = name

@@ -1,9 +1,25 @@
 """Options that several commands have, each declared once."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+
+class Finite(TyperCommand):
+    """A command whose numbers are finite: infinity passes bounds from below, NaN all of them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; raises `BadQuestion` for a number that is not finite."""
+        for option in self.params:
+            value = ctx.params.get(option.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                from meshplan.planner.answer.question import BadQuestion
+
+                raise BadQuestion(f"{option.opts[0]} {value} is not a finite number")
+        return super().invoke(ctx)
 
 
 def panel(title: str) -> Any:
@@ -49,6 +65,9 @@ MicroBatch = Annotated[
 ]
 VocabSize = Annotated[
     int | None, typer.Option(min=1, help="Where a config leaves it to the tokenizer.")
+]
+RecomputeMode = Annotated[
+    str | None, typer.Option("--recompute", help="Of all layers: none, selective, full.")
 ]
 FrameworkName = Annotated[
     str | None, typer.Option(help="Read every path as this framework's config.")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from meshplan.hardware_profiles.load import UnknownProfile, load_cluster, save_cluster
 from meshplan.hardware_profiles.schema import Cluster, Dtype
-from meshplan.planner.cli.options import AsJson
+from meshplan.planner.cli.options import AsJson, Finite
 from meshplan.planner.profiles.compare import compare, comparison_tables
 from meshplan.planner.profiles.import_points import (
     UnreadableLog,
@@ -62,7 +62,7 @@ def list_profiles(
         _list(as_json=as_json)
 
 
-@profiles_app.command()
+@profiles_app.command(cls=Finite)
 def show(
     name: Annotated[str, typer.Argument(help="Cluster, GPU, or a profile file.")],
     as_json: AsJson = False,
@@ -88,7 +88,7 @@ def show(
         _print(profile_table(profile))
 
 
-@profiles_app.command()
+@profiles_app.command(cls=Finite)
 def diff(
     before: Annotated[str, typer.Argument(help="Cluster name or profile file.")],
     after: Annotated[str, typer.Argument(help="Cluster name or profile file.")],
@@ -115,7 +115,7 @@ def diff(
     raise typer.Exit(0 if found.agree else 1)
 
 
-@profiles_app.command("import")
+@profiles_app.command("import", cls=Finite)
 def import_files(
     files: Annotated[list[Path], typer.Argument(help="nccl-tests logs, matmul tables.")],
     base: Annotated[str, typer.Option("--cluster", help="What they were measured on.")],

@@ -51,7 +51,7 @@ def validate(
 
     Without a file the published runs that ship with meshplan are used. Columns: docs/runs.md.
     """
-    rows = _rows(runs or BUILT_IN, _words(suite), _words(grade))
+    rows = _rows(runs or BUILT_IN, {"suite": _words(suite), "grade": _words(grade)})
     if fit is not None:
         _fit(rows, fit, runs)
         return
@@ -77,15 +77,24 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(word.strip() for word in text.split(",") if word.strip())
 
 
-def _rows(path: Path, suites: frozenset[str], grades: frozenset[str]) -> list[dict[str, str]]:
+def _rows(path: Path, wanted: dict[str, frozenset[str]]) -> list[dict[str, str]]:
+    """The rows that have the words wanted of their columns; raises `UnreadableRuns`."""
     try:
         rows = list(read_runs(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise UnreadableRuns(f"{path}: cannot be read as measured runs: {error}") from None
+    for column, words in wanted.items():
+        known = {row.get(column) or "" for row in rows}
+        if other := sorted(words - known):
+            raise UnreadableRuns(
+                f"--{column} {other[0]!r}: no run of it in {path.name}; it has "
+                f"{', '.join(sorted(known))}"
+            )
     return [
-        row for row in rows
-        if (not suites or row.get("suite") in suites) and (not grades or row.get("grade") in grades)
-    ]  # fmt: skip
+        row
+        for row in rows
+        if all(not words or row.get(column) in words for column, words in wanted.items())
+    ]
 
 
 def _predict(rows: list[dict[str, str]]) -> list[Predicted | Skipped]:

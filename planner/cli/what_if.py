@@ -38,6 +38,7 @@ from meshplan.planner.whatif.tornado import tornado
 hardware = panel("Hardware: 2x, 0.5x, +50%, -20%, or another part")
 job, of_run = panel("The job"), panel("The run")
 instead, output = panel("Instead of one change"), panel("The answer")
+USUAL_BY = "20%"
 LEAST_BY, MOST_BY = 0.001, 0.9
 
 
@@ -67,7 +68,9 @@ def what_if(
     price_per_gpu_hour: Annotated[
         float | None, of_run("With --tokens: adds the cost.", min=0.0)
     ] = None,
-    by: Annotated[str, instead("With no change named: how far each figure is moved.")] = "20%",
+    by: Annotated[
+        str | None, instead("With no change named: how far each figure is moved; 20% unless said.")
+    ] = None,
     break_even_of: Annotated[
         Literal["network"] | None,
         instead("A bandwidth at which this size begins to beat a smaller one.", "--break-even"),
@@ -105,6 +108,8 @@ def what_if(
     )
     terms = _terms(tokens, price_per_gpu_hour)
     _check_together(change, plot, break_even_of, than)
+    if by is not None and (break_even_of or change != Change()):
+        raise BadQuestion("--by moves each figure: leave out the changes and --break-even")
     check_outputs(None, plot)
     loaded = read_plan(plan)
     asked = question_of(loaded)
@@ -113,7 +118,7 @@ def what_if(
         return
     answers = _answers(cache, jobs, time_limit)
     if change == Change():
-        _tornado(asked, loaded, _fraction(by), answers, as_json=as_json, plot=plot)
+        _tornado(asked, loaded, _fraction(by or USUAL_BY), answers, as_json=as_json, plot=plot)
     else:
         _changes(asked, change, answers, terms, price_per_gpu_hour, as_json=as_json)
 

@@ -12,12 +12,14 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.units import GIB
 from meshplan.planner.case.config_files import text_of
 from meshplan.planner.case.plan_file import Plan, UnreadablePlan
+from meshplan.planner.case.predict import stage_memory, step_model_of
 from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.resolve import Case, MissingFacts, check_case, engine_named, resolve
 from meshplan.planner.case.settings import Settings, one_line, settings_near
 from meshplan.planner.check.check import PLAN, UNKNOWN, Reader, case_of
 from meshplan.planner.logs.read import CONSOLE, Batch, Recognised, UnreadableLog, read_log
 from meshplan.planner.logs.steady import Steady, steady
+from meshplan.planner.logs.training_log import LoggedStep
 from meshplan.planner.runs.rows import Measured
 from meshplan.planner.runs.runs import Run
 
@@ -45,6 +47,7 @@ class MeasuredRun:
 
     run     as the cost model prices it; the step time is the median after warm-up
     notes   what was recognised in the log and the config, or left out
+    steps   of the log, as they were logged
     """
 
     log: Path
@@ -54,6 +57,27 @@ class MeasuredRun:
     case: Case
     steady: Steady
     notes: tuple[str, ...]
+    steps: tuple[LoggedStep, ...] = ()
+
+
+def distinct(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """Each run once: logs with the same steps are one run, which a note of the first says.
+
+    Raises `UnusableRun` where they are given with configs that differ.
+    """
+    kept: dict[tuple[LoggedStep, ...], MeasuredRun] = {}
+    for run in runs:
+        first = kept.setdefault(run.steps, run)
+        if first is run:
+            continue
+        if first.case != run.case:
+            raise UnusableRun(
+                f"{run.log}: the same steps as {first.log}, but its config {run.config} differs "
+                f"from {first.config}; name the config of this run"
+            )
+        said = f"{run.log} has the same steps: one run, counted once"
+        kept[run.steps] = replace(first, notes=(*first.notes, said))
+    return list(kept.values())
 
 
 def measured_run(log: Path, config: Path | None, source: Source) -> MeasuredRun:
@@ -70,9 +94,20 @@ def measured_run(log: Path, config: Path | None, source: Source) -> MeasuredRun:
     return MeasuredRun(
         log=log, config=found, format=recognised.format, run=_run(log, case, recognised, steps),
         case=case, steady=steps, notes=(
-            *_another(recognised.format, case), *recognised.log.notes, *steps.notes, *case.notes,
+            *_another(recognised.format, case), *recognised.log.notes, *_room(recognised, case),
+            *steps.notes, *case.notes,
         ),
+        steps=recognised.log.steps,
     )  # fmt: skip
+
+
+def _room(recognised: Recognised, case: Case) -> tuple[str, ...]:
+    """Of a run that did not fit, what was expected of its memory."""
+    if not recognised.log.out_of_memory:
+        return ()
+    peak = max(float(stage.reserved) for stage in stage_memory(step_model_of(case)))
+    room = f"{peak / GIB:.1f} GiB reserved on the fullest rank, of the {case.cluster.gpu.name}'s"
+    return (f"expected were {room} {case.cluster.gpu.memory_bytes / GIB:.1f}",)
 
 
 def _another(format_: str, case: Case) -> tuple[str, ...]:

@@ -4,11 +4,13 @@ Of a file longer than `MAX_LOG_BYTES` only the end is read, where the run is in 
 """
 
 import json
+import re
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshplan.planner.logs import console, records
+from meshplan.planner.logs.trainer_console import read_trainer
 from meshplan.planner.logs.training_log import TrainingLog
 
 MAX_LOG_BYTES = 4 * 2**20  # 10,000 lines of Megatron-LM
@@ -34,6 +36,11 @@ class Recognised:
     log: TrainingLog
 
 
+OUT_OF_MEMORY = re.compile(
+    r"\bOutOfMemoryError\b|\b(?:CUDA|HIP|XPU|NPU)(?: error:)? out of memory\b", re.I
+)
+"""What PyTorch raises where the device's memory does not suffice."""
+DID_NOT_FIT = "an out-of-memory error is in the log: the run did not fit"
 CONSOLE = ("torchtitan", "megatron", "nanotron")
 BINARY = "events.out.tfevents"
 
@@ -47,9 +54,15 @@ def read_log(path: Path, batch: Batch) -> Recognised:
         )
     text, cut = _text(path)
     found = recognised(text, path.name, batch)
+    failed = OUT_OF_MEMORY.search(text)
+    if not found.log.steps and failed:
+        raise UnreadableLog(f"{path}: no step times, and {DID_NOT_FIT}: `check` its config")
     if not found.log.steps:
         why = "; ".join(found.log.notes) or f"no step times found; known are {KNOWN}"
         raise UnreadableLog(f"{path}: {why}")
+    if failed:
+        log = replace(found.log, out_of_memory=True, notes=(*found.log.notes, DID_NOT_FIT))
+        found = replace(found, log=log)
     if cut:
         said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
         found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
@@ -57,7 +70,8 @@ def read_log(path: Path, batch: Batch) -> Recognised:
 
 
 KNOWN = (
-    "the logs of torchtitan, Megatron-LM, nanotron and DeepSpeed, trainer_state.json, W&B and "
+    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed and Hugging Face's Trainer, "
+    "trainer_state.json, W&B and "
     "TensorBoard exports, and result.json of `meshplan execute`"
 )
 
@@ -76,7 +90,9 @@ def recognised(text: str, name: str, batch: Batch) -> Recognised:
         log = console.READERS[framework](text, batch.tokens_per_gpu)
         if log.steps:
             return Recognised(framework, log)
-    return Recognised("deepspeed", console.read_deepspeed(text, batch.sequences))
+    timer = console.read_deepspeed(text, batch.sequences)
+    trainer = TrainingLog((), None, None) if timer.steps else read_trainer(text)
+    return Recognised("Trainer", trainer) if trainer.steps else Recognised("deepspeed", timer)
 
 
 def _of_json(text: str, tag: str, batch: Batch) -> Recognised | None:

@@ -25,6 +25,7 @@ class TrainingLog:
     steps  one for each step and attempt, of the rank that took longest
     whole  the one step time is a mean over the whole run, its first steps included
     warmed  the warm-up steps are already left out
+    out_of_memory  the device's memory did not suffice
     notes  what was recognised beside steps, or not understood, one line each
     """
 
@@ -33,6 +34,7 @@ class TrainingLog:
     reserved_peak_bytes: float | None
     whole: bool = False
     warmed: bool = False
+    out_of_memory: bool = False
     notes: tuple[str, ...] = ()
 
 

@@ -12,7 +12,7 @@ from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.units import format_count
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load import cluster_names
-from meshplan.hardware_profiles.load_models import model_names
+from meshplan.hardware_profiles.load_models import UnknownModel, finite_config, model_names
 from meshplan.planner.answer.answer import TOP, plan_of, solve
 from meshplan.planner.answer.compare import Row, compare, differences, yours_of
 from meshplan.planner.answer.explain import PART_NAMES, Priced, needed_bytes, priced
@@ -84,6 +84,10 @@ def _uploaded(name: str, text: str) -> tuple[dict[str, Any], Model]:
         raise BadQuestion(f"{name} is not a config.json: {one_line(error)}") from None
     if not isinstance(config, dict):
         raise BadQuestion(f"{name} is JSON, but not an object with the fields of a model")
+    try:
+        config = finite_config(config, name)
+    except UnknownModel as error:
+        raise BadQuestion(str(error)) from None
     return config, model_from_config(config, name)
 
 

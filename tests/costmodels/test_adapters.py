@@ -185,6 +185,26 @@ def test_what_adapters_read_and_write_by_hand() -> None:
         assert with_it - without == pytest.approx(launching_s + moving_s, rel=1e-9)
 
 
+def test_dropout_before_adapters_by_hand() -> None:
+    """Each adapter drops its own copy of its input: 2 bytes read, 2 written and 1 of the mask each
+    way, one launch more; the copy and its mask are kept, what was copied is not.
+
+    Of a row q, k, v, o, gate and up copy h = 4096, down f = 14336; kept before were h (once for q,
+    k and v), h (for gate and up) and f, and o's input, which attention keeps itself.
+    """
+    dry, wet = (step(Lora(rank=16, dropout=each)) for each in (0.0, 0.05))
+    device, rows, copied = dry.pricer.device, 4096, 6 * 4096 + 14336
+    costs = [each.plain_cost(0, "none") for each in (dry, wet)]
+    moved_s = 5.0 * rows * copied / device.bandwidth_bytes_per_s
+    for direction in ("forward", "input_grad"):
+        before, after = (getattr(each, direction).pointwise_s for each in costs)
+        assert after - before == pytest.approx(moved_s + 7 * device.kernels.launch_s, rel=1e-9)
+    kept = float(costs[1].saved_bytes) - float(costs[0].saved_bytes)
+    assert kept == rows * (3 * copied - 2 * (2 * 4096 + 14336))
+    assert costs[1].model_flops == costs[0].model_flops
+    assert wet.layer_parameters(0) == dry.layer_parameters(0)
+
+
 def test_unpacking_by_hand() -> None:
     """Before each product of a quantised weight its 4 bits are read and 16 written: in both
     directions, of 218,103,808 weights of seven matrices.

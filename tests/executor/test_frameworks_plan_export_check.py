@@ -13,6 +13,8 @@ from random_plans import plan_of as layout_plan
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, even_stages
 from meshplan.costmodels.model.config_fields import UnsupportedModel
+from meshplan.costmodels.model.hf_config import model_from_config
+from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.training import Training
 from meshplan.executor.frameworks import exporter_named, read_config
 from meshplan.planner.answer.answer import plan_of, solve
@@ -255,18 +257,47 @@ def test_deepspeed_says_which_pin_would_do() -> None:
         exporter_named("deepspeed")(layout_plan("llama-3.1-8b", layout, ONE_OF_EACH), 8)
 
 
-def test_glm_with_prediction_modules_comes_back_from_megatron(tmp_path: Path) -> None:
-    """Grouped-query attention, shared experts and a module of multi-token prediction: the script's
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        pytest.param("glm-4.5-air", 1, id="shared experts"),
+        pytest.param("minimax-m2", 3, id="no shared experts"),
+    ],
+)
+def test_prediction_modules_come_back_from_megatron(name: str, modules: int) -> None:
+    """Grouped-query attention, experts and modules of multi-token prediction: the script's
     `--mtp-num-layers` is read, and every rank needs what the plan's layout does.
     """
-    model, layout = model_named("glm-4.5-air"), Layout(
+    model = model_named(name)
+    layout = Layout(
         data_parallel=16, tensor_parallel=4, pipeline_parallel=2, expert_parallel=16,
-        zero_stage=1, stages=even_stages(46, 2),
+        zero_stage=1, stages=even_stages(model.num_layers, 2),
     )  # fmt: skip
-    plan = layout_plan("glm-4.5-air", layout, replace(ONE_OF_EACH, global_batch_size=128))
+    plan = layout_plan(name, layout, replace(ONE_OF_EACH, global_batch_size=128))
     exported = exporter_named("megatron")(plan, 8)
     assert not [each for each in exported.cannot_say if "mtp" in each.name]
-    (name, text), *_ = exported.files.items()
-    case = resolve(read_config(text, name), missing_facts(plan, exported), Settings())
-    assert case.model.mtp_layers == model.mtp_layers == 1
-    assert _peaks(case) == pytest.approx(_peaks(replace(case, model=model)))
+    (script, text), *_ = exported.files.items()
+    case = resolve(read_config(text, script), missing_facts(plan, exported), Settings())
+    assert case.model.mtp_layers == model.mtp_layers == modules
+    kinds = [replace(kind, attention=replace(kind.attention, qk_norm="head"))
+             for kind in model.kinds]  # fmt: skip
+    by_head = replace(model, kinds=tuple(kinds)) if name == "minimax-m2" else model
+    assert _peaks(case) == pytest.approx(_peaks(replace(case, model=by_head)), rel=1e-4)
+
+
+def test_dense_layers_with_prediction_modules_are_read() -> None:
+    """A module is one layer like the last, a 2 h x h projection and three norms:
+    4 h^2 of attention, 3 h f, 2 h^2, and 2 + 3 norms of h.
+    """
+    text = (
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+        "--ffn-hidden-size 128 --swiglu --normalization RMSNorm --disable-bias-linear "
+        "--position-embedding-type rope --vocab-size 256 --seq-length 128 --micro-batch-size 1 "
+        "--global-batch-size 8 --tensor-model-parallel-size 1 --mtp-num-layers %d"
+    )
+    models = [model_from_config(read_config(text % each, "a.sh").model_config, "x")
+              for each in (0, 2)]  # fmt: skip
+    without, with_two = (model_parameters(each).total for each in models)
+    assert with_two - without == 2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64**2 + 5 * 64)
+    biased = read_config((text % 1).replace("--disable-bias-linear ", ""), "a.sh")
+    assert "--mtp-num-layers" in str(biased.unread)

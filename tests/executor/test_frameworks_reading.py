@@ -28,6 +28,47 @@ def _titan(schedule: str) -> Reading:
     return read_config(TITAN.format(schedule=schedule), "config.toml")
 
 
+REGISTRY = """
+from torchtitan.models.deepseek_v3 import model_registry
+def run() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("671B"%s),
+        training=TrainingConfig(local_batch_size=1, seq_len=4096),
+        parallelism=ParallelismConfig(expert_parallel_degree=8),
+    )
+"""
+NVFP4 = ", converters=[NVFP4LinearConverter.Config(%s)]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(', moe_comm_backend="deepep"', "deepep", id="a dispatcher"),
+        pytest.param(', moe_comm_backend="hybridep"', "hybridep", id="another"),
+        pytest.param("", "all_to_all", id="its default"),
+        pytest.param(', moe_comm_backend="minimal_async_ep"', "minimal_async_ep' (this exchange",
+                     id="one that is not modelled"),
+        pytest.param(NVFP4 % "model_compile_enabled=True", "nvfp4", id="all linear layers"),
+        pytest.param(NVFP4 % 'fqns=["layers"], filter_fqns=["lm_head"]', "nvfp4", id="all"),
+        pytest.param(NVFP4 % "fqns=tail(85)", "fqns=tail(85)", id="some layers"),
+        pytest.param(NVFP4 % 'filter_fqns=["wo"]', "filter_fqns=['wo']", id="all but some"),
+        pytest.param(NVFP4 % "emulate=True", "emulate=True", id="computed in 16 bit"),
+    ],
+)  # fmt: skip
+def test_what_torchtitans_model_is_built_with(arguments: str, said: str) -> None:
+    """pytorch/torchtitan@b5bcd76: dispatchers and converters are arguments of `model_registry`."""
+    reading = read_config(REGISTRY % arguments, "config.py")
+    facts = {fact.value for fact in reading.facts.values() if isinstance(fact.value, str)}
+    assert said in facts or any(said in str(fact.value) for fact in reading.unread)
+    assert bool(reading.unread) == (said not in facts)
+
+
+def test_a_call_without_a_name_builds_no_model() -> None:
+    """`get()(x)` was taken for the function of a model that has none."""
+    text = REGISTRY.replace('model_registry("671B"%s)', "get()(x)")
+    assert "model" not in read_config(text, "config.py").facts
+
+
 @pytest.mark.parametrize(
     ("written", "ours", "chunks"),
     [
@@ -348,3 +389,13 @@ def test_a_script_of_a_plan_with_userbuffers_sets_them() -> None:
         text = exported.files["train.sh"]
         assert ("--tp-comm-overlap" in text) == switched
         assert read_config(text, "train.sh").userbuffers == switched
+
+
+def test_what_a_launch_script_leaves_to_its_environment_is_named() -> None:
+    """NVIDIA-NeMo/Megatron-Bridge examples/models/deepseek_v4/slurm_pretrain.sh reads its degrees
+    into variables: `$TP` is as open as `${TP}`.
+    """
+    for written in ("$TP", "${TP}"):
+        text = f"run_recipe.py model.tensor_model_parallel_size={written} train.micro_batch_size=1"
+        with pytest.raises(UnreadableConfig, match="which the file does not set"):
+            read_config(text, "run.sh", "bridge")

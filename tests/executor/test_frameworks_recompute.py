@@ -69,3 +69,68 @@ def test_torchtitan_has_one_policy(framework: str) -> None:
     assert (layout.recompute, layout.selective_modules) == ("selective", POLICY)
     other = exporter_named(framework)(selective(("core_attention",), "llama-3.1-8b", 32), 8)
     assert unsaid(other) == ["core_attention"]
+
+
+DEEPSPEED = """{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
+"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}%s}"""
+TUNED = ',\n"activation_checkpointing": {"partition_activations": false}'
+FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config: {%s}\n"
+GIVEN = Settings(
+    cluster="dgx-h100", gpus=8, model="llama-3.1-8b", seq_len=4096, micro_batch_size=1,
+    global_batch_size=64,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "assumed"),
+    [
+        pytest.param("ds.json", DEEPSPEED % "", "", id="DeepSpeed's JSON"),
+        pytest.param("ds.json", DEEPSPEED % TUNED, "section activation_checkpointing tunes",
+                     id="with a section that tunes what the code switches on"),
+        pytest.param("fsdp.yaml", FSDP % "fsdp_version: 2", "", id="Accelerate without the key"),
+        pytest.param("fsdp.yaml", FSDP % "fsdp_activation_checkpointing: false", None,
+                     id="Accelerate says that it does not"),
+        pytest.param("d.json", '{"fsdp_size": 8, "tp_size": 1, "fsdp_mixed_precision": true}', "",
+                     id="DistributedConfig"),
+    ],
+)  # fmt: skip
+def test_recompute_that_a_file_does_not_say(name: str, text: str, assumed: str | None) -> None:
+    """None is assumed and said; --recompute states it, meshplan.toml where the file does not."""
+    reading = read_config(text, name)
+    case = resolve(reading, GIVEN, Settings())
+    notes = [note for note in case.notes if "no recompute of activations is assumed" in note]
+    assert len(notes) == (assumed is not None)
+    assert all(assumed in note and "--recompute full" in note for note in notes if assumed)
+    assert case.layout.recompute == "none"
+    asked = resolve(reading, GIVEN.model_copy(update={"recompute": "full"}), Settings())
+    assert asked.layout.recompute == "full"
+    assert not any("is assumed" in note for note in asked.notes)
+    near = resolve(reading, GIVEN, Settings(recompute="full"))
+    assert near.layout.recompute == ("none" if assumed is None else "full")
+
+
+def test_what_an_option_says_instead_of_the_file_is_said() -> None:
+    """As with the other options."""
+    reading = read_config(FSDP % "fsdp_activation_checkpointing: true", "fsdp.yaml")
+    case = resolve(reading, GIVEN.model_copy(update={"recompute": "none"}), Settings())
+    assert case.layout.recompute == "none"
+    assert "--recompute none instead of the full that the file states" in case.notes
+
+
+def test_state_on_the_host_is_not_priced_without_it() -> None:
+    """transformers' fsdp_cpu_offload, as FSDP's under the other names."""
+    text = '{"fsdp_size": 8, "tp_size": 1, "fsdp_cpu_offload": true}'
+    (named,) = read_config(text, "d.json").unread
+    assert "fsdp_cpu_offload (moves all sharded state" in str(named.value)
+
+
+def test_notes_of_a_deepspeed_file_reach_the_config_that_names_it() -> None:
+    """The optimizer on nvme is priced as in host memory: said of DeepSpeed's content as of its own
+    file.
+    """
+    text = (
+        "base_model: meta-llama/Llama-3.1-8B\ndatasets: [{path: x}]\nsequence_len: 4096\n"
+        "micro_batch_size: 1\ndeepspeed:\n  zero_optimization:\n    stage: 3\n"
+        "    offload_optimizer: {device: nvme}\n"
+    )
+    assert any("nvme" in note for note in read_config(text, "train.yaml").notes)

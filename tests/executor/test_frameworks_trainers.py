@@ -137,6 +137,37 @@ def test_axolotl_trains_the_16_bit_weights_that_it_loads(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("more", "optimizer", "named"),
+    [
+        pytest.param(
+            "adapter: lora\nlora_r: 8\nlora_target_linear: true\n",
+            "adamw_torch_4bit",
+            False,
+            id="two half bytes of few adapters",
+        ),
+        pytest.param("", "adamw_torch_4bit", True, id="two half bytes of all weights"),
+        pytest.param("fsdp: [full_shard]\n", "paged_adamw_32bit", False, id="fp32 weights"),
+        pytest.param("", "paged_adamw_32bit", True, id="32 bits beside 16-bit weights"),
+    ],
+)
+def test_states_of_other_optimizers(more: str, optimizer: str, named: bool) -> None:
+    """Of adapters alone they are priced as AdamW's, with a note; of all weights they are named."""
+    reading = read_config(BARE.replace("adamw_torch_fused", optimizer) + more, "train.yaml")
+    assert any(optimizer in str(fact.value) for fact in reading.unread) == named
+    assert (reading.facts.get("optimizer") is None) == (named and "4bit" in optimizer)
+    assert any("priced as AdamW" in note for note in reading.notes) == (
+        bool(reading.facts.get("lora")) and not named
+    )
+
+
+def test_the_former_name_of_context_parallelism() -> None:
+    """axolotl 0.19 src/axolotl/utils/schemas/validation.py hands sequence_parallel_degree on."""
+    reading = read_config(BARE + "sequence_parallel_degree: 4\n", "train.yaml")
+    assert reading.facts["context_parallel"].value == 4
+    assert not reading.unread
+
+
+@pytest.mark.parametrize(
     ("text", "states"),
     [
         pytest.param(BARE, "bf16", id="weights loaded in bf16"),
@@ -198,6 +229,11 @@ def test_a_config_is_checked_end_to_end(folder: Path) -> None:
         ("load_in_4bit: true", "load_in_4bit"),
         ("optimizer: lion", "optimizer 'lion'"),
         ("rl: dpo", "rl (training by preferences"),
+        ("quantize_moe_experts: true", "quantize_moe_experts (weights of fewer bits"),
+        ("plugins: [axolotl.integrations.spectrum.SpectrumPlugin]", "SpectrumPlugin"),
+        ("tiled_mlp: true", "tiled_mlp (feed-forwards cut into tiles"),
+        ("device_map: auto", "device_map (layers placed on GPUs by Accelerate"),
+        ("optim_target_modules: [a]", "optim_target_modules"),
         ("a_key_of_next_year: 7", "a_key_of_next_year (not known)"),
         ("deepspeed: absent.json", "deepspeed 'absent.json'"),
         ("gradient_checkpointing: offload", "gradient_checkpointing 'offload'"),
@@ -213,11 +249,33 @@ def test_what_is_not_modelled_is_named(folder: Path, line: str, named: str) -> N
 
 
 @pytest.mark.parametrize(
-    "line", ["load_in_4bit: false", "adapter:", "seed: 7", "flash_attention: true"]
+    "line",
+    [
+        "load_in_4bit: false",
+        "adapter:",
+        "seed: 7",
+        "flash_attention: true",
+        "lora_r: 16",
+        "lora_target_linear: true",
+        "lora_dropout: 0.05",
+        "plugins: [axolotl.integrations.liger.LigerPlugin]",
+    ],
 )
 def test_what_changes_nothing_is_not_named(folder: Path, line: str) -> None:
     """A switch that is off, an empty key, logging, and kernels (a note) leave the verdict."""
     assert finding(folder / "train.yaml", f"{AXOLOTL}{line}\n").verdict == "fits"
+
+
+def test_a_model_that_the_catalogue_lacks_is_named_until_one_is_given(folder: Path) -> None:
+    """Beside what is missing; with a model given there is nothing to say."""
+    text = AXOLOTL.replace("meta-llama/Llama-3.1-8B-Instruct", "someone/else-8B")
+    named = finding(folder / "train.yaml", text)
+    assert named.verdict == "incomplete"
+    assert "base_model 'someone/else-8B' is not in the catalogue" in named.text
+    given = GIVEN.model_copy(update={"model": "llama-3.1-8b"})
+    (found,) = check_paths([folder / "train.yaml"], tools(), given)
+    assert found.verdict == "fits"
+    assert "catalogue" not in " ".join(found.notes)
 
 
 def test_sharding_that_is_not_stated_is_asked_for(folder: Path) -> None:

@@ -125,7 +125,25 @@ def test_what_cannot_be_trained_is_refused(words: tuple[str, ...], said: str) ->
             "lora_target_modules: [q_proj, k_proj, v_proj, o_proj]\n",
             Lora(rank=16, targets="attention", base_precision="nf4"),
         ),
+        (
+            AXOLOTL + "adapter: lora\nlora_target_linear: true\nlora_dropout: 0.05\n"
+            "gradient_checkpointing: true\n",
+            Lora(rank=16, dropout=0.05),
+        ),
+        # axolotl-ai-cloud/axolotl@067b021c examples/gemma3/gemma-3-4b-qlora.yml (Apache-2.0)
+        (
+            AXOLOTL + "adapter: lora\nlora_target_modules: 'model.language_model.layers.[\\d]+."
+            "(mlp|cross_attn|self_attn).(up|down|gate|q|k|v|o)_proj'\n",
+            Lora(rank=16),
+        ),
+        (
+            AXOLOTL + "adapter: lora\nlora_target_modules: [self_attn.q_proj, self_attn.k_proj, "
+            "self_attn.v_proj]\n",
+            Lora(rank=16, targets="qkv"),
+        ),
+        (AXOLOTL + "adapter: lora\nlora_target_modules: all-linear\n", Lora(rank=16)),
         (FACTORY + "lora_target: all\n", Lora(rank=16)),
+        (FACTORY + "lora_dropout: 0.1\n", Lora(rank=16, dropout=0.1)),
         (FACTORY + "quantization_bit: 8\n", Lora(rank=16, base_precision="int8")),
     ],
 )
@@ -143,13 +161,21 @@ def test_trainers_say_what_they_train(tmp_path: Path, text: str, lora: Lora) -> 
     ("text", "named"),
     [
         (AXOLOTL + "adapter: lora\nlora_target_modules: [q_proj, v_proj]\n", "q_proj"),
-        (AXOLOTL + "adapter: lora\nlora_target_linear: true\nlora_dropout: 0.05\n", "dropout"),
+        (AXOLOTL + "adapter: lora\nlora_target_linear: true\nlora_dropout: 1.5\n",
+         "lora_dropout 1.5 (it is a probability below 1)"),
+        (AXOLOTL + "adapter: lora\nlora_target_modules: 'model.layers.0.self_attn.(q|k|v)_proj'\n",
+         "beside this set of modules"),
+        (AXOLOTL + "adapter: lora\nlora_target_modules: '" + "(m|.)" * 40 + "'\n",
+         "beside this set of modules"),
         (AXOLOTL + "adapter: lora\nlora_target_linear: true\npeft_use_dora: true\n", "dora"),
         (FACTORY + "quantization_bit: 3\n", "quantization_bit 3"),
         (FACTORY.replace("lora\n", "oft\n", 1), "finetuning_type 'oft'"),
         ("train: {micro_batch_size: 1, global_batch_size: 8}\n"
          "model: {tensor_model_parallel_size: 1, seq_length: 4096}\n"
          "peft: {dim: 8, target_modules: [linear_fc1]}\n", "linear_fc1"),
+        ("train: {micro_batch_size: 1, global_batch_size: 8}\n"
+         "model: {tensor_model_parallel_size: 1, seq_length: 4096}\n"
+         "peft: {dim: 8, dropout: 0.1, dropout_position: post}\n", "dropout_position"),
     ],
 )  # fmt: skip
 def test_other_adapters_are_named(tmp_path: Path, text: str, named: str) -> None:
@@ -160,6 +186,24 @@ def test_other_adapters_are_named(tmp_path: Path, text: str, named: str) -> None
     result = run("check", str(path), *given)
     assert "incomplete" in result.stdout
     assert named in result.stdout
+
+
+def test_dropout_of_adapters_is_priced_and_exported(tmp_path: Path) -> None:
+    """It takes time and memory, is said with what is trained, and Megatron-Bridge's overrides say
+    it and are read back.
+    """
+    file, out = tmp_path / "plan.yaml", tmp_path / "run"
+    assert run(*ONE, "--lora-rank", "16", "-o", str(file)).exit_code == 0
+    dry = read_plan(file)
+    text = file.read_text()
+    assert "dropout: 0.0" in text
+    file.write_text(text.replace("dropout: 0.0", "dropout: 0.05"))
+    assert run("export", str(file), "--to", "bridge", "-o", str(out)).exit_code == 0
+    assert "peft.dropout=0.05" in (out / "overrides.txt").read_text()
+    given = ("--cluster", "dgx-h100", "--gpus", "1", "--model", "llama-3.1-8b", "--format", "json")
+    (checked,) = json.loads(run("check", str(out / "overrides.yaml"), *given).stdout)["findings"]
+    assert dry.prediction is not None
+    assert checked["step_time_s"] > dry.prediction.step_time_s
 
 
 def test_bf16_states_from_a_question_to_an_export(tmp_path: Path) -> None:
@@ -219,6 +263,25 @@ def test_packed_sequences_from_a_question_to_an_explanation(tmp_path: Path) -> N
         refused = run(*asked, *words)
         assert refused.exit_code == 2
         assert said in refused.stderr
+
+
+def test_adapters_that_take_longer_than_they_spare_are_said() -> None:
+    """Small layers: an adapter's kernels cost more than the gradient of its frozen weight. What all
+    weights would take is what the plan of the same pins takes; of an 8B nothing is said.
+    """
+    pins = ("--gpus", "8", "--cluster", "dgx-h100", "--global-batch", "16", "--seq-len", "2048",
+            "--engine", "automodel", "--dp", "8", "--zero", "2", "--micro-batch", "2",
+            "--recompute", "none", "--json")  # fmt: skip
+    adapted, whole = (
+        json.loads(run("plan", "qwen3-0.6b", *pins, *more).stdout)
+        for more in (("--lora-rank", "16"), ())
+    )
+    gain = 1 - whole["prediction"]["step_time_s"] / adapted["prediction"]["step_time_s"]
+    assert gain > 0.1
+    first = adapted["reasons"][0]
+    assert first.startswith(f"all weights trained, fit or not: {gain:.1%} faster: host overhead -")
+    large = json.loads(run("plan", "llama-3.1-8b", *pins, "--lora-rank", "16").stdout)
+    assert not any("all weights" in each for each in (*large["reasons"], *whole["reasons"]))
 
 
 def test_no_pin_beats_the_proved_plan() -> None:

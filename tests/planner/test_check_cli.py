@@ -117,6 +117,19 @@ def test_check_tells_findings_by_exit_code(app: typer.Typer, tmp_path: Path) -> 
     assert _run(app, "check", str(TINY), "--seq-len", "4q")[0] == 2
 
 
+def test_what_a_plan_file_says_itself_is_not_taken_from_options(
+    app: typer.Typer, tmp_path: Path
+) -> None:
+    """An option that says otherwise than the plan is said to be for configs; one that agrees is
+    not.
+    """
+    write_plan(PLAN, tmp_path / "plan.yaml")
+    path = str(tmp_path / "plan.yaml")
+    said = " ".join(_run(app, "check", path, "--gpus", "16", "--seq-len", "4096")[1].split())
+    assert "--gpus 16 is for configs: this plan says 8" in said
+    assert "--seq-len" not in said
+
+
 def test_framework_can_be_named(app: typer.Typer, tmp_path: Path) -> None:
     """--framework reads a file that nobody recognises, and refuses an unknown name."""
     odd = tmp_path / "train.txt"

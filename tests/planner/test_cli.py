@@ -338,6 +338,28 @@ def test_a_file_is_planned_by_its_path(tmp_path: Path, monkeypatch: pytest.Monke
     assert "meshplan plan c.json --gpus" in run("models", "c.json").stdout
 
 
+def test_numbers_that_json_does_not_have(tmp_path: Path) -> None:
+    """NaN is refused by its field, wherever it stands; infinity is written as transformers 5 does,
+    and a plan of such a file can be read again.
+    """
+    config = json.loads(run("models", "tiny-llama", "--json").stdout)["config"]
+    path, plan = tmp_path / "c.json", tmp_path / "plan.yaml"
+    path.write_text(json.dumps({**config, "more": {"attention_dropout": [0.0, float("nan")]}}))
+    refused = run("models", str(path), "--json")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "the field 'more.attention_dropout' is NaN" in refused.stderr
+    path.write_text(json.dumps({**config, "time_step_limit": [0.0, float("inf")]}))
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    shown = json.loads(run("models", str(path), "--json").stdout, parse_constant=refuse)
+    assert shown["config"]["time_step_limit"] == [0.0, {"__float__": "Infinity"}]
+    question = ("plan", str(path), *TINY[2:], "-o", str(plan))
+    assert run(*question).exit_code == 0
+    assert run("check", str(plan)).exit_code in (0, 1)
+
+
 def test_headroom_is_left_free() -> None:
     """No rank of a plan holds more than the device less the headroom; the plan is of the same
     cluster, and says how probable it is that it fits, the more so the more is left.

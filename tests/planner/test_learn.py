@@ -228,6 +228,34 @@ def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> N
     assert (far.high, far.outside) == (3.0, ("32 GPUs",))
 
 
+def test_the_same_run_twice_is_one_run(logs: list[str], tmp_path: Path) -> None:
+    """A copy of a log is counted once and said; with another run's config it is refused."""
+    copy = Path(logs[0]).with_name("b.log")
+    copy.write_text(Path(logs[0]).read_text())
+    config = str(copy.with_name("plan.yaml"))
+    code, out, _ = _called("learn", logs[0], str(copy), "--config", config, "--json")
+    assert (code, len(json.loads(out)["runs"])) == (0, 1)
+    out = _called("learn", logs[0], str(copy), "--config", config)[1]
+    assert "one run, counted once" in " ".join(out.split())
+    elsewhere = str(Path(logs[1]).with_name("plan.yaml"))
+    both = ("--config", config, "--config", elsewhere)
+    code, _, error = _called("learn", logs[0], str(copy), *both)
+    assert (code, "the same steps as" in error, error.count("\n")) == (2, True, 1)
+
+
+def test_a_run_that_did_not_fit_is_said(logs: list[str]) -> None:
+    """Its steps count, and what was expected of its memory stands beside the error."""
+    log = Path(logs[0])
+    log.write_text(log.read_text() + "torch.OutOfMemoryError: CUDA out of memory. Tried to\n")
+    out = " ".join(_called("diagnose", logs[0])[1].split())
+    assert "the run did not fit" in out
+    assert "GiB reserved on the fullest rank" in out
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
+    code, _, error = _called("diagnose", logs[0])
+    assert code == 2
+    assert "no step times, and an out-of-memory error is in the log" in error
+
+
 def test_diagnose(logs: list[str]) -> None:
     """The parts add up to the expected step; the document is JSON; the gap is a fifth."""
     code, out, _ = _called("diagnose", logs[0], "--json")

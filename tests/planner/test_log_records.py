@@ -57,6 +57,54 @@ def test_trainer_510_s_less_15_s_of_evaluation_over_990_steps_are_half_a_second(
     assert steady(found.log, "").step_time_s == pytest.approx(0.5)
 
 
+# transformers' own lines of one job (`speed_metrics`, tqdm): 990 steps, one evaluation of 15 s
+PRINTED = """
+  0%|          | 0/990 [00:00<?, ?it/s]
+{'loss': 0.861, 'grad_norm': 1.2, 'learning_rate': 2e-05, 'epoch': 2.53}
+ 50%|#####     | 495/990 [04:10<04:10,  1.98it/s]
+100%|##########| 25/25 [00:15<00:00,  1.67it/s]
+{'eval_loss': 1.1, 'eval_runtime': 15.0, 'eval_samples_per_second': 13.3, 'epoch': 2.53}
+100%|##########| 990/990 [08:30<00:00,  1.94it/s]
+{'train_runtime': 510.0, 'train_samples_per_second': 15.5, 'train_steps_per_second': 1.94, \
+'train_loss': 0.8, 'epoch': 5.0}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(PRINTED, id="a bar with the steps"),
+        pytest.param("\n".join(line for line in PRINTED.splitlines() if "%|" not in line)
+                     .replace("1.94,", "1.941,"), id="510 s at 1.941 a second: 990 steps"),
+        pytest.param(PRINTED.replace("510.0", "'510.0'").replace("15.0", "'15'")
+                     .replace("1.94,", "'1.94',"), id="numbers as text, as of transformers 5"),
+    ],
+)  # fmt: skip
+def test_what_the_trainer_prints_is_its_state(text: str) -> None:
+    """(510 - 15) / 990 = 0.5 s, as trainer_state.json says of the same job."""
+    found = recognised(text, "train.log", BATCH)
+    assert (found.format, found.log.whole) == ("Trainer", True)
+    assert times(found) == pytest.approx([0.5])
+    assert "1 evaluations taken off" in found.log.notes
+
+
+def test_a_trainer_that_still_runs_is_read_off_its_bar() -> None:
+    """20 steps in 40 s are 2 s each; the rate of a whole minute after an evaluation is a pause."""
+    text = "{'loss': 0.8, 'epoch': 0.1}\r" + "\r".join(
+        f"  1%|x| {step}/990 [{clock // 60:02}:{clock % 60:02}<1:00:00,  2.00s/it]"
+        for step, clock in ((0, 0), (10, 20), (20, 40), (30, 60), (40, 80), (60, 120), (80, 240))
+    )
+    found = recognised(text, "train.log", BATCH)
+    assert times(found) == [2.0, 2.0, 2.0, 6.0]
+    assert steady(found.log, "").pauses == 1
+
+
+def test_a_rate_of_two_digits_is_no_step_time() -> None:
+    """0.02 steps a second may be 44 s or 67 s."""
+    text = "{'train_runtime': 5000.0, 'train_steps_per_second': 0.02, 'train_loss': 0.8}\n"
+    assert recognised(text, "train.log", BATCH).log.steps == ()
+
+
 def test_a_trainer_that_is_not_done_has_no_time() -> None:
     """Without train_runtime there is no step time, and the reason is said."""
     log = recognised(json.dumps({"log_history": [{"loss": 1, "step": 5}]}), "x.json", BATCH).log

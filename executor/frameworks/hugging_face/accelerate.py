@@ -39,8 +39,12 @@ from meshplan.executor.frameworks.export_notes import (
     training_unsaid,
     unless,
 )
-from meshplan.executor.frameworks.hugging_face.deepspeed import weights_on_the_host
+from meshplan.executor.frameworks.hugging_face.deepspeed import (
+    bf16_without_zero,
+    weights_on_the_host,
+)
 from meshplan.executor.frameworks.hugging_face.script import (
+    RECOMPUTE_IN_CODE,
     said_by_script,
     script_files,
     script_words,
@@ -199,14 +203,15 @@ def read(text: str, path: str) -> Reading:
     moved = values.switched_on("fsdp_config.fsdp_offload_params", why)
     rotates, context = values.word(ROTATES, f"{PREFIX}cp_comm_strategy"), f"{PREFIX}cp_size"
     put(facts, context_kind=rotates if (values.count(context) or Fact(1, 1)).value > 1 else None)
-    full = values.on("fsdp_config.fsdp_activation_checkpointing")
+    full = values.flag("fsdp_config.fsdp_activation_checkpointing")
     unread, noted = _judged(values, kind)
     return Reading(
         framework="accelerate",
         engine="accelerate",
         path=path,
         facts=facts,
-        recompute=Recompute("full" if full else "none"),
+        recompute=Recompute("full" if full and full.value else "none"),
+        recompute_unsaid="" if full else RECOMPUTE_IN_CODE,
         ignored=values.ignored(),
         unread=(*moved, *unread),
         notes=(
@@ -235,14 +240,17 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         optimizer_offload=device and Fact(device.value != "none", device.line),
     )
     unread, noted = _judged(values, kind)
+    state, more = bf16_without_zero(facts)
     return Reading(
         framework="accelerate",
         engine="deepspeed",
         path=path,
         facts=facts,
+        recompute_unsaid=RECOMPUTE_IN_CODE,
         ignored=values.ignored(),
+        state=state,
         unread=(*weights, *unread),
-        notes=tuple(noted),
+        notes=(*noted, *more),
     )
 
 

@@ -38,6 +38,7 @@ from meshplan.executor.frameworks.export_notes import (
     unless,
 )
 from meshplan.executor.frameworks.hugging_face.script import (
+    RECOMPUTE_IN_CODE,
     script_files,
     script_words,
     torchrun_words,
@@ -188,6 +189,9 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid += unless(la, "offload_optimizer.ratio needs stage 3", optimizer_offload=True)
     unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data"))
     unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code"))
+    if la.zero_stage == 0 and training.precision == "bf16":
+        why = "with bf16 DeepSpeed shards masters and moments at stage 0 too, as stage 1 does"
+        unsaid.append(CannotSay("layout.zero_stage", 0, why))
     if training.precision not in ("fp32", "bf16", "fp16"):
         unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
     if training.optimizer not in _WRITTEN:
@@ -222,15 +226,20 @@ def reading_of(values: Values, path: str) -> Reading:
     if group and group.value > 0:
         put(facts, shard_group=group)
     notes = _read_offload(values, facts)
+    state, more = bf16_without_zero(facts)
+    notes += more
     weights = weights_on_the_host(values, "zero_optimization.offload_param.device")
+    unsaid = RECOMPUTE_IN_CODE
     if values.has("activation_checkpointing"):
-        notes.append("activation_checkpointing is switched on in code: priced without it")
+        unsaid += ", whose checkpoints the section activation_checkpointing tunes"
     not_understood, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return Reading(
         framework="deepspeed",
         engine="deepspeed",
         path=path,
         facts=facts,
+        recompute_unsaid=unsaid,
+        state=state,
         ignored=values.ignored(),
         notes=(
             *(*notes, *noted),
@@ -238,6 +247,24 @@ def reading_of(values: Values, path: str) -> Reading:
         ),
         unread=(*unread, *weights, *not_understood),
     )
+
+
+_BF16_STATE = {"gradient_bytes": 2.0 + 4.0, "reduce_bytes": 4.0}
+
+
+def bf16_without_zero(facts: dict[str, Fact]) -> tuple[dict[str, float], list[str]]:
+    """What DeepSpeed's BF16_Optimizer does at stage 0, in `facts`: it shards masters and moments
+    over the replicas, as stage 1 does, and sums whole gradients in 32 bits beside those of 16.
+
+    Source: deepspeedai/DeepSpeed@0acdb02 `deepspeed/runtime/engine.py` (get_data_types,
+    _do_optimizer_sanity_check), `deepspeed/runtime/bf16_optimizer.py` (_setup_for_real_optimizer).
+    """
+    stage, precision = facts.get("zero_stage"), facts.get("precision")
+    if stage is None or stage.value != 0 or precision is None or precision.value != "bf16":
+        return {}, []
+    facts["zero_stage"] = Fact(1, stage.line)
+    said = "priced as stage 1 with sums of gradients in 32 bits: DeepSpeed's BF16_Optimizer"
+    return dict(_BF16_STATE), [f"bf16 at ZeRO stage 0 is {said}"]
 
 
 def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:

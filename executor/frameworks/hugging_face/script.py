@@ -15,6 +15,7 @@ from meshplan.executor.frameworks.export_notes import Answer
 from meshplan.planner.case.reading import CannotSay
 
 SCRIPT, MODEL = "train.py", "config.json"
+RECOMPUTE_IN_CODE = "the training code switches it on, and this file does not say it"
 ARGUMENT = "not in this file: an argument of train.py"
 SOURCE = Path(__file__).with_name("train_script.py")
 

@@ -15,8 +15,8 @@ axolotl 0.19 `src/axolotl/utils/trainer.py` (setup_fsdp_envs: a config without `
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -32,17 +32,27 @@ _STAGES = {
 }  # fmt: skip
 _AXES = {
     "tp_size": "tensor_parallel", "cp_size": "context_parallel",
-    "tensor_parallel_size": "tensor_parallel", "context_parallel_size": "context_parallel",
+    "tensor_parallel_size": "tensor_parallel", "sequence_parallel_degree": "context_parallel",
+    "context_parallel_size": "context_parallel",
 }  # fmt: skip
+_TRL_LAUNCHES = {
+    "single_gpu": (FSDP_ENGINE, 0), "multi_gpu": (FSDP_ENGINE, 0),
+    "fsdp1": (FSDP_ENGINE, 3), "fsdp2": (FSDP_ENGINE, 3),
+    "zero1": (DEEPSPEED_ENGINE, 1), "zero2": (DEEPSPEED_ENGINE, 2), "zero3": (DEEPSPEED_ENGINE, 3),
+}  # fmt: skip
+"""huggingface/trl@f2cd5771 trl/accelerate_configs."""
 _FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_parallel")
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood."""
+    """The engine that prices it and what of its `State` is otherwise, the facts, whether FSDP
+    recomputes, and what is not understood.
+    """
 
     engine: str
     facts: dict[str, Fact]
+    state: Mapping[str, float] = field(default_factory=dict)
     recompute: bool = False
     unread: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
@@ -73,6 +83,20 @@ def sharding_of(values: Values, path: Path, *, config_suffices: bool, stated: bo
     return Sharding(FSDP_ENGINE, none, unread=(Fact(f"deepspeed or fsdp ({why})", 1),))
 
 
+def launched_by(values: Values) -> Sharding | None:
+    """TRL's `accelerate_config`, where it names one of the files that TRL brings along."""
+    stated = values.get("accelerate_config")
+    if stated is None:
+        return None
+    found = _TRL_LAUNCHES.get(str(stated.value))
+    if found is None:
+        why = f"not one of {', '.join(_TRL_LAUNCHES)}: it shards, or not; check that file"
+        named = Fact(f"accelerate_config {shown(stated.value)} ({why})", stated.line)
+        return Sharding(FSDP_ENGINE, {"zero_stage": Fact(0, stated.line)}, unread=(named,))
+    engine, stage = found
+    return Sharding(engine, {"zero_stage": Fact(stage, stated.line)})
+
+
 def _below(values: Values, section: str) -> Values:
     """The facts below `section`, by their names there; they count as asked for."""
     names = [name for name in values.found if name.startswith(section + ".")]
@@ -88,7 +112,7 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
         if name in inner.facts
     }
     unread = tuple(Fact(each.value, at.line) if at else each for each in inner.unread)
-    return Sharding(DEEPSPEED_ENGINE, facts, unread=unread)
+    return Sharding(DEEPSPEED_ENGINE, facts, inner.state, unread=unread, notes=inner.notes)
 
 
 def _beside(stated: Fact, path: Path) -> Sharding:
@@ -125,7 +149,9 @@ def _fsdp(word: Fact, inside: dict[str, Fact]) -> Sharding:
     unread, notes = judged(_listed(values), KEYS, "{}")
     unread += _unmodelled(values, words, word, strategy)
     full = values.on("activation_checkpointing")
-    return Sharding(FSDP_ENGINE, {"zero_stage": stage}, full, tuple(unread), tuple(notes))
+    return Sharding(
+        FSDP_ENGINE, {"zero_stage": stage}, recompute=full, unread=tuple(unread), notes=tuple(notes)
+    )
 
 
 def _strategy(values: Values, words: set[str]) -> Fact | None:

@@ -4,38 +4,64 @@
                      src/axolotl/utils/schemas)
     llama-factory    YAML; hiyouga/LLaMA-Factory@ff6d4d12 src/llamafactory/hparams, and the fields
                      of transformers' `TrainingArguments`
+    trl              YAML of `trl sft` and of scripts with its arguments (huggingface/trl@f2cd5771)
     hf-trainer       JSON or YAML of `TrainingArguments` (transformers 5.23, training_args.py)
 
-All three run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
+All run Hugging Face's Trainer, by DeepSpeed's JSON or by FSDP, which are priced as the
 engines `deepspeed` and `torchtitan`. A key that is in no list, and one that changes memory or time
 in a way that is not modelled (adapters other than LoRA, other optimizers), makes the verdict
 incomplete and is named. Samples are taken to be packed to the sequence length.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from meshplan.executor.frameworks.adapters import of_axolotl, of_factory
+from meshplan.executor.frameworks.adapters import of_axolotl, of_factory, of_trl
 from meshplan.executor.frameworks.documents.parse import read_json, read_yaml
 from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown, top_level
+from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.hugging_face.trainer_sharding import (
+    DEEPSPEED_ENGINE,
     FSDP_ENGINE,
     axes_of,
+    launched_by,
     sharding_of,
 )
 from meshplan.executor.frameworks.keys.lists import judged
 from meshplan.hardware_profiles.load_models import model_names
-from meshplan.planner.case.reading import Fact, Reading, Recompute, UnreadableConfig
+from meshplan.planner.case.reading import Fact, Reading, Recompute
 
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw": "adamw",
     "adamw_bnb_8bit": "adamw8bit", "adamw_torch_8bit": "adamw8bit", "adamw_8bit": "adamw8bit",
-    "paged_adamw_8bit": "adamw8bit",
+    "paged_adamw_8bit": "adamw8bit", "paged_adamw": "adamw", "paged_adamw_32bit": "adamw",
     "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
+_SMALLER_STATES = frozenset(
+    (
+        *(
+            "adafactor",
+            "adagrad",
+            "adamw_torch_4bit",
+            "ao_adamw_4bit",
+            "ao_adamw_8bit",
+            "ao_adamw_fp8",
+        ),
+        *("lion", "lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"),
+        *("optimi_adamw", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"),
+    )
+)
+"""Optimizers that keep at most AdamW's two numbers of 32 bits: of adapters alone, which are few,
+they are priced as it.
+"""
+_WIDE_STATES = ("paged_adamw", "paged_adamw_32bit")
+"""Keep 32 bits beside weights of 16 (bitsandbytes' optimizers)."""
+_PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
+            "swanlab")  # fmt: skip
+"""axolotl's integrations that change nothing without the keys that say it, which are judged."""
 _TUNING = re.compile(r"instruct|chat|base|hf|it|pt|v\d+(\.\d+)?|\d{4}")
 
 
@@ -47,6 +73,8 @@ class Trainer:
     lists  files of this folder that judge the keys nobody reads
     states_sharding
            no word of DeepSpeed or FSDP means none; of the others an Accelerate file may say it
+    checkpoints
+           all layers recompute where the file does not say
     bf16_weights
            `bf16` loads all weights so, where neither FSDP nor DeepSpeed keeps fp32 ones (axolotl
            src/axolotl/utils/config/__init__.py, `torch_dtype`); the others' scripts choose
@@ -59,9 +87,18 @@ class Trainer:
     seq_len: str = ""
     micro_batch: str = "per_device_train_batch_size"
     optimizer: str = "optim"
+    checkpoints: bool = False
     states_sharding: bool = False
     bf16_weights: bool = False
 
+
+_TRL = (
+    *("accelerate_config", "assistant_only_loss", "chat_template", "completion_only_loss"),
+    *("dataset_config", "dataset_kwargs", "dataset_mixer", "dataset_mixture", "dataset_num_proc"),
+    *("dataset_text_field", "dataset_train_split", "hub_model_revision", "max_completion_length"),
+    *("max_prompt_length", "model_revision", "num_generations", "packing_strategy", "use_peft"),
+)
+"""Keys that TRL has and transformers' `TrainingArguments` have not."""
 
 TRAINERS = (
     Trainer(
@@ -76,6 +113,11 @@ TRAINERS = (
         lists=("axolotl_keys.toml", "hf_trainer_keys.toml"), model="base_model",
         seq_len="sequence_len", micro_batch="micro_batch_size", optimizer="optimizer",
         states_sharding=True, bf16_weights=True,
+    ),
+    Trainer(
+        name="trl", marks=tuple(frozenset(("model_name_or_path", key)) for key in _TRL),
+        lists=("trl_keys.toml", "hf_trainer_keys.toml"), seq_len="max_seq_length",
+        checkpoints=True,
     ),
     Trainer(
         name="hf-trainer",
@@ -107,30 +149,39 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
         seq_len=values.count(trainer.seq_len, "max_length", "model_max_length"),
         precision=_precision(values),
     )
-    model_of_repository(values, trainer.model, facts, notes)
-    unread = optimizer(values, facts, trainer.optimizer, OPTIMIZERS)
+    unknown = model_of_repository(values, trainer.model, facts)
+    unread = _optimizer(values, facts, trainer.optimizer, notes) + _plugins(values)
     own = trainer.states_sharding
-    sharding = sharding_of(values, Path(path), config_suffices=own, stated=own)
+    sharding = launched_by(values) or sharding_of(
+        values, Path(path), config_suffices=own, stated=own
+    )
     facts |= sharding.facts
     unread += [*sharding.unread, *_kind(values)]
+    state = dict(sharding.state)
+    if sharding.engine == DEEPSPEED_ENGINE and not state:
+        state, more_notes = bf16_without_zero(facts)
+        notes += more_notes
     if sharding.engine == FSDP_ENGINE:
-        put(facts, optimizer_states=_states(trainer, values, facts))
+        states = _states(trainer, values, facts)
+        put(facts, optimizer_states=states)
+        unread += _wide_states(values, trainer.optimizer, states)
     more, noted_axes = axes_of(values, facts)
     unread += more
     notes += [
         *(*sharding.notes, *noted_axes),
         f"priced as the engine {sharding.engine} runs a whole model: assumed of {trainer.name}",
     ]
+    if trainer.name == "trl":
+        notes.append("trained by next tokens, as `trl sft` does: assumed, where nothing says else")
     lora, more = LORA.get(trainer.name, lambda _: (None, []))(values)
     put(facts, lora=lora)
     unread += more
-    full, more = _checkpoints(values)
+    full, more = _checkpoints(trainer, values, notes)
     unread += more
-    if trainer.name == "llama-factory":  # it checkpoints unless told not to
-        full = not values.on("disable_gradient_checkpointing")
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
         framework=trainer.name, engine=sharding.engine, path=path, facts=facts,
+        unknown_model=unknown, state=state,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
         ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
     )  # fmt: skip
@@ -146,11 +197,54 @@ def _precision(values: Values) -> Fact | None:
     return None
 
 
-def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes: list[str]) -> None:
-    """Adds the model where the catalogue has it: a repository's name less what names a tuning."""
+def _optimizer(values: Values, facts: dict[str, Fact], name: str, notes: list[str]) -> list[Fact]:
+    """Adds the optimizer; of adapters alone one with smaller states counts as AdamW."""
+    stated = values.get(name)
+    if _tunes_adapters(values) and stated is not None and str(stated.value) in _SMALLER_STATES:
+        facts["optimizer"] = Fact("adamw", stated.line)
+        notes.append(
+            f"line {stated.line}: {name} {shown(stated.value)} is priced as AdamW, whose states "
+            "are no smaller: they are the adapters' alone"
+        )
+        return []
+    return optimizer(values, facts, name, OPTIMIZERS)
+
+
+def _tunes_adapters(values: Values) -> bool:
+    tunes = values.get("adapter", "finetuning_type")
+    return (tunes is not None and tunes.value in ("lora", "qlora")) or values.on("use_peft")
+
+
+def _wide_states(values: Values, name: str, states: Fact | None) -> list[Fact]:
+    """An optimizer of 32 bits on 16-bit weights."""
+    stated = values.get(name)
+    if states is None or stated is None or stated.value not in _WIDE_STATES:
+        return []
+    why = "states of 32 bits beside weights of 16 are not modelled"
+    return [Fact(f"{name} {shown(stated.value)} ({why})", stated.line)]
+
+
+def _plugins(values: Values) -> list[Fact]:
+    """axolotl's plugins that change a training by themselves."""
+    stated = values.get("plugins")
+    names = stated.value if stated and isinstance(stated.value, list) else []
+    known = re.compile(rf"axolotl\.integrations\.({'|'.join(_PLUGINS)})\.\w+")
+    why = "what this plugin changes is not modelled"
+    return [
+        Fact(f"plugins {shown(name)} ({why})", stated.line if stated else 1)
+        for name in names
+        if not known.fullmatch(str(name))
+    ]
+
+
+def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str:
+    """Adds the model where the catalogue has it: a repository's name less what names a tuning.
+
+    Returns what is stated where it has not, else "".
+    """
     stated = values.get(key)
     if stated is None:
-        return
+        return ""
     tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
     words = tail.removeprefix("meta-").split("-")
     while _TUNING.fullmatch(words[-1]) and len(words) > 1:
@@ -159,10 +253,9 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact], notes:
     known = {name: name for name in model_names()}
     found = known.get(tail) or known.get(plain)
     if found is None:
-        said = "is not in the catalogue: give its config.json as `model` in meshplan.toml"
-        notes.append(f"line {stated.line}: {key} {shown(stated.value)} {said}")
-    else:
-        facts["model"] = Fact(found, stated.line)
+        return f"{key} {shown(stated.value)}"
+    facts["model"] = Fact(found, stated.line)
+    return ""
 
 
 def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | None:
@@ -171,17 +264,28 @@ def _states(trainer: Trainer, values: Values, facts: dict[str, Fact]) -> Fact | 
     """
     whole = next((values.found[key] for key in ("bf16", "bfloat16") if key in values.found), None)
     said = {name: fact.value for name, fact in facts.items()}
-    alone = said["zero_stage"] == 0 and values.get("adapter") is None
+    alone = said["zero_stage"] == 0 and not _tunes_adapters(values)
     loaded = trainer.bf16_weights and alone and said.get("precision") == "bf16"
+    dtype = values.get("dtype", "torch_dtype") if trainer.name == "trl" else None
+    if dtype is not None and str(dtype.value).removeprefix("torch.") == "bfloat16" and alone:
+        whole, loaded = dtype, True
     if whole is None or not (loaded or str(whole.value).lower() == "full"):
         whole = values.get("pure_bf16") if values.on("pure_bf16") else None
     adam = facts.get("optimizer", Fact("adamw", 1)).value in ("adamw", "adamw8bit")
     return Fact("bf16", whole.line) if whole and adam else None
 
 
-def _checkpoints(values: Values) -> tuple[bool, list[Fact]]:
+_CHECKPOINTS = ("gradient_checkpointing", "activation_checkpointing")
+
+
+def _checkpoints(trainer: Trainer, values: Values, notes: list[str]) -> tuple[bool, list[Fact]]:
     """Whether layers recompute; what is saved on the host or on disk instead is not modelled."""
-    stated = values.get("gradient_checkpointing", "activation_checkpointing")
+    stated = values.get(*_CHECKPOINTS)
+    if trainer.name == "llama-factory":  # it checkpoints unless told not to
+        return not values.on("disable_gradient_checkpointing"), []
+    if trainer.checkpoints and stated is None:
+        notes.append(f"gradient_checkpointing is not stated: on, the default of {trainer.name}")
+        return True, []
     if stated is not None and str(stated.value) in ("offload", "offload_disk", "unsloth"):
         why = "what is kept on the host is not modelled"
         return True, [Fact(f"gradient_checkpointing {shown(stated.value)} ({why})", stated.line)]
@@ -189,64 +293,18 @@ def _checkpoints(values: Values) -> tuple[bool, list[Fact]]:
 
 
 _KINDS = {
-    "finetuning_type": ("full", "lora"), "stage": ("pt", "sft"), "adapter": ("lora", "qlora")
+    "finetuning_type": ("full", "lora"), "stage": ("pt", "sft"), "adapter": ("lora", "qlora"),
+    "loss_type": ("nll", "chunked_nll", "dft"),
 }  # fmt: skip
 """Words that mean training one model by its next tokens: all weights, or adapters beside them."""
 
-LORA = {"axolotl": of_axolotl, "llama-factory": of_factory}
+LORA = {"axolotl": of_axolotl, "llama-factory": of_factory, "trl": of_trl}
 
 
 def _kind(values: Values) -> list[Fact]:
     """What is trained, if neither all weights of one model nor LoRA adapters."""
     why = "frozen weights, or a second model, are not modelled"
     return [fact for name, usual in _KINDS.items() for fact in values.besides(usual, name, why)]
-
-
-REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
-               "it includes files of other folders; check the Megatron arguments that it prints"),
-    "Primus's model": ((r"includes:", r"[ \t]*- primus_"),
-                       "it includes files of other folders; check the arguments that it prints"),
-    "OLMo-core": ((r"(from|import) olmo_core\b",),
-                  "a Python program; check its model by an inline plan"),
-    "NeMo 2 or Megatron-Bridge recipe in Python": (
-        (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
-        "a Python program; check the overrides that it is run with, or its dumped YAML"),
-    "verl": ((r"[ \t]*_target_:[ \t]*verl\.",),
-             "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
-    "ms-swift's reinforcement learning": (
-        (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
-    "LLaMA-Factory on Megatron": (
-        (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
-        "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),
-    "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
-                  "its components are Python objects; check a plan of the same layout"),
-}  # fmt: skip
-"""Formats that are known and not read: how the lines that mark one begin, and what to do instead.
-
-Each pattern is looked for at the beginnings of lines and stays within its line, so that a search
-costs the length of the text.
-"""
-
-
-def claims_refused(name: str, text: str) -> bool:
-    """Whether a file is of a format that is known and not read."""
-    return name.endswith((".py", ".yaml", ".yml", ".json")) and _refused(text) is not None
-
-
-def _refused(text: str) -> str | None:
-    found = (
-        title
-        for title, (marks, _) in REFUSED.items()
-        if all(re.search(f"^{mark}", text, re.M) for mark in marks)
-    )
-    return next(found, None)
-
-
-def refuse(text: str, path: str) -> Reading:
-    """Raises `UnreadableConfig` that names the format and the way on."""
-    title = _refused(text) or "format"
-    raise UnreadableConfig(f"{title}: not read ({REFUSED[title][1]})")
 
 
 READERS: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], Reading]]] = {

@@ -29,6 +29,7 @@ from meshplan.executor.frameworks.export_notes import (
 )
 from meshplan.executor.frameworks.hugging_face.script import (
     ARGUMENT,
+    RECOMPUTE_IN_CODE,
     said_by_script,
     script_files,
     script_words,
@@ -130,12 +131,13 @@ def read(text: str, path: str) -> Reading:
     put(facts, precision=Fact("bf16" if mixed.value else "fp32", mixed.line))
     if replicas.value > 1:
         put(facts, shard_group=shards)
-    offload = values.on("fsdp_cpu_offload")
+    why = "moves all sharded state to the host: not modelled"
     return Reading(
         framework="transformers",
         engine="transformers",
         path=path,
         facts=facts,
+        recompute_unsaid=RECOMPUTE_IN_CODE,
+        unread=tuple(values.switched_on("fsdp_cpu_offload", why)),
         ignored=values.ignored(),
-        notes=("fsdp_cpu_offload moves all sharded state: not priced",) if offload else (),
     )

@@ -73,9 +73,10 @@ def read(text: str, path: str) -> Reading:
         precision=values.word(_PRECISIONS, "precision") or Fact("bf16", 1),
     )
     notes: list[str] = []
+    unknown, not_modelled = _model(values, facts, notes)
     unread = [
         *_command(platform),
-        *_model(values, facts, notes),
+        *not_modelled,
         *optimizer(values, facts, "optimizer.name", _OPTIMIZERS),
     ]
     unread += [] if values.get("optimizer.name") else [Fact("no optimizer.name", 1)]
@@ -87,7 +88,7 @@ def read(text: str, path: str) -> Reading:
         framework="llm-foundry", engine=ENGINE, path=path, facts=facts, model_config=config,
         recompute=Recompute("full" if full else "none"), ignored=values.ignored(),
         notes=(*notes, *noted), unread=(*unread, *values.nested(), *not_understood),
-        micro_batch_is_most=True,
+        micro_batch_is_most=True, unknown_model=unknown,
     )  # fmt: skip
 
 
@@ -107,17 +108,17 @@ def _command(platform: Values) -> list[Fact]:
     return [Fact(f"{shown(word)} ({why})", command.line) for word in words]
 
 
-def _model(values: Values, facts: dict[str, Fact], notes: list[str]) -> list[Fact]:
-    """Adds a model of the catalogue; what of the model is not understood."""
+def _model(values: Values, facts: dict[str, Fact], notes: list[str]) -> tuple[str, list[Fact]]:
+    """Adds a model of the catalogue; one that it does not have, and what is not understood."""
     name = values.get("model.name")
     if _is_mpt(values):
-        return mpt_unread(values)
+        return "", mpt_unread(values)
     if name is None or name.value != "hf_causal_lm":
         why = "only causal language models are modelled"
-        return [Fact(f"model.name {shown(name.value if name else None)} ({why})", 1)]
-    model_of_repository(values, "model.pretrained_model_name_or_path", facts, notes)
+        return "", [Fact(f"model.name {shown(name.value if name else None)} ({why})", 1)]
+    unknown = model_of_repository(values, "model.pretrained_model_name_or_path", facts)
     notes.append("priced as llm-foundry runs MPT: assumed of a model of Hugging Face")
-    return [*_overrides(values), *_attention(values)]
+    return unknown, [*_overrides(values), *_attention(values)]
 
 
 def _overrides(values: Values) -> Iterator[Fact]:

@@ -2,8 +2,9 @@
 
 Megatron builds a GPT from sizes and switches; a configuration names a family that has them. Reading
 picks the family whose shape those switches give: latent attention -> deepseek_v3, experts ->
-qwen3_moe, qwen2_moe or mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox or
-gpt2.
+qwen3_moe, qwen2_moe or mixtral, gated -> llama, qwen2 or qwen3, plain -> nemotron, gpt_neox,
+bloom (a norm behind the embedding) or gpt2; shared experts that no gate weighs, or modules of
+multi-token prediction -> glm4_moe.
 
 Source: NVIDIA/Megatron-LM@d98e8a64 `megatron/training/arguments.py` (network size, moe, mla) and
 `megatron/core/transformer/transformer_config.py`.
@@ -22,6 +23,7 @@ from meshplan.executor.frameworks.export_notes import Answer, unwritten_parts
 from meshplan.executor.frameworks.megatron.numerics import numeric_config, numeric_settings
 from meshplan.planner.case.reading import CannotSay, Fact, UnreadableConfig
 
+MAX_LAYERS = 100_000
 _ALIBI = ("bloom", "mpt")
 _GATED = ("swiglu", "quick_geglu", "geglu")
 _UNTIED = ("untie_embeddings_and_output_weights", "no_tie_embed_logits")
@@ -163,8 +165,8 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
 def _reads_modules(model: Model) -> bool:
     """Whether a family with these layers is read with modules of multi-token prediction."""
     experts = model.kinds[-1].experts
-    shared = experts is not None and experts.shared_ffn > 0 and not experts.shared_gate
-    return model.kinds[0].attention.is_mla or shared
+    plain = model.gated and not model.bias if experts is None else not experts.shared_gate
+    return model.kinds[0].attention.is_mla or plain
 
 
 def model_config_of(values: Values) -> dict[str, Any] | None:
@@ -236,6 +238,9 @@ def default_ffn(hidden: int, *, gated: bool) -> int:
 def _dense_config(values: Values, sizes: Mapping[str, Any], *, gated: bool) -> dict[str, Any]:
     biased = not values.on("disable_bias_linear") and values.flag("add_bias_linear") is None
     biased = biased or values.on("add_bias_linear")
+    if gated and not biased and _has_modules(values):
+        routed = [0] * min(sizes["num_hidden_layers"], MAX_LAYERS)
+        return _with_modules(values, 0, sizes["intermediate_size"], routed)
     if gated:
         family = "qwen2" if values.on("add_qkv_bias") else "llama"
         family = "qwen3" if values.on("qk_layernorm") else family
@@ -244,6 +249,8 @@ def _dense_config(values: Values, sizes: Mapping[str, Any], *, gated: bool) -> d
     learned = position is None or position.value == "learned_absolute"
     if not biased:
         return {"model_type": "nemotron"}
+    if not learned and values.on("embed_layernorm"):
+        return {"model_type": "bloom", "n_inner": sizes["intermediate_size"]}
     if not learned:
         return {"model_type": "gpt_neox", "use_parallel_residual": False, "attention_bias": True}
     positions, ffn = values.count("max_position_embeddings"), values.count("ffn_hidden_size")
@@ -272,6 +279,9 @@ def _expert_config(values: Values, layers: int) -> dict[str, Any] | None:
     )
     shared = values.count("moe_shared_expert_intermediate_size")
     routed = layer_pattern(values.get("moe_layer_freq"), layers)
+    modules = _has_modules(values)
+    if modules and width and not shared:
+        return _with_modules(values, 0, width.value, routed) | common
     if shared is None and not values.on("qk_layernorm") and all(routed):
         config = {"model_type": "mixtral", "num_local_experts": experts.value, **common}
         return config | ({"intermediate_size": width.value} if width else {})
@@ -281,7 +291,7 @@ def _expert_config(values: Values, layers: int) -> dict[str, Any] | None:
         and width
         and not (values.on("moe_shared_expert_gate") or shared.value % width.value)
     ):
-        return _shared_config(values, shared.value // width.value, width.value, routed) | common
+        return _with_modules(values, shared.value // width.value, width.value, routed) | common
     if shared is not None:
         family = {
             "model_type": "qwen2_moe",
@@ -293,15 +303,23 @@ def _expert_config(values: Values, layers: int) -> dict[str, Any] | None:
     return {**family, **common, **inner, "num_experts": experts.value, "mlp_only_layers": dense}
 
 
-def _shared_config(values: Values, shared: int, width: int, routed: list[int]) -> dict[str, Any]:
-    """Grouped-query attention with shared experts that no gate weighs."""
+def _has_modules(values: Values) -> bool:
+    """Whether modules of multi-token prediction are stated; reads nothing."""
+    stated = values.found.get("mtp_num_layers")
+    return stated is not None and str(stated.value) != "0"
+
+
+def _with_modules(values: Values, shared: int, width: int, routed: list[int]) -> dict[str, Any]:
+    """Grouped-query attention, shared experts that no gate weighs (none: 0), dense layers where
+    `routed` has 0, and modules of multi-token prediction, each with a layer like the last.
+    """
     experts = values.count("num_experts", "num_moe_experts")
     groups, top = values.count("moe_router_num_groups"), values.count("moe_router_group_topk")
     modules = values.count("mtp_num_layers")
     return {
         "model_type": "glm4_moe",
         "num_nextn_predict_layers": modules.value if modules else 0,
-        "n_routed_experts": experts.value if experts else 0,
+        "n_routed_experts": experts.value if experts else 1,
         "n_shared_experts": shared,
         "moe_intermediate_size": width,
         "mlp_layer_types": ["sparse" if each else "dense" for each in routed],
@@ -349,11 +367,11 @@ def layer_pattern(frequency: Fact | None, num_layers: int) -> list[int]:
     Read term by term instead of evaluated, because it comes from a file.
     """
     if frequency is None:
-        return [1] * min(num_layers, 100_000)
+        return [1] * min(num_layers, MAX_LAYERS)
     text = str(frequency.value).replace(" ", "").strip("\"'")
     if text.isdecimal():
         every = max(1, int(text[:9]))
-        return [int(layer % every == 0) for layer in range(min(num_layers, 100_000))]
+        return [int(layer % every == 0) for layer in range(min(num_layers, MAX_LAYERS))]
     pattern: list[int] = []
     for part in re.split(r"\+(?=[\[(])", text.strip("()")):
         term = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,5}))?", part)

@@ -32,6 +32,12 @@ def _short(part: str) -> str:
     return re.sub(r"(t{2,}|m{2,})", lambda run: f"{run[0][0]}*{len(run[0])}", part)
 
 
+_PARTITIONS = {
+    "type:transformer": 0, "type:transformer|embedding": 1, "type:embedding|transformer": 1,
+}  # fmt: skip
+"""DeepSpeed's words, and whether the ends count as a layer each."""
+
+
 def stage_placement(values: Values, facts: dict[str, Fact]) -> Placement:
     """The layers of each stage as Megatron's settings say; adds the chunks, and where modules of
     multi-token prediction are, to `facts`. Raises `UnreadableConfig` and `IllegalConfig`.
@@ -39,6 +45,7 @@ def stage_placement(values: Values, facts: dict[str, Fact]) -> Placement:
     layout = values.get("pipeline_model_parallel_layout")
     if layout is not None:
         return _layout_placement(layout, facts)
+    ends = _partition(values, facts)
     per_stage = values.count("num_layers_per_virtual_pipeline_stage")
     first = values.count("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
     last = values.count("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
@@ -51,11 +58,40 @@ def stage_placement(values: Values, facts: dict[str, Fact]) -> Placement:
         rule="ends",
         first=first.value if first else None,
         last=last.value if last else None,
-        embedding=int(values.on("account_for_embedding_in_pipeline_split")),
-        head=int(values.on("account_for_loss_in_pipeline_split")),
+        embedding=ends or int(values.on("account_for_embedding_in_pipeline_split")),
+        head=ends or int(values.on("account_for_loss_in_pipeline_split")),
         layers_per_stage=per_stage.value if per_stage else None,
         line=(per_stage or first or last or pipeline).line,
     )
+
+
+def _partition(values: Values, facts: dict[str, Fact]) -> int:
+    """Layers that the embedding and the head count as each, by Megatron-DeepSpeed's
+    `--pp-partition-method`, which DeepSpeed matches with the names of classes; raises
+    `UnreadableConfig` where its cut is not known.
+
+    Source: bigscience-workshop/Megatron-DeepSpeed@8387ae1 `megatron/model/gpt_model.py`
+    (GPTModelPipe), deepspeedai/DeepSpeed `deepspeed/runtime/pipe/module.py` (_partition_layers).
+    """
+    stated = values.get("pp_partition_method")
+    if stated is None:
+        return 0
+    ends = _PARTITIONS.get(str(stated.value).strip().lower())
+    if ends is None:
+        raise UnreadableConfig(
+            f"pp_partition_method {shown(stated.value)} cuts by another rule than is read; read "
+            f"are {', '.join(_PARTITIONS)}: choose one, or check a plan of the same stages",
+            stated.line,
+        )
+    layers, pp = values.count("num_layers"), facts.get("pipeline_parallel", Fact(1, 1)).value
+    if layers is not None and (parts := layers.value + 2 * ends) % pp:
+        counted = " and embeddings" * ends
+        raise UnreadableConfig(
+            f"{parts} layers{counted} on {pp} stages: where DeepSpeed puts the longer stages is "
+            "not modelled; choose a number of layers that divides",
+            stated.line,
+        )
+    return ends
 
 
 def _layout_placement(layout: Fact, facts: dict[str, Fact]) -> Placement:

@@ -337,7 +337,11 @@ class _Entries(Values):
 
     def get(self, *names: str) -> Fact | None:
         fact = super().get(*names)
-        if fact is not None and isinstance(fact.value, str) and "${" in fact.value:
+        if (
+            fact is not None
+            and isinstance(fact.value, str)
+            and re.search(r"\$\{|^\$\w+$", fact.value)
+        ):
             name = next(name for name in names if name in self.found)
             raise UnreadableConfig(
                 f"{name} is {shown(fact.value)}, which the file does not set", fact.line

@@ -47,12 +47,21 @@ CONVERTER_CLASSES: dict[str, Precision] = {
     "MXFP8LinearConverter": "mxfp8",
     "NVFP4LinearConverter": "nvfp4",
 }
+CONVERTED_WHOLE: dict[str, frozenset[str]] = {
+    "fqns": frozenset(("layers", "attention", "feed_forward", "shared_experts")),
+    "filter_fqns": frozenset(("lm_head", "output", "router.gate")),
+}
+"""Which modules converters take, or leave: of these all linear layers but the head and the router,
+as they are priced."""
+CONVERTER_SWITCHES = ("model_compile_enabled", "pad_multiple")
+"""Their arguments that leave open which modules, and how many bits."""
 HARMLESS_CONVERTERS = ("BatchInvariantFlexConverter", "ModelConfigConverter")
 """Converters that change neither the layers' sizes nor their bytes."""
 
 
 BACKENDS: dict[str, Dispatcher] = {"standard": "all_to_all", "deepep": "deepep"}
-"""`expert_parallel_comm_backend` of 0.2; later ones have "hybridep" too."""
+"""`expert_parallel_comm_backend` of 0.2; later ones have "hybridep" too, after 0.3 as an argument
+of `model_registry`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ def model_named(module: object, flavor: object) -> str | None:
 
 def model_of_function(name: str) -> str | None:
     """Our name of the model that 0.3's configuration function `name` builds."""
-    return next((ours for ours, flavor in MODELS.items() if flavor.function == name), None)
+    return next((ours for ours, flavor in MODELS.items() if flavor.function == name != ""), None)
 
 
 def module_names(version: Version, counts: tuple[int, ...]) -> list[list[str]]:

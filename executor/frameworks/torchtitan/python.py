@@ -17,7 +17,9 @@ from typing import Any
 from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.export_notes import Answer, nearest_recompute
 from meshplan.executor.frameworks.torchtitan.names import (
+    CONVERTED_WHOLE,
     CONVERTER_CLASSES,
+    CONVERTER_SWITCHES,
     HARMLESS_CONVERTERS,
     MODELS,
     Flavor,
@@ -249,13 +251,30 @@ def _call(node: ast.Call, module: str, found: dict[str, Fact]) -> None:
         found["activation_checkpoint.mode"] = Fact(_CHECKPOINT[name.split(".")[-2]], node.lineno)
     elif name.endswith(".Config") and name.split(".")[-2] in CONVERTER_CLASSES:
         found["model.precision"] = Fact(CONVERTER_CLASSES[name.split(".")[-2]], node.lineno)
+        _name_unclear(found, list(_converted_in_part(node)))
     elif name.endswith("Converter.Config") and name.split(".")[-2] not in HARMLESS_CONVERTERS:
         found["model.converters"] = Fact([name.split(".")[-2]], node.lineno)
     elif name == "model_registry" and node.args:
         ours = model_named(module, _literal(node.args[0]))
         found["model.ours"] = Fact(ours, node.lineno)
+        found.pop("model.moe_comm_backend", None)
+        for keyword in node.keywords:
+            if keyword.arg == "moe_comm_backend":
+                _put("model.moe_comm_backend", keyword.value, found)
     elif model := model_of_function(name):
         found["model.ours"] = Fact(model, node.lineno)
+
+
+def _converted_in_part(node: ast.Call) -> Iterator[Fact]:
+    """Arguments of a converter that leave layers in 16 bit, or compute otherwise than it says."""
+    for keyword in node.keywords:
+        if keyword.arg in (None, *CONVERTER_SWITCHES) or _literal(keyword.value) in (False, []):
+            continue
+        value = _literal(keyword.value)
+        words = set(map(str, value)) if isinstance(value, list) else {""}
+        if not words <= CONVERTED_WHOLE.get(str(keyword.arg), frozenset()):
+            said = ast.unparse(keyword)[:60]
+            yield Fact(f"{_dotted(node.func)}({said}) (of some layers, or another)", node.lineno)
 
 
 def _new_section(section: str, node: ast.Call, found: dict[str, Fact]) -> None:

@@ -101,7 +101,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, sequence_parallel=Fact(sequence.value and split, sequence.line))
     put(facts, precision=_precision(values), optimizer=_optimizer(values), model=_model(values))
     put(facts, optimizer_states=_states(values))
-    _read_exchanges(values, facts)
+    exchanges = _read_exchanges(values, facts)
     recompute = _recompute(values, python=python)
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
@@ -115,6 +115,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         recompute=recompute,
         ignored=values.ignored(),
         unread=(
+            *exchanges,
             *_unknown_converters(values),
             *_unknown_keys(values),
             *_encoders(values),
@@ -161,15 +162,23 @@ def _read_sharding(values: Values, facts: dict[str, Fact]) -> None:
         put(facts, shard_replicas=replicate)
 
 
-def _read_exchanges(values: Values, facts: dict[str, Fact]) -> None:
-    """The kinds of the exchanges that there are."""
+def _read_exchanges(values: Values, facts: dict[str, Fact]) -> list[Fact]:
+    """The kinds of the exchanges that there are; returns what is not understood."""
     rotate = values.word(ROTATES, "parallelism.context_parallel_rotate_method")
     if facts.get("context_parallel", Fact(1, 1)).value > 1:
         put(facts, context_kind=rotate or Fact("all_gather", 1))  # its default, in every version
     words: dict[str, Dispatcher] = {**BACKENDS, "hybridep": "hybridep"}
     backend = values.word(words, "parallelism.expert_parallel_comm_backend")
-    if facts.get("expert_parallel", Fact(1, 1)).value > 1:
-        put(facts, dispatcher=backend or Fact("all_to_all", 1))  # its default, in every version
+    if facts.get("expert_parallel", Fact(1, 1)).value == 1:
+        return []
+    named = values.get("model.moe_comm_backend")
+    if backend is None and named is not None:
+        if str(named.value) not in words:
+            why = "this exchange of tokens is not modelled"
+            return [Fact(f"moe_comm_backend {shown(named.value)} ({why})", named.line)]
+        backend = Fact(words[str(named.value)], named.line)
+    put(facts, dispatcher=backend or Fact("all_to_all", 1))  # its default, in every version
+    return []
 
 
 def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:

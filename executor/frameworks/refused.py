@@ -1,0 +1,52 @@
+"""Formats that are known by name and not read, each with what to do instead."""
+
+import re
+from collections.abc import Mapping
+
+from meshplan.planner.case.reading import Reading, UnreadableConfig
+
+REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "Primus": ((r"[ \t]*framework:[ \t]*(megatron|torchtitan)\b", r"[ \t]*config:"),
+               "it includes files of other folders; check the Megatron arguments that it prints"),
+    "Primus's model": ((r"includes:", r"[ \t]*- primus_"),
+                       "it includes files of other folders; check the arguments that it prints"),
+    "OLMo-core": ((r"(from|import) olmo_core\b",),
+                  "a Python program; check its model by an inline plan"),
+    "NeMo 2 or Megatron-Bridge recipe in Python": (
+        (r"from (nemo\.collections|megatron\.bridge\.recipes)\b",),
+        "a Python program; check the overrides that it is run with, or its dumped YAML"),
+    "verl": ((r"[ \t]*_target_:[ \t]*verl\.",),
+             "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
+    "ms-swift's reinforcement learning": (
+        (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
+    "LLaMA-Factory on Megatron": (
+        (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
+        "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),
+    "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
+                  "its components are Python objects; check a plan of the same layout"),
+}  # fmt: skip
+"""Formats that are known and not read: how the lines that mark one begin, and what to do instead.
+
+Each pattern is looked for at the beginnings of lines and stays within its line, so that a search
+costs the length of the text.
+"""
+
+
+def claims_refused(name: str, text: str) -> bool:
+    """Whether a file is of a format that is known and not read."""
+    return name.endswith((".py", ".yaml", ".yml", ".json")) and _refused(text) is not None
+
+
+def _refused(text: str) -> str | None:
+    found = (
+        title
+        for title, (marks, _) in REFUSED.items()
+        if all(re.search(f"^{mark}", text, re.M) for mark in marks)
+    )
+    return next(found, None)
+
+
+def refuse(text: str, path: str) -> Reading:
+    """Raises `UnreadableConfig` that names the format and the way on."""
+    title = _refused(text) or "format"
+    raise UnreadableConfig(f"{title}: not read ({REFUSED[title][1]})")

@@ -1,0 +1,89 @@
+"""What Hugging Face's Trainer prints: a progress bar, and dicts of metrics.
+
+    {'train_runtime': 510.0, 'train_samples_per_second': 15.5, 'train_steps_per_second': 1.941, ...}
+    {'eval_loss': 1.1, 'eval_runtime': 15.0, ...}
+      50%|#####     | 495/990 [04:15<04:15,  1.94it/s]
+
+The last line of a job that is done gives one mean over all its steps, its first ones included, less
+the evaluations; a job that is not is read off its bar, whose clock has whole seconds: entries are
+at least `APART_S` apart. transformers 5 prints the numbers as text.
+
+Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.py`
+(ProgressCallback); tqdm's default bar.
+"""
+
+import re
+from collections.abc import Iterator
+
+from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
+
+APART_S = 30
+_NUMBER = r"'?(?P<value>\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,3})?)'?"
+_RUNTIME = re.compile(rf"'train_runtime': {_NUMBER}")
+_RATE = re.compile(rf"'train_steps_per_second': {_NUMBER}")
+_EVALUATION = re.compile(rf"'eval_runtime': {_NUMBER}")
+_METRICS = re.compile(r"\{'(?:loss|train_runtime|eval_loss)': ")
+_BAR = re.compile(
+    r"(?:^|[\r\n])[ \t]{0,9}\d{1,3}%\|[^|\r\n]{0,200}\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) "
+    r"\[(?:(?P<hours>\d{1,4}):)?(?P<minutes>\d{2}):(?P<seconds>\d{2})<"
+    r"[^\]\r\n]{0,40}(?:it/s|s/it)"
+)
+_ROUNDED = 0.0005  # the printed rate has three decimals
+
+
+def read_trainer(text: str) -> TrainingLog:
+    """The steps of a job; none where no Trainer prints."""
+    if not _METRICS.search(text):
+        return TrainingLog((), None, None)
+    bar = list(_bar(text))
+    return _whole(text, bar) or TrainingLog(slowest(_entries(bar)), None, None)
+
+
+def _bar(text: str) -> Iterator[tuple[int, int, int]]:
+    """Step, steps in all and seconds so far, of the bar that runs longest: the others are of
+    evaluations.
+    """
+    found = [
+        (int(m["step"]), int(m["total"]),
+         3600 * int(m["hours"] or 0) + 60 * int(m["minutes"]) + int(m["seconds"]))
+        for m in _BAR.finditer(text)
+    ]  # fmt: skip
+    longest = max(found, key=lambda each: each[2], default=(0, 0, 0))
+    return (each for each in found if each[1] == longest[1])
+
+
+def _whole(text: str, bar: list[tuple[int, int, int]]) -> TrainingLog | None:
+    """One mean of a job that is done; None of one that is not, or whose steps are not known."""
+    runtime, rate = _last(_RUNTIME, text), _last(_RATE, text)
+    if not runtime or not rate:
+        return None
+    counted = {total for _, total, _ in bar}
+    within = runtime * _ROUNDED + 1
+    steps = next((each for each in counted if abs(each - runtime * rate) <= within), None)
+    if steps is None and rate < 100 * _ROUNDED:  # two digits of a rate are no measurement
+        return None
+    steps = steps or max(round(runtime * rate), 1)
+    evaluations = [float(m["value"]) for m in _EVALUATION.finditer(text)]
+    taken_s = runtime - sum(evaluations)
+    if taken_s <= 0:
+        return None
+    notes = [f"mean of {steps} steps of the whole job, its first steps included"]
+    notes += [f"{len(evaluations)} evaluations taken off"] * bool(evaluations)
+    step = LoggedStep(steps, taken_s / steps, None)
+    return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
+
+
+def _last(pattern: re.Pattern[str], text: str) -> float | None:
+    found = [m["value"] for m in pattern.finditer(text)]
+    return float(found[-1]) if found else None
+
+
+def _entries(bar: list[tuple[int, int, int]]) -> Iterator[LoggedStep]:
+    """Seconds per step between entries of the bar, which a restart begins anew."""
+    last: tuple[int, int] | None = None
+    for step, _, clock_s in bar:
+        if last is None or step < last[0] or clock_s < last[1]:
+            last = (step, clock_s)
+        elif clock_s - last[1] >= APART_S and step > last[0]:
+            yield LoggedStep(step, (clock_s - last[1]) / (step - last[0]), None)
+            last = (step, clock_s)
