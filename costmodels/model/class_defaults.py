@@ -16,7 +16,11 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "first_k_dense_replace": {
         1: "axk1 dots3_note_text glm4_moe glm4_moe_lite kimi_linear sarvam_mla sarvam_moe",
-        3: "deepseek_v3",
+        2: "bailing_hybrid",
+        3: "deepseek_v3 deepseek_v32 glm_moe_dsa",
+    },
+    "global_head_dim": {
+        512: "gemma4_text gemma4_unified_text",
     },
     "head_dim": {
         512: "deepseek_v4",
@@ -40,14 +44,17 @@ BY_FIELD: dict[str, dict[int, str]] = {
         8: "mamba2 nemotron_h",
     },
     "n_routed_experts": {
+        64: "deepseek_v2 glm4_moe_lite",
         128: "sarvam_mla",
-        256: "deepseek_v3",
+        192: "axk1",
+        256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4",
     },
     "n_shared_experts": {
         1: (
             "axk1 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note_text glm4_moe glm4_moe_lite "
             "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open"
         ),
+        2: "deepseek_v2",
     },
     "num_key_value_heads": {
         2: "internlm3 qwen3_5_moe_text qwen3_next",
@@ -77,7 +84,7 @@ BY_FIELD: dict[str, dict[int, str]] = {
     "q_lora_rank": {
         768: "glm4_moe_lite minicpm3",
         1024: "dots3_note_text",
-        1536: "axk1 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu",
+        1536: "axk1 deepseek_v2 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu",
         2048: "glm_moe_dsa",
     },
     "shared_expert_intermediate_size": {
@@ -91,6 +98,9 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "v_head_dim": {
         128: "mimo_v2_flash",
+    },
+    "vocab_size_per_layer_input": {
+        262144: "gemma4_text gemma4_unified_text",
     },
     "zero_expert_num": {
         256: "longcat_flash",

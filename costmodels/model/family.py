@@ -34,6 +34,8 @@ from meshplan.costmodels.model.transformer import (
 AFTER_LEADING = after_leading("first_k_dense_replace")
 Flag = bool | tuple[str, bool]
 Names = tuple[str, ...]
+SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
+"""Of layers with experts: a family that reads neither refuses them where it has such layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,8 @@ def _words(family: Family, f: Fields) -> tuple[Words, Words]:
 def _layers(family: Family, f: Fields, mixers: Words, feed_forwards: Words) -> list[Layer]:
     numbers = family.numbers(f) if family.numbers else 0
     experts = _experts(family, f) if "sparse" in feed_forwards else None
+    if experts is None:
+        f.asked.update(SHARED_EXPERTS)
     further = family.experts.further_norms if family.experts else 0
     recurrent = None
     if {"recurrent", "both"} & set(mixers):

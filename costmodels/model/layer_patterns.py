@@ -218,10 +218,18 @@ def exaone_sparse(f: Fields) -> Words:
     return tuple("sparse" if routed else "dense" for routed in value)
 
 
-def qwen_sparse(f: Fields) -> Words:
-    """Every `decoder_sparse_step`-th layer, less those of `mlp_only_layers`."""
-    step, dense = f.count("decoder_sparse_step", default=1), f.counts("mlp_only_layers") or ()
-    return by_rule(f, lambda i: i not in dense and (i + 1) % step == 0, "sparse", "dense")
+def sparse_but(*absent: int) -> Pattern:
+    """Every `decoder_sparse_step`-th layer, less those of `mlp_only_layers`, or these if absent."""
+
+    def pattern(f: Fields) -> Words:
+        step, dense = f.count("decoder_sparse_step", default=1), f.counts("mlp_only_layers")
+        dense = absent if dense is None else dense
+        return by_rule(f, lambda i: i not in dense and (i + 1) % step == 0, "sparse", "dense")
+
+    return pattern
+
+
+qwen_sparse = sparse_but()
 
 
 def jamba_sparse(f: Fields) -> Words:

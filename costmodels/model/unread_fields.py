@@ -67,7 +67,7 @@ SAID_ELSEWHERE = _names("""
     index_head_dim index_n_heads interleave_moe_layer_step intermediate_size intermediate_size_mlp
     layer_group_size linear_attn_config mamba_expand max_window_layers mlp_only_layers
     moe_intermediate_size moe_layer_end_index moe_layer_freq moe_layer_interval
-    moe_layer_start_index moe_layers n_shared_experts no_rope_layers num_dense_layers
+    moe_layer_start_index moe_layers no_rope_layers num_dense_layers
     num_experts_per_tok num_key_value_heads sliding_window sliding_window_pattern use_sliding_window
 """)
 """Of layers that the list of layers does not have, or what that list already says."""
@@ -78,6 +78,7 @@ COHERE2 = _names("""
     use_gated_activation use_parallel_block use_parallel_embedding use_embedding_sharing
     layer_switch order_of_interleaved_layers prefix_dense_sliding_window_pattern
 """)
+MINIMAX_M3 = ("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3")
 IN_THE_CODE: dict[str, frozenset[str]] = {
     "llama4_text": _names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
     "bamba": _names("attn_rotary_emb mamba_dt_rank"),
@@ -104,7 +105,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "cohere2_moe": COHERE2 | _names("shared_expert_combination_strategy"),
     "minimax_m2": _names("use_routing_bias"),
     **dict.fromkeys(
-        ("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"),
+        MINIMAX_M3,
         _names("index_local_blocks num_nextn_predict_layers use_gemma_norm use_routing_bias"),
     ),
     "deepseek_v4": _names(
@@ -132,6 +133,8 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     "recurrent_gemma": {"embeddings_scale_by_sqrt_dim": True},
     "mamba": {"rms_norm": True},
     "hy_v3": {"qk_norm": True},
+    "nemotron_h": {"n_shared_experts": 1},
+    **{name: {"n_shared_experts": 1} for name in MINIMAX_M3},
     "afmoe": {"num_expert_groups": 1, "num_limited_groups": 1, "route_norm": True},
     "bailing_hybrid": {"gated_attention_proj_granularity_type": "head_wise"},
 }

@@ -214,7 +214,7 @@ EXPERTS: dict[str, Family] = {
         sinks=True,
         mixers=layers.slides_but_each(4),
         experts=Routed(
-            layers=layers.qwen_sparse, shared_width=("shared_expert_intermediate_size",)
+            layers=layers.sparse_but(0, 1), shared_width=("shared_expert_intermediate_size",)
         ),
     ),
     "kolibri1": replace(
