@@ -286,7 +286,7 @@ def _attention(family: Family, f: Fields, word: str) -> Attention:
 def _is_normed(family: Family, f: Fields) -> bool:
     """Whether queries and keys are; a field that says again what the family's code has must agree.
 
-    `qk_norm_type`: MiniMax's word for a norm of each head or of all heads of a layer.
+    `qk_norm_type`: MiniMax's and Molmo's words for a norm of each head or of all of a layer.
     """
     if family.qk_norm == "none":
         return False
@@ -294,9 +294,9 @@ def _is_normed(family: Family, f: Fields) -> bool:
     normed = f.flag(*told)
     if not normed and family.qk_normed is True:
         raise f.refuse("use_qk_norm is false, but this family always normalises queries and keys")
-    words = {"head": "per_head", "full": "per_layer"}
-    if f.word("qk_norm_type") not in (None, words[family.qk_norm]):
-        raise f.refuse(f"qk_norm_type is not {words[family.qk_norm]}, which this family has")
+    words = {"head": ("per_head", "qwen3"), "full": ("per_layer", "olmo")}[family.qk_norm]
+    if f.word("qk_norm_type") not in (None, *words):
+        raise f.refuse(f"qk_norm_type is not {words[0]}, which this family has")
     return normed
 
 

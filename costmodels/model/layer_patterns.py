@@ -33,7 +33,8 @@ HYBRID_LETTERS = {"M": ("recurrent", "none"), "*": ("full", "none"), "-": ("none
 def listed(f: Fields, *keys: str, words: dict[str, str]) -> Words | None:
     """The list of the first of `keys` that the file has, translated; None where it has none.
 
-    A short list is the pattern that repeats (RecurrentGemma).
+    A short list is the pattern that repeats (RecurrentGemma); a longer one goes on with the modules
+    of multi-token prediction (Step 3.5).
     """
     for key in keys:
         types = f.texts(key)
@@ -43,9 +44,10 @@ def listed(f: Fields, *keys: str, words: dict[str, str]) -> Words | None:
             raise f.refuse(f"{key} has {unknown[:40]!r}, which is not priced")
         if key == "block_types":
             types = (types * f.num_layers)[: f.num_layers]
-        if len(types) != f.num_layers:
+        modules = f.count("num_nextn_predict_layers", default=0, least=0)
+        if len(types) not in (f.num_layers, f.num_layers + modules):
             raise f.refuse(f"{key} names {len(types)} layers of {f.num_layers}")
-        return tuple(words[each] for each in types)
+        return tuple(words[each] for each in types[: f.num_layers])
     return None
 
 
@@ -104,6 +106,13 @@ def slides_but_each(every: int, *keys: str, first: bool = False) -> Pattern:
         return by_rule(f, lambda i: i % period != at, "sliding", "full")
 
     return pattern
+
+
+def slides_to_the_last(f: Fields) -> Words:
+    """Windows on all layers but each fourth, counted from the last, which sees all (Muse)."""
+    last = f.num_layers - 1
+    slides = f.present("sliding_window") is not None
+    return by_rule(f, lambda i: slides and (last - i) % 4 != 0, "sliding", "full")
 
 
 def mimo_windows(f: Fields) -> Words:
@@ -240,6 +249,18 @@ def jamba_sparse(f: Fields) -> Words:
     return by_rule(f, lambda i: several and i % period == offset, "sparse", "dense")
 
 
+def step_sparse(f: Fields) -> Words:
+    """`moe_layers_enum` numbers them, in a text with commas or a list; absent, all but three."""
+    told = f.present("moe_layers_enum")
+    if told is None:
+        return by_rule(f, lambda i: i >= 3, "sparse", "dense")
+    texts = told[1].split(",") if isinstance(told[1], str) else told[1]
+    if not isinstance(texts, list) or not all(str(each).strip().isdecimal() for each in texts):
+        raise f.refuse("moe_layers_enum is no list of layers' numbers")
+    routed = {int(each) for each in texts}
+    return by_rule(f, lambda i: i in routed, "sparse", "dense")
+
+
 def ernie_sparse(f: Fields) -> Words:
     """Between `moe_layer_start_index` and `moe_layer_end_index`, every `moe_layer_interval`-th."""
     first = f.count("moe_layer_start_index", default=1, least=0)
@@ -296,6 +317,24 @@ def gemma4_windows(f: Fields) -> Words:
     """Five layers of six slide; the last never does."""
     found = by_rule(f, lambda i: (i + 1) % 6 != 0, "sliding", "full")
     return (*found[:-1], "full")
+
+
+def nas_parts(f: Fields) -> tuple[Words, Words]:
+    """Which parts the blocks of `block_configs` have (Llama-Nemotron, found by a search)."""
+    blocks = f.sections("block_configs")
+    if len(blocks) != f.num_layers:
+        raise f.refuse(f"block_configs names {len(blocks)} layers of {f.num_layers}")
+    mixers: list[str] = []
+    feed_forwards: list[str] = []
+    for block in blocks:
+        for name, words, said in (("attention", mixers, "full"), ("ffn", feed_forwards, "dense")):
+            part = block.section(name) or block
+            if any(part.present(key) for key in ("sparsify", "window_length", "num_sink_tokens")):
+                raise f.refuse("block_configs has a window, sinks or a sparse part; not priced")
+            if part.flag("replace_with_linear", False) or part.flag("unshifted_sink", False):
+                raise f.refuse("block_configs has a linear layer in place of a part; not priced")
+            words.append("none" if part.flag("no_op", False) else said)
+    return tuple(mixers), tuple(feed_forwards)
 
 
 def pairs_around_experts(f: Fields) -> tuple[Words, Words]:

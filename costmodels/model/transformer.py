@@ -273,6 +273,7 @@ class Model:
     other_parameters    beside all that the other fields count, whole on the first stage (a trace's)
     streams             hidden states that each token has, None: one
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
+    module              the layer of each, where it is none like the last
     tower               what turns images into its tokens, None: it reads text alone, or its tower
                         is not read
     numerics            what changes neither sizes nor time, and so no comparison of models
@@ -300,6 +301,7 @@ class Model:
     other_parameters: int = 0
     streams: Streams | None = None
     mtp_layers: int = 0
+    module: Layer | None = None
     tower: Tower | None = None
     numerics: Numerics = field(default=Numerics(), compare=False)
     expert_groups: tuple[int, int] = field(init=False)
@@ -319,7 +321,7 @@ class Model:
     @property
     def module_layer(self) -> Layer:
         """The layer of a multi-token-prediction module: the last one, its keys not compressed."""
-        last = self.kinds[self.pattern[-1]]
+        last = self.module or self.kinds[self.pattern[-1]]
         if last.attention.compression is None:
             return last
         return replace(last, attention=replace(last.attention, compression=None, indexer=None))

@@ -153,9 +153,12 @@ MADE_UP = {
     "bailing_hybrid": {"linear_head_dim"},
     "dots3_note_text": {"layer_types", "per_layer_config"},
     "gemma4_text, varied": {"per_layer_config"},
+    "qwen2_5_omni_text": {"tie_word_embeddings"},
+    "qwen3_vl_moe_text": {"tie_word_embeddings"},
 }
 """What a class makes up where a file has none: of fields that it does not write back, and Bailing's
-width of states, of the `head_dim` that it overwrites afterwards."""
+width of states, of the `head_dim` that it overwrites afterwards; and what the whole file says of a
+text part, not its own class."""
 
 
 def fields_left_out(name: str) -> Iterator[set[str]]:
