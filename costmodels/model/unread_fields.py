@@ -161,7 +161,8 @@ CHANGES_NOTHING = _names("""
     kda_lower_bound kda_safe_gate layer_rope_theta linear_allow_neg_eigval linear_attn_alpha_factor
     linear_attn_beta_factor lm_head_multiplier logit_scale logits_scaling logits_soft_cap
     mamba_hidden_act mamba_ssm_cache_dtype max_inference_chunksize max_length
-    max_position_embeddings max_sequence_length mixer_rms_eps mlp_alpha_factor mlp_beta_factor mode model_max_length
+    max_position_embeddings max_sequence_length mixer_rms_eps mlp_alpha_factor mlp_beta_factor mode
+    model_max_length
     model_type moe_apply_router_weight_on_input moe_norm_min moe_renormalize
     moe_routed_scaling_factor moe_router_activation_func moe_router_logit_softcapping
     moe_shared_expert_overlap mup_enabled n_ctx n_group n_positions norm_reduction_force_float32
