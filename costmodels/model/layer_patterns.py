@@ -12,7 +12,7 @@ lists where a file states only the rule.
 
 from collections.abc import Callable
 
-from meshplan.costmodels.model.config_fields import Fields
+from meshplan.costmodels.model.config_fields import MAX_LAYERS, Fields
 
 Words = tuple[str, ...]
 Pattern = Callable[[Fields], Words]
@@ -99,6 +99,9 @@ def slides_but_each(every: int, *keys: str, first: bool = False) -> Pattern:
     """
 
     def pattern(f: Fields) -> Words:
+        letters = f.config.get(keys[0]) if keys else None
+        if isinstance(letters, str):
+            return _lettered(f, keys[0])
         period = f.count(*keys, default=every, least=0) if keys else every
         if not period or f.present("sliding_window", "sliding_window_size") is None:
             return all_full(f)
@@ -106,6 +109,18 @@ def slides_but_each(every: int, *keys: str, first: bool = False) -> Pattern:
         return by_rule(f, lambda i: i % period != at, "sliding", "full")
 
     return pattern
+
+
+def _lettered(f: Fields, key: str) -> Words:
+    """A text that repeats, with an L for a window and a G for all tokens (EXAONE 4); the last layer
+    sees all whatever it says.
+    """
+    letters = f.word(key) or ""
+    if not letters or set(letters) - set("LG"):
+        raise f.refuse(f"{key} has another letter than L and G")
+    words = {"L": "sliding", "G": "full"}
+    found = tuple(words[letters[i % len(letters)]] for i in range(f.num_layers))
+    return (*found[:-1], "full")
 
 
 def slides_to_the_last(f: Fields) -> Words:
@@ -177,7 +192,20 @@ def neo_attention(f: Fields) -> Words:
     found = listed(f, "attention_layers", words=MIXERS)
     if found is not None:
         return found
-    raise f.refuse("attention_layers is missing; it says which layers are global and which local")
+    stated = f.present("attention_types")
+    pairs = stated[1] if stated else None
+    if not isinstance(pairs, list) or not all(_is_repeated(pair) for pair in pairs):
+        raise f.refuse("neither attention_layers nor attention_types lists global and local layers")
+    types = [word for words, times in pairs for word in words * times]
+    return listed(f.changed({"attention_layers": types}), "attention_layers", words=MIXERS) or ()
+
+
+def _is_repeated(pair: object) -> bool:
+    """Whether it is a list of words and how often they come."""
+    return (
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list)
+        and type(pair[1]) is int and 0 <= pair[1] <= MAX_LAYERS
+    )  # fmt: skip
 
 
 def hybrid_pattern(f: Fields) -> tuple[Words, Words]:

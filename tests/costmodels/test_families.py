@@ -214,6 +214,27 @@ def test_a_field_that_is_not_read_is_refused(
         model_from_config(CONFIGS[name]["config"] | changes, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "left_out", "changes", "windows"),
+    [
+        pytest.param("exaone4", "layer_types", {"sliding_window_pattern": "LLG"},
+                     [True, True, False, True, True, False, True, False],
+                     id="EXAONE 4: LLG repeats, the last of eight sees all"),
+        pytest.param("gpt_neo", "attention_layers", {"attention_types": [[["global", "local"], 4]]},
+                     [False, True] * 4, id="GPT-Neo: a pair four times"),
+    ],
+)  # fmt: skip
+def test_words_that_repeat(
+    name: str, left_out: str, changes: dict[str, Any], windows: list[bool]
+) -> None:
+    """Which of eight layers have a window, where the file says how a pattern repeats."""
+    stated = CONFIGS[name]["config"]
+    layers = "num_layers" if "num_layers" in stated else "num_hidden_layers"
+    config = {key: value for key, value in stated.items() if key != left_out}
+    model = model_from_config(config | changes | {layers: 8}, name)
+    assert [model.kinds[kind].attention.window is not None for kind in model.pattern] == windows
+
+
 def test_a_second_embedding_keeps_its_own_rows() -> None:
     """Gemma 4 with half its vocabulary: 131,072 x 2,304 fewer, its layers' table as it was."""
     config = {**CONFIGS["gemma4_text"]["config"], "vocab_size": 131072}
