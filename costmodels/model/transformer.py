@@ -257,8 +257,7 @@ class Model:
 
     kinds, pattern      the distinct layers, and for each layer in model order the index of its kind
     gated               SwiGLU/GeGLU (three feed-forward matrices) instead of two
-    norm                "rmsnorm" (h weights), "layernorm" (2h; h "without_bias"), or "none" (no
-                        weights)
+    norm                "rmsnorm" (h weights), "layernorm" (2h; h "without_bias"), or "none" (0)
     norms_per_layer     hidden-wide norms in each layer: 2, or 4 where outputs are normalised too
                         (Gemma), or 1 where both blocks read the same (Cohere)
     parallel_blocks     attention and feed-forward read the same input (GPT-NeoX)
@@ -374,6 +373,8 @@ class Model:
         found = [f"{kind.recurrent.kind} layers" for kind in self.kinds if kind.recurrent]
         if any(kind.traced for kind in self.kinds):
             return (*found, "layers known by a trace alone")
+        if len({kind.ffn for kind in self.kinds if kind.ffn}) > 1:
+            found.append("dense feed-forwards of several widths")
         for kind in self.kinds:
             at = kind.attention
             latent = kind.experts is not None and kind.experts.latent > 0

@@ -235,6 +235,15 @@ def test_words_that_repeat(
     assert [model.kinds[kind].attention.window is not None for kind in model.pattern] == windows
 
 
+def test_widths_that_differ_are_a_rare_part() -> None:
+    """Llama-Nemotron's blocks: one number does not say their widths, so exports name them."""
+    one = model_from_config(CONFIGS["llama"]["config"], "")
+    several = model_from_config(PUBLISHED["Llama-Nemotron-Super-49B"]["config"], "")
+    assert len({kind.ffn for kind in several.kinds if kind.ffn}) > 1
+    assert "dense feed-forwards of several widths" in several.rare_parts
+    assert "dense feed-forwards of several widths" not in one.rare_parts
+
+
 def test_a_second_embedding_keeps_its_own_rows() -> None:
     """Gemma 4 with half its vocabulary: 131,072 x 2,304 fewer, its layers' table as it was."""
     config = {**CONFIGS["gemma4_text"]["config"], "vocab_size": 131072}
