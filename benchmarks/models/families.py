@@ -30,6 +30,8 @@ OTHERS = ("aten.bmm", "aten.baddbmm")
 NOT_SIZES = ("id2label", "label2id", "transformers_version", "architectures", "_name_or_path")
 WITH_TOWERS = ("fuyu", "gemma3", "got_ocr2", "moss_transcribe_diarize")
 """Multimodal: the towers are counted by transformers and left out by us."""
+WHOLE_FILES = ("llama4", "gemma3", "qwen2_vl", "qwen2_5_vl", "minimax_m3_vl", "step3p7")
+"""Whose text parts are families of their own."""
 GATES_IN_BLOCKS = ("recurrent_gemma",)
 """Products with weights that torch counts among the others."""
 OUTPUTS_IN_GROUPS = ("deepseek_v4", "deepseek_v4, varied")
@@ -73,6 +75,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
         "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
     },
+    "hunyuan_vl_text": {
+        "head_dim": 128, "num_key_value_heads": 8,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "mrope_section": [16, 16, 16, 16]},
+    },
+    "qwen3_omni_moe_text": {"head_dim": 128},
+    "deepseek_ocr2_text": {
+        "num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 31},
+    "step3p5": {
+        "sliding_window": 512, "num_sliding_attention_heads": 96,
+        "layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 11 + ["full_attention"],
+    },
+    "muse_spark_text": {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 60},
     "doge": {"num_key_value_heads": 2, "attention_bias": True},
     "longcat_flash": {"zero_expert_num": 0},
     "deepseek_v4": {
@@ -92,9 +107,34 @@ def counted(model_type: str, changes: dict[str, Any]) -> dict[str, Any]:
     torch, transformers = import_module("torch"), import_module("transformers")
     config = transformers.AutoConfig.for_model(model_type, **changes)
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(config)
-    parameters = sum(each.numel() for each in module.parameters())
+        module = built(config)
+    parameters = sum(each.numel() for each in module.parameters()) + head_of(config)
     return {"config": fields_of(config), "parameters": parameters} | flops_of(config)
+
+
+def is_text_part(config: Any) -> bool:
+    """Whether the module of this configuration has no head of its own."""
+    auto = import_module("transformers.models.auto.modeling_auto")
+    return config.model_type not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+
+def built(config: Any, **options: Any) -> Any:
+    """The causal language model of a configuration, or the text part that it describes."""
+    if not is_text_part(config):
+        auto = import_module("transformers").AutoModelForCausalLM
+        return auto.from_config(config, **options)
+    name = type(config).__module__.replace("configuration_", "modeling_")
+    known = [each for each in vars(import_module(name)).values()
+             if getattr(each, "config_class", None) is type(config)]  # fmt: skip
+    module = next(each for each in known if each.__name__.endswith("Model")
+                  and not each.__name__.endswith("PreTrainedModel"))  # fmt: skip
+    return module._from_config(config, **options)
+
+
+def head_of(config: Any) -> int:
+    """Parameters of the head that a text part leaves to the whole module."""
+    tied = getattr(config, "tie_word_embeddings", False)
+    return 0 if tied or not is_text_part(config) else config.vocab_size * config.hidden_size
 
 
 def fields_of(config: Any) -> dict[str, Any]:
@@ -111,13 +151,11 @@ def quiet() -> None:
 
 def flops_of(config: Any) -> dict[str, int]:
     """FLOPs of one forward pass, or nothing where the module does not run on the meta device."""
-    torch, transformers = import_module("torch"), import_module("transformers")
+    torch = import_module("torch")
     counter = import_module("torch.utils.flop_counter").FlopCounterMode
     ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation="eager", dtype=torch.bfloat16
-        )
+        module = built(config, attn_implementation="eager", dtype=torch.bfloat16)
         mask = torch.zeros(1, 1, TOKENS, TOKENS, dtype=torch.bfloat16)
         positions = torch.arange(TOKENS)[None]
     try:
@@ -130,9 +168,10 @@ def flops_of(config: Any) -> dict[str, int]:
             module(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
     except (RuntimeError, ValueError, AttributeError):  # data decides what it computes
         return {}
+    of_head = 2 * TOKENS * config.vocab_size * config.hidden_size if is_text_part(config) else 0
     by_operation = {str(op): n for op, n in found.get_flop_counts()["Global"].items()}
     return {
-        "weight_flops": sum(by_operation.get(name, 0) for name in WITH_WEIGHTS),
+        "weight_flops": sum(by_operation.get(name, 0) for name in WITH_WEIGHTS) + of_head,
         "other_flops": sum(by_operation.get(name, 0) for name in OTHERS),
     }
 
@@ -143,9 +182,12 @@ def grouped(rows: Any, experts: Any, *_args: Any, **_kwargs: Any) -> int:
 
 
 def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each causal language model that transformers knows, by default and as varied here."""
+    """Each causal language model that transformers knows and each text part that is read, by
+    default and as varied here."""
     auto = import_module("transformers.models.auto.modeling_auto")
-    for model_type in sorted(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+    known = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
+    parts = {name for name in set(FAMILIES) & set(known) if name not in WHOLE_FILES}
+    for model_type in sorted(parts | set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)):
         yield model_type, model_type, {}
     for model_type, changes in VARIANTS.items():
         yield f"{model_type}, varied", model_type, changes

@@ -68,7 +68,7 @@ def page() -> str:
         "catalogue's files, and any other, the same way.\n",
         ", ".join(f"`{name}`" for name in sorted(FAMILIES)) + "\n",
         f"Published files of {stored} of them are stored, in the catalogue or",
-        f"in `{PUBLISHED.relative_to(ROOT)}`. Of the others none was found whole, searched",
+        f"in `{PUBLISHED.relative_to(ROOT)}`. Of the others none was found whole, most searched",
         "for by `model_type` and class in public repositories (frameworks' tests, serving engines,",
         "model zoos, pages that print a configuration):\n",
         ", ".join(f"`{name}`" for name in without) + "\n",

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.models.families import OUT, quiet
+from benchmarks.models.families import OUT, built, head_of, quiet
 from benchmarks.models.family_fuzz import READ_AS_TRAINED, WITH_BUFFERS
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
@@ -27,8 +27,12 @@ from meshplan.hardware_profiles.load_models import load_model_config, model_name
 
 PUBLISHED = OUT.with_name("published_configs.json")
 OF_FILES = ("quantization_config", "auto_map", "_source", "_name_or_path", "model_type")
-BUILT_AS = {"kimi_k2": "deepseek_v3", "minimax_m3": "minimax_m3_vl_text"}
-"""Types that transformers builds under another name."""
+BUILT_AS = {
+    "kimi_k2": "deepseek_v3", "minimax_m3": "minimax_m3_vl_text", "step3p7": "step3p5",
+    **dict.fromkeys(("baichuan", "internlm2", "minicpm"), "llama"), "mimo": "qwen2",
+}  # fmt: skip
+"""Types that transformers builds under another name: of the same layers, the last five with code
+beside their weights."""
 TOWER_PARTS = ("visual", "vision", "multi_modal_projector", "mm_projector", "embed_vision")
 """Beginnings of names of what a language model does not hold."""
 
@@ -46,11 +50,12 @@ def theirs(config: dict[str, Any]) -> tuple[int, int]:
             name = names[0] if isinstance(names, tuple) else names
             module = getattr(transformers, name)(made)
         else:
-            module = transformers.AutoModelForCausalLM.from_config(made)
+            module = built(made)
     each = {name: parameter.numel() for name, parameter in module.named_parameters()}
     towers = sum(n for name, n in each.items() if any(part in name for part in TOWER_PARTS))
     with_buffers = made.get_text_config().model_type in WITH_BUFFERS
-    return sum(each.values()) + (_corrections(module) if with_buffers else 0), towers
+    alone = 0 if "vision_config" in fields else head_of(made)
+    return sum(each.values()) + alone + (_corrections(module) if with_buffers else 0), towers
 
 
 def _corrections(module: Any) -> int:

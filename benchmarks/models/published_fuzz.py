@@ -27,23 +27,54 @@ WORDS_OF_LAYERS = (
     "mamba", "conv", "moe", "mlp", "dense", "sparse",
 )  # fmt: skip
 DROPPED = "left out"
-READ_AS_PUBLISHED = {
-    "moe_layer_freq": "DeepSeek's own code steps by it, transformers ignores it",
-    "q_lora_rank = 0": "DeepSeek's own code has no low rank then, transformers one of 0",
-    "n_routed_experts = 0": "read as no experts; transformers builds a layer of none",
-    "shared_expert_intermediate_size = 0": "none is read; transformers keeps a gate of nothing",
-    "vt_num_hidden_layers": "Kimi's own code reads it, transformers another name",
-    "vt_intermediate_size": "the same",
-    "init_pos_emb_height": "the same",
-    "init_pos_emb_width": "the same",
-    "moe_shared_expert_intermediate_size": "Ling's own code reads it, transformers ignores it",
-    "moe_intermediate_size": "the same, which the other field does not follow",
-    "attention_head_dim": "Nemotron-H's own code reads it, transformers `head_dim`",
-    "swa_v_head_dim": "MiMo's own code reads it, transformers `v_head_dim` in windows too",
-    "zero_expert_num": "transformers allocates rows that it never reads",
-    "first_k_dense_replace": "Hy3's file says it, its class in transformers reads a list alone",
-}
-"""Fields that we read as the code beside the published weights does."""
+OF_DEEPSEEK = (
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_linear", "glm_moe_dsa", "axk1",
+    "glm4_moe_lite",
+)  # fmt: skip
+OF_QWEN = ("qwen2_moe", "qwen3_next", "qwen3_5_moe_text")
+OF_LING = ("bailing_hybrid",)
+OF_KIMI = ("deepseek_v3", "kimi_k2")
+READ_AS_PUBLISHED: dict[str, tuple[tuple[str, ...], str]] = {
+    "moe_layer_freq": (OF_DEEPSEEK, "DeepSeek's own code steps by it, transformers ignores it"),
+    "q_lora_rank = 0": (
+        (*OF_DEEPSEEK, *OF_LING),
+        "DeepSeek's own code has no low rank then, transformers one of 0",
+    ),
+    "n_routed_experts = 0": (
+        OF_DEEPSEEK, "read as no experts; transformers builds a layer of none"
+    ),
+    "shared_expert_intermediate_size = 0": (
+        OF_QWEN, "none is read; transformers keeps a gate of nothing"
+    ),
+    "vt_num_hidden_layers": (OF_KIMI, "Kimi's own code reads it, transformers another name"),
+    "vt_intermediate_size": (OF_KIMI, "the same"),
+    "init_pos_emb_height": (OF_KIMI, "the same"),
+    "init_pos_emb_width": (OF_KIMI, "the same"),
+    "moe_shared_expert_intermediate_size": (
+        OF_LING, "Ling's own code reads it, transformers ignores it"
+    ),
+    "moe_intermediate_size": (OF_LING, "the same, which the other field does not follow"),
+    "attention_head_dim": (
+        ("nemotron_h",), "Nemotron-H's own code reads it, transformers `head_dim`"
+    ),
+    "swa_v_head_dim": (
+        ("mimo_v2_flash",), "MiMo's own code reads it, transformers `v_head_dim` in windows too"
+    ),
+    **dict.fromkeys(
+        ("add_swa_attention_sink_bias", "num_key_value_heads"),
+        (("mimo_v2_flash",), "MiMo's own code has sinks and key heads of windows apart"),
+    ),
+    "in_chans": (("qwen2_vl",), "its file says it, its class reads `in_channels`"),
+    "bias": (("internlm2",), "InternLM2's own code reads it, the Llama that is built not"),
+    "attention_bias": (("mimo",), "MiMo's own code reads it, the Qwen2 that is built not"),
+    "zero_expert_num": (
+        ("longcat_flash",), "transformers allocates rows that it never reads"
+    ),
+    "first_k_dense_replace": (
+        ("hy_v3",), "Hy3's file says it, its class in transformers reads a list alone"
+    ),
+}  # fmt: skip
+"""Fields that these families read as the code beside the published weights does."""
 
 Change = tuple[tuple[str, ...], object]
 
@@ -107,7 +138,8 @@ def outcomes(name: str, config: dict[str, Any], fields: int, seed: str) -> Itera
     for path, values in draw.sample(known, min(fields, len(known))):
         value = draw.choice(values)
         field = ".".join(path)
-        as_published = {path[-1], f"{path[-1]} = {value}"} & set(READ_AS_PUBLISHED)
+        told = [READ_AS_PUBLISHED.get(key) for key in (path[-1], f"{path[-1]} = {value}")]
+        as_published = any(each and family_of(config) in each[0] for each in told)
         try:
             word, detail = compared(changed(config, (path, value)), name)
         except Exception as error:  # a crash of ours is what is looked for

@@ -20,7 +20,12 @@ OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "tower_configs.json"
 NOT_IN_TRANSFORMERS = ("kimi_vl",)
 SAME_AS = ("shieldgemma2", "qwen3_vl_moe", "qwen3_5_moe", "glm46v", "glmga", "pp_chart2table")
 """Others of the same tower, whose parameters alone are counted."""
-DEFAULTS: dict[str, dict[str, Any]] = {"gemma4": {"vision_config": {"model_type": "gemma4_vision"}}}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma4": {"vision_config": {"model_type": "gemma4_vision"}},
+    "llava, pixtral": {"vision_config": {"model_type": "pixtral", "num_hidden_layers": 4}},
+    "llava, siglip": {"vision_config": {"model_type": "siglip_vision_model"}},
+}
+"""What is not the family's default; after a comma another encoder, of which parameters alone."""
 SHALLOW: dict[str, dict[str, Any]] = {
     "gemma4": {"model_type": "gemma4_vision", "num_hidden_layers": 4},
     "gemma3": {"num_hidden_layers": 4, "image_size": 512, "vision_use_head": False},
@@ -52,13 +57,14 @@ def module_of(config: Any) -> Any:
         return getattr(transformers, name)(config)
 
 
-def counted(model_type: str) -> dict[str, Any]:
+def counted(name: str) -> dict[str, Any]:
     """The default configuration, its parameters, and the FLOPs of a shallow one."""
+    model_type = name.partition(",")[0]
     auto = import_module("transformers").AutoConfig
-    config = auto.for_model(model_type, **DEFAULTS.get(model_type, {}))
+    config = auto.for_model(model_type, **DEFAULTS.get(name, {}))
     parameters = sum(each.numel() for each in module_of(config).parameters())
     found = {"config": fields_of(config), "parameters": parameters}
-    return found if model_type in (*SAME_AS, "fuyu") else found | flops_of(model_type)
+    return found if name in (*SAME_AS, "fuyu") or "," in name else found | flops_of(model_type)
 
 
 def flops_of(model_type: str) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def _image(model_type: str, config: Any) -> dict[str, Any]:
 def main() -> None:
     """Count and write."""
     quiet()
-    names = [name for name in (*TOWERS, "fuyu") if name not in NOT_IN_TRANSFORMERS]
+    names = {*TOWERS, *DEFAULTS, "fuyu"} - set(NOT_IN_TRANSFORMERS)
     found = {name: counted(name) for name in sorted(names)}
     OUT.write_text(json.dumps(found, sort_keys=True, separators=(",", ":")) + "\n")
     Console().print(f"{len(found)} towers")

@@ -15,8 +15,15 @@ BY_FIELD: dict[str, dict[int, str]] = {
         8192: "ctrl",
     },
     "first_k_dense_replace": {
-        1: "axk1 dots3_note_text glm4_moe glm4_moe_lite kimi_linear sarvam_mla sarvam_moe",
-        3: "deepseek_v3",
+        1: (
+            "axk1 dots3_note_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_linear sarvam_mla "
+            "sarvam_moe"
+        ),
+        2: "bailing_hybrid",
+        3: "deepseek_v3 deepseek_v32 glm_moe_dsa",
+    },
+    "global_head_dim": {
+        512: "gemma4_text gemma4_unified_text",
     },
     "head_dim": {
         512: "deepseek_v4",
@@ -40,32 +47,43 @@ BY_FIELD: dict[str, dict[int, str]] = {
         8: "mamba2 nemotron_h",
     },
     "n_routed_experts": {
-        128: "sarvam_mla",
-        256: "deepseek_v3",
+        64: "deepseek_v2 glm4_moe_lite deepseek_ocr2_text",
+        128: "sarvam_mla mistral4 glm4v_moe_text",
+        192: "axk1",
+        256: "deepseek_v3 deepseek_v32 glm_moe_dsa hy_v4 hy_v4_vl_text",
+        288: "step3p5 step3p7",
     },
     "n_shared_experts": {
         1: (
             "axk1 deepseek_v3 deepseek_v32 deepseek_v4 dots3_note_text glm4_moe glm4_moe_lite "
-            "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open"
+            "glm_moe_dsa hy_v4 sarvam_mla sarvam_moe solar_open "
+            "glm4v_moe_text hy_v4_vl_text mistral4"
         ),
+        2: "deepseek_v2 deepseek_ocr2_text",
     },
     "num_key_value_heads": {
-        2: "internlm3 qwen3_5_moe_text qwen3_next",
+        2: "internlm3 qwen3_5_moe_text qwen3_next muse_glimmer_text",
         4: (
             "ernie4_5_moe flint gemma2 gemma3_text gemma4_text gemma4_unified_text granite_swa "
             "kolibri1 lara_mini lfm3 mellum mimo_v2_flash minimax_m3_vl_text qwen3_5_text "
-            "qwen3_moe sarvam_moe smollm3 vaultgemma"
+            "qwen3_moe sarvam_moe smollm3 vaultgemma "
+            "granite_docling_text qwen2_5_omni_text qwen3_omni_moe_text"
         ),
         5: "bitnet",
         8: (
             "beam cwm exaone falcon_h1 glm4_moe gpt_oss hy_v3 iquestcoder jamba laguna lfm2 "
             "llama4_text minimax minimax_m2 ministral3 mistral mixtral nemotron_h phimoe "
             "seed_oss solar_open bamba emu3_text_model glm4v_moe_text lfm2_moe ministral "
-            "qwen2_5_vl_text qwen2_vl_text"
+            "qwen2_5_vl_text qwen2_vl_text "
+            "cosmos3_edge_text glm_ocr_text molmo2_text step3p5 step3p7"
         ),
-        16: "gemma qwen2_moe qwen3_vl_moe_text",
+        16: "gemma qwen2_moe qwen3_vl_moe_text muse_spark_text",
         20: "helium",
-        32: "dots1 exaone4 exaone_moe qwen2 qwen3 qwen3_vl_text stablelm",
+        32: (
+            "deepseek_ocr2_text dots1 exaone4 exaone_moe mistral4 qwen2 qwen3 qwen3_vl_text "
+            "stablelm"
+        ),
+        64: "hy_v4_vl_text",
     },
     "num_local_experts": {
         8: "granitemoehybrid",
@@ -76,9 +94,9 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "q_lora_rank": {
         768: "glm4_moe_lite minicpm3",
-        1024: "dots3_note_text",
-        1536: "axk1 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu",
-        2048: "glm_moe_dsa",
+        1024: "dots3_note_text mistral4",
+        1536: "axk1 deepseek_v2 deepseek_v3 deepseek_v32 hy_v4 longcat_flash youtu",
+        2048: "glm_moe_dsa hy_v4_vl_text",
     },
     "shared_expert_intermediate_size": {
         512: "kolibri1 laguna lara_mini qwen3_5_moe_text qwen3_next",
@@ -91,6 +109,12 @@ BY_FIELD: dict[str, dict[int, str]] = {
     },
     "v_head_dim": {
         128: "mimo_v2_flash",
+    },
+    "vocab_size_per_layer_input": {
+        262144: "gemma4_text gemma4_unified_text",
+    },
+    "share_expert_dim": {
+        1280: "step3p5 step3p7",
     },
     "zero_expert_num": {
         256: "longcat_flash",

@@ -146,6 +146,11 @@ class Fields:
         value = self._of_kind([key], lambda v: isinstance(v, dict), "an object")
         return None if value is None else Fields(value, self.name)
 
+    def sections(self, key: str) -> tuple["Fields", ...]:
+        """A list of nested objects; empty when absent."""
+        values = self._list(key, dict, "a list of objects") or ()
+        return tuple(Fields(each, self.name) for each in values)
+
     @property
     def hidden(self) -> int:
         """The width of the residual stream (`n_embd` GPT-2, `d_model` MPT, `n_embed` BLOOM)."""

@@ -34,6 +34,8 @@ from meshplan.costmodels.model.transformer import (
 AFTER_LEADING = after_leading("first_k_dense_replace")
 Flag = bool | tuple[str, bool]
 Names = tuple[str, ...]
+SHARED_EXPERTS = ("n_shared_experts", "num_shared_experts")
+"""Of layers with experts: a family that reads neither refuses them where it has such layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,8 @@ def _words(family: Family, f: Fields) -> tuple[Words, Words]:
 def _layers(family: Family, f: Fields, mixers: Words, feed_forwards: Words) -> list[Layer]:
     numbers = family.numbers(f) if family.numbers else 0
     experts = _experts(family, f) if "sparse" in feed_forwards else None
+    if experts is None:
+        f.asked.update(SHARED_EXPERTS)
     further = family.experts.further_norms if family.experts else 0
     recurrent = None
     if {"recurrent", "both"} & set(mixers):
@@ -282,7 +286,7 @@ def _attention(family: Family, f: Fields, word: str) -> Attention:
 def _is_normed(family: Family, f: Fields) -> bool:
     """Whether queries and keys are; a field that says again what the family's code has must agree.
 
-    `qk_norm_type`: MiniMax's word for a norm of each head or of all heads of a layer.
+    `qk_norm_type`: MiniMax's and Molmo's words for a norm of each head or of all of a layer.
     """
     if family.qk_norm == "none":
         return False
@@ -290,9 +294,9 @@ def _is_normed(family: Family, f: Fields) -> bool:
     normed = f.flag(*told)
     if not normed and family.qk_normed is True:
         raise f.refuse("use_qk_norm is false, but this family always normalises queries and keys")
-    words = {"head": "per_head", "full": "per_layer"}
-    if f.word("qk_norm_type") not in (None, words[family.qk_norm]):
-        raise f.refuse(f"qk_norm_type is not {words[family.qk_norm]}, which this family has")
+    words = {"head": ("per_head", "qwen3"), "full": ("per_layer", "olmo")}[family.qk_norm]
+    if f.word("qk_norm_type") not in (None, *words):
+        raise f.refuse(f"qk_norm_type is not {words[0]}, which this family has")
     return normed
 
 

@@ -28,16 +28,43 @@ NOT_PRICED = {
     "an encoder-decoder": (
         *("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "whisper", "t5gemma", "marian", "mvp"),
         *("plbart", "prophetnet", "blenderbot", "blenderbot-small", "bigbird_pegasus", "trocr"),
+        *("musicgen", "musicgen_melody", "moshi", "florence2", "t5gemma2", "udop", "pix2struct"),
     ),
     "an encoder": (
         *("bert", "roberta", "deberta", "deberta-v2", "modernbert", "distilbert", "electra"),
         *("camembert", "xlm-roberta", "big_bird", "megatron-bert", "rembert", "roformer", "xlnet"),
+        *("bert-generation", "data2vec-text", "ernie", "roberta-prelayernorm", "roc_bert", "xlm"),
+        *("xlm-roberta-xl", "xmod"),
     ),
-    "one block of weights is used by several layers": ("zamba", "zamba2", "hrm_text", "dory"),
+    "one block of weights is used by several layers": (
+        *("zamba", "zamba2", "hrm_text", "dory", "inkling2_loop_text"),
+    ),
     "its layers read several streams of hidden states": ("gemma3n_text",),
+    "its layers are linear and latent attention with pooled keys, and several streams": (
+        "glm5_next_text",
+    ),
+    "its layers gate several streams and read embeddings of n-grams": (
+        "qwen4_exp",
+        "qwen4_exp_text",
+    ),
     "differential attention, two softmaxes for each head,": ("diffllama",),
-    "layers that attend to an image": ("mllama_text_model",),
+    "layers that attend to an image": ("mllama_text_model", "git", "idefics", "evolla"),
     "its attention has routed experts": ("jetmoe",),
+    "its attention has convolutions and learnt relative positions": (
+        "inkling_text",
+        "inkling2_text",
+        "zaya",
+    ),
+    "its norms have low-rank gates, and its queries and gates two latents": ("axk2",),
+    "its indexer and its key ranks differ from layer to layer": ("mistral_large4_text",),
+    "image tokens have experts of their own": ("ernie4_5_vl_moe_text",),
+    "adapters in each layer for images and sound": ("phi4_multimodal",),
+    "a norm that reads the time of a sound": ("voxtral_realtime_text",),
+    "it denoises whole blocks of tokens": ("diffusion_gemma_text",),
+    "it attends to reference tokens beside a window": ("unlimited_ocr_text",),
+    "its layers read patches of bytes": ("blt",),
+    "hashed attention and reversible layers": ("reformer",),
+    "an encoder's layers as a decoder, or prompts of its own": ("modernbert-decoder", "cpmant"),
     "it drafts for another model": ("gemma4_assistant", "gemma4_unified_assistant"),
 }
 TOWER_SECTIONS = ("vision_config", "audio_config")

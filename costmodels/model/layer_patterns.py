@@ -12,7 +12,7 @@ lists where a file states only the rule.
 
 from collections.abc import Callable
 
-from meshplan.costmodels.model.config_fields import Fields
+from meshplan.costmodels.model.config_fields import MAX_LAYERS, Fields
 
 Words = tuple[str, ...]
 Pattern = Callable[[Fields], Words]
@@ -33,7 +33,8 @@ HYBRID_LETTERS = {"M": ("recurrent", "none"), "*": ("full", "none"), "-": ("none
 def listed(f: Fields, *keys: str, words: dict[str, str]) -> Words | None:
     """The list of the first of `keys` that the file has, translated; None where it has none.
 
-    A short list is the pattern that repeats (RecurrentGemma).
+    A short list is the pattern that repeats (RecurrentGemma); a longer one goes on with the modules
+    of multi-token prediction (Step 3.5).
     """
     for key in keys:
         types = f.texts(key)
@@ -43,9 +44,10 @@ def listed(f: Fields, *keys: str, words: dict[str, str]) -> Words | None:
             raise f.refuse(f"{key} has {unknown[:40]!r}, which is not priced")
         if key == "block_types":
             types = (types * f.num_layers)[: f.num_layers]
-        if len(types) != f.num_layers:
+        modules = f.count("num_nextn_predict_layers", default=0, least=0)
+        if len(types) not in (f.num_layers, f.num_layers + modules):
             raise f.refuse(f"{key} names {len(types)} layers of {f.num_layers}")
-        return tuple(words[each] for each in types)
+        return tuple(words[each] for each in types[: f.num_layers])
     return None
 
 
@@ -97,6 +99,9 @@ def slides_but_each(every: int, *keys: str, first: bool = False) -> Pattern:
     """
 
     def pattern(f: Fields) -> Words:
+        letters = f.config.get(keys[0]) if keys else None
+        if isinstance(letters, str):
+            return _lettered(f, keys[0])
         period = f.count(*keys, default=every, least=0) if keys else every
         if not period or f.present("sliding_window", "sliding_window_size") is None:
             return all_full(f)
@@ -104,6 +109,25 @@ def slides_but_each(every: int, *keys: str, first: bool = False) -> Pattern:
         return by_rule(f, lambda i: i % period != at, "sliding", "full")
 
     return pattern
+
+
+def _lettered(f: Fields, key: str) -> Words:
+    """A text that repeats, with an L for a window and a G for all tokens (EXAONE 4); the last layer
+    sees all whatever it says.
+    """
+    letters = f.word(key) or ""
+    if not letters or set(letters) - set("LG"):
+        raise f.refuse(f"{key} has another letter than L and G")
+    words = {"L": "sliding", "G": "full"}
+    found = tuple(words[letters[i % len(letters)]] for i in range(f.num_layers))
+    return (*found[:-1], "full")
+
+
+def slides_to_the_last(f: Fields) -> Words:
+    """Windows on all layers but each fourth, counted from the last, which sees all (Muse)."""
+    last = f.num_layers - 1
+    slides = f.present("sliding_window") is not None
+    return by_rule(f, lambda i: slides and (last - i) % 4 != 0, "sliding", "full")
 
 
 def mimo_windows(f: Fields) -> Words:
@@ -168,7 +192,20 @@ def neo_attention(f: Fields) -> Words:
     found = listed(f, "attention_layers", words=MIXERS)
     if found is not None:
         return found
-    raise f.refuse("attention_layers is missing; it says which layers are global and which local")
+    stated = f.present("attention_types")
+    pairs = stated[1] if stated else None
+    if not isinstance(pairs, list) or not all(_is_repeated(pair) for pair in pairs):
+        raise f.refuse("neither attention_layers nor attention_types lists global and local layers")
+    types = [word for words, times in pairs for word in words * times]
+    return listed(f.changed({"attention_layers": types}), "attention_layers", words=MIXERS) or ()
+
+
+def _is_repeated(pair: object) -> bool:
+    """Whether it is a list of words and how often they come."""
+    return (
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list)
+        and type(pair[1]) is int and 0 <= pair[1] <= MAX_LAYERS
+    )  # fmt: skip
 
 
 def hybrid_pattern(f: Fields) -> tuple[Words, Words]:
@@ -218,10 +255,18 @@ def exaone_sparse(f: Fields) -> Words:
     return tuple("sparse" if routed else "dense" for routed in value)
 
 
-def qwen_sparse(f: Fields) -> Words:
-    """Every `decoder_sparse_step`-th layer, less those of `mlp_only_layers`."""
-    step, dense = f.count("decoder_sparse_step", default=1), f.counts("mlp_only_layers") or ()
-    return by_rule(f, lambda i: i not in dense and (i + 1) % step == 0, "sparse", "dense")
+def sparse_but(*absent: int) -> Pattern:
+    """Every `decoder_sparse_step`-th layer, less those of `mlp_only_layers`, or these if absent."""
+
+    def pattern(f: Fields) -> Words:
+        step, dense = f.count("decoder_sparse_step", default=1), f.counts("mlp_only_layers")
+        dense = absent if dense is None else dense
+        return by_rule(f, lambda i: i not in dense and (i + 1) % step == 0, "sparse", "dense")
+
+    return pattern
+
+
+qwen_sparse = sparse_but()
 
 
 def jamba_sparse(f: Fields) -> Words:
@@ -230,6 +275,18 @@ def jamba_sparse(f: Fields) -> Words:
     offset = f.count("expert_layer_offset", default=1, least=0)
     several = f.count("num_experts", default=16) > 1
     return by_rule(f, lambda i: several and i % period == offset, "sparse", "dense")
+
+
+def step_sparse(f: Fields) -> Words:
+    """`moe_layers_enum` numbers them, in a text with commas or a list; absent, all but three."""
+    told = f.present("moe_layers_enum")
+    if told is None:
+        return by_rule(f, lambda i: i >= 3, "sparse", "dense")
+    texts = told[1].split(",") if isinstance(told[1], str) else told[1]
+    if not isinstance(texts, list) or not all(str(each).strip().isdecimal() for each in texts):
+        raise f.refuse("moe_layers_enum is no list of layers' numbers")
+    routed = {int(each) for each in texts}
+    return by_rule(f, lambda i: i in routed, "sparse", "dense")
 
 
 def ernie_sparse(f: Fields) -> Words:
@@ -288,6 +345,24 @@ def gemma4_windows(f: Fields) -> Words:
     """Five layers of six slide; the last never does."""
     found = by_rule(f, lambda i: (i + 1) % 6 != 0, "sliding", "full")
     return (*found[:-1], "full")
+
+
+def nas_parts(f: Fields) -> tuple[Words, Words]:
+    """Which parts the blocks of `block_configs` have (Llama-Nemotron, found by a search)."""
+    blocks = f.sections("block_configs")
+    if len(blocks) != f.num_layers:
+        raise f.refuse(f"block_configs names {len(blocks)} layers of {f.num_layers}")
+    mixers: list[str] = []
+    feed_forwards: list[str] = []
+    for block in blocks:
+        for name, words, said in (("attention", mixers, "full"), ("ffn", feed_forwards, "dense")):
+            part = block.section(name) or block
+            if any(part.present(key) for key in ("sparsify", "window_length", "num_sink_tokens")):
+                raise f.refuse("block_configs has a window, sinks or a sparse part; not priced")
+            if part.flag("replace_with_linear", False) or part.flag("unshifted_sink", False):
+                raise f.refuse("block_configs has a linear layer in place of a part; not priced")
+            words.append("none" if part.flag("no_op", False) else said)
+    return tuple(mixers), tuple(feed_forwards)
 
 
 def pairs_around_experts(f: Fields) -> tuple[Words, Words]:

@@ -244,7 +244,11 @@ OWN_ACTIVATIONS = {"gpt_oss": "clamped_swiglu", "xlstm": "silu"}
 """Of families whose code has one whatever the field says (`modeling_gpt_oss.py`: alpha, limit)."""
 
 ROUTERS: dict[str, Callable[[Fields], Any]] = {
-    "deepseek_v2": lambda f: _deepseek_router(f, "softmax"),
+    **dict.fromkeys(
+        ("deepseek", "deepseek_v2", "deepseek_ocr2_text"),
+        lambda f: _deepseek_router(f, "softmax"),
+    ),
+    "mistral4": lambda f: replace(_deepseek_router(f, "softmax", "noaux_tc"), bias=False),
     "deepseek_v4": lambda f: replace(
         _deepseek_router(f, "sqrtsoftplus", "noaux_tc"), groups=0, top_groups=0
     ),
@@ -258,7 +262,8 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
     ),
     **dict.fromkeys(
         ("qwen2_moe", "qwen3_moe",
-         "qwen3_next", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe", "flex_olmo", "mellum",
+         "qwen3_next", "qwen3_omni_moe_text", "qwen3_5_moe_text", "qwen3_vl_moe_text", "olmoe",
+         "flex_olmo", "mellum",
          "flint", "lara_mini"), _qwen_router
     ),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), _bailing_router),
@@ -266,6 +271,8 @@ ROUTERS: dict[str, Callable[[Fields], Any]] = {
         _corrected("softmax"), normalised=False, scale=f.number("routed_scaling_factor")
     ),
     "laguna": _scaled("moe_routed_scaling_factor"),
+    **dict.fromkeys(("step3p5", "step3p7"), _scaled("moe_router_scaling_factor")),
+    "muse_spark_text": _scaled("routed_scaling_factor"),
     "hy_v3": _scaled("router_scaling_factor"),
     "afmoe": _scaled("route_scale"),
     "minimax_m2": lambda _f: _corrected("sigmoid"),

@@ -41,7 +41,8 @@ def _siglip(v: Fields) -> Tower:
 
 def gemma3(o: Fields, v: Fields, hidden: int) -> Tower:
     """Patches are averaged to `mm_tokens_per_image`, normed and projected."""
-    plain, patches, each = _siglip(v), patches_of(v), o.count("mm_tokens_per_image", default=256)
+    plain = _encoder(v, "siglip_vision_model")
+    patches, each = patches_of(v), o.count("mm_tokens_per_image", default=256)
     wide, merged = v.count("hidden_size"), patches / each
     return replace(
         plain, merged=merged, image_tokens=each, joiner_numbers=wide,
@@ -49,22 +50,50 @@ def gemma3(o: Fields, v: Fields, hidden: int) -> Tower:
     )  # fmt: skip
 
 
+def _clip(v: Fields) -> Tower:
+    """CLIP (2103.00020): a class token, a table of positions, norms before and after."""
+    wide, patches = v.count("hidden_size"), patches_of(v)
+    tokens = with_class_token(patches)
+    return Tower(
+        layers=stack_of(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
+        products=(stem_of(v, wide, bias=False, merged=tokens),), merged=tokens,
+        image_tokens=patches, numbers=(patches + 2) * wide + 4 * wide,
+    )  # fmt: skip
+
+
+def _pixtral(v: Fields) -> Tower:
+    """Pixtral (2410.07073): rotary positions in two directions, layers as a language model's."""
+    wide = v.count("hidden_size")
+    layers = stack_of(
+        v, wide, v.num_layers, v.count("intermediate_size"), qkv_bias=False, out_bias=False
+    )
+    head_dim = layers.kinds[0].attention.head_dim
+    if v.count("head_dim", default=head_dim) != head_dim:
+        raise v.refuse("head_dim of the vision tower is not its hidden_size over its heads")
+    return Tower(
+        layers=layers, products=(stem_of(v, wide, bias=False),), merged=1.0, numbers=wide
+    )  # fmt: skip
+
+
+ENCODERS = {"clip_vision_model": _clip, "siglip_vision_model": _siglip, "pixtral": _pixtral}
+
+
+def _encoder(v: Fields, default: str) -> Tower:
+    """The encoder that `model_type` of a vision part names, without what joins it."""
+    name = v.word("model_type") or default
+    if name not in ENCODERS:
+        raise v.refuse(f"model_type {shown(name)} of vision_config is not priced")
+    return ENCODERS[name](v)
+
+
 def llava(o: Fields, v: Fields, hidden: int) -> Tower:
-    """CLIP with a class token, and two projections."""
+    """An encoder, CLIP where the file names none, and two projections."""
     if not isinstance(o.config.get("vision_feature_layer", -2), int):
         raise o.refuse("vision_feature_layer lists several layers, which is not priced")
     o.present("vision_feature_layer")
-    wide, patches = v.count("hidden_size"), patches_of(v)
-    bias, tokens = o.flag("multimodal_projector_bias", True), with_class_token(patches)
-    return Tower(
-        layers=stack_of(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
-        products=(
-            stem_of(v, wide, bias=False, merged=tokens),
-            *joined("joiner", (wide, hidden, hidden), tokens, bias=bias),
-        ),
-        merged=tokens, image_tokens=patches,
-        numbers=(patches + 2) * wide + 4 * wide,
-    )  # fmt: skip
+    plain, bias = _encoder(v, "clip_vision_model"), o.flag("multimodal_projector_bias", True)
+    join = joined("joiner", (v.count("hidden_size"), hidden, hidden), plain.merged, bias=bias)
+    return replace(plain, products=(*plain.products, *join))
 
 
 def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
@@ -90,24 +119,17 @@ def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
 
 
 def mistral3(o: Fields, v: Fields, hidden: int) -> Tower:
-    """Pixtral (2410.07073): rotary positions in two directions; tokens are merged by a product."""
+    """Pixtral; tokens are merged by a product."""
     if not isinstance(o.config.get("vision_feature_layer", -1), int):
         raise o.refuse("vision_feature_layer lists several layers, which is not priced")
     o.present("vision_feature_layer")
     wide, merged = v.count("hidden_size"), o.count("spatial_merge_size", default=2) ** 2
     bias = o.flag("multimodal_projector_bias", False)
-    layers = stack_of(
-        v, wide, v.num_layers, v.count("intermediate_size"), qkv_bias=False, out_bias=False
-    )
-    head_dim = layers.kinds[0].attention.head_dim
-    if v.count("head_dim", default=head_dim) != head_dim:
-        raise v.refuse("head_dim of the vision tower is not its hidden_size over its heads")
+    plain = _encoder(v, "pixtral")
     merging = Product(name="merging", k=wide * merged, n=wide, merged=merged, joins=True)
     join = joined("joiner", (wide, hidden, hidden), merged, bias=bias)
-    return Tower(
-        layers=layers, products=(stem_of(v, wide, bias=False), merging, *join), merged=merged,
-        numbers=wide, joiner_numbers=wide,
-    )  # fmt: skip
+    products = (*plain.products, merging, *join)
+    return replace(plain, products=products, merged=merged, joiner_numbers=wide)
 
 
 def qwen2_vl(o: Fields, v: Fields, hidden: int) -> Tower:
@@ -281,7 +303,7 @@ def gemma4(o: Fields, v: Fields, hidden: int) -> Tower:
     width = v.count("head_dim", default=64)
     if v.count("global_head_dim", default=width) != width:
         raise v.refuse(f"global_head_dim of vision_config is not its head_dim, {width}")
-    kv_heads = v.count("num_key_value_heads", default=plain.heads)
+    kv_heads = v.count("num_key_value_heads", default=12)
     own = replace(plain, qk_norm="head", kv_heads=kv_heads, head_dim=width, v_head_dim=width)
     return Tower(
         layers=replace(stack, kinds=(replace(stack.kinds[0], attention=own),)),

@@ -257,8 +257,7 @@ class Model:
 
     kinds, pattern      the distinct layers, and for each layer in model order the index of its kind
     gated               SwiGLU/GeGLU (three feed-forward matrices) instead of two
-    norm                "rmsnorm" (h weights), "layernorm" (2h; h "without_bias"), or "none" (no
-                        weights)
+    norm                "rmsnorm" (h weights), "layernorm" (2h; h "without_bias"), or "none" (0)
     norms_per_layer     hidden-wide norms in each layer: 2, or 4 where outputs are normalised too
                         (Gemma), or 1 where both blocks read the same (Cohere)
     parallel_blocks     attention and feed-forward read the same input (GPT-NeoX)
@@ -273,6 +272,7 @@ class Model:
     other_parameters    beside all that the other fields count, whole on the first stage (a trace's)
     streams             hidden states that each token has, None: one
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
+    module              the layer of each, where it is none like the last
     tower               what turns images into its tokens, None: it reads text alone, or its tower
                         is not read
     numerics            what changes neither sizes nor time, and so no comparison of models
@@ -300,6 +300,7 @@ class Model:
     other_parameters: int = 0
     streams: Streams | None = None
     mtp_layers: int = 0
+    module: Layer | None = None
     tower: Tower | None = None
     numerics: Numerics = field(default=Numerics(), compare=False)
     expert_groups: tuple[int, int] = field(init=False)
@@ -319,7 +320,7 @@ class Model:
     @property
     def module_layer(self) -> Layer:
         """The layer of a multi-token-prediction module: the last one, its keys not compressed."""
-        last = self.kinds[self.pattern[-1]]
+        last = self.module or self.kinds[self.pattern[-1]]
         if last.attention.compression is None:
             return last
         return replace(last, attention=replace(last.attention, compression=None, indexer=None))
@@ -372,6 +373,8 @@ class Model:
         found = [f"{kind.recurrent.kind} layers" for kind in self.kinds if kind.recurrent]
         if any(kind.traced for kind in self.kinds):
             return (*found, "layers known by a trace alone")
+        if len({kind.ffn for kind in self.kinds if kind.ffn}) > 1:
+            found.append("dense feed-forwards of several widths")
         for kind in self.kinds:
             at = kind.attention
             latent = kind.experts is not None and kind.experts.latent > 0

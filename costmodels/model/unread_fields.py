@@ -57,7 +57,8 @@ CHANGES_COST = _names("""
     use_double_wide_mlp use_parallel_residual use_post_norm use_qk_norm use_qkv_bias
     use_sandwich_norm use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input
     window_size word_embed_proj_dim zero_expert_num _remove_final_layer_norm
-    layer_norm_elementwise_affine projectors_bias
+    layer_norm_elementwise_affine projectors_bias additional_vocab_size moe_hidden_size norm_after
+    num_sliding_attention_heads share_expert_dim qk_norm_type
 """)
 
 SAID_ELSEWHERE = _names("""
@@ -67,7 +68,7 @@ SAID_ELSEWHERE = _names("""
     index_head_dim index_n_heads interleave_moe_layer_step intermediate_size intermediate_size_mlp
     layer_group_size linear_attn_config mamba_expand max_window_layers mlp_only_layers
     moe_intermediate_size moe_layer_end_index moe_layer_freq moe_layer_interval
-    moe_layer_start_index moe_layers n_shared_experts no_rope_layers num_dense_layers
+    moe_layer_start_index moe_layers no_rope_layers num_dense_layers
     num_experts_per_tok num_key_value_heads sliding_window sliding_window_pattern use_sliding_window
 """)
 """Of layers that the list of layers does not have, or what that list already says."""
@@ -78,6 +79,7 @@ COHERE2 = _names("""
     use_gated_activation use_parallel_block use_parallel_embedding use_embedding_sharing
     layer_switch order_of_interleaved_layers prefix_dense_sliding_window_pattern
 """)
+MINIMAX_M3 = ("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3")
 IN_THE_CODE: dict[str, frozenset[str]] = {
     "llama4_text": _names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
     "bamba": _names("attn_rotary_emb mamba_dt_rank"),
@@ -91,7 +93,6 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "xlstm": _names("add_out_norm weight_mode"),
     "falcon": _names("alibi"),
     "bloom": _names("apply_residual_connection_post_layernorm"),
-    "longcat_flash": _names("attention_method zero_expert_type"),
     "gpt_neo": _names("attention_types"),
     "lfm2": _names("block_dim conv_dim conv_dim_out block_use_swiglu use_pos_enc"),
     "lfm2_moe": _names("use_expert_bias"),
@@ -104,14 +105,25 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "cohere2_moe": COHERE2 | _names("shared_expert_combination_strategy"),
     "minimax_m2": _names("use_routing_bias"),
     **dict.fromkeys(
-        ("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"),
+        MINIMAX_M3,
         _names("index_local_blocks num_nextn_predict_layers use_gemma_norm use_routing_bias"),
     ),
     "deepseek_v4": _names(
         "compress_rates compress_rope_theta expert_dtype hc_sinkhorn_iters num_hash_layers "
         "qk_rope_head_dim"
     ),
-    "hy_v4": _names("hc_magnitude learnable_sink_init"),
+    **dict.fromkeys(("hy_v4", "hy_v4_vl_text"), _names("hc_magnitude learnable_sink_init")),
+    "longcat_flash": _names("attention_method zero_expert_type mla_scale_q_lora mla_scale_kv_lora"),
+    **dict.fromkeys(
+        ("step3p5", "step3p7"),
+        _names(
+            "max_seq_len use_moe_router_bias moe_router_activation need_fp32_gate swiglu_limits "
+            "moe_router_scaling_factor swiglu_limits_shared partial_rotary_factors use_rope_layers "
+            "yarn_only_types norm_expert_weight zero_centered"
+        ),
+    ),
+    "molmo2_text": _names("rope_scaling_layers"),
+    "mimo": _names("use_mrope"),
     "glm_moe_dsa": _names("index_share_for_mtp_iteration"),
     "mimo_v2_flash": _names("attention_chunk_size"),
     "exaone_moe": _names("first_last_k_dense_replace"),
@@ -132,6 +144,7 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
     "recurrent_gemma": {"embeddings_scale_by_sqrt_dim": True},
     "mamba": {"rms_norm": True},
     "hy_v3": {"qk_norm": True},
+    **{name: {"n_shared_experts": 1} for name in (*MINIMAX_M3, "nemotron_h", "step3p5", "step3p7")},
     "afmoe": {"num_expert_groups": 1, "num_limited_groups": 1, "route_norm": True},
     "bailing_hybrid": {"gated_attention_proj_granularity_type": "head_wise"},
 }
@@ -148,7 +161,8 @@ CHANGES_NOTHING = _names("""
     kda_lower_bound kda_safe_gate layer_rope_theta linear_allow_neg_eigval linear_attn_alpha_factor
     linear_attn_beta_factor lm_head_multiplier logit_scale logits_scaling logits_soft_cap
     mamba_hidden_act mamba_ssm_cache_dtype max_inference_chunksize max_length
-    max_position_embeddings mixer_rms_eps mlp_alpha_factor mlp_beta_factor mode model_max_length
+    max_position_embeddings max_sequence_length mixer_rms_eps mlp_alpha_factor mlp_beta_factor mode
+    model_max_length
     model_type moe_apply_router_weight_on_input moe_norm_min moe_renormalize
     moe_routed_scaling_factor moe_router_activation_func moe_router_logit_softcapping
     moe_shared_expert_overlap mup_enabled n_ctx n_group n_positions norm_reduction_force_float32
@@ -167,6 +181,8 @@ CHANGES_NOTHING = _names("""
     use_flash_attention use_grouped_topk use_mamba_kernels use_mambapy vision_config audio_config
     attn_implementation mlp_multipliers unsloth_fixed unsloth_version
     indexer_rope_interleave initial_context_length
+    qk_scale_factor output_multiplier residual_gate_temperature rope_global_base_freq
+    rope_scaling_factor moe_router_score_func for_llm_compressor
     begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
     exponential_decay_length_penalty length_penalty min_length no_repeat_ngram_size
     num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values

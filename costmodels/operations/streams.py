@@ -12,7 +12,9 @@ norm reads) and the half's output (which the weights' gradient reads). Every ten
 has all streams of its tokens; all of them cross a pipeline.
 
 Source: DeepSeek-V4 in transformers 5.24 `modeling_deepseek_v4.py`; mHC, arXiv 2512.24880, section
-4.3, whose fused kernels these passes are. Leaves out: the few numbers of each token that the
+4.3, whose fused kernels these passes are; what is kept, NVIDIA/Megatron-LM@d98e8a64
+`megatron/core/transformer/hyper_connection.py`, whose norm and weights read the streams as they are
+(transformers keeps a normed copy in 32 bits). Leaves out: the few numbers of each token that the
 weights are worked out by, doubly stochastic ones by 20 rounds in one such kernel; that its products
 are of 32 bits.
 """

@@ -152,24 +152,28 @@ def _answering(layer: nn.Module, at: int, kind: int, seen: Seen, alike: bool) ->
 
 def _model(config: Mapping[str, object], name: str, stack: Stack, seen: Seen) -> TracedModel:
     table = stack.module.get_input_embeddings().weight  # type: ignore[operator]
-    vocab, hidden = table.shape
+    head = stack.module.get_output_embeddings()  # type: ignore[operator]
+    rows, hidden = table.shape
+    vocab = rows if head is None else head.weight.shape[0]
+    if vocab > rows:
+        raise CannotTrace(f"{name}: its head has {vocab} rows, its embedding {rows}")
     kinds = [_recorded(stack, seen, kind, hidden) for kind in sorted(set(stack.pattern))]
     layers, pattern = _merged(
         tuple(map(traced_layer, kinds)), [stack.pattern[at] for at in seen.order]
     )
     ends = ends_of(stack.module, stack.path, seen.ran, seen.ran_last)
     in_layers = sum(kind.parameters * kind.layers for kind in layers)
-    head = stack.module.get_output_embeddings()  # type: ignore[operator]
     tied = head is None or head.weight is table
     bias = head is not None and getattr(head, "bias", None) is not None
     norm = {hidden: "rmsnorm", 2 * hidden: "layernorm"}.get(ends.final_norm, "none")
-    others = ends.others + (ends.final_norm if norm == "none" else 0)
+    beside = ends.others + (rows - vocab) * hidden
+    others = beside + (ends.final_norm if norm == "none" else 0)
     counted = vocab * hidden * (1 if tied else 2) + vocab * bias + in_layers + ends.final_norm
     return TracedModel(
         trace_version=1, name=name, model_type=str(config["model_type"]),
         source=f"{type(stack.module).__name__} of transformers {version('transformers')} on the "
                f"meta device of torch {version('torch')}, {LENGTHS[0]} and {LENGTHS[1]} tokens",
-        parameters=counted + ends.others, hidden=hidden, vocab=vocab, tied=tied, head_bias=bias,
+        parameters=counted + beside, hidden=hidden, vocab=vocab, tied=tied, head_bias=bias,
         final_norm=norm, other_parameters=others,  # type: ignore[arg-type]
         max_position_embeddings=_positions(stack.module),
         pattern=pattern, kinds=layers,

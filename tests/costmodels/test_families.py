@@ -5,6 +5,8 @@ family by transformers 5.24, and the parameters of the module on the meta device
 """
 
 import json
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.models.families import GATES_IN_BLOCKS, OUTPUTS_IN_GROUPS, WITH_TOWERS
+from benchmarks.models.families import (
+    GATES_IN_BLOCKS,
+    OUTPUTS_IN_GROUPS,
+    VARIANTS,
+    WITH_TOWERS,
+)
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
@@ -142,28 +149,42 @@ def test_what_families_read_is_what_changes_cost() -> None:
     assert asked - CHANGES_COST - set(READ_BY_ALL.split()) == set()
 
 
-LISTS = {
+MADE_UP = {
     "bailing_hybrid": {"linear_head_dim"},
-    "dots3_note_text": {"layer_types", "mlp_layer_types", "per_layer_config"},
-    "flint": {"mlp_only_layers"},
-    "gemma4_text": {"per_layer_config"},
-    "gemma4_unified_text": {"per_layer_config"},
+    "dots3_note_text": {"layer_types", "per_layer_config"},
+    "gemma4_text, varied": {"per_layer_config"},
+    "qwen2_5_omni_text": {"tie_word_embeddings"},
+    "qwen3_vl_moe_text": {"tie_word_embeddings"},
 }
-"""What a class makes up where a file has none: lists of layers that this reader does not, and
-Bailing's width of states, of the `head_dim` that it overwrites afterwards."""
+"""What a class makes up where a file has none: of fields that it does not write back, and Bailing's
+width of states, of the `head_dim` that it overwrites afterwards; and what the whole file says of a
+text part, not its own class."""
 
 
-@pytest.mark.parametrize("name", [name for name in EXACT if "varied" not in name])
-def test_a_field_that_is_left_out_means_what_its_class_says(name: str) -> None:
-    """Each field of the defaults dropped: the same parameters or a refusal, never another model."""
+def fields_left_out(name: str) -> Iterator[set[str]]:
+    """Each field of a family's defaults alone, with all lists, and three drawn sets of fields."""
+    config = CONFIGS[name]["config"]
+    varied = VARIANTS[config["model_type"]] if "varied" in name else {}
+    fields = sorted(set(config) - MADE_UP.get(name, set()) - {"model_type", *varied})
+    lists = {field for field in fields if isinstance(config[field], list)}
+    yield from ({field} for field in fields)
+    if lists:
+        yield from ({field, *lists} for field in fields)
+    draw = random.Random(name)
+    yield from (set(draw.sample(fields, draw.randrange(2, len(fields)))) for _ in range(3))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_fields_that_are_left_out_mean_what_their_class_says(name: str) -> None:
+    """The same parameters as with all fields or a refusal, never another model."""
     config = CONFIGS[name]["config"]
     whole = model_parameters(model_from_config(config, name)).without_mtp
-    for field in set(config) - LISTS.get(name, set()) - {"model_type"}:
+    for fields in fields_left_out(name):
         try:
-            dropped = model_from_config({k: v for k, v in config.items() if k != field}, name)
+            dropped = model_from_config({k: v for k, v in config.items() if k not in fields}, name)
         except UnsupportedModel:
             continue
-        assert model_parameters(dropped).without_mtp == whole, field
+        assert model_parameters(dropped).without_mtp == whole, fields
 
 
 @pytest.mark.parametrize(
@@ -172,7 +193,8 @@ def test_a_field_that_is_left_out_means_what_its_class_says(name: str) -> None:
         ("llama", {"kv_lora_rank": 512}, "kv_lora_rank"),
         ("llama", {"num_experts": 8}, "num_experts"),
         ("mistral", {"use_qk_norm": True}, "use_qk_norm"),
-        ("qwen3_moe", {"n_shared_experts": 1, "index_topk": 2048}, "index_topk"),
+        ("qwen3_moe", {"index_topk": 2048}, "index_topk"),
+        ("qwen3_moe", {"n_shared_experts": 1}, "n_shared_experts"),  # its layers have experts
         ("olmo3", {"mlp_bias": True}, "mlp_bias"),
         ("llama", {"attn_output_gate": True}, "attn_output_gate"),  # Qwen3.5's
         ("llama", {"qk_head_dim": 96}, "qk_head_dim"),
@@ -190,6 +212,45 @@ def test_a_field_that_is_not_read_is_refused(
     """A field that changes cost elsewhere and that this family leaves unread is named."""
     with pytest.raises(UnsupportedModel, match=f"'{field}' is not read for model_type '{name}'"):
         model_from_config(CONFIGS[name]["config"] | changes, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out", "changes", "windows"),
+    [
+        pytest.param("exaone4", "layer_types", {"sliding_window_pattern": "LLG"},
+                     [True, True, False, True, True, False, True, False],
+                     id="EXAONE 4: LLG repeats, the last of eight sees all"),
+        pytest.param("gpt_neo", "attention_layers", {"attention_types": [[["global", "local"], 4]]},
+                     [False, True] * 4, id="GPT-Neo: a pair four times"),
+    ],
+)  # fmt: skip
+def test_words_that_repeat(
+    name: str, left_out: str, changes: dict[str, Any], windows: list[bool]
+) -> None:
+    """Which of eight layers have a window, where the file says how a pattern repeats."""
+    stated = CONFIGS[name]["config"]
+    layers = "num_layers" if "num_layers" in stated else "num_hidden_layers"
+    config = {key: value for key, value in stated.items() if key != left_out}
+    model = model_from_config(config | changes | {layers: 8}, name)
+    assert [model.kinds[kind].attention.window is not None for kind in model.pattern] == windows
+
+
+def test_widths_that_differ_are_a_rare_part() -> None:
+    """Llama-Nemotron's blocks: one number does not say their widths, so exports name them."""
+    one = model_from_config(CONFIGS["llama"]["config"], "")
+    several = model_from_config(PUBLISHED["Llama-Nemotron-Super-49B"]["config"], "")
+    assert len({kind.ffn for kind in several.kinds if kind.ffn}) > 1
+    assert "dense feed-forwards of several widths" in several.rare_parts
+    assert "dense feed-forwards of several widths" not in one.rare_parts
+
+
+def test_a_second_embedding_keeps_its_own_rows() -> None:
+    """Gemma 4 with half its vocabulary: 131,072 x 2,304 fewer, its layers' table as it was."""
+    config = {**CONFIGS["gemma4_text"]["config"], "vocab_size": 131072}
+    del config["vocab_size_per_layer_input"]
+    fewer = 131072 * config["hidden_size"]
+    counted = model_parameters(model_from_config(config, "")).total
+    assert counted == CONFIGS["gemma4_text"]["parameters"] - fewer
 
 
 def test_an_unknown_field_is_named() -> None:

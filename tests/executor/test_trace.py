@@ -131,6 +131,17 @@ def test_parameters_and_flops_are_the_modules(model_type: str) -> None:
     assert others == pytest.approx(counted_others, rel=1e-3)
 
 
+def test_rows_that_the_head_has_not() -> None:
+    """CPM-Ant's embedding has 128 rows of its vocabulary and 4 x 8 of prompts, its head 128."""
+    fields = {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "dim_head": 16,
+        "dim_ff": 96, "vocab_size": 128, "prompt_types": 4, "prompt_length": 8,
+    }  # fmt: skip
+    found = trace(given("cpmant", fields), "cpmant")
+    assert found.parameters == counted("cpmant", fields)[0]
+    assert (found.vocab, found.tied) == (128, False)
+
+
 def dumped(found: TracedModel) -> dict[str, Any]:
     """The file's content."""
     return found.model_dump(mode="json", exclude_defaults=True)

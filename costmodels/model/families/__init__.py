@@ -27,4 +27,5 @@ for _whole in (
     "minimax_m3_vl",
 ):  # older files state the text part flat
     FAMILIES[_whole] = FAMILIES[f"{_whole}_text"]
+FAMILIES["step3p7"] = FAMILIES["step3p5"]
 FAMILIES["minimax_m3"] = FAMILIES["minimax_m3_vl_text"]

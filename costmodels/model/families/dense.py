@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
+from meshplan.costmodels.model import text_part_rules as text_parts
 from meshplan.costmodels.model.families.parts import (
     COHERE,
     LLAMA,
     MISTRAL,
     MODULES,
+    MUSE,
     PLAIN,
     USING_BIAS,
 )
@@ -20,6 +22,7 @@ GLM4 = Family(
     head_dim=128, qkv_bias=("attention_bias", True), out_bias=False, kv_default=2, norms=4
 )
 APERTUS = Family(gated=False, qk_norm="head", numbers=rules.activation_numbers)
+ERNIE = replace(USING_BIAS, head_dim=128, kv_default=2, tied=True)
 GEMMA = Family(head_dim=256, tied=True)
 GEMMA4 = Family(
     head_dim=256,
@@ -39,6 +42,19 @@ GEMMA4 = Family(
 
 DENSE: dict[str, Family] = {
     "llama": LLAMA,
+    "internlm2": replace(
+        LLAMA, qkv_bias=("bias", False), out_bias=("bias", False), mlp_bias=("bias", False)
+    ),
+    "minicpm": replace(LLAMA, tied=True),
+    "baichuan": replace(LLAMA, qkv_bias=False, out_bias=False, mlp_bias=False),
+    "orion": replace(LLAMA, qkv_bias=False, out_bias=False, mlp_bias=False, norm="layernorm"),
+    "nemotron-nas": replace(
+        LLAMA,
+        kv_heads=(),
+        parts=layers.nas_parts,
+        ffn_of=lambda f: 1,
+        adjust=text_parts.nemotron_nas,
+    ),
     "internlm3": replace(LLAMA, adjust=rules.internlm3),
     "iquestcoder": LLAMA,
     "emu3_text_model": LLAMA,
@@ -46,6 +62,9 @@ DENSE: dict[str, Family] = {
     "helium": replace(LLAMA, head_dim=128, out_bias=False, adjust=rules.helium),
     "arcee": replace(LLAMA, gated=False),
     "granite": LLAMA,
+    "granite4_vision_text": LLAMA,
+    "granite_docling_text": replace(LLAMA, tied=True),
+    "cosmos3_edge_text": replace(LLAMA, gated=False),
     "granite_swa": replace(
         LLAMA, sinks=True, tied=True, mixers=layers.slides_but_each(4, first=True)
     ),
@@ -81,15 +100,28 @@ DENSE: dict[str, Family] = {
     "ministral3": replace(MISTRAL, qkv_bias=False, out_bias=False),
     "phi3": MISTRAL,
     "qwen2": QWEN2,
+    "mimo": replace(QWEN2, qkv_bias=("attention_bias", True), modules=MODULES),
     "qwen2_vl_text": QWEN2,
     "qwen2_5_vl_text": QWEN2,
+    "qwen2_5_omni_text": QWEN2,
     "qwen3": QWEN3,
     "qwen3_vl_text": replace(QWEN3, mixers=layers.all_full),
     "hunyuan_v1_dense": Family(qk_norm="head"),
+    "hunyuan_vl_text": Family(qk_norm="head", tied=True),
     "glm": replace(GLM4, norms=2),
     "glm4": GLM4,
     "glm4v_text": replace(GLM4, head_dim=None, qkv_bias=True),
-    "ernie4_5": replace(USING_BIAS, head_dim=128, kv_default=2, tied=True),
+    "glm_ocr_text": Family(qkv_bias=False, out_bias=False, norms=4),
+    "ernie4_5": ERNIE,
+    "paddleocr_vl_text": ERNIE,
+    "muse_glimmer_text": MUSE,
+    "molmo2_text": replace(
+        PLAIN,
+        qkv_bias=("qkv_bias", False),
+        head_dim=128,
+        qk_norm="head",
+        adjust=text_parts.molmo,
+    ),
     "cohere": replace(COHERE, qk_norm="full", qk_normed=("use_qk_norm", False)),
     "cohere_compass_text": replace(COHERE, mixers=layers.slides_but_each(4)),
     "cohere2": replace(COHERE, mixers=layers.slides_but_each(4, "sliding_window_pattern")),

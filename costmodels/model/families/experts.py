@@ -5,6 +5,7 @@ from dataclasses import replace
 from meshplan.costmodels.model import compressed_rules as compressed
 from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
+from meshplan.costmodels.model import text_part_rules as text_parts
 from meshplan.costmodels.model.families.parts import (
     COHERE,
     DEEPSEEK_EXPERTS,
@@ -13,6 +14,7 @@ from meshplan.costmodels.model.families.parts import (
     MISTRAL,
     MIXTRAL_EXPERTS,
     MODULES,
+    MUSE,
     PLAIN,
     SARVAM_EXPERTS,
     SHARED_GATED,
@@ -64,6 +66,31 @@ EXPERTS: dict[str, Family] = {
     ),
     "qwen3_moe": QWEN3_MOE,
     "qwen3_vl_moe_text": replace(QWEN3_MOE, mixers=layers.all_full),
+    "qwen3_omni_moe_text": replace(QWEN3_MOE, floors_head_dim=True, mixers=layers.all_full),
+    "muse_spark_text": replace(
+        MUSE,
+        head_dim=64,
+        further_norms=1,
+        adjust=text_parts.muse_spark,
+        experts=Routed(latent=("moe_hidden_size",), layers=layers.all_sparse),
+    ),
+    "deepseek": replace(LLAMA, mlp_bias=False, experts=DEEPSEEK_EXPERTS),
+    "deepseek_ocr2_text": replace(LLAMA, mlp_bias=False, experts=DEEPSEEK_EXPERTS),
+    "step3p5": Family(
+        head_dim=128,
+        kv_heads=("num_key_value_heads", "num_attention_groups"),
+        qk_norm="head",
+        gate="head",
+        gated_output=("use_head_wise_attn_gate", True),
+        modules=MODULES,
+        adjust=text_parts.step3,
+        experts=Routed(
+            experts=("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
+            top_k=("num_experts_per_tok", "moe_top_k"),
+            shared_width=("share_expert_dim", "share_expert_dims"),
+            layers=layers.step_sparse,
+        ),
+    ),
     "mellum": Family(
         head_dim=128, qk_norm="head", experts=replace(QWEN_EXPERTS, layers=layers.all_sparse)
     ),
@@ -164,7 +191,7 @@ EXPERTS: dict[str, Family] = {
         ),
     ),
     "glm4_moe": GLM4_MOE,
-    "glm4v_moe_text": replace(GLM4_MOE, qk_norm="none"),
+    "glm4v_moe_text": replace(GLM4_MOE, qk_norm="none", qkv_bias=("attention_bias", True)),
     "sarvam_moe": replace(
         GLM4_MOE, head_dim=64, qk_normed=("use_qk_norm", True), experts=SARVAM_EXPERTS
     ),
@@ -214,7 +241,7 @@ EXPERTS: dict[str, Family] = {
         sinks=True,
         mixers=layers.slides_but_each(4),
         experts=Routed(
-            layers=layers.qwen_sparse, shared_width=("shared_expert_intermediate_size",)
+            layers=layers.sparse_but(0, 1), shared_width=("shared_expert_intermediate_size",)
         ),
     ),
     "kolibri1": replace(

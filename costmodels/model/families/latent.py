@@ -15,6 +15,17 @@ from meshplan.costmodels.model.family import Family, Routed
 
 CORRECTED = replace(DEEPSEEK, experts=replace(DEEPSEEK_EXPERTS, router_bias=True))
 
+HY_V4 = replace(
+    DEEPSEEK,
+    indexed=True,
+    gate="full",
+    sinks=True,
+    adjust=compressed.hy_v4,
+    experts=replace(
+        DEEPSEEK_EXPERTS, layers=layers.after_leading("first_k_dense_replace", default=1)
+    ),
+)
+
 LATENT: dict[str, Family] = {
     "youtu": Family(latent=True, tied=True),
     "minicpm3": Family(latent=True, tied=True),
@@ -26,6 +37,7 @@ LATENT: dict[str, Family] = {
     ),
     "deepseek_v32": replace(DEEPSEEK, indexed=True),
     "glm4_moe_lite": DEEPSEEK,
+    "mistral4": DEEPSEEK,
     "glm_moe_dsa": replace(DEEPSEEK, indexed=True, adjust=rules.shared_choice),
     "dots3_note_text": replace(
         DEEPSEEK,
@@ -35,16 +47,8 @@ LATENT: dict[str, Family] = {
         modules=(),
         experts=replace(DEEPSEEK_EXPERTS, shared_width=("shared_experts_intermediate_size",)),
     ),
-    "hy_v4": replace(
-        DEEPSEEK,
-        indexed=True,
-        gate="full",
-        sinks=True,
-        adjust=compressed.hy_v4,
-        experts=replace(
-            DEEPSEEK_EXPERTS, layers=layers.after_leading("first_k_dense_replace", default=1)
-        ),
-    ),
+    "hy_v4": HY_V4,
+    "hy_v4_vl_text": HY_V4,
     "deepseek_v4": Family(
         qkv_bias=False,
         out_bias=False,

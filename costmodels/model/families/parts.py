@@ -24,6 +24,14 @@ MIXTRAL_EXPERTS = Routed(ffn=("intermediate_size",), layers=layers.all_sparse)
 SHARED_GATED = Routed(
     layers=layers.qwen_sparse, shared_width=("shared_expert_intermediate_size",), shared_gate=True
 )
+MUSE = Family(
+    head_dim=128,
+    norms=4,
+    gate="full",
+    qkv_bias=("attention_bias", False),
+    out_bias=("attention_bias", False),
+    mixers=layers.slides_to_the_last,
+)
 COHERE = Family(parallel=True, norms=1, norm="layernorm_without_bias", tied=True)
 GRANITE_EXPERTS = Routed(
     ffn=("intermediate_size",), layers=layers.all_sparse, shared_width=("shared_intermediate_size",)
