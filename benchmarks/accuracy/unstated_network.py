@@ -1,7 +1,7 @@
 """Runs on several nodes whose source does not say which network, though it decides their time.
 
     python -m benchmarks.accuracy.unstated_network          names them
-    python -m benchmarks.accuracy.unstated_network --grade  gives them grade C, and says so in `note`
+    python -m benchmarks.accuracy.unstated_network --grade  grades them C and says so in `note`
 
 A run is incomplete (grade C) where neither `interconnect` nor a bandwidth that the job measured is
 stated and its predicted step is more than `DECIDES` longer with half the bandwidth that its
