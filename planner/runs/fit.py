@@ -168,9 +168,10 @@ def fit_pool(pool: Pool, rivals: Rivals, source: str, date: str) -> Fit | None:
     widest = (pool.engine, pool.family) == (WIDE, "any")
     if not held_out or (median(held_out) >= median(without_it) and not widest):
         return None
-    problem, every = problem_from(rivals.start(NOBODY)), np.arange(len(runs))
+    start, every = rivals.start(NOBODY), np.arange(len(runs))
+    problem = problem_from(start)
     learnt, told = problem.solve(every), problem.told(every)
-    own = with_memory_of(learnt, rivals.start(NOBODY))
+    own = with_memory_of(learnt, start)
     tuning = learn_memory(pool, pool.runs, own)  # again: a host's time says what is held
     moved = {c.name for c, known in zip(problem.free, told, strict=True) if known}
     return Fit(
