@@ -55,10 +55,11 @@ class Tuning(Frozen):
                            optimizer state, and beyond activations and transients, as fractions of
                            them
     pressed_slowdown       fraction by which a step is longer where held_gathers do not fit
-    held_gathers, held_gathers_pipelined
-                           pairs of gathered tensor-parallel inputs that the allocator holds back
+    held_gathers, held_gathers_pipelined, queued_gathers
+                           pairs of whole tensor-parallel tensors that the allocator holds back
                            for the communication stream: without a pipeline until it is pressed,
-                           with one for good
+                           in a deep one for good, and beside any as many as the launches read that
+                           a device has queued
     """
 
     matmul_scale: float = Field(default=1.0, gt=0)
@@ -79,6 +80,7 @@ class Tuning(Frozen):
     pressed_slowdown: float = Field(default=0.0, ge=0)
     held_gathers: float = Field(default=0.0, ge=0)
     held_gathers_pipelined: float = Field(default=0.0, ge=0)
+    queued_gathers: float = Field(default=0.0, ge=0)
 
 
 class Fit(Frozen):

@@ -33,6 +33,7 @@ from meshplan.planner.runs.fit import (
     rivals_of,
     sample,
     splits,
+    with_memory_of,
 )
 from meshplan.planner.runs.learning import Indices
 from meshplan.planner.runs.runs import Run
@@ -106,8 +107,8 @@ def _left_out(
     }  # fmt: skip
     for kind, parts in kinds.items():
         for train, rest in parts:
-            problem = problem_from(rivals.start(frozenset(chosen[row].id for row in rest)))
-            learnt = problem.solve(train)
+            start = rivals.start(frozenset(chosen[row].id for row in rest))
+            learnt = with_memory_of(problem_from(start).solve(train), start)
             tuning = learn_memory(pool, [chosen[row] for row in train], learnt)
             for row in rest:
                 yield _ratio(kind, chosen[row], tuning)

@@ -31,7 +31,7 @@ from meshplan.hardware_profiles.load import load_cluster
 from meshplan.hardware_profiles.memory_needs import FILE, Chances, Need, chances, needs
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
-from meshplan.planner.runs.fit import FEW, WIDE, learn_memory, pools, splits
+from meshplan.planner.runs.fit import FEW, WIDE, learn_memory, pools, splits, with_memory_of
 from meshplan.planner.runs.memory import recomputing
 from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import step_model
@@ -86,9 +86,15 @@ def _left_out(runs: Sequence[Run]) -> Iterator[tuple[str, Tuning]]:
         ]  # fmt: skip
         for train, rest in splits(pool, beside):
             told = [beside[row] for row in train if _learnt(beside[row])]
-            start = load_fit(WIDE, beside[0].cluster.gpu.name).tuning
+            start = _without_memory(beside[0])
             tuning = learn_memory(replace(pool, runs=tuple(told)), told, start)
             yield from ((beside[row].id, tuning) for row in rest)
+
+
+def _without_memory(run: Run) -> Tuning:
+    """Its engine's constants of time, and the allocator's of an engine that nobody measured."""
+    gpu = run.cluster.gpu.name
+    return with_memory_of(load_fit(run.engine.name, gpu).tuning, load_fit(WIDE, gpu).tuning)
 
 
 def _learnt(run: Run) -> bool:

@@ -210,13 +210,14 @@ def _gathered_latents(site: Site, ranks: int, rope: int) -> Iterator[Communicati
 
 def _rotary(site: Site, elements: Number, also: tuple[Module, ...] = ()) -> Pointwise:
     """RoPE, or for positions that are not rotated the copy out of the fused projection."""
-    passes = 1 if site.kernels.fused_rope else 3
+    one = site.kernels.fused_rope or site.model.learned_positions > 0
+    passes = 1 if one else 3
     move = 2 * site.itemsize * elements
     return Pointwise(
         name="rotary",
         forward_bytes=passes * move,
         backward_bytes=passes * move,
-        kernels=1 if site.kernels.fused_rope else 8,
+        kernels=1 if one else 8,
         measured_as=("rope", "rope"),
         saved_bytes=site.itemsize * elements,
         modules=("pointwise", *also),

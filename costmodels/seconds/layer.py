@@ -61,6 +61,7 @@ from meshplan.hardware_profiles.engine_schema import Overlap
 from meshplan.hardware_profiles.schema import Cluster
 
 AXES: tuple[Axis, ...] = get_args(Axis)
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class Pricer:
         return saved
 
     def _pass(self, operations: Sequence[Operation], direction: Direction) -> Pass:
-        device, tuning = self.device, self.device.tuning
+        device = self.device
         matmul = sum(matmul_pass_s(device, op, direction) * self._scale(op) for op in operations)
         attention = sum(attention_pass_s(device, op, direction) for op in operations)
         pointwise = sum(memory_pass_s(device, op, direction) * self._scale(op) for op in operations)
@@ -185,11 +186,7 @@ class Pricer:
         }  # fmt: skip
         context_s = sum(exposed[axis] for axis in AXES if axis.startswith("cp"))
         busy = matmul + attention + pointwise + sum(exposed.values())
-        launches = sum(self._launches(op, direction) for op in operations)
-        issued: Number = launches * tuning.launch_s
-        issued = issued + self._waiting_s(operations, direction)
-        if direction != "weight_grad" and any(op.name == "router" for op in operations):
-            issued = issued + tuning.routing_s
+        issued = self.issued_s(operations, direction)
         return Pass(
             matmul_s=matmul, attention_s=attention, pointwise_s=pointwise,
             host_s=maximum(issued - busy, 0.0),
@@ -199,6 +196,16 @@ class Pricer:
             * sum(seen * (self.groups[axis].nodes <= 1) for axis, seen in exposed.items()
                   if np.ndim(seen) or seen),
         )  # fmt: skip
+
+    def issued_s(self, operations: Sequence[Operation], direction: Direction) -> Number:
+        """Seconds in which the host issues `operations`."""
+        tuning = self.device.tuning
+        launches = sum(self._launches(op, direction) for op in operations)
+        issued: Number = launches * tuning.launch_s
+        issued = issued + self._waiting_s(operations, direction)
+        if direction != "weight_grad" and any(op.name == "router" for op in operations):
+            issued = issued + tuning.routing_s
+        return issued
 
     def _gradient_s(self, op: Operation) -> Number:
         """Bringing the product of a weight's gradient to its buffer."""

@@ -28,7 +28,7 @@ def slack_bytes(model: StageModel, memory: Memory) -> float:
     return float(
         memory.states * tuning.state_slack_fraction
         + working * tuning.activation_slack_fraction
-        + constant_slack_bytes(model)
+        + constant_slack_bytes(model, model.held_pairs)
     )
 
 

@@ -23,6 +23,7 @@ from meshplan.costmodels.operations.embedding_head import logits_bytes
 from meshplan.costmodels.operations.layers import input_bytes
 from meshplan.costmodels.seconds.cost import Cost
 from meshplan.costmodels.step.price_tables import Table
+from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.step.rank_memory import (
     constant_slack_bytes,
     context_bytes,
@@ -42,7 +43,9 @@ def memory_columns(
     gathered = reserved * _largest_gathered_bytes(weights)
     stand_ins = stand_in_bytes(work.rank.site, work.layer_kinds, with_modules=True)
     outliving = stand_ins + unpacked_bytes(work.rank, work.layer_kinds)
-    slack = constant_slack_bytes(Rank(work.setting, layouts))  # by the pipeline's depth: by row
+    whole, ahead = Rank(work.setting, layouts), work.rows(run_ahead(work.rank))
+    pairs = held_pairs(whole, layouts.num_micro_batches * 1.0, ahead)
+    slack = constant_slack_bytes(whole, pairs)  # by the pipeline's depth: by row
     outside = context_bytes(work.rank) + slack + work.rows(reserved * outliving)
     if offloads(layouts):
         outside = outside + reserved * _on_their_way_bytes(work)

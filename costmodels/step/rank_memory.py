@@ -24,17 +24,11 @@ def context_bytes(rank: Rank) -> float:
     return CONTEXT_BYTES if kernels.context_bytes is None else kernels.context_bytes
 
 
-def constant_slack_bytes(rank: Rank) -> Number:
-    """The part of the allocator's slack that no category scales: beside a pipeline, gathered
-    inputs that wait for the communication stream are never given back, the more of them the
-    deeper it is: nanotron's first ranks hold 0, 30, 46, 49 and 48 at 2, 4, 8, 16 and 32 stages
-    [observed].
+def constant_slack_bytes(rank: Rank, pairs: Number) -> Number:
+    """The part of the allocator's slack that no category scales; `pairs` of whole tensors are held
+    beside a pipeline (`queued_launches`).
     """
-    tuning, la = rank.setting.tuning, rank.layout
-    waits = (la.tensor_parallel > 1) & (la.pipeline_parallel > 1)
-    depth = 1 - (2 / la.pipeline_parallel) ** 2
-    pairs = where(waits, tuning.held_gathers_pipelined * depth, 0.0)
-    return tuning.memory_bytes + 2 * rank.site.gathered_bytes * pairs
+    return rank.setting.tuning.memory_bytes + 2 * rank.site.gathered_bytes * pairs
 
 
 def gathered_bytes(rank: Rank, parameters: RankParameters) -> Number:

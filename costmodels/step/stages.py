@@ -15,6 +15,7 @@ from meshplan.costmodels.schedule.in_flight import rank_of_chunk
 from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import beside
 from meshplan.costmodels.step.first_stage import tower_cost
+from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.step.ranks import Rank
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
@@ -33,6 +34,11 @@ class StageModel(Rank):
     def m(self) -> int:
         """Micro-batches per replica and step."""
         return self.layout.num_micro_batches(self.setting.training)
+
+    @cached_property
+    def held_pairs(self) -> Number:
+        """Pairs of whole tensors that its ranks' allocators hold."""
+        return held_pairs(self, self.m, run_ahead(self))
 
     def layer_cost(self, kind: int, mode: str) -> Cost:
         """One layer of `kind` under recompute `mode`, with what its weights send meanwhile."""

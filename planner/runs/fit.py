@@ -168,8 +168,11 @@ def fit_pool(pool: Pool, rivals: Rivals, source: str, date: str) -> Fit | None:
     widest = (pool.engine, pool.family) == (WIDE, "any")
     if not held_out or (median(held_out) >= median(without_it) and not widest):
         return None
-    problem, every = problem_from(rivals.start(NOBODY)), np.arange(len(runs))
-    tuning, told = problem.solve(every), problem.told(every)
+    start, every = rivals.start(NOBODY), np.arange(len(runs))
+    problem = problem_from(start)
+    learnt, told = problem.solve(every), problem.told(every)
+    own = with_memory_of(learnt, start)
+    tuning = learn_memory(pool, pool.runs, own)  # again: a host's time says what is held
     moved = {c.name for c, known in zip(problem.free, told, strict=True) if known}
     return Fit(
         tuning=tuning, date=date,
@@ -229,6 +232,11 @@ def learn_memory(pool: Pool, runs: Sequence[Run], tuning: Tuning) -> Tuning:
     if pool.engine == WIDE or len(stated) < FEW:
         return tuning
     nanotron = pool.engine.startswith("nanotron")
-    free = [c for c in MEMORY if nanotron or not c.name.startswith("held")]
+    free = [c for c in MEMORY if nanotron or not c.name.endswith(("gathers", "pipelined"))]
     some = sample(replace(pool, runs=tuple(stated)))
-    return Problem(some, free, tuning).solve(np.arange(len(some)))
+    return Problem(some, free, tuning, own=True).solve(np.arange(len(some)))
+
+
+def with_memory_of(tuning: Tuning, other: Tuning) -> Tuning:
+    """`tuning` with the allocator's constants of `other`, from which to learn them."""
+    return tuning.model_copy(update={c.name: getattr(other, c.name) for c in MEMORY})

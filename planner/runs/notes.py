@@ -5,7 +5,9 @@ has them. A file without the columns (people write notes) gets them from its wor
 read; `python -m benchmarks.accuracy.run_columns FILE` writes them into the file, where they can be
 checked and corrected. Nothing later than this module looks at a note.
 
-Two facts are known of a whole source rather than said in each of its rows: the zero-bubble paper
+Three facts are known of a whole source rather than said in each of its rows: the jobs of the
+Ultra-Scale Playbook up to `LAST_STALLING_JOB` ran nanotron before its point-to-point fix, whether
+they stall or ran out of memory before they could; the zero-bubble paper
 (2401.10241, section 5.1) gives the first and the last stage a layer less, and NVIDIA's recipes of
 DeepSeek-V3 train its multi-token-prediction module unless a row says otherwise
 (NVIDIA-NeMo/Megatron-Bridge@05d003f src/megatron/bridge/recipes/deepseek/deepseek_v3.py; rows of
@@ -121,6 +123,10 @@ def with_facts(cells: Cells) -> dict[str, str]:
     return dict(cells) | facts_in_words(cells)
 
 
+LAST_STALLING_JOB = 14097149
+"""Of the Ultra-Scale Playbook: every timed job up to here stalls, none after (its `pp_fix`)."""
+
+PLAYBOOK_JOB = re.compile(r"\bjob (\d{1,12})\b")
 OF_LAYERS = re.compile(r"\b(\d{1,4}) of (\d{1,4}) layers\b")
 
 
@@ -163,6 +169,9 @@ def _of_framework(cells: Cells) -> Said:
         yield "compiled", "0"
     if cells.get("suite") == "zb":
         yield "ends_are_layers", "1"
+    job = PLAYBOOK_JOB.search(cells.get("note") or "")
+    if cells.get("suite") == "playbook" and job and int(job[1]) <= LAST_STALLING_JOB:
+        yield "stalling_p2p", "1"
 
 
 def _of_model(cells: Cells) -> Said:

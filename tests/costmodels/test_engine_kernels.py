@@ -40,6 +40,29 @@ def test_experts_are_cast_as_their_engine_does(engine: str, casts: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "kernels", "moved"),
+    [
+        pytest.param("gpt3-1.3b", 1, 4, id="learned positions: a copy, 2 read, 2 written"),
+        pytest.param("mixtral-8x7b", 8, 12, id="rotated, nothing fused: three passes of 4"),
+    ],
+)
+def test_positions_that_are_not_rotated(model: str, kernels: int, moved: int) -> None:
+    """An engine without a fused rotation runs its kernels where a model rotates, and moves queries
+    and keys out of the fused projection where it does not.
+    """
+    read = model_from_config(load_model_config(model), model)
+    where = replace(
+        site(read, 1, 1, sequence_parallel=False), kernels=load_engine("megatron-deepspeed").kernels
+    )
+    (found,) = (op for op in layer_operations(where, read.kinds[0]) if op.name == "rotary")
+    assert isinstance(found, Pointwise)
+    attention = read.kinds[0].attention
+    assert attention
+    width = (attention.heads + attention.kv_heads) * attention.head_dim
+    assert (found.kernels, found.forward_bytes) == (kernels, moved * S * width)
+
+
+@pytest.mark.parametrize(
     ("engine", "itemsize", "forward", "backward"),
     [
         pytest.param("megatron-bridge", 2.0, 4, 4, id="one kernel: 2 read, 2 written, each way"),

@@ -28,6 +28,7 @@ from meshplan.hardware_profiles.tunings import Tuning
 RELATIVE = 1e-9
 SLACK = Tuning(
     launch_s=4e-6, boundary_s=1e-4, pipelined_rank_s=1e-6, held_gathers_pipelined=2.0,
+    queued_gathers=3.0,
     state_slack_fraction=0.02, activation_slack_fraction=0.1,
 )  # fmt: skip
 COMMON = settings(max_examples=40)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.model.parameters import model_parameters
 from meshplan.costmodels.schedule.simulation import play
+from meshplan.costmodels.step.queued_launches import held_pairs, run_ahead
 from meshplan.costmodels.step.rank_memory import constant_slack_bytes
 from meshplan.costmodels.step.step import Setting, StepModel, StepTime
 from meshplan.costmodels.training import Training
@@ -208,7 +209,48 @@ def test_gathers_kept_beside_a_pipeline(
     )
     tuning = Tuning(memory_bytes=10, held_gathers_pipelined=3)
     step = StepModel(replace(setting, tuning=tuning), layout)
-    assert constant_slack_bytes(step) == 10 + 2 * pairs * (2 * 4096 * 1024)
+    assert constant_slack_bytes(step, step.held_pairs) == 10 + 2 * pairs * (2 * 4096 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "ahead", "pairs"),
+    [
+        pytest.param(2, 2, 0.0, 0.0, id="a host that is not ahead: none"),
+        pytest.param(2, 2, 0.5, 8.0, id="half of 4 micro-batches of 4 layers: 8"),
+        pytest.param(2, 2, 0.9, 12.0, id="0.9 x 16 is more than the queue takes: 12"),
+        pytest.param(2, 4, 0.25, 2.25, id="a quarter of 4 x 2 is 2, a deep pipeline 3 (1 - 1/4)"),
+        pytest.param(2, 1, 0.5, 0.0, id="no pipeline: given back"),
+        pytest.param(1, 2, 0.5, 0.0, id="nothing is whole"),
+    ],
+)
+def test_tensors_that_queued_launches_read(
+    setting: Setting, tensor: int, pipeline: int, ahead: float, pairs: float
+) -> None:
+    """What a host that runs ahead has freed is held till the device comes to it, so many layers on
+    as its queue takes.
+    """
+    training = replace(setting.training, global_batch_size=4)
+    tuning = Tuning(held_gathers_pipelined=3, queued_gathers=12)
+    layout = Layout(
+        tensor_parallel=tensor, pipeline_parallel=pipeline, stages=even_stages(8, pipeline)
+    )
+    step = StepModel(replace(setting, training=training, tuning=tuning), layout)
+    assert held_pairs(step, step.m, ahead) == pairs
+
+
+def test_how_far_a_host_runs_ahead(setting: Setting) -> None:
+    """By what it issues faster than the device computes: not at all with slow launches, all of it
+    with none, half where issuing takes half as long as computing.
+    """
+    layout = Layout(tensor_parallel=2, pipeline_parallel=2, stages=even_stages(8, 2))
+
+    def ahead(launch_s: float) -> float:
+        tuning = Tuning(launch_s=launch_s, queued_gathers=12)
+        return float(run_ahead(StepModel(replace(setting, tuning=tuning), layout)))
+
+    assert (ahead(1.0), ahead(0.0)) == (0.0, 1.0)
+    at_100_ns = 1 - ahead(1e-7)
+    assert ahead(0.5e-7 / at_100_ns) == pytest.approx(0.5)
 
 
 def test_a_pressed_allocator_slows_the_step(setting: Setting) -> None:

@@ -67,6 +67,25 @@ def test_published_columns_are_those_of_the_words() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "engine"),
+    [
+        pytest.param({"note": "job 14097149; gas=8"}, "nanotron-2024", id="ran before the fix"),
+        pytest.param({"note": "job 14097150; gas=8"}, "nanotron", id="the first job after it"),
+        pytest.param({"note": "gas=8; pp_fix=0"}, "nanotron-2024", id="stalled, no number"),
+        pytest.param(
+            {"note": "job 13436266", "suite": "mine"}, "nanotron", id="another cluster's numbers"
+        ),
+    ],
+)
+def test_a_job_number_says_which_nanotron(said: dict[str, str], engine: str) -> None:
+    """Jobs of the Playbook before its first fixed one ran nanotron before the fix, those too that
+    ran out of memory before they could stall.
+    """
+    run = run_of(ROW | {"framework": "nanotron v0.5 (bench branch)", "suite": "playbook"} | said)
+    assert run.engine.name == engine
+
+
+@pytest.mark.parametrize(
     ("cell", "reason"),
     [
         ({"tp": "2.5"}, "tp is 2.5; it takes a whole number from 1"),

@@ -1,0 +1,83 @@
+"""Runs on several nodes whose source does not say which network, though it decides their time.
+
+    python -m benchmarks.accuracy.unstated_network          names them
+    python -m benchmarks.accuracy.unstated_network --grade  grades them C and says so in `note`
+
+A run is incomplete (grade C) where neither `interconnect` nor a bandwidth that the job measured is
+stated and its predicted step is more than `DECIDES` longer with half the bandwidth that its
+profile assumes, however near the prediction is to what was measured.
+"""
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.accuracy.rows import ELSEWHERE
+from benchmarks.accuracy.run_columns import write_rows
+from meshplan.hardware_profiles.tunings import load_fit
+from meshplan.planner.cli.validate import BUILT_IN
+from meshplan.planner.runs.rows import SkippedRow
+from meshplan.planner.runs.runs import Run, run_of
+from meshplan.planner.runs.validate import step_model
+
+DECIDES = 0.1
+WHY = "grade C: the network is not stated and decides the time"
+
+
+def main() -> None:
+    """Name them in each file of published runs, or write their grade."""
+    for path in (BUILT_IN, *ELSEWHERE):
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), list(reader.fieldnames or ())
+        found = set(incomplete(rows))
+        print(f"{path.name}: {len(found)} of {len(rows)}: {' '.join(sorted(found))}")
+        if "--grade" in sys.argv[1:] and found:
+            _grade(path, columns, rows, found)
+
+
+def _grade(path: Path, columns: list[str], rows: list[dict[str, str]], ids: set[str]) -> None:
+    for row in rows:
+        if row["id"] in ids:
+            row |= {"grade": "C", "note": f"{row['note']}; {WHY}"}
+    write_rows(path, columns, rows)
+
+
+def incomplete(rows: list[dict[str, str]]) -> Iterator[str]:
+    """Their ids."""
+    for row in rows:
+        silent = not (row["interconnect"].strip() or row["world_allreduce_gbs"].strip())
+        timed = row["grade"] in ("A", "B") and row["step_time_s"] and row["oom"] != "1"
+        if silent and timed and grows(row) > DECIDES:
+            yield row["id"]
+
+
+def grows(row: Mapping[str, str]) -> float:
+    """By what share the predicted step grows with half the network's bandwidth; 0 on one node."""
+    try:
+        run = run_of(row)
+    except SkippedRow:
+        return 0.0
+    if run.layout.world_size <= run.cluster.gpus_per_node:
+        return 0.0
+    return _seconds(_halved(run)) / _seconds(run) - 1
+
+
+def _halved(run: Run) -> Run:
+    network = run.cluster.network
+    rates = network.bus_bandwidth
+    half = {name: each / 2 for name, each in rates.model_dump().items() if isinstance(each, float)}
+    slower = network.model_copy(update={"bus_bandwidth": rates.model_copy(update=half)})
+    return replace(run, cluster=run.cluster.model_copy(update={"network": slower}))
+
+
+def _seconds(run: Run) -> float:
+    return (
+        step_model(run, load_fit(run.engine.name, run.cluster.gpu.name).tuning).time().step_time_s
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Which published runs are incomplete because nobody says what network they ran on."""
+
+import pytest
+
+from benchmarks.accuracy.unstated_network import incomplete
+
+SHARDED = {
+    "id": "sharded", "grade": "B", "framework": "fsdp1", "layers": "32", "hidden": "4096",
+    "ffn": "11008", "heads": "32", "kv_heads": "32", "vocab": "32000", "gated_mlp": "1",
+    "tied": "0", "seq_len": "2048", "gpu": "a100-80gb-sxm", "gpus": "128", "gpus_per_node": "8",
+    "interconnect": "", "world_allreduce_gbs": "", "precision": "bf16", "dp": "128", "zero": "3",
+    "micro_batch": "1", "global_batch": "128", "step_time_s": "0.97", "oom": "",
+    "flash_attention": "",
+}  # fmt: skip
+"""As yandex/YaFSDP@7dae63a README.md prints it."""
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        pytest.param({}, True, id="one sequence each: gathers take as long as computing"),
+        pytest.param({"seq_len": "8192"}, False, id="four times the computing hides them"),
+        pytest.param({"interconnect": "8x200Gb/s"}, False, id="the source says it"),
+        pytest.param({"world_allreduce_gbs": "180"}, False, id="the job measured it"),
+        pytest.param({"gpus": "8", "dp": "8", "global_batch": "8"}, False, id="one node"),
+        pytest.param({"grade": "C"}, False, id="is doubtful already"),
+        pytest.param({"step_time_s": "0.6"}, True, id="however near the prediction is"),
+    ],
+)
+def test_a_network_that_decides_and_is_not_stated(said: dict[str, str], found: bool) -> None:
+    """Half the bandwidth makes the step more than a tenth longer, and the row does not say which
+    it is.
+    """
+    assert list(incomplete([SHARDED | said])) == ["sharded"] * found
