@@ -118,6 +118,7 @@ class Reading:
     model_config    the model's shape as a Hugging Face configuration, where the file states it
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does
+    exposed         of `Overlap`, what its switches have the replicas exchange beside nothing
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
     ignored         keys that say nothing about the layout
@@ -136,6 +137,7 @@ class Reading:
     model_config: dict[str, Any] | None = None
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None
+    exposed: tuple[Literal["data_reduce", "weight_gather"], ...] = ()
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
