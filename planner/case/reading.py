@@ -137,7 +137,7 @@ class Reading:
     model_config: dict[str, Any] | None = None
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None
-    exposed: tuple[Literal["data_reduce", "weight_gather"], ...] = ()
+    exposed: tuple[str, ...] = ()
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -12,8 +12,6 @@ allgather.
 Source: NVIDIA/Megatron-LM@d2c5e8b4 `megatron/core/transformer/transformer_config.py`.
 """
 
-from typing import Literal
-
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.seconds.process_groups import axis_stride
 from meshplan.executor.frameworks.documents.values import Values, put
@@ -113,7 +111,7 @@ def dispatch_unsaid(engine: str, answer: Answer) -> list[CannotSay]:
     return [CannotSay("dispatch", dispatch, why)]
 
 
-def exposed(values: Values, *, usual: bool) -> tuple[Literal["data_reduce", "weight_gather"], ...]:
+def exposed(values: Values, *, usual: bool) -> tuple[str, ...]:
     """What replicas exchange beside nothing; `usual`: whether it is hidden where none is named."""
     if values.on("use_torch_fsdp2"):  # which prefetches whatever the switches say
         return ()
