@@ -35,6 +35,7 @@ from meshplan.executor.frameworks.megatron.model import (
     model_config_of,
     model_settings,
     model_unread,
+    plain_experts,
 )
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
@@ -306,7 +307,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         exposed=() if values.on("deepspeed") else exposed(values, usual=False),
         ignored=values.ignored(),
         notes=(*notes, *more, *noted, *values.suspects(_MARKS)),
-        unread=(*unread, *model_unread(values), *not_understood),
+        unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
 
 
