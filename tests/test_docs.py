@@ -66,6 +66,15 @@ def test_every_option_says_what_it_does() -> None:
     assert silent == []
 
 
+def test_help_shows_all_that_it_is_made_of() -> None:
+    """No word of a command's help or of its options' is taken for markup, as `[...]` may be."""
+    for name, command in commands():
+        texts = [command.help or "", *(getattr(each, "help", "") or "" for each in command.params)]
+        shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*name.split(), "--help"]).stdout
+        words = {word for text in texts for word in text.split()}
+        assert {word for word in words if word not in shown} <= {"\b"}, name
+
+
 def test_an_option_is_spelt_alike_in_every_command() -> None:
     """`--json` is a flag, what is written goes to `-o`, `--out`, and an option that two commands
     have has the same first spelling in both.

@@ -19,6 +19,7 @@ from meshplan.costmodels.units import (
     format_bytes,
     format_seconds,
 )
+from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.planner.answer.explain import (
     PART_NAMES,
     Priced,
@@ -114,10 +115,19 @@ def yours_of(question: Question, cluster_name: str, reading: Reading) -> Yours:
     training = replace(case.training, expert_imbalance=q.training.expert_imbalance)
     if "optimizer" in given:
         training = replace(training, optimizer=q.training.optimizer)
-    engine = q.engine if q.engine.name == case.engine.name else case.engine
+    engine = case.engine
+    if q.engine.name == engine.name:
+        engine = _switched(q.engine, engine)
     case = replace(case, training=training, cluster=q.cluster, engine=engine)
     check_case(case)
     return Yours(path=reading.path, case=case, assumed=tuple(_assumed(case, reading)))
+
+
+def _switched(engine: Engine, own: Engine) -> Engine:
+    """`engine` with what a config has replicas exchange beside nothing, as in its `own`."""
+    names = ("data_reduce", "weight_gather")
+    shown = {name: min(getattr(each.overlap, name) for each in (engine, own)) for name in names}
+    return engine.model_copy(update={"overlap": engine.overlap.model_copy(update=shown)})
 
 
 BATCH = {"global_batch_size", "micro_batch_size", "num_micro_batches"}
@@ -159,7 +169,7 @@ def same_question(question: Question, yours: Case) -> Question:
         model=question.model if _same_model(question.model, yours.model) else yours.model,
         training=yours.training,
         gpus=yours.layout.world_size,
-        engine=yours.engine,
+        engine=question.engine if question.engine.name == yours.engine.name else yours.engine,
         pins=pins,
     )
 

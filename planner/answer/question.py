@@ -11,6 +11,7 @@ seq_len    4096 where nothing is said, or what the model reads at most if that i
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -253,10 +254,14 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
     notes = []
     shape = re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", a.global_batch_tokens or "")
     seq_len = parse_length(a.seq_len) if a.seq_len else int(shape[2]) if shape else None
+    stated = next((key for key in LONGEST if isinstance(config.get(key), int)), None)
+    longest: int = config[stated] if stated else sys.maxsize
     if seq_len is None:
-        longest = next((config[key] for key in LONGEST if isinstance(config.get(key), int)), None)
         seq_len = min(DEFAULT_SEQ_LEN, longest or DEFAULT_SEQ_LEN)
         notes.append(f"sequences of {seq_len} tokens (--seq-len chooses another length)")
+    elif seq_len > longest:
+        most = f"beyond the {longest:,} of the model's configuration ({stated})"
+        notes.append(f"sequences of {seq_len:,} tokens, {most}")
     sequences = _sequences(a, seq_len)
     _refuse_large(seq_len=seq_len, global_batch_size=sequences)
     training = Training(

@@ -122,6 +122,7 @@ class Reading:
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does
     state           what the file has otherwise than the engine's `State`, by its fields
+    exposed         of `Overlap`, what its switches have the replicas exchange beside nothing
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
     ignored         keys that say nothing about the layout
@@ -143,6 +144,7 @@ class Reading:
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None
     state: Mapping[str, float] = field(default_factory=dict)
+    exposed: tuple[str, ...] = ()
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

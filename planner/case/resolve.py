@@ -144,14 +144,17 @@ def resolve(
 
 
 def _overlapping(engine: Engine, reading: Reading) -> Engine:
-    """The engine as the config's switch has tensor parallel's collectives hidden: as NVIDIA's
-    recipes do with userbuffers, without them what Transformer Engine always hides.
+    """The engine as the config's switches have its collectives hidden: those of tensor parallelism
+    as NVIDIA's recipes do with userbuffers, without them what Transformer Engine always hides; of
+    the replicas' all but what the switches expose.
     """
-    if reading.userbuffers is None or reading.userbuffers == has_userbuffers(engine):
+    said = dict.fromkeys(reading.exposed, 0.0)
+    if reading.userbuffers not in (None, has_userbuffers(engine)):
+        named = engine_named(WITH_USERBUFFERS if reading.userbuffers else WITHOUT)
+        said |= {"tensor": named.overlap.tensor}
+    if not said:
         return engine
-    tensor = engine_named(WITH_USERBUFFERS if reading.userbuffers else WITHOUT).overlap.tensor
-    overlap = engine.overlap.model_copy(update={"tensor": tensor})
-    return engine.model_copy(update={"overlap": overlap})
+    return engine.model_copy(update={"overlap": engine.overlap.model_copy(update=said)})
 
 
 def has_userbuffers(engine: Engine) -> bool:

@@ -87,7 +87,8 @@ def trained_line(job: Job) -> str:
         return ""
     trained, whole = trained_parameters(job), whole_parameters(job)
     share = f"{format_count(trained)} of {format_count(whole)} parameters, {trained / whole:.2%}"
-    return f"trained: {_words(lora)} ({share}); {BASE_WORDS[lora.base_precision]}"
+    but = " but routed experts" if job.model.is_moe and lora.targets == "all_linear" else ""
+    return f"trained: {_words(lora)}{but} ({share}); {BASE_WORDS[lora.base_precision]}"
 
 
 def _words(lora: Lora) -> str:

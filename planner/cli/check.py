@@ -70,8 +70,8 @@ def check(
 
     Example: meshplan check configs/ --cluster dgx-h100 --gpus 64
 
-    Facts that a config leaves out come from the options, or from [tool.meshplan] in pyproject.toml
-    or meshplan.toml. Exit 0: all good, 1: findings, 2: a file that cannot be read or judged.
+    Facts that a config leaves out come from the options, or from meshplan.toml or tool.meshplan in
+    pyproject.toml. Exit 0: all good, 1: findings, 2: a file that cannot be read or judged.
     """
     options = locals()
     if as_json and output_format not in ("table", "json"):

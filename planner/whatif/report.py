@@ -216,7 +216,7 @@ def other_layout(end: Asking, before: Asking) -> bool:
     """Whether the best layout is another than before."""
     if end.plan is None or before.plan is None:
         return False
-    return end.plan.layout.label != before.plan.layout.label
+    return end.plan.layout != before.plan.layout
 
 
 def _swing(arm: Arm, before: Asking) -> str:

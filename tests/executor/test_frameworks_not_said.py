@@ -6,7 +6,7 @@ Each case is a few lines of ours that state the same as the file that its commen
 import pytest
 
 from meshplan.executor.frameworks import read_config, recognise
-from meshplan.planner.case.reading import NothingToRead, UnreadableConfig
+from meshplan.planner.case.reading import IllegalConfig, NothingToRead, UnreadableConfig
 
 ACCELERATE = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\nfsdp_config:\n  "
 DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3%s}%s}'
@@ -101,6 +101,21 @@ def test_the_old_names_of_torchtitan_are_read() -> None:
             "tensor_parallel", "data_parallel", "context_parallel")}  # fmt: skip
     assert said == {"micro_batch_size": 32, "num_micro_batches": 4, "tensor_parallel": 2,
                     "data_parallel": 8, "context_parallel": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(("local", "rounds"), [(8, 1), (4, 2), (3, 0), (16, 0)])
+def test_a_local_batch_of_torchtitan_divides_the_global_one(local: int, rounds: int) -> None:
+    """32 sequences of four replicas: local x 4 x rounds, or its trainer stops (train.py)."""
+    text = TITAN + (
+        f"local_batch_size = {local}\nglobal_batch_size = 32\n[parallelism]\n"
+        "data_parallel_shard_degree = 4\npipeline_parallel_degree = 2\n"
+    )
+    if not rounds:
+        with pytest.raises(IllegalConfig, match=f"local_batch_size {local} x 4 replicas"):
+            read_config(text, "a.toml", "torchtitan")
+        return
+    reading = read_config(text, "a.toml", "torchtitan")
+    assert any("several times" in note for note in reading.notes) is (rounds > 1)
 
 
 def test_a_file_of_inference_trains_nothing() -> None:

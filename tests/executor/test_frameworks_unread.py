@@ -72,6 +72,12 @@ def _named(reading: Reading) -> str:
         pytest.param("--no-such-flag 3", "--no-such-flag (not known)", id="a flag of nobody"),
         pytest.param("--mtp-num-layers 1", "--mtp-num-layers", id="known elsewhere, not here"),
         pytest.param(
+            "--num-experts 8", "--num-experts (without --swiglu", id="two matrices an expert"
+        ),
+        pytest.param(
+            "--num-experts 8 --multi-latent-attention", "(without --swiglu", id="latents too"
+        ),
+        pytest.param(
             "--deepspeed --deepspeed_config ds.json", "ZeRO stage is in that file", id="in a file"
         ),
         pytest.param(

@@ -8,7 +8,9 @@ from typer.testing import CliRunner, Result
 
 from meshplan.costmodels.training import Lora
 from meshplan.executor.frameworks import read_config
+from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.case.plan_file import read_plan
+from meshplan.planner.case.trained import trained_line
 from meshplan.planner.cli.main import app
 
 ONE = ("plan", "llama-3.1-8b", "--gpus", "1", "--cluster", "dgx-h100", "--global-batch", "8")
@@ -65,6 +67,14 @@ def test_lora_from_a_question_to_an_export(tmp_path: Path) -> None:
     )["findings"]
     assert plan.prediction is not None
     assert checked["step_time_s"] == pytest.approx(plan.prediction.step_time_s)
+
+
+@pytest.mark.parametrize(("model", "beside"), [("mixtral-8x7b", " but routed experts"),
+                                               ("llama-3.1-8b", "")])  # fmt: skip
+def test_routed_experts_are_said_to_have_no_adapters(model: str, beside: str) -> None:
+    """Adapters beside them are not modelled."""
+    asked = ask(Arguments(model=model, gpus=8, cluster="dgx-h100", global_batch=64, lora_rank=16))
+    assert f"LoRA of rank 16 beside all linear layers{beside} (" in trained_line(asked.question)
 
 
 def test_a_plan_of_all_weights_does_not_speak_of_lora() -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.executor.frameworks import read_config
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.compare import (
     Comparison,
@@ -115,6 +116,24 @@ def test_another_batch_is_another_question() -> None:
     own = same_question(ASKED.question, case)
     assert own.training.global_batch_size == 32
     assert replace(own, training=ASKED.question.training) == ASKED.question
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 1 --seq-length 4096 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "hidden"), [("--overlap-grad-reduce --overlap-param-gather", 0.9), ("", 0.0)]
+)
+def test_a_config_is_priced_with_its_own_switches(flags: str, hidden: float) -> None:
+    """What it leaves beside nothing is seen on its side, and not on ours."""
+    question = replace(ASKED.question, engine=load_engine("megatron"))
+    case = yours_of(question, "dgx-h100", read_config(SCRIPT.format(flags), "a.sh")).case
+    assert (case.engine.overlap.data_reduce, case.engine.overlap.weight_gather) == (hidden, hidden)
+    half = replace(case, training=replace(case.training, global_batch_size=32))
+    assert same_question(question, half).engine == question.engine
 
 
 def test_another_engine_is_another_question() -> None:

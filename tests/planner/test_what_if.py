@@ -2,12 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.seconds.collectives import collective_s, send_s
 from meshplan.costmodels.seconds.process_groups import Group
 from meshplan.hardware_profiles.curves import curve_seconds
@@ -18,10 +20,12 @@ from meshplan.planner.answer.question import Arguments, BadQuestion, ask
 from meshplan.planner.case.plan_file import read_plan
 from meshplan.planner.cli.main import app
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.sweep.cells import Answer
+from meshplan.planner.whatif.asking import Asking
 from meshplan.planner.whatif.break_even import NEAR, BestStep, break_even
 from meshplan.planner.whatif.changes import Change, changed, parse_factor, question_of
 from meshplan.planner.whatif.figures import FIGURES
-from meshplan.planner.whatif.report import break_even_words
+from meshplan.planner.whatif.report import break_even_words, other_layout
 from meshplan.planner.whatif.tornado import around
 
 CLUSTER = load_cluster("dgx-h100")
@@ -199,6 +203,25 @@ def test_tornado_is_ordered_and_signed(plan_file: Path, tmp_path: Path) -> None:
     words = picture.read_text(encoding="utf-8")
     assert FIGURES["matmul"].words in words
     assert "-30%" in words.replace("\u2212", "-")
+
+
+def test_another_cut_of_the_same_degrees_is_another_layout(plan_file: Path) -> None:
+    """The label leaves out stages, schedule and kinds of exchange; the star does not."""
+    plan = read_plan(plan_file)
+    asked = ask(Arguments(model="tiny-llama", gpus=16, cluster="dgx-h100", global_batch=64))
+    kept = plan.layout.stages[0].layers
+    cut = replace(plan.layout, stages=(Stage(kept - 1), Stage(1)), pipeline_parallel=2)
+    other = replace(cut, stages=(Stage(1), Stage(kept - 1)))
+    before, after = (
+        Asking(
+            change=Change(), asked=asked,
+            answer=Answer(status="OPTIMAL", plan=plan.model_copy(update={"layout": layout})),
+        )
+        for layout in (cut, other)
+    )  # fmt: skip
+    assert cut.label == other.label
+    assert other_layout(after, before)
+    assert not other_layout(before, before)
 
 
 def test_people_read_the_interval_and_what_it_is(plan_file: Path) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from meshplan.executor.frameworks.documents.values import Values, shown
 from meshplan.planner.case.reading import Fact
 
-_OFF = ("", "0", "0.0", "false", "none", "null", "[]")
+_UNSAID = ("", "none", "null")
+_OFF = (*_UNSAID, "0", "0.0", "false", "[]")
 _SHOWN = 8  # names in one note
 
 
@@ -60,7 +61,8 @@ def judged(
         text = str(fact.value).lower()
         if kind == "no_effect" or text in flags.usual.get(name, ()):
             continue
-        if text in _OFF and fact.value is not True and kind != "unknown":
+        off = text in (_UNSAID if "true" in flags.usual.get(name, ()) else _OFF)
+        if off and fact.value is not True and kind != "unknown":
             continue
         shown_name = written.format(name.replace("_", "-") if written.startswith("--") else name)
         if kind == "noted":

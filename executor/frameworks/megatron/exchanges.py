@@ -4,6 +4,7 @@
                   hierarchical_context_parallel_sizes: ranks of a node, nodes
     dispatcher    moe_token_dispatcher_type alltoall, or flex with
                   moe_flex_dispatcher_backend deepep (its default), hybridep
+    exposed       gradients without overlap_grad_reduce, weights without overlap_param_gather
 
 Of what is not said here the engine's own habit is priced: kinds that differ by layer, and
 allgather.
@@ -108,3 +109,12 @@ def dispatch_unsaid(engine: str, answer: Answer) -> list[CannotSay]:
         "With DeepEP: --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
     )
     return [CannotSay("dispatch", dispatch, why)]
+
+
+def exposed(values: Values, *, usual: bool) -> tuple[str, ...]:
+    """What replicas exchange beside nothing; `usual`: whether it is hidden where none is named."""
+    if values.on("use_torch_fsdp2"):  # which prefetches whatever the switches say
+        return ()
+    said = (values.flag("overlap_grad_reduce"), values.flag("overlap_param_gather"))
+    reduced, gathered = (usual if fact is None else bool(fact.value) for fact in said)
+    return ("data_reduce",) * (not reduced) + ("weight_gather",) * (not gathered)

@@ -12,6 +12,7 @@
     context_kind, dispatcher   --cp-comm-type, --moe-token-dispatcher-type (`exchanges`)
     gradients of 16 bit        --grad-reduce-in-bf16 (the engine megatron-bridge; else megatron)
     hidden tensor parallelism  --tp-comm-overlap (as engines hide it whose recipes have userbuffers)
+    hidden data parallelism    --overlap-grad-reduce, --overlap-param-gather
 
 The rest is in `settings` and `model`. Reading takes what the command line would
 be after the script's own variables (`shell`), and `#SBATCH` lines for the number of GPUs.
@@ -30,11 +31,12 @@ from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
-from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid
+from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
 from meshplan.executor.frameworks.megatron.model import (
     model_config_of,
     model_settings,
     model_unread,
+    plain_experts,
 )
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
@@ -128,9 +130,9 @@ def _script(
     answer: Answer, name: str, model: Mapping[str, object], run: Mapping[str, object]
 ) -> str:
     """The whole script: world, three arrays of arguments, one command."""
-    overlap = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    run = {**run, "overlap_grad_reduce": True}
     if "use_distributed_optimizer" in run:
-        run = {**run, **overlap}
+        run = {**run, "overlap_param_gather": True}
     if "use_megatron_fsdp" in run:
         run = {**run, "no_gradient_accumulation_fusion": True, "ckpt_format": "fsdp_dtensor"}
     data = {"mock_data": True, "tokenizer_type": "NullTokenizer"}
@@ -305,9 +307,10 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         expert_tensor_follows=True,
         userbuffers=None if values.on("deepspeed") else userbuffers,
         state=state,
+        exposed=() if values.on("deepspeed") else exposed(values, usual=False),
         ignored=values.ignored(),
         notes=(*notes, *more, *noted, *stated, *values.suspects(_MARKS)),
-        unread=(*unread, *model_unread(values), *not_understood),
+        unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
 
 

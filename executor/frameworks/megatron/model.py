@@ -185,8 +185,7 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
     if layers is None or hidden is None or heads is None:
         values.asked |= set(_SHAPE)  # the whole shape is missing, and is said to be
         return None
-    gated = any(values.on(name) for name in _GATED) or values.get("glu_activation") is not None
-    ffn = values.count("ffn_hidden_size")
+    gated, ffn = _gated(values), values.count("ffn_hidden_size")
     config: dict[str, Any] = {
         "num_hidden_layers": layers.value,
         "hidden_size": hidden.value,
@@ -212,6 +211,20 @@ def _stated_config(values: Values) -> dict[str, Any] | None:
     return config | (
         _expert_config(values, layers.value) or _dense_config(values, config, gated=gated)
     )
+
+
+def _gated(values: Values) -> bool:
+    stated = [values.on(name) for name in _GATED]
+    return any(stated) or values.get("glu_activation") is not None
+
+
+def plain_experts(values: Values) -> list[Fact]:
+    """Experts of a whole shape that no flag gives a gate: no family of those read has them."""
+    experts, layers = values.count("num_experts"), values.count("num_layers")
+    if experts is None or layers is None or _gated(values):
+        return []
+    why = "without --swiglu: experts of two matrices are not modelled"
+    return [Fact(f"--num-experts ({why})", experts.line)]
 
 
 def model_unread(values: Values) -> list[Fact]:

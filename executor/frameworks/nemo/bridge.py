@@ -19,8 +19,7 @@
 
 A recipe states the model and every default; the overrides state the layout. Written as YAML (for
 `--config-file`) and as `KEY=VALUE` words (for `run_recipe.py`); both are read, also inside a
-script, and so is NeMo's `trainer.devices`, `trainer.num_nodes`, `trainer.strategy.*` and
-`exp_manager` YAML.
+script, and so is NeMo's YAML (`trainer`, `exp_manager`).
 
 Source: NVIDIA-NeMo/Megatron-Bridge@067f987d `src/megatron/bridge/training/config.py`,
 `training/mixed_precision.py`, `scripts/training/run_recipe.py`,
@@ -39,6 +38,7 @@ from meshplan.executor.frameworks.documents.references import resolved
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
+from meshplan.executor.frameworks.megatron.exchanges import exposed
 from meshplan.executor.frameworks.megatron.model import model_config_of, model_unread
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
@@ -261,8 +261,7 @@ def read(text: str, path: str) -> Reading:
         put(facts, zero_stage=Fact(0, facts["optimizer"].line))
     wide = values.flag("grad_reduce_in_fp32")
     userbuffers = values.flag("tp_comm_overlap", "ub_tp_comm_overlap")
-    precision = facts.get("precision", Fact("bf16", 1)).value
-    implied = set() if nemo else _implied(found, precision)
+    implied = set() if nemo else _implied(found, facts.get("precision", Fact("bf16", 1)).value)
     settings = [(name, fact) for name, fact in _settings(found, values) if name not in implied]
     not_understood, noted = judged(settings, NEMO, "{}")
     if not facts.keys() - {"schedule"}:
@@ -277,6 +276,7 @@ def read(text: str, path: str) -> Reading:
         model_config=config,
         expert_tensor_follows=True,
         userbuffers=None if userbuffers is None else bool(userbuffers.value),
+        exposed=exposed(values, usual=True),
         ignored=values.ignored(),
         notes=(*notes, *noted, *values.suspects(COUNTS.values())),
         unread=(*unread, *model_unread(values), *not_understood),

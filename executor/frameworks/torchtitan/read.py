@@ -211,11 +211,21 @@ def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
         put(facts, num_micro_batches=Fact(local.value // split.value, local.line))
         return []
     replicas = facts.get("data_parallel")
-    if replicas and total.value > local.value * replicas.value:
-        return [
-            "a step runs the pipeline several times; priced as if it ran once, with less bubble"
-        ]
-    return []
+    return _rounds(total, local, replicas.value) if replicas else []
+
+
+def _rounds(total: Fact, local: Fact, replicas: int) -> list[str]:
+    """Notes where the global batch takes several runs of a pipeline, which must be whole ones."""
+    once = local.value * replicas
+    if total.value % once:
+        raise IllegalConfig(
+            f"global_batch_size {total.value} is not a multiple of local_batch_size "
+            f"{local.value} x {replicas} replicas = {once}",
+            total.line,
+        )
+    if total.value == once:
+        return []
+    return ["a step runs the pipeline several times; priced as if it ran once, with less bubble"]
 
 
 def _read_stages(values: Values, facts: dict[str, Fact]) -> tuple[Placement, list[str]]:
