@@ -134,22 +134,14 @@ class OpenLayouts:
     def _open_rows(self, limit_s: float) -> None:
         rows = self.rows[self._next_row : self._next_row + MOST_ROWS]
         rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
-        groups: dict[tuple[int, Variant], list[int]] = {}
-        pipelines = self.space.layouts.pipeline_parallel[rows].tolist()
-        for row, pp in zip(rows.tolist(), pipelines, strict=True):
-            for variant in self.space.variants(row):
-                groups.setdefault((pp, variant), []).append(row)
-        crowds = [
-            self._roughly(variant, np.array(same), limit_s) for (_, variant), same in groups.items()
-        ]
-        self.work += ROUGHLY * sum(map(len, groups.values()))
+        groups = self.space.by_variant(rows)
+        bounds = done_of_each(lambda group: self._roughly(*group, limit_s), groups)
+        self.work += ROUGHLY * sum(len(same) for _, same in groups)
         self._next_row += len(rows)
-        for rows, bounds, variant in crowds:
-            self._push_crowd(variant, rows, bounds)
+        for (variant, same), each in zip(groups, bounds, strict=True):
+            self._push_crowd(variant, same, each)
 
-    def _roughly(
-        self, variant: Variant, rows: Ints, limit_s: float
-    ) -> tuple[Ints, Floats, Variant]:
+    def _roughly(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
         same = run_as(self.space, self.prices, rows, variant)
         passes = Passes.of(self.passes, rows, same)
         bounds = (
@@ -157,7 +149,7 @@ class OpenLayouts:
             if variant.virtual_stages > 1
             else mean_rank_bounds(same, passes)
         )
-        return rows, np.maximum(bounds, self.row_bounds[rows]), variant
+        return np.maximum(bounds, self.row_bounds[rows])
 
     def _push_crowd(self, variant: Variant, rows: Ints, bounds: Floats) -> None:
         order = np.argsort(bounds, kind="stable")

@@ -46,16 +46,11 @@ def _likeliest(
     run: BranchAndBound, schedule: Schedule, rows: Ints, cutoff: int
 ) -> list[tuple[int, Variant]]:
     """The layouts with the least packing bounds, of those that may fit and be below the cutoff."""
-    groups: dict[tuple[int, Variant], list[int]] = {}
-    pipelines = run.space.layouts.pipeline_parallel[rows].tolist()
-    for row, pp in zip(rows.tolist(), pipelines, strict=True):
-        for variant in run.space.variants(row):
-            if variant.schedule == schedule:
-                groups.setdefault((pp, variant), []).append(row)
     found = []
-    for (_, variant), same in groups.items():
-        bounds = packing_bounds(run_as(run.space, run.coefficients, np.array(same), variant), None)
-        found += [(bound, row, variant) for bound, row in zip(bounds.tolist(), same, strict=True)
-                  if bound < cutoff]  # fmt: skip
+    for variant, same in run.space.by_variant(rows):
+        if variant.schedule == schedule:
+            bounds = packing_bounds(run_as(run.space, run.coefficients, same, variant), None)
+            below = np.flatnonzero(bounds < cutoff)
+            found += [(float(bounds[at]), int(same[at]), variant) for at in below]
     found.sort(key=lambda each: each[:2])
     return [each[1:] for each in found[:TRIED]]
