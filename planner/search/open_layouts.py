@@ -30,7 +30,7 @@ from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.known_chains import KnownChains, Shape
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -247,15 +247,16 @@ def passes_below(
     """Those of `rows` whose bound is below the limit, with their passes: in blocks, so that what is
     not kept takes no memory.
     """
+    firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> tuple[Ints, PassSeconds]:
-        some = rows[first : first + BLOCK]
+        some = rows[first : first + firsts.step]
         layouts = space.layouts.take(some)
         passes = pass_seconds(layouts, setting)
         below = np.flatnonzero(bounds_of_rows(replace(space, layouts=layouts), passes) < limit_s)
         return some[below], passes.take(below)
 
-    kept, parts = zip(*done_of_each(block, range(0, max(1, len(rows)), BLOCK)), strict=True)
+    kept, parts = zip(*done_of_each(block, firsts), strict=True)
     return np.concatenate(kept), PassSeconds.joined(list(parts))
 
 

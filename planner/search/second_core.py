@@ -18,6 +18,7 @@ Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 
 NUMBER = 4  # bytes of the number of a piece; a pipe holds 16,384 of them
+FEW_ROWS = 4096  # a half of which is not worth a process
 _second = threading.Lock()  # the second processor
 
 
@@ -38,6 +39,12 @@ def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list
 def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
     """What each of `pieces` gives, as `done_of_each`."""
     return done_of_each(lambda piece: piece(), pieces)
+
+
+def blocks(rows: int, most: int) -> range:
+    """Where blocks of at most `most` rows begin: two equal ones where one would do, but for few."""
+    step = rows if rows <= FEW_ROWS else -(-rows // 2)
+    return range(0, max(1, rows), max(1, min(most, step)))
 
 
 def _has_second_core() -> bool:

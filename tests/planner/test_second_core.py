@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from meshplan.planner.search.second_core import blocks
+
 PROGRAM = """
 import json, os, sys, time
 from meshplan.planner.search.second_core import done_of_each
@@ -49,3 +51,14 @@ def test_a_fork_takes_pieces_and_what_fails_there_is_done_here(cores: int) -> No
     assert [[answer for answer, _ in piece] for piece in nested] == [[12, 6], [3, 2]]
     assert all(one == other for (_, one), (_, other) in nested)  # a piece is not divided again
     assert errors == ["divided by nothing"] * 2
+
+
+@pytest.mark.parametrize(("rows", "most", "expected"), [
+    pytest.param(0, 100, [0], id="none: one empty block"),
+    pytest.param(4096, 9000, [0], id="4096 are few"),
+    pytest.param(4097, 9000, [0, 2049], id="4097 / 2, rounded up"),
+    pytest.param(20_000, 9000, [0, 9000, 18_000], id="9000 at most"),
+])  # fmt: skip
+def test_blocks_of_rows(rows: int, most: int, expected: list[int]) -> None:
+    """Two where one would do."""
+    assert list(blocks(rows, most)) == expected
