@@ -21,13 +21,8 @@ from meshplan.planner.space.axis_rules import divisors
 WITHIN, LEAST_GAIN = 0.1, 0.05
 
 
-def better_batch(question: Question, plan: Plan) -> BetterBatch | None:
-    """The neighbour that is fastest per sequence, None where none is faster by `LEAST_GAIN`."""
-    return fastest(found for each in tries(question, plan) if (found := each()))
-
-
 def tries(question: Question, plan: Plan) -> list[Callable[[], BetterBatch | None]]:
-    """What finds each neighbour's gain, on its own."""
+    """What finds each neighbour's gain, on its own: None where it is below `LEAST_GAIN`."""
     if plan.search is None or plan.prediction is None or plan.search.status != "OPTIMAL":
         return []
     batch = question.training.global_batch_size
@@ -36,7 +31,7 @@ def tries(question: Question, plan: Plan) -> list[Callable[[], BetterBatch | Non
 
 
 def fastest(found: Iterable[BetterBatch]) -> BetterBatch | None:
-    """Of what was found, per sequence."""
+    """Of what was found, per sequence; None of nothing."""
     return max(found, key=lambda better: better.faster_fraction, default=None)
 
 
