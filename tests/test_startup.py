@@ -56,6 +56,22 @@ def test_reading_commands_need_no_solver(command: str) -> None:
     probe([[command, "--help"]], ("torch", "ortools"))
 
 
+def test_the_solver_loads_no_pandas_and_leaves_its_name_free() -> None:
+    """OR-Tools imports pandas for what is not called; whoever wants it has the real one after."""
+    code = """
+import sys
+from meshplan.planner.stages.cpsat import new_model, solve_model
+model = new_model()
+model.minimize(model.new_int_var(3, 5, ""))
+assert solve_model(model, 0.1).objective == 3
+assert "pandas" not in sys.modules
+import pandas
+assert pandas.Series([1, 2]).sum() == 3
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_planning_imports_no_torch(tmp_path_factory: pytest.TempPathFactory) -> None:
     """plan, sweep, explain, check, models, profiles and validate work without torch."""
     plan = str(tmp_path_factory.mktemp("startup") / "plan.yaml")

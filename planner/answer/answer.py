@@ -1,7 +1,8 @@
 """From a search's result to a plan file: the best layout under the event simulation, and why."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
@@ -70,10 +71,37 @@ def simulated_s(case: Case) -> float:
     return model.time().step_time_s
 
 
-def plan_of(
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The plan file without what takes time to be told: the runners-up and the reasons.
+
+    others  the runners-up, the fastest first
+    """
+
+    plan: Plan
+    priced: Priced
+    others: Sequence[Case]
+
+    def runners_up(self) -> tuple[RunnerUp, ...]:
+        """What each loses by."""
+        return tuple(_runner_up(self.plan.layout, self.priced, other) for other in self.others)
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why not a little different."""
+        return reasons(self.priced)
+
+
+def plan_of(asked: Asked, result: SearchResult) -> Plan:
+    """The plan file of `chosen_plan`."""
+    found = chosen_plan(asked, result)
+    update = {"runners_up": found.runners_up(), "reasons": found.reasons()}
+    return found.plan.model_copy(update=update)
+
+
+def chosen_plan(
     asked: Asked, result: SearchResult, *, robust: bool = False, top: int | None = None
-) -> Plan:
-    """The plan file of the best solution, the others as runners-up.
+) -> Chosen:
+    """The plan of the best solution, the others as runners-up.
 
     The fastest, or of those that measured runs do not tell apart from it the one that loses least
     where the figures are off (`planner.answer.ties`); `robust`: of all. At most `top` in all, the
@@ -83,23 +111,22 @@ def plan_of(
     at, choice = chosen(q, result.solutions, robust=robust)
     cases = [case_at(q, solution.layout) for solution in result.solutions]
     best = cases.pop(at)
-    plan, others = priced(best), cases if top is None else cases[: top - 1]
+    own, others = priced(best), cases if top is None else cases[: top - 1]
     sets = recompute_sets(Setting.fitted(q.model, q.training, q.cluster, q.engine))
     words = space_words(q.model, q.training, q.engine, q.pins, sets, result.cuts)
-    return Plan(
+    plan = Plan(
         model=PlanModel.of(q.model.name, asked.model_config),
         cluster=PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256),
         training=q.training,
         engine=q.engine.name,
         layout=best.layout,
-        prediction=plan.prediction,
+        prediction=own.prediction,
         search=report_of(result, words),
-        runners_up=tuple(_runner_up(best.layout, plan, other) for other in others),
-        reasons=reasons(plan),
         learned=q.engine.learned,
         pins={axis: pin.text for axis, pin in q.pins.axes.items()},
         choice=choice,
     )
+    return Chosen(plan, own, others)
 
 
 def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:

@@ -8,28 +8,30 @@ those with most ways. What is searched is not proved: the best of a few simulate
 (`planner.answer.first_layouts`), so a neighbour is at least so much faster.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.plan_findings import BetterBatch
 from meshplan.planner.search.priced_space import Question
-from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.axis_rules import divisors
 
 WITHIN, LEAST_GAIN = 0.1, 0.05
 
 
-def better_batch(question: Question, plan: Plan) -> BetterBatch | None:
-    """The neighbour that is fastest per sequence, None where none is faster by `LEAST_GAIN`."""
+def tries(question: Question, plan: Plan) -> list[Callable[[], BetterBatch | None]]:
+    """What finds each neighbour's gain, on its own: None where it is below `LEAST_GAIN`."""
     if plan.search is None or plan.prediction is None or plan.search.status != "OPTIMAL":
-        return None
+        return []
     batch = question.training.global_batch_size
     own_s = plan.prediction.step_time_s / batch
-    sizes = list(neighbours(batch, question.gpus))
-    every = done_of_each(lambda size: faster(question, size, own_s), sizes)
-    found = [better for better in every if better]
+    return [partial(faster, question, size, own_s) for size in neighbours(batch, question.gpus)]
+
+
+def fastest(found: Iterable[BetterBatch]) -> BetterBatch | None:
+    """Of what was found, per sequence; None of nothing."""
     return max(found, key=lambda better: better.faster_fraction, default=None)
 
 

@@ -26,7 +26,7 @@ KEPT = (
     "data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel",
     "expert_parallel", "expert_tensor_parallel",
 )  # fmt: skip
-WORK = BUDGET // 2  # of all searches together
+WORK = BUDGET // 8  # of all searches together: they only say what memory may buy
 
 
 def spare_memory(asked: Asked, plan: Plan) -> SpareMemory | None:

@@ -29,6 +29,7 @@ from meshplan.planner.case.plan_findings import Choice
 from meshplan.planner.case.predict import stage_memory
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.search.search import Solution
+from meshplan.planner.search.second_core import done_of_each
 
 ALIKE = 0.001
 ROBUST_CANDIDATES = 12
@@ -76,17 +77,17 @@ def moved_settings(question: Question) -> Iterator[Moved]:
 
 def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
     """Of each layout."""
-    losses = list[tuple[str, list[float]]]()
-    needed = list[float]()
-    for words, setting in moved_settings(question):
-        models = [StepModel(setting, layout) for layout in layouts]
-        steps = [model.time().step_time_s for model in models]
-        needed = needed or [needed_bytes(stage_memory(model)) for model in models]
-        losses.append((words, [step / min(steps) - 1 for step in steps]))
-    found = []
-    for at, size in enumerate(needed):
-        words, loss = max(((words, each[at]) for words, each in losses), key=lambda pair: pair[1])
-        found.append(Worst(loss, words, size))
+
+    def losses(moved: Moved) -> list[float]:
+        steps = [StepModel(moved.setting, each).time().step_time_s for each in layouts]
+        return [step / min(steps) - 1 for step in steps]
+
+    every = list(moved_settings(question))
+    lost, found = list(zip(*done_of_each(losses, every), strict=True)), list[Worst]()
+    for layout, own in zip(layouts, lost, strict=True):
+        worst = max(range(len(every)), key=own.__getitem__)
+        memory = stage_memory(StepModel(every[0].setting, layout))
+        found.append(Worst(own[worst], every[worst].words, needed_bytes(memory)))
     return found
 
 

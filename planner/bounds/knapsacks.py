@@ -54,25 +54,43 @@ class Knapsacks:
 
     def least(self, weights: Floats) -> "Solved":
         """Under `weights` [knapsack, chunk]."""
-        number = np.arange(len(self.every))[:, None]
+        number = np.arange(len(self.every))
+        paid = weights[:, :, None] * self.ns
         known = np.zeros((len(self.every), 2 * GRAINS + 1))
         known[:, GRAINS + 1 :] = np.inf
+        tables = [known[:, GRAINS:].copy()]
+        if weights.shape[1] > 1:
+            tables.append(self._of_first(paid[:, 0]))
+            known[:, GRAINS:], known[:, :GRAINS] = tables[-1], tables[-1][:, :1]
         row, cell = known.strides
         # [knapsack, shift, wanted] what is known of wanted parts less `GRAINS` - shift
         windows = as_strided(
             known, (len(known), GRAINS + 1, GRAINS + 1), (row, cell, cell), writeable=False
         )
-        tables = [known[:, GRAINS:].copy()]
-        paid = weights[:, :, None] * self.ns
-        for chunk in range(weights.shape[1] - 1):
-            cost = windows[number, self.shift[:, chunk]]
-            cost += paid[:, chunk, :, None]
-            tables.append(cost.min(axis=1))
-            known[:, GRAINS:] = tables[-1]
+        for chunk in range(1, weights.shape[1] - 1):
+            least = np.full((len(known), GRAINS + 1), np.inf)
+            for way in range(paid.shape[2]):  # one array of all of them is slower than the loop
+                cost = windows[number, self.shift[:, chunk, way]]
+                cost += paid[:, chunk, way, None]
+                np.minimum(least, cost, out=least)
+            tables.append(least)
+            known[:, GRAINS:] = least
             known[:, :GRAINS] = tables[-1][:, :1]
         # With the last chunk all is to be saved.
-        least = known[number, self.shift[:, -1] + GRAINS] + paid[:, -1]
-        return Solved(self.every, weights, tables, least.min(axis=1))
+        all_ = known[number[:, None], self.shift[:, -1] + GRAINS] + paid[:, -1]
+        return Solved(self.every, weights, tables, all_.min(axis=1))
+
+    def _of_first(self, paid: Floats) -> Floats:
+        """[knapsack, parts] what the first chunk alone pays to save so many: the least of the ways
+        that save as many or more.
+        """
+        found = np.full((len(paid), GRAINS + 1), np.inf)
+        number = np.arange(len(paid))
+        for way in range(paid.shape[1]):
+            grains = GRAINS - self.shift[:, 0, way]
+            found[number, grains] = np.minimum(found[number, grains], paid[:, way])
+        least: Floats = np.minimum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
+        return least
 
 
 def _widened(of_ways: Ints, most: int) -> Ints:

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from meshplan.costmodels.units import counted
-from meshplan.planner.answer.answer import TOP, case_at, plan_of, solve
-from meshplan.planner.answer.better_batch import better_batch
+from meshplan.planner.answer.answer import TOP, case_at, solve
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
-from meshplan.planner.answer.spare_memory import spare_memory
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
+from meshplan.planner.answer.told import told
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.cli.options import panel
 from meshplan.planner.cli.progress import SearchLine
 from meshplan.planner.report.output import console, print_json
-from meshplan.planner.runs.evidence import nearest_runs
 from meshplan.planner.search.search import NoLayoutFits, SearchResult
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 PINS = "Pins: 8, 1,3, 1..16 or ..4"
 job, output = panel("The job"), panel("The answer")
-SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more
 PIN_AXES = {
     "dp": "data_parallel",
     "tp": "tensor_parallel",
@@ -176,15 +173,7 @@ def plan(
         result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
     except NoLayoutFits as error:
         _refuse(asked, error, as_json=as_json)
-    answer = plan_of(asked, result, robust=robust, top=top)
-    answer = answer.model_copy(
-        update={
-            "evidence": nearest_runs(case_at(asked.question, answer.layout), SHOWN_RUNS),
-            "better_batch": better_batch(asked.question, answer),
-            "spare_memory": spare_memory(asked, answer),
-            "sizes": sizes,
-        }
-    )
+    answer = told(asked, result, robust=robust, top=top).model_copy(update={"sizes": sizes})
     if out:
         write_plan(answer, out)
     found = None

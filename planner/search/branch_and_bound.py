@@ -244,15 +244,10 @@ class BranchAndBound:
             rows = rows[self.bounds[rows] < cutoff]
         if not self.coefficients.holds(rows):
             self.coefficients.hold(self.rows[self.next_row : self.next_row + AHEAD])
-        groups: dict[tuple[int, Variant], list[int]] = {}
-        for row in rows.tolist():
-            for variant in self.space.variants(row):
-                pp = int(self.space.layouts.pipeline_parallel[row])
-                groups.setdefault((pp, variant), []).append(row)
         opened = [
             layout
-            for (_, variant), same in groups.items()
-            for layout in self._packed(variant, np.array(same), cutoff)
+            for variant, same in self.space.by_variant(rows)
+            for layout in self._packed(variant, same, cutoff)
         ]
         for layout in opened:
             heapq.heappush(self.fresh, layout)

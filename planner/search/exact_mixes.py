@@ -29,7 +29,7 @@ from meshplan.planner.problem.recompute_mixes import mixes
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, starts_of
 from meshplan.planner.search.recompute_chains import Answer
-from meshplan.planner.stages.cpsat import Solved, solve_model
+from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weighted_sum
 
 GRAIN = 1e-9  # of the limit
 ROUNDING = 1e-6  # of a grain: sums in another order
@@ -87,15 +87,13 @@ class ExactMixes:
         after: After,
         limit_s: float,
     ) -> None:
-        from ortools.sat.python import cp_model
-
         self.problem, self.times, self.bare = problem, times, bare
         self.limit_s, self.grain_s = limit_s, limit_s * GRAIN
         self.peaks = SplitPeaks(problem, starts_of(bare))
         self.ways = [Ways.of(problem, times, self.peaks, v) for v in range(problem.chunks)]
         self.reduced_s, self.rest_s = times.reduced_lines_s(bare), after.rest_s
         self.order = program(problem.schedule, problem.pp, problem.vpp, problem.m)
-        self.model, self._sum = cp_model.CpModel(), cp_model.LinearExpr.weighted_sum
+        self.model = new_model()
         self.chosen = [[self.model.new_bool_var("") for _ in each.full] for each in self.ways]
         for chunk in self.chosen:
             self.model.add_exactly_one(chunk)
@@ -153,7 +151,7 @@ class ExactMixes:
         for vector in self.problem.shape.matrices[rank]:
             kept = [n * self.ways[chunk].kept_kib for n, chunk in zip(vector, chunks, strict=True)]
             held = np.concatenate(kept).tolist() + steps
-            self.model.add(self._sum(flat + reached, held) <= room - levels[0])
+            self.model.add(weighted_sum(flat + reached, held) <= room - levels[0])
 
     def _play(self) -> None:
         """Every action ends after what it waits for."""
@@ -164,7 +162,7 @@ class ExactMixes:
             if what not in taken:
                 kind, chunk = divmod(what, self.problem.chunks)
                 often = np.eye(4)[kind]
-                taken[what] = self._sum(self.chosen[chunk], self._taken(chunk, often))
+                taken[what] = weighted_sum(self.chosen[chunk], self._taken(chunk, often))
             self.model.add(end >= ends[before] + taken[what])
             if needed > 0:
                 self.model.add(end >= ends[needed] + hop + taken[what])
@@ -187,7 +185,7 @@ class ExactMixes:
                 each for v in chunks for each in self._taken(v, often[:, v], hides and v in held)
             ]
             fixed = self._grains(fixed_s + reduced_s + self.rest_s)
-            self.model.add(self.step >= end + fixed + self._sum(self._flat(chunks), taken))
+            self.model.add(self.step >= end + fixed + weighted_sum(self._flat(chunks), taken))
 
     def _taken(self, chunk: int, often: Floats, hides: bool = False) -> list[int]:
         """[way] grains of so many F, B, I and W of a chunk, less what a backward `hides`."""

@@ -30,7 +30,7 @@ from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.known_chains import KnownChains, Shape
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -134,22 +134,14 @@ class OpenLayouts:
     def _open_rows(self, limit_s: float) -> None:
         rows = self.rows[self._next_row : self._next_row + MOST_ROWS]
         rows = rows[: np.searchsorted(self.row_bounds[rows], limit_s)]
-        groups: dict[tuple[int, Variant], list[int]] = {}
-        pipelines = self.space.layouts.pipeline_parallel[rows].tolist()
-        for row, pp in zip(rows.tolist(), pipelines, strict=True):
-            for variant in self.space.variants(row):
-                groups.setdefault((pp, variant), []).append(row)
-        crowds = [
-            self._roughly(variant, np.array(same), limit_s) for (_, variant), same in groups.items()
-        ]
-        self.work += ROUGHLY * sum(map(len, groups.values()))
+        groups = self.space.by_variant(rows)
+        bounds = done_of_each(lambda group: self._roughly(*group, limit_s), groups)
+        self.work += ROUGHLY * sum(len(same) for _, same in groups)
         self._next_row += len(rows)
-        for rows, bounds, variant in crowds:
-            self._push_crowd(variant, rows, bounds)
+        for (variant, same), each in zip(groups, bounds, strict=True):
+            self._push_crowd(variant, same, each)
 
-    def _roughly(
-        self, variant: Variant, rows: Ints, limit_s: float
-    ) -> tuple[Ints, Floats, Variant]:
+    def _roughly(self, variant: Variant, rows: Ints, limit_s: float) -> Floats:
         same = run_as(self.space, self.prices, rows, variant)
         passes = Passes.of(self.passes, rows, same)
         bounds = (
@@ -157,7 +149,7 @@ class OpenLayouts:
             if variant.virtual_stages > 1
             else mean_rank_bounds(same, passes)
         )
-        return rows, np.maximum(bounds, self.row_bounds[rows]), variant
+        return np.maximum(bounds, self.row_bounds[rows])
 
     def _push_crowd(self, variant: Variant, rows: Ints, bounds: Floats) -> None:
         order = np.argsort(bounds, kind="stable")
@@ -255,15 +247,16 @@ def passes_below(
     """Those of `rows` whose bound is below the limit, with their passes: in blocks, so that what is
     not kept takes no memory.
     """
+    firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> tuple[Ints, PassSeconds]:
-        some = rows[first : first + BLOCK]
+        some = rows[first : first + firsts.step]
         layouts = space.layouts.take(some)
         passes = pass_seconds(layouts, setting)
         below = np.flatnonzero(bounds_of_rows(replace(space, layouts=layouts), passes) < limit_s)
         return some[below], passes.take(below)
 
-    kept, parts = zip(*done_of_each(block, range(0, max(1, len(rows)), BLOCK)), strict=True)
+    kept, parts = zip(*done_of_each(block, firsts), strict=True)
     return np.concatenate(kept), PassSeconds.joined(list(parts))
 
 

@@ -16,7 +16,7 @@ from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
@@ -55,12 +55,12 @@ def closed_form(layouts: Layouts, question: Question) -> Prices:
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:
     """Every row of `space` priced, in blocks so that memory stays small."""
     rows = np.arange(len(space.layouts))
+    firsts = blocks(len(rows), ROWS_PER_PRICE)
 
     def block(first: int) -> Coefficients:
-        some = rows[first : first + ROWS_PER_PRICE]
+        some = rows[first : first + firsts.step]
         return Coefficients.of(price(space.layouts.take(some), question))
 
-    firsts = range(0, max(1, len(rows)), ROWS_PER_PRICE)
     return Coefficients.joined(done_of_each(block, firsts))
 
 

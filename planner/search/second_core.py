@@ -1,8 +1,9 @@
-"""Independent pieces of work on two processors: every second one in a forked process.
+"""Independent pieces of work on two processors: a forked process takes part.
 
-What comes back is the same as on one processor, in the same order; only the clock differs. Where
-there is one processor, where other threads run (a fork copies none of them, but their locks), and
-off Linux all is done here. So is what the other process could not do.
+Both take the next piece when they are done with one. What comes back is the same as on one
+processor, in the same order; only the clock differs. Where there is one processor, where other
+threads run (a fork copies none of them, but their locks), off Linux and within a piece all is done
+here. So is what the other process could not do.
 """
 
 import os
@@ -16,26 +17,34 @@ from typing import TypeVar
 Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 
+NUMBER = 4  # bytes of the number of a piece; a pipe holds 16,384 of them
+FEW_ROWS = 4096  # a half of which is not worth a process
+_second = threading.Lock()  # the second processor
+
 
 def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list[Done]:
-    """`work` of each of `pieces`, which changes nothing outside itself, and can be pickled."""
-    if len(pieces) < 2 or not _has_second_core():
+    """`work` of each of `pieces`, which changes nothing outside itself, and can be pickled.
+
+    What takes longest should come first.
+    """
+    if len(pieces) < 2 or not _has_second_core() or not _second.acquire(blocking=False):
         return [work(piece) for piece in pieces]
-    child, reading = _forked(work, pieces[1::2])
     try:
-        own = [work(piece) for piece in pieces[::2]]
-        with os.fdopen(reading, "rb", closefd=False) as pipe:
-            sent = pipe.read()
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        raise
+        done = _shared(work, pieces)
     finally:
-        os.close(reading)
-        _, failed = os.waitpid(child, 0)
-    others = [work(piece) for piece in pieces[1::2]] if failed else pickle.loads(sent)
-    every: list[Done] = [own[0]] * len(pieces)
-    every[::2], every[1::2] = own, others
-    return every
+        _second.release()
+    return [done[at] if at in done else work(piece) for at, piece in enumerate(pieces)]
+
+
+def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
+    """What each of `pieces` gives, as `done_of_each`."""
+    return done_of_each(lambda piece: piece(), pieces)
+
+
+def blocks(rows: int, most: int) -> range:
+    """Where blocks of at most `most` rows begin: two equal ones where one would do, but for few."""
+    step = rows if rows <= FEW_ROWS else -(-rows // 2)
+    return range(0, max(1, rows), max(1, min(most, step)))
 
 
 def _has_second_core() -> bool:
@@ -43,9 +52,38 @@ def _has_second_core() -> bool:
     return alone and len(os.sched_getaffinity(0)) > 1
 
 
-def _forked(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> tuple[int, int]:
-    """A process that does `pieces` and ends, and what to read its answers from: nothing where it
-    failed.
+def _shared(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> dict[int, Done]:
+    """What this process did of `pieces`, by number, and the other one unless it failed."""
+    queue, numbers = os.pipe()
+    os.write(numbers, b"".join(at.to_bytes(NUMBER, "big") for at in range(len(pieces))))
+    os.close(numbers)
+    child, reading = _forked(work, pieces, queue)
+    try:
+        done = _taken(work, pieces, queue)
+        with os.fdopen(reading, "rb", closefd=False) as pipe:
+            sent = pipe.read()
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        os.close(reading)
+        os.close(queue)
+        _, failed = os.waitpid(child, 0)
+    return done if failed else done | pickle.loads(sent)
+
+
+def _taken(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -> dict[int, Done]:
+    """The pieces whose numbers this process takes from `queue`."""
+    done = dict[int, Done]()
+    while number := os.read(queue, NUMBER):
+        at = int.from_bytes(number, "big")
+        done[at] = work(pieces[at])
+    return done
+
+
+def _forked(work: Callable[[Piece], Done], pieces: Sequence[Piece], queue: int) -> tuple[int, int]:
+    """A process that takes from `queue` and ends, and what to read its answers from: nothing where
+    it failed.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -55,7 +93,7 @@ def _forked(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> tuple[int
     failed = 1
     try:
         os.close(reading)
-        sent = pickle.dumps([work(piece) for piece in pieces], pickle.HIGHEST_PROTOCOL)
+        sent = pickle.dumps(_taken(work, pieces, queue), pickle.HIGHEST_PROTOCOL)
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(sent)
         failed = 0

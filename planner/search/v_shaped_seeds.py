@@ -15,6 +15,7 @@ from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.packing import packing_bounds
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.branch_and_bound import BranchAndBound
+from meshplan.planner.search.second_core import done_of_each
 from meshplan.planner.space.legal_layouts import Variant
 
 FAR = 0.05  # from the bound
@@ -28,9 +29,20 @@ def seed_v_shapes(run: BranchAndBound) -> None:
     if bound is None or cutoff is None or bound >= cutoff * (1 - FAR):
         return
     for schedule in sorted(V_SHAPED & set(run.space.legality.schedules)):
-        for rows in _blocks(run, cutoff):
-            if any([run.plan(*each) for each in _likeliest(run, schedule, rows, cutoff)]):
+        for likeliest in _looked_at(run, schedule, cutoff):
+            if any([run.plan(*each) for each in likeliest]):
                 break
+
+
+def _looked_at(
+    run: BranchAndBound, schedule: Schedule, cutoff: int
+) -> Iterator[list[tuple[int, Variant]]]:
+    """`_likeliest` of each block, of two at a time."""
+    blocks = list(_blocks(run, cutoff))
+    for two in (blocks[first : first + 2] for first in range(0, len(blocks), 2)):
+        for rows in two:
+            run.coefficients.hold(rows)
+        yield from done_of_each(lambda rows: _likeliest(run, schedule, rows, cutoff), two)
 
 
 def _blocks(run: BranchAndBound, cutoff: int) -> Iterator[Ints]:
@@ -38,7 +50,6 @@ def _blocks(run: BranchAndBound, cutoff: int) -> Iterator[Ints]:
         rows = run.rows[first : first + ROWS]
         rows = rows[run.bounds[rows] < cutoff]
         if len(rows):
-            run.coefficients.hold(rows)
             yield rows
 
 
@@ -46,16 +57,11 @@ def _likeliest(
     run: BranchAndBound, schedule: Schedule, rows: Ints, cutoff: int
 ) -> list[tuple[int, Variant]]:
     """The layouts with the least packing bounds, of those that may fit and be below the cutoff."""
-    groups: dict[tuple[int, Variant], list[int]] = {}
-    pipelines = run.space.layouts.pipeline_parallel[rows].tolist()
-    for row, pp in zip(rows.tolist(), pipelines, strict=True):
-        for variant in run.space.variants(row):
-            if variant.schedule == schedule:
-                groups.setdefault((pp, variant), []).append(row)
     found = []
-    for (_, variant), same in groups.items():
-        bounds = packing_bounds(run_as(run.space, run.coefficients, np.array(same), variant), None)
-        found += [(bound, row, variant) for bound, row in zip(bounds.tolist(), same, strict=True)
-                  if bound < cutoff]  # fmt: skip
+    for variant, same in run.space.by_variant(rows):
+        if variant.schedule == schedule:
+            bounds = packing_bounds(run_as(run.space, run.coefficients, same, variant), None)
+            below = np.flatnonzero(bounds < cutoff)
+            found += [(float(bounds[at]), int(same[at]), variant) for at in below]
     found.sort(key=lambda each: each[:2])
     return [each[1:] for each in found[:TRIED]]

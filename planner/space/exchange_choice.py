@@ -31,6 +31,7 @@ from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.pins import Pins
 
 Bools = NDArray[np.bool_]
+BLOCK = 4096  # layouts whose options are priced at once
 NONE_SPLITS = "no kind of context parallelism that the engine has, or the pins, splits the heads"
 NONE_SENDS = "no dispatcher that is pinned has kernels for these ranks"
 
@@ -123,15 +124,15 @@ def _worth_having(layouts: Layouts, setting: Setting, axis: str, options: list[_
     """
     legal = np.array([option.legal for option in options])
     several = np.flatnonzero(np.count_nonzero(legal, axis=0) > 1)
-    if not len(several):
-        return legal
-    costs = _costs(layouts.take(several), setting, axis, options, legal[:, several])
-    for b in range(len(options)):
-        for a in range(len(options)):
-            if a != b:
-                no_dearer = np.all(costs[a] <= costs[b], axis=1)
-                beaten = no_dearer & (a < b or np.any(costs[a] < costs[b], axis=1))
-                legal[b, several] &= ~(beaten & legal[a, several])
+    for first in range(0, len(several), BLOCK):
+        some = several[first : first + BLOCK]
+        costs = _costs(layouts.take(some), setting, axis, options, legal[:, some])
+        for b in range(len(options)):
+            for a in range(len(options)):
+                if a != b:
+                    no_dearer = np.all(costs[a] <= costs[b], axis=1)
+                    beaten = no_dearer & (a < b or np.any(costs[a] < costs[b], axis=1))
+                    legal[b, some] &= ~(beaten & legal[a, some])
     return legal
 
 

@@ -169,16 +169,37 @@ class Space:
         return self.legality.uneven_stages == "free" and any(several)
 
     def shapes(self, rows: Ints) -> list[Ints]:
-        """`rows` by pipeline ranks, micro-batches, ZeRO stage and the ways to run them: each group
-        has the same schedules.
+        """`rows` by pipeline ranks, micro-batches, ZeRO stage, the ways to run them, and whether
+        activations are offloaded: each group has the same variants.
         """
+        return [rows[places] for places in self.shapes_at(rows)]
+
+    def shapes_at(self, rows: Ints) -> list[Ints]:
+        """The same as places in `rows`, of each group in their order."""
         layouts = self.layouts
         shape = layouts.pipeline_parallel[rows].astype(np.int64) * 2**32
         shape += layouts.num_micro_batches[rows]
         way = 3 * (layouts.schedule[rows] - ANY) + layouts.virtual_stages[rows]
-        _, which = np.unique(shape * 128 + way * 4 + layouts.zero_stage[rows], return_inverse=True)
+        way = 2 * way + (layouts.activation_offload[rows] > 0)
+        _, which = np.unique(shape * 256 + way * 4 + layouts.zero_stage[rows], return_inverse=True)
         order = np.argsort(which, kind="stable")
-        return np.split(rows[order], np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
+        return np.split(order, np.flatnonzero(np.diff(which[order])) + 1) if len(rows) else []
+
+    def by_variant(self, rows: Ints) -> list[tuple[Variant, Ints]]:
+        """Each variant that any of `rows` may have, with those that may, in their order: of equally
+        many pipeline ranks. The variants of the first row come first.
+        """
+        found: dict[tuple[int, Variant], list[Ints]] = {}
+        first: dict[tuple[int, Variant], tuple[int, int]] = {}
+        for places in self.shapes_at(rows):
+            row = int(rows[places[0]])
+            pp = int(self.layouts.pipeline_parallel[row])
+            for number, variant in enumerate(self.variants(row)):
+                at, key = (int(places[0]), number), (pp, variant)
+                found.setdefault(key, []).append(places)
+                first[key] = min(first.get(key, at), at)
+        order = sorted(found, key=first.__getitem__)
+        return [(key[1], rows[np.sort(np.concatenate(found[key]))]) for key in order]
 
     @property
     def _offloads_plainly(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate
-from meshplan.planner.stages.cpsat import Outcome, Solved, solve_model
+from meshplan.planner.stages.cpsat import Outcome, Solved, new_model, solve_model, weighted_sum
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -120,9 +120,7 @@ class _Layers(NamedTuple):
 
     def total(self, coefficients: Ints) -> Expr:
         """Sum over the layers of `coefficients`, one per entry."""
-        from ortools.sat.python import cp_model
-
-        return cp_model.LinearExpr.weighted_sum(self.counts, coefficients.tolist())
+        return weighted_sum(self.counts, coefficients.tolist())
 
 
 def solve_counts(
@@ -132,8 +130,6 @@ def solve_counts(
 
     `least` is what the objective is known to be at least.
     """
-    from ortools.sat.python import cp_model
-
     rows = _rows(problem, below)
     most = most_layers(problem, rows.most_ns)
     if (
@@ -142,7 +138,7 @@ def solve_counts(
         or any(n < problem.fewest_layers(j) for j, n in enumerate(most))
     ):
         return Outcome("INFEASIBLE", None, below)
-    model = cp_model.CpModel()
+    model = new_model()
     chunks = _Chunks(model, problem, most)
     if problem.splits is not None:
         totals = [sum(counts.values()) for counts in chunks.count]

@@ -22,7 +22,7 @@ from meshplan.planner.bounds.split import least_of_splits
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
-from meshplan.planner.stages.cpsat import Outcome, solve_model
+from meshplan.planner.stages.cpsat import Outcome, new_model, solve_model
 
 
 class Price(NamedTuple):
@@ -244,13 +244,11 @@ def _objective(intervals: Intervals, ends: list[int]) -> int | None:
 
 def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outcome:
     """The best path with an objective below `below`, by CP-SAT within deterministic `seconds`."""
-    from ortools.sat.python import cp_model
-
     problem = intervals.problem
     window = _window(intervals, below)
     if window is None:
         return Outcome("INFEASIBLE", None, below)
-    model = cp_model.CpModel()
+    model = new_model()
     chosen = {key: model.new_bool_var("") for layer in window for key in layer}
     longest = model.new_int_var(0, max(price.ns for w in window for price in w.values()), "X")
     ends_ns = [intervals.step_ns(*key) for key in chosen]

@@ -27,7 +27,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.packing import at_least
 from meshplan.planner.bounds.recompute import Ranks
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
-from meshplan.planner.stages.cpsat import Solved, solve_model
+from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weighted_sum
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -83,9 +83,7 @@ def _within(ranks: Ranks, pair: int, levels: list[int]) -> StagePlan | None:
 def _together(ranks: Ranks, pair: int, known: float, most: float) -> RowAnswer:
     """The plan that one model of rows and ways finds first below `most`, at best at the bound
     `known`; and its bound."""
-    from ortools.sat.python import cp_model
-
-    problem, bare, model = ranks.problem, float(ranks.bare[pair]), cp_model.CpModel()
+    problem, bare, model = ranks.problem, float(ranks.bare[pair]), new_model()
     under, over = int(problem.form.under), int(problem.form.over)
     levels = [_levels(ranks, pair, row) for row in range(problem.vpp)]
     reached = _reached(model, levels)
@@ -99,12 +97,12 @@ def _together(ranks: Ranks, pair: int, known: float, most: float) -> RowAnswer:
             beyond = np.maximum(0, way[0] - ranks.free_ns[rank][pair, row])
             for variable, index in zip(place, np.searchsorted(levels[row], beyond), strict=True):
                 model.add_implication(variable, reached[row][index])
-            works.append(cp_model.LinearExpr.weighted_sum(place, way[0].tolist()))
+            works.append(weighted_sum(place, way[0].tolist()))
         brought = [way[1] for way in choices]
         _cover(model, chosen, (problem.shape.matrices[rank], brought, _lacks(ranks, pair, rank)))
         ways.append(chosen)
     rows = sum(
-        cp_model.LinearExpr.weighted_sum(steps, np.diff(level, prepend=0).tolist())
+        weighted_sum(steps, np.diff(level, prepend=0).tolist())
         for steps, level in zip(reached, levels, strict=True)
     )
     objective = int(problem.form.weight) * under * rows + over * sum(works)
@@ -180,16 +178,14 @@ def _work(ranks: Ranks, pair: int, rank: int, levels: list[int] | None) -> _Cove
 
 def _least_cover(costs: Sequence[Ints], needs: Iterable[Need], seconds: float) -> _Cover:
     """The least sum of `costs`, one of each place's, that covers all needs."""
-    from ortools.sat.python import cp_model
-
-    model = cp_model.CpModel()
+    model = new_model()
     chosen = [[model.new_bool_var("") for _ in place] for place in costs]
     for place in chosen:
         model.add_exactly_one(place)
     for need in needs:
         _cover(model, chosen, need)
     flat = [variable for place in chosen for variable in place]
-    model.minimize(cp_model.LinearExpr.weighted_sum(flat, np.concatenate(costs).tolist()))
+    model.minimize(weighted_sum(flat, np.concatenate(costs).tolist()))
     solved = solve_model(model, seconds)
     if solved.status == "INFEASIBLE":
         return _Cover(math.inf, [])
@@ -199,15 +195,13 @@ def _least_cover(costs: Sequence[Ints], needs: Iterable[Need], seconds: float) -
 
 def _cover(model: "cp_model.CpModel", chosen: list[list[Any]], need: Need) -> None:
     """What is chosen at each place brings, by each vector over the places, all that is lacking."""
-    from ortools.sat.python import cp_model
-
     vectors, brought, lacks = need
     flat = [variable for place in chosen for variable in place]
     at = np.repeat(np.arange(len(chosen)), [len(place) for place in chosen])
     for vector, lack in zip(vectors, lacks, strict=True):
         if lack > 0:
             terms = vector[at] * np.concatenate(brought)
-            model.add(cp_model.LinearExpr.weighted_sum(flat, terms.tolist()) >= math.ceil(lack))
+            model.add(weighted_sum(flat, terms.tolist()) >= math.ceil(lack))
 
 
 def _picked(solved: Solved, place: list[Any]) -> int:

@@ -13,7 +13,7 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, check_layout, even
 from meshplan.hardware_profiles.engines import engine_names, load_engine
 from meshplan.planner.search.priced_space import Question
 from meshplan.planner.space.axis_rules import divisors
-from meshplan.planner.space.legal_layouts import Space, enumerate_space
+from meshplan.planner.space.legal_layouts import Space, Variant, enumerate_space
 from meshplan.planner.space.pins import PinError, Pins, parse_pin, parse_pins
 from meshplan.planner.space.stage_splits import can_split, splits
 
@@ -80,6 +80,25 @@ def test_rows_use_all_gpus_and_reach_the_batch(engine: str, question: Questions)
     ).all()
     assert np.isin(layouts.zero_stage, asked.engine.legality.zero_stages).all()
     assert (layouts.data_parallel * layouts.context_parallel % layouts.shard_group == 0).all()
+
+
+@pytest.mark.parametrize("engine", ["generic", "megatron", "native"])
+def test_rows_by_variant_are_those_of_each_row(engine: str, question: Questions) -> None:
+    """Grouped at once as row by row, in any order of the rows; with activations on the host, where
+    Megatron recomputes none.
+    """
+    asked = replace(question((0, 0, 1, 1, 1, 1), 16, 32), engine=load_engine(engine))
+    if asked.engine.legality.activation_offload != "never":
+        asked = replace(asked, pins=parse_pins({"activation_offload": "off,on"}))
+    space = space_of(asked)
+    rows = np.random.default_rng(18).permutation(len(space.layouts))
+    groups: dict[tuple[int, Variant], list[int]] = {}
+    for row in rows.tolist():
+        for variant in space.variants(row):
+            pp = int(space.layouts.pipeline_parallel[row])
+            groups.setdefault((pp, variant), []).append(row)
+    found = [(variant, same.tolist()) for variant, same in space.by_variant(rows)]
+    assert found == [(variant, same) for (_, variant), same in groups.items()]
 
 
 def test_shards_are_those_of_all_ranks_or_of_a_node(question: Questions) -> None:

@@ -1,0 +1,42 @@
+"""The plan file with all that `meshplan plan` tells beside the layout.
+
+Each finding is found apart from the others, on two processors where there are two.
+"""
+
+from functools import partial
+
+from meshplan.planner.answer import better_batch
+from meshplan.planner.answer.answer import case_at, chosen_plan
+from meshplan.planner.answer.question import Asked
+from meshplan.planner.answer.spare_memory import spare_memory
+from meshplan.planner.case.plan_file import Plan
+from meshplan.planner.case.plan_findings import BetterBatch
+from meshplan.planner.runs.evidence import nearest_runs
+from meshplan.planner.search.search import SearchResult
+from meshplan.planner.search.second_core import done_beside
+
+SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more
+
+
+def told(asked: Asked, result: SearchResult, *, robust: bool, top: int) -> Plan:
+    """`chosen_plan` with its runners-up, reasons, measured runs, batches nearby and what more
+    memory would buy.
+    """
+    found = chosen_plan(asked, result, robust=robust, top=top)
+    case = case_at(asked.question, found.plan.layout)
+    spare, reasons, runs, runners, *batches = done_beside(
+        partial(spare_memory, asked, found.plan), found.reasons,
+        partial(nearest_runs, case, SHOWN_RUNS), found.runners_up,
+        *better_batch.tries(asked.question, found.plan),
+    )  # fmt: skip
+    return found.plan.model_copy(
+        update={
+            "spare_memory": spare,
+            "reasons": reasons,
+            "evidence": runs,
+            "runners_up": runners,
+            "better_batch": better_batch.fastest(
+                each for each in batches if isinstance(each, BetterBatch)
+            ),
+        }
+    )
