@@ -29,13 +29,11 @@ Source: NVIDIA-NeMo/Megatron-Bridge@067f987d `src/megatron/bridge/training/confi
 import re
 from collections.abc import Mapping
 
-import yaml
-
 from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import Values, put
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
 from meshplan.executor.frameworks.megatron.exchanges import exposed
@@ -47,6 +45,13 @@ from meshplan.executor.frameworks.megatron.settings import (
     narrow_gradients,
     training_facts,
     training_settings,
+)
+from meshplan.executor.frameworks.nemo.overrides import (
+    Entries,
+    as_word,
+    as_yaml,
+    is_words,
+    words_of,
 )
 from meshplan.executor.frameworks.nemo.sections import check_trains, is_nemo, megatron_facts
 from meshplan.planner.case.plan_file import Plan
@@ -148,7 +153,6 @@ _DEGREES = frozenset(
     )
 )
 _JUDGED = ("model", "ddp", "dist", "optimizer", "mixed_precision")
-_KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
 
 
 def claims(name: str, text: str) -> bool:
@@ -182,7 +186,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
         flat |= bridge_settings(lora)
         unsaid = [each for each in unsaid if each.name != LORA]
         recipe_kind, data = "peft", "--peft_scheme lora --dataset llm-finetune"
-    words = [f"{name}={_word(value)}" for name, value in flat.items()]
+    words = [f"{name}={as_word(value)}" for name, value in flat.items()]
     command = (
         f"torchrun --nproc-per-node {answer.gpus_per_node} --nnodes {answer.nodes} "
         f"scripts/training/run_recipe.py --recipe {recipe or 'RECIPE'}_{recipe_kind}_config "
@@ -190,7 +194,7 @@ def export(plan: Plan, gpus_per_node: int = GPUS_PER_NODE) -> Exported:
     )
     return Exported(
         framework="bridge",
-        files={"overrides.yaml": _yaml(flat), "overrides.txt": "\n".join(words) + "\n"},
+        files={"overrides.yaml": as_yaml(flat), "overrides.txt": "\n".join(words) + "\n"},
         launch=command,
         cannot_say=(*unsaid, *more),
     )
@@ -218,37 +222,14 @@ def _flat(settings: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "[" + ",".join(map(str, value)) + "]"
-    if isinstance(value, dict):  # without a space: the shell splits words there
-        return "{" + ",".join(f"{key}:{_word(each)}" for key, each in value.items()) + "}"
-    return f"'{value}'" if re.search(r"[^\w.-]", str(value)) else str(value)
-
-
-def _yaml(flat: Mapping[str, object]) -> str:
-    nested: dict[str, object] = {}
-    for name, value in flat.items():
-        section, _, field = name.rpartition(".")
-        if not section:
-            nested[field] = value
-            continue
-        inner = nested.setdefault(section, {})
-        assert isinstance(inner, dict)
-        inner[field] = value
-    return yaml.safe_dump(nested, sort_keys=False)
-
-
 def read(text: str, path: str) -> Reading:
     """Overrides in YAML or as KEY=VALUE words; raises `UnreadableConfig` and `IllegalConfig`."""
-    found = _words(text) if _is_words(text) else resolved(read_yaml(text), text)
+    found = words_of(text) if is_words(text) else resolved(read_yaml(text), text)
     nemo = is_nemo(found)
     check_trains(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
     unread += _left_open(plain) + ([] if nemo else _elsewhere(found))
-    values = _Entries({name: fact for name, fact in plain.items() if fact.value != -1})
+    values = Entries({name: fact for name, fact in plain.items() if fact.value != -1})
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
     if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
@@ -330,61 +311,6 @@ def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact
         if section in _JUDGED and last not in values.asked and (last in unasked or holds):
             settings.append((last, Fact(True, fact.line) if holds else fact))
     return settings
-
-
-class _Entries(Values):
-    """Entries of a YAML file; one that leaves its value to another file is named."""
-
-    def get(self, *names: str) -> Fact | None:
-        fact = super().get(*names)
-        if (
-            fact is not None
-            and isinstance(fact.value, str)
-            and re.search(r"\$\{|^\$\w+$", fact.value)
-        ):
-            name = next(name for name in names if name in self.found)
-            raise UnreadableConfig(
-                f"{name} is {shown(fact.value)}, which the file does not set", fact.line
-            )
-        return fact
-
-
-def _is_words(text: str) -> bool:
-    return bool(re.search(r"(^|\s)\+{0,2}(\w+\.)+\w+=", text)) and not re.search(
-        r"^\w+:", text, re.M
-    )
-
-
-def _words(text: str) -> dict[str, Fact]:
-    """Every KEY=VALUE word of a list of overrides or of a script, the last of a name winning."""
-    found: dict[str, Fact] = {}
-    for at, line in enumerate(text.splitlines(), start=1):
-        for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
-            match = _KEY.match(word.strip("\\"))
-            if match is None or line.lstrip().startswith("#"):
-                continue
-            if match[2].startswith("{"):
-                found |= _mapping(match[1], match[2], at)
-            elif "." in match[1] or match[1] == "mixed_precision":
-                name = match[1].removeprefix("training.")  # NeMo-Framework-Launcher's command line
-                found[name] = Fact(_value(match[2]), at)
-    return found
-
-
-def _mapping(name: str, text: str, line: int) -> dict[str, Fact]:
-    """The entries of Hydra's `{a:b,c:{d:e}}` under `name`."""
-    spaced = re.sub(r":(?=\S)", ": ", text)
-    inner = read_yaml(f"{name}: {spaced}\n")
-    return {key: Fact(fact.value, line) for key, fact in inner.items()}
-
-
-def _value(text: str) -> object:
-    text = text.strip("'\"")
-    if text in ("null", "None"):
-        return None
-    if text.startswith("[") and text.endswith("]"):
-        return [part.strip(" '\"") for part in text[1:-1].split(",") if part.strip()]
-    return text
 
 
 def _plain(found: Mapping[str, Fact]) -> dict[str, Fact]:

@@ -1,0 +1,99 @@
+"""How Megatron-Bridge's overrides are written: `KEY=VALUE` words of a command, or YAML.
+
+    model.tensor_model_parallel_size=4 +mixed_precision={fp8:hybrid,fp8_recipe:mxfp8}
+
+The words are Hydra's (facebookresearch/hydra, `hydra/grammar/OverrideParser.g4`), on a command line
+or inside a script.
+"""
+
+import re
+from collections.abc import Mapping
+
+import yaml
+
+from meshplan.executor.frameworks.documents.parse import read_yaml
+from meshplan.executor.frameworks.documents.values import Values, shown
+from meshplan.planner.case.reading import Fact, UnreadableConfig
+
+_KEY = re.compile(r"^\+{0,2}((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)=(.*)$", re.S)
+
+
+def as_word(value: object) -> str:
+    """A value as it stands behind `=`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(map(str, value)) + "]"
+    if isinstance(value, dict):  # without a space: the shell splits words there
+        return "{" + ",".join(f"{key}:{as_word(each)}" for key, each in value.items()) + "}"
+    return f"'{value}'" if re.search(r"[^\w.-]", str(value)) else str(value)
+
+
+def as_yaml(flat: Mapping[str, object]) -> str:
+    """Dotted names as sections."""
+    nested: dict[str, object] = {}
+    for name, value in flat.items():
+        section, _, field = name.rpartition(".")
+        if not section:
+            nested[field] = value
+            continue
+        inner = nested.setdefault(section, {})
+        assert isinstance(inner, dict)
+        inner[field] = value
+    return yaml.safe_dump(nested, sort_keys=False)
+
+
+class Entries(Values):
+    """Entries of a YAML file; one that leaves its value to another file is named."""
+
+    def get(self, *names: str) -> Fact | None:
+        fact = super().get(*names)
+        if (
+            fact is not None
+            and isinstance(fact.value, str)
+            and re.search(r"\$\{|^\$\w+$", fact.value)
+        ):
+            name = next(name for name in names if name in self.found)
+            raise UnreadableConfig(
+                f"{name} is {shown(fact.value)}, which the file does not set", fact.line
+            )
+        return fact
+
+
+def is_words(text: str) -> bool:
+    """Whether a text holds words and is no YAML."""
+    return bool(re.search(r"(^|\s)\+{0,2}(\w+\.)+\w+=", text)) and not re.search(
+        r"^\w+:", text, re.M
+    )
+
+
+def words_of(text: str) -> dict[str, Fact]:
+    """Every KEY=VALUE word of a list of overrides or of a script, the last of a name winning."""
+    found: dict[str, Fact] = {}
+    for at, line in enumerate(text.splitlines(), start=1):
+        for word in re.findall(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\")+", line.split(" #")[0]):
+            match = _KEY.match(word.strip("\\"))
+            if match is None or line.lstrip().startswith("#"):
+                continue
+            if match[2].startswith("{"):
+                found |= _mapping(match[1], match[2], at)
+            elif "." in match[1] or match[1] == "mixed_precision":
+                name = match[1].removeprefix("training.")  # NeMo-Framework-Launcher's command line
+                found[name] = Fact(_value(match[2]), at)
+    return found
+
+
+def _mapping(name: str, text: str, line: int) -> dict[str, Fact]:
+    """The entries of Hydra's `{a:b,c:{d:e}}` under `name`."""
+    spaced = re.sub(r":(?=\S)", ": ", text)
+    inner = read_yaml(f"{name}: {spaced}\n")
+    return {key: Fact(fact.value, line) for key, fact in inner.items()}
+
+
+def _value(text: str) -> object:
+    text = text.strip("'\"")
+    if text in ("null", "None"):
+        return None
+    if text.startswith("[") and text.endswith("]"):
+        return [part.strip(" '\"") for part in text[1:-1].split(",") if part.strip()]
+    return text
