@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 
@@ -88,8 +88,9 @@ class Simulated:
         )  # fmt: skip
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
-        self.open = OpenLayouts(self.space, self.prices, self.passes)
+        self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self._settled: list[Open] = []
+        self._ahead = frozenset[tuple[Kind, Variant]]()
 
     @property
     def best_s(self) -> float:
@@ -104,15 +105,6 @@ class Simulated:
         """A plan of the search under the closed form."""
         self.tally.simulated += 1
         self._judge(found.row, found.variant, found.plan)
-
-    def nearest(self, count: int) -> Iterator[tuple[int, Variant, StageProblem]]:
-        """`count` layouts of the rows with the smallest bounds, with their inner problems."""
-        every = (
-            (row, each) for row in self.open.rows.tolist() for each in self.space.variants(row)
-        )
-        for row, variant in islice(every, count):
-            problem = stage_problem(self.space, self.prices, row, variant)
-            yield int(self.kept[row]), variant, problem
 
     def prove(self, deadline: float | None) -> float:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
@@ -180,7 +172,7 @@ class Simulated:
             return min(most_s(), own.step_s) if own else most_s()
 
         # Of what was settled the cuts slower than the best were not looked at.
-        self.open.reopen(self._settled)
+        self.open.reopen(self._settled, most_s())
         self._settle_below(most_s, limit_s, deadline)
         for found in self.ranked()[1:k]:
             if found.step_s < self.best_s * TIED and not self._late(deadline):
@@ -198,7 +190,7 @@ class Simulated:
         left, settled = list[Open](), list[Open]()
         try:
             while not self._ended(deadline) and self.open.least_s < most_s() * SETTLED:
-                if self._closer(most_s()):
+                if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first
                 if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
@@ -212,6 +204,17 @@ class Simulated:
             pass
         self._settled = settled
         return left
+
+    def _far_below(self, limit_s: float) -> bool:
+        """Whether the layout with the smallest bound of those bounded closely is settled at once,
+        before its turn: far below the limit, so that what it finds saves bounds.
+        """
+        if self.open.first_s > limit_s * DEEP:
+            return False
+        first = self.open.first
+        like = kind_of(self.space.layouts, first.row), first.variant
+        known, self._ahead = like in self._ahead, self._ahead | {like}
+        return not known
 
     def _closer(self, limit_s: float) -> bool:
         """`OpenLayouts.closer`, which is charged."""
