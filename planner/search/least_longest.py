@@ -26,7 +26,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 
 MOST_LABELS = 1_000  # of one stage
 MOST_COMPARED = 100  # with each other
-MOST_CHAINS = 32  # the oldest are dropped
+MOST_CHAINS = 100  # the oldest are dropped: of 32 ranks each may end its own
 
 
 class Steps(NamedTuple):
