@@ -85,3 +85,24 @@ def test_dropped_beginnings_lower_the_bound_to_theirs(monkeypatch: pytest.Monkey
             assert bound_s <= every[0][0] * (1 + 1e-12)
             below += bound_s < every[0][0] * (1 - 1e-9)
     assert below
+
+
+def test_more_passes_end_what_one_leaves_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two kept of each stage, below a limit that one way meets: in one pass it is sometimes
+    missed, in many never; and below its own length none is left.
+    """
+    monkeypatch.setattr(least_longest, "MOST_LABELS", 2)
+    rng, missed = np.random.default_rng(11), 0
+    for _ in range(200):
+        steps, last, chains = random_ways(rng)
+        if not (every := every_way(steps, last, chains)):
+            continue
+        least_s, way = every[0]
+        once = built(steps, last, chains).least(least_s * 1.2)
+        assert once.bound_s <= least_s * (1 + 1e-12)
+        missed += once.way is None
+        longer = built(steps, last, chains).least(least_s * (1 + 1e-9), 1000)
+        assert longer.way == way
+        none = built(steps, last, chains).least(least_s * (1 - 1e-9), 1000)
+        assert none[:2] == (math.inf, None)
+    assert missed
