@@ -11,12 +11,14 @@ memory as the answer is. Regret is how much longer the answer takes than the fas
 import argparse
 import math
 import time
+from itertools import islice
 
 import numpy as np
 
 from benchmarks.search.cases import CASES, Case, question_of
 from meshplan.planner.answer.answer import case_at, simulated_s, solve
 from meshplan.planner.bounds.inner import row_fits
+from meshplan.planner.problem.stage_problem import stage_problem
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
@@ -56,10 +58,11 @@ def fastest_other_s(question: Question, count: int) -> tuple[float, int]:
         rows=np.flatnonzero(row_fits(space, prices)),
     )  # fmt: skip
     best_s, fit = math.inf, 0
-    for row, variant, problem in proof.nearest(count):
-        _, plan = solver.first_plan(problem)
+    every = ((row, each) for row in proof.open.rows.tolist() for each in proof.space.variants(row))
+    for row, variant in islice(every, count):
+        _, plan = solver.first_plan(stage_problem(proof.space, proof.prices, row, variant))
         if plan is not None:
-            step_s = proof.judged(layout_of_row(space.layouts, row, variant, plan))
+            step_s = proof.judged(layout_of_row(proof.space.layouts, row, variant, plan))
             best_s, fit = min(best_s, step_s), fit + math.isfinite(step_s)
     return best_s, fit
 

@@ -11,8 +11,8 @@ smallest part takes alone, since more bytes are never faster.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,25 +28,32 @@ class LateTraffic:
 
     layer_s, ends_s  (N, K), (N, 2) of a layer's bytes, of the embedding's and the head's
     least_s          (N,) of each rank that holds anything, latencies
+    latency_s        (N, K + 2) of a rank that holds a layer, the embedding or the head alone
     shown            (N,) fraction that nothing hides
+    measured         by curves, of which these are bounds
     """
 
     layer_s: Floats
     ends_s: Floats
     least_s: Floats
+    latency_s: Floats
     shown: Floats
+    measured: bool
 
     def take(self, rows: Ints) -> "LateTraffic":
         """Some of the rows."""
-        return LateTraffic(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     @classmethod
     def joined(cls, parts: Sequence["LateTraffic"]) -> "LateTraffic":
         """The rows of all `parts`, one after the other."""
-        return cls(**{
-            field.name: np.concatenate([getattr(part, field.name) for part in parts])
-            for field in fields(cls)
-        })  # fmt: skip
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS
+        }
+        return cls(**columns, measured=parts[0].measured)
+
+
+COLUMNS = tuple(field.name for field in fields(LateTraffic) if field.name != "measured")
 
 
 def late_traffic(
@@ -63,5 +70,6 @@ def late_traffic(
     held = bare if setting.engine.legality.layers_count_ends else bare[:, :-2]
     return LateTraffic(
         layer_s=wire[:, :-2], ends_s=wire[:, -2:], least_s=held.min(axis=1),
-        shown=1 - overlap + overlap * i / (1 + i),
+        latency_s=bare, shown=1 - overlap + overlap * i / (1 + i),
+        measured=setting.cluster.is_measured,
     )  # fmt: skip

@@ -61,6 +61,7 @@ class Passes:
     hop        to the next rank
     once       the mean rank's update, and what is once per step
     late       what a rank reduces after its last backward
+    replays    1 where all that recomputation takes is part of the input gradient, else 0
     """
 
     layer: Floats
@@ -70,6 +71,7 @@ class Passes:
     hop: Floats
     once: Floats
     late: Lines
+    replays: Floats
 
     @classmethod
     def of(cls, found: PassSeconds, rows: Ints, same: SamePipeline) -> "Passes":
@@ -87,6 +89,7 @@ class Passes:
             hop=found.hop_s[rows],
             once=update + found.step_s[rows],
             late=reduce_lines(found, rows, modes, (layer.sum(axis=2), same.m)),
+            replays=(each == each[:, :, :1])[..., [0, 2]].all(axis=(1, 2, 3)).astype(float),
         )
 
     def take(self, rows: Ints | slice) -> "Passes":

@@ -7,6 +7,7 @@ rank (`planner.bounds.split`).
 
 from collections.abc import Callable
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +21,36 @@ from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 BLOCK = 64  # rows at a time, so that arrays stay small
-Known = Callable[[SamePipeline, Passes], Floats]
-"""[row, split] seconds of the longest chain that is known, with nothing recomputed. In arrays of
-more than these two axes chunks, ranks and chains come first: sums over a short last axis are slow.
+
+
+class Replays(NamedTuple):
+    """[rank, row, split] seconds of each micro-batch that a rank recomputes at least, and [chunk,
+    row, split] that a chunk can take longer at most.
+    """
+
+    rank_s: Floats
+    most_s: Floats
+
+    def least(self, chunks_of_rank: Ints, often: Ints) -> Floats:
+        """[rank, row, split] of a chain that has the backwards of each rank's chunks so `often`,
+        [rank, chunk] or [chunk]: what is recomputed is where that costs the chain least.
+        """
+        often = np.broadcast_to(often, chunks_of_rank.shape)
+        found: Floats = np.zeros_like(self.rank_s)
+        left = self.rank_s.copy()
+        order = np.argsort(often, axis=1, kind="stable")
+        for at in order.T:
+            chunks = np.take_along_axis(chunks_of_rank, at[:, None], axis=1)[:, 0]
+            here = np.minimum(left, self.most_s[chunks])
+            found += np.take_along_axis(often, at[:, None], axis=1)[..., None] * here
+            left -= here
+        return found
+
+
+Known = Callable[[SamePipeline, Passes, Replays | None], Floats]
+"""[row, split] seconds of the longest chain that is known, with nothing recomputed or with what
+each rank must. In arrays of more than two axes chunks, ranks and chains come first: sums over a
+short last axis are slow.
 """
 
 
@@ -69,7 +97,7 @@ def rough_split_bounds_s(
     chains = split_chains(same, passes)
     longest = chains.max(axis=0, initial=0.0)
     if known and longest.size:
-        longest = np.maximum(longest, known(same, passes))
+        longest = np.maximum(longest, known(same, passes, None))
     rows = np.flatnonzero((longest < limit_s).any(axis=1))
     some, longest = same.take(rows), longest[rows]
     rounding = some.m * len(same.pattern) / NS_PER_S
@@ -80,8 +108,41 @@ def rough_split_bounds_s(
         beyond = by_rank + (some.m * SAFETY)[:, None] * work_s
         beyond[work_s <= 0] = 0.0
         longest = np.maximum(longest, beyond.max(axis=0))
+        ways = _with_replays(some, passes.take(rows), chains[:, rows], work_s, known)
+        longest = np.maximum(longest, ways)
     row, split = np.nonzero(longest < limit_s)
     return split, rows[row], longest[row, split], by_rank[:, row, split].T
+
+
+def _with_replays(
+    same: SamePipeline, passes: Passes, chains: Floats, work_s: Floats, known: Known | None
+) -> Floats:
+    """[row, split] of chains through several ranks, with what each of them recomputes: down to the
+    last chunk and up again; down to a rank, its work and up again; and the known ones.
+    """
+    each = np.where(np.isfinite(work_s), work_s, 0.0) * passes.replays[:, None] * SAFETY
+    if not each.any():
+        return np.zeros(each.shape[1:])
+    replays = Replays(each, _most_replays(same))
+    found: Floats = chains[3 * same.pp] + each.sum(axis=0)
+    if same.schedule not in V_SHAPED:
+        above = replays.least(np.array(same.chunks_of_rank), np.arange(same.vpp) == 0)
+        above = above.cumsum(axis=0) - above
+        ways = chains[: same.pp] + same.m[:, None] * each + above
+        found = np.maximum(found, ways.max(axis=0))
+    if known:
+        found = np.maximum(found, known(same, passes, replays))
+    found -= (same.m * len(same.pattern) / NS_PER_S)[:, None]
+    return found
+
+
+def _most_replays(same: SamePipeline) -> Floats:
+    """[chunk, row, split] seconds by which the slowest modes are longer than the fastest."""
+    kinds = layers_of_kind(same.pattern, len(same.kind_counts), same.splits or ())
+    ns = same.prices.layer_ns[:, :, list(same.modes)]
+    longer = (ns.max(axis=2) - ns.min(axis=2) + 1) / NS_PER_S
+    found: Floats = longer @ kinds.transpose(2, 0, 1)
+    return found
 
 
 def split_passes(same: SamePipeline, passes: Passes) -> tuple[Floats, Floats, Floats]:

@@ -85,8 +85,8 @@ class StageMemory:
 
     def _running(self, of_kind: Ints | Floats) -> Floats:
         """[row, layers before] their sum."""
-        sums = of_kind[:, self.kinds].astype(float).cumsum(axis=1)
-        found: Floats = np.concatenate([np.zeros((len(sums), 1)), sums], axis=1)
+        found = np.zeros((len(of_kind), len(self.kinds) + 1))
+        of_kind[:, self.kinds].astype(float).cumsum(axis=1, out=found[:, 1:])
         return found
 
     def beyond_s(self, row: Ints, stage: Ints, first: Ints, end: Ints) -> Floats:

@@ -15,7 +15,7 @@ from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.bounds.late import BEYOND_ANY, SHOWN
 from meshplan.planner.bounds.simulated import Passes
-from meshplan.planner.bounds.split_chains import late_of_ranks, split_passes
+from meshplan.planner.bounds.split_chains import Replays, late_of_ranks, split_passes
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
 Shape = tuple[Schedule, int, int, int]
@@ -64,9 +64,11 @@ class KnownChains:
             for row in self._known.get(shape, ())
         ]
 
-    def bounds_s(self, same: SamePipeline, passes: Passes) -> Floats:
+    def bounds_s(
+        self, same: SamePipeline, passes: Passes, replays: Replays | None = None
+    ) -> Floats:
         """[row, split] a lower bound of the step of each split of layouts that have equally many
-        micro-batches, with what the rank reduces where a chain ends.
+        micro-batches, with what the rank reduces where a chain ends, and with `replays`.
         """
         shape = (same.schedule, same.pp, same.vpp, int(same.m[0]))
         known = self._known.get(shape)
@@ -77,7 +79,13 @@ class KnownChains:
         hops = np.broadcast_to(passes.hop[:, None], (1, *late.shape[1:]))
         both = input_grad + weight_grad
         parts = np.concatenate([forward, both, input_grad, weight_grad, hops, late])
-        longest = (known @ parts.reshape(len(parts), -1)).max(axis=0).reshape(late.shape[1:])
+        chains = known @ parts.reshape(len(parts), -1)
+        if replays is not None:
+            ranks = np.array(same.chunks_of_rank)
+            often = known[:, same.chunks : 3 * same.chunks].reshape(len(known), 2, -1).sum(axis=1)
+            for chain, each in zip(chains, often[:, ranks], strict=True):
+                chain += replays.least(ranks, each).sum(axis=0).ravel()
+        longest = chains.max(axis=0).reshape(late.shape[1:])
         found: Floats = (longest + passes.once[:, None]) * SAFETY
         return found
 

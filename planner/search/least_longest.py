@@ -26,7 +26,7 @@ from meshplan.costmodels.layouts import Floats, Ints
 
 MOST_LABELS = 1_000  # of one stage
 MOST_COMPARED = 100  # with each other
-MOST_CHAINS = 32  # the oldest are dropped
+MOST_CHAINS = 100  # the oldest are dropped: of 32 ranks each may end its own
 
 
 class Steps(NamedTuple):
@@ -49,11 +49,13 @@ class _Chain(NamedTuple):
 
 class Least(NamedTuple):
     """The bound, infinite where no way is below the limit, and the steps of the way: of each stage
-    the index of its step. None where every label that was kept ended above the limit.
+    the index of its step. None where every label that was kept ended above the limit. It was looked
+    for in so many passes through the stages.
     """
 
     bound_s: float
     way: tuple[int, ...] | None
+    passes: int
 
 
 class LeastLongest:
@@ -86,59 +88,100 @@ class LeastLongest:
             found.append(least)
         return found[::-1]
 
-    def least(self, limit_s: float) -> Least:
-        """Of the ways below the limit."""
-        chains = self._chains
-        rest = [
-            np.stack(each, axis=1) for each in zip(*(chain.rest for chain in chains), strict=True)
-        ]
-        costs = [
-            np.stack(each, axis=1) for each in zip(*(chain.costs for chain in chains), strict=True)
-        ]
-        place, spent = np.zeros(1, np.int64), np.array([[chain.fixed_s for chain in chains]])
-        longest, bound, dropped_s = np.zeros(1), np.zeros(1), math.inf
-        back: list[tuple[Ints, Ints]] = []
-        for stage, steps in enumerate(self.stages):
-            begins = self._from[stage]
-            many = begins[place + 1] - begins[place]
-            label = np.repeat(np.arange(len(place)), many)
-            step = np.arange(len(label)) - np.repeat(many.cumsum() - many, many)
-            step += begins[place][label]
-            place = steps.end[step]
-            longest = np.maximum(longest[label], steps.least_s[step])
-            bound, spent = np.maximum(longest, self._least[stage + 1][place]), spent[label]
-            if chains:
-                spent = spent + costs[stage][step]
-                bound = np.maximum(bound, (spent + rest[stage + 1][place]).max(axis=1))
-            kept, missed_s = self._kept(place, spent, longest, bound, limit_s)
-            dropped_s = min(dropped_s, missed_s)
-            place, spent, longest, bound = place[kept], spent[kept], longest[kept], bound[kept]
-            back.append((label[kept], step[kept]))
-        return self._answer(back, bound, dropped_s)
+    def least(self, limit_s: float, most_passes: int = 1) -> Least:
+        """Of the ways below the limit. Where no beginning that is kept can be ended below it, those
+        that were dropped are gone on with, the best first, in up to so many passes.
+        """
+        start = np.zeros(1, np.int64)
+        spent = np.array([[chain.fixed_s for chain in self._chains]])
+        dropped = [_Labels(0, start, spent, np.zeros(1), np.zeros(1), np.zeros((1, 0), np.int64))]
+        passes, way = 0, Least(math.inf, None, 0)
+        tables = _Tables.of(self._chains)
+        while dropped and way.way is None and passes < most_passes:
+            first = min(range(len(dropped)), key=lambda at: dropped[at].bound[0])
+            labels, rest = dropped.pop(first).parted()
+            dropped += [rest] * bool(len(rest.place))
+            passes += 1
+            while len(labels.place) and labels.stage < len(self.stages):
+                labels = self._onward(labels, tables)
+                labels, rest = self._kept(labels, limit_s)
+                dropped += [rest] * bool(len(rest.place))
+            way = self._answer(labels)
+        least_s = min([way.bound_s, *(float(each.bound[0]) for each in dropped)])
+        return Least(least_s, way.way, passes)
 
-    def _kept(
-        self, place: Ints, spent: Floats, longest: Floats, bound: Floats, limit_s: float
-    ) -> tuple[Ints, float]:
-        """The labels to go on with, the best first; and the bound of the best that was dropped."""
-        kept = np.flatnonzero(bound < limit_s)
-        kept = kept[np.argsort(bound[kept], kind="stable")]
+    def _onward(self, labels: "_Labels", tables: "_Tables") -> "_Labels":
+        """All labels one step further."""
+        stage = labels.stage
+        steps, begins = self.stages[stage], self._from[stage]
+        many = begins[labels.place + 1] - begins[labels.place]
+        label = np.repeat(np.arange(len(labels.place)), many)
+        step = np.arange(len(label)) - np.repeat(many.cumsum() - many, many)
+        step += begins[labels.place][label]
+        place, spent = steps.end[step], labels.spent[label]
+        longest = np.maximum(labels.longest[label], steps.least_s[step])
+        bound = np.maximum(longest, self._least[stage + 1][place])
+        if self._chains:
+            spent = spent + tables.costs[stage][step]
+            bound = np.maximum(bound, (spent + tables.rest[stage + 1][place]).max(axis=1))
+        way = np.column_stack([labels.way[label], step])
+        return _Labels(stage + 1, place, spent, longest, bound, way)
+
+    def _kept(self, labels: "_Labels", limit_s: float) -> tuple["_Labels", "_Labels"]:
+        """The labels to go on with, the best first; and those that are dropped."""
+        kept = np.flatnonzero(labels.bound < limit_s)
+        kept = kept[np.argsort(labels.bound[kept], kind="stable")]
         if not self.forbidden and len(kept) > MOST_LABELS // 2:
             kept, rest = kept[:MOST_COMPARED], kept[MOST_COMPARED:]
-            costs = np.column_stack([spent[kept], longest[kept]])
-            kept = np.concatenate([kept[~_beaten(place[kept], costs)], rest])
-        missed_s = float(bound[kept[MOST_LABELS]]) if len(kept) > MOST_LABELS else math.inf
-        return kept[:MOST_LABELS], missed_s
+            costs = np.column_stack([labels.spent[kept], labels.longest[kept]])
+            kept = np.concatenate([kept[~_beaten(labels.place[kept], costs)], rest])
+        return labels.take(kept).parted()
 
-    def _answer(self, back: list[tuple[Ints, Ints]], bound: Floats, dropped_s: float) -> Least:
-        for at in range(len(bound)):
-            way, label = list[int](), at
-            for labels, steps in reversed(back):
-                way.append(int(steps[label]))
-                label = int(labels[label])
-            found = tuple(reversed(way))
-            if found not in self.forbidden:
-                return Least(min(float(bound[at]), dropped_s), found)
-        return Least(dropped_s, None)
+    def _answer(self, labels: "_Labels") -> Least:
+        for way, bound_s in zip(labels.way.tolist(), labels.bound.tolist(), strict=True):
+            if tuple(way) not in self.forbidden:
+                return Least(bound_s, tuple(way), 0)
+        return Least(math.inf, None, 0)
+
+
+class _Labels(NamedTuple):
+    """Beginnings of ways through the first stages: where they end, what they cost under each chain,
+    the longest of their steps on its own, a bound of all ways that begin so, and their steps.
+    """
+
+    stage: int
+    place: Ints
+    spent: Floats
+    longest: Floats
+    bound: Floats
+    way: Ints
+
+    def take(self, some: Ints | slice) -> "_Labels":
+        """Some of them."""
+        place, spent, longest = self.place[some], self.spent[some], self.longest[some]
+        return _Labels(self.stage, place, spent, longest, self.bound[some], self.way[some])
+
+    def parted(self) -> tuple["_Labels", "_Labels"]:
+        """As many as are looked at together, and the others."""
+        return self.take(slice(MOST_LABELS)), self.take(slice(MOST_LABELS, None))
+
+
+class _Tables(NamedTuple):
+    """Of each stage [step, chain] what a step costs, and of each and the end [place, chain] the
+    least of the rest of the way.
+    """
+
+    costs: list[Floats]
+    rest: list[Floats]
+
+    @classmethod
+    def of(cls, chains: list[_Chain]) -> "_Tables":
+        """Of `chains`."""
+        costs, rest = (
+            [np.stack(each, axis=1) for each in zip(*lists, strict=True)]
+            for lists in ([c.costs for c in chains], [c.rest for c in chains])
+        )
+        return cls(costs, rest)
 
 
 def _beaten(place: Ints, costs: Floats) -> NDArray[np.bool_]:

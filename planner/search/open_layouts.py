@@ -29,6 +29,7 @@ from meshplan.planner.bounds.split_chains import bounds_of_splits
 from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
+from meshplan.planner.search.dominated import Bools, dominated
 from meshplan.planner.search.known_chains import KnownChains, Shape
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.search.simulated_cuts import Cut
@@ -66,15 +67,20 @@ class _Crowd(NamedTuple):
 
 
 class OpenLayouts:
-    """What is open, of a space of rows that may fit, under the prices of the simulation."""
+    """What is open, of a space of rows that may fit, under the prices of the simulation. Rows that
+    others beat in everything (`planner.search.dominated`) are not, of those below the limit.
+    """
 
-    def __init__(self, space: Space, prices: Coefficients, passes: PassSeconds) -> None:
+    def __init__(
+        self, space: Space, prices: Coefficients, passes: PassSeconds, limit_s: float = math.inf
+    ) -> None:
         self.space, self.prices, self.passes = space, prices, passes
         self.chains = KnownChains()
         self.work = 0  # of all bounds, in the unit of `planner.search.budget.BUDGET`
         self.row_bounds = bounds_of_rows(space, passes)
-        self.rows = np.argsort(self.row_bounds, kind="stable")
-        self._place = np.argsort(self.rows)
+        self._every = np.argsort(self.row_bounds, kind="stable")
+        self._place = np.argsort(self._every)
+        self.rows = self._every[~self._beaten(self._every, limit_s)]
         self._next_row, self._numbers = 0, count(1)
         self._crowds: list[_Crowd] = []
         self._layouts: list[Open] = []
@@ -82,7 +88,7 @@ class OpenLayouts:
     @property
     def least_s(self) -> float:
         """The smallest bound; infinite where nothing is open."""
-        return min(self._row_s, self._crowd_s, self._layout_s)
+        return min(self._row_s, self._crowd_s, self.first_s)
 
     @property
     def _row_s(self) -> float:
@@ -94,7 +100,8 @@ class OpenLayouts:
         return self._crowds[0].bound_s if self._crowds else math.inf
 
     @property
-    def _layout_s(self) -> float:
+    def first_s(self) -> float:
+        """The bound of the first of the layouts that are bounded closely."""
         return self._layouts[0].bound_s if self._layouts else math.inf
 
     @property
@@ -111,21 +118,34 @@ class OpenLayouts:
         order = (*layout.order[:2], next(self._numbers))
         heapq.heappush(self._layouts, layout._replace(bound_s=bound_s, order=order, cut=cut))
 
-    def reopen(self, settled: list[Open]) -> None:
-        """Open what was settled again, instead of the cuts that are open."""
+    def reopen(self, settled: list[Open], limit_s: float) -> None:
+        """Open what was settled again, instead of the cuts that are open, and the rows below the
+        limit that only rows of other kinds beat.
+        """
         self._layouts = [each for each in self._layouts if each.cut is None] + settled
         heapq.heapify(self._layouts)
+        layouts, opened = self.space.layouts, np.zeros(len(self._every), bool)
+        opened[self.rows[: self._next_row]] = True
+        kinds = (layouts.tensor_parallel, layouts.context_parallel, layouts.expert_parallel)
+        left = self._every[~self._beaten(self._every, limit_s, kinds)]
+        self.rows, self._next_row = left[~opened[left]], 0
+
+    def _beaten(self, rows: Ints, limit_s: float, alike: tuple[Ints, ...] = ()) -> Bools:
+        """Which of `rows`, in order of their bounds, one beats that is the same in `alike`."""
+        found, below = np.zeros(len(rows), bool), self.row_bounds[rows] < limit_s
+        found[below] = dominated(self.space, self.passes, self.prices, rows[below], alike)
+        return found
 
     def closer(self, limit_s: float) -> bool:
         """Bound what has the smallest bound more closely; False where it is as close as it can be.
 
         That bound is below the limit.
         """
-        if self._row_s <= min(self._crowd_s, self._layout_s):
+        if self._row_s <= min(self._crowd_s, self.first_s):
             if math.isinf(self._row_s):
                 return False
             self._open_rows(limit_s)
-        elif self._crowd_s <= self._layout_s:
+        elif self._crowd_s <= self.first_s:
             self._split_crowd(limit_s)
         else:
             return self._bounded_anew(limit_s)

@@ -47,12 +47,15 @@ class PathCuts:
             np.array([load[:3] for load in each]).reshape(-1, 3) for each in self._loads
         ]
 
-    def least(self, limit_s: float) -> tuple[float, tuple[Stage, ...] | None]:
-        """A lower bound of all cuts below the limit, and the one that has it by what is known."""
-        found = self.ways.least(limit_s / SAFETY)
-        if found.way is None:
-            return found.bound_s * SAFETY, None
-        return found.bound_s * SAFETY, self._stages(found.way)
+    def least(
+        self, limit_s: float, most_passes: int
+    ) -> tuple[float, tuple[Stage, ...] | None, int]:
+        """A lower bound of all cuts below the limit, the one that has it by what is known, and how
+        many passes through the stages that took, of some at most.
+        """
+        found = self.ways.least(limit_s / SAFETY, most_passes)
+        stages = None if found.way is None else self._stages(found.way)
+        return found.bound_s * SAFETY, stages, found.passes
 
     def learn(self, stages: tuple[Stage, ...]) -> Chain:
         """Add the longest chain of a cut, which is the answer."""

@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
 import numpy as np
 
@@ -35,19 +35,19 @@ from meshplan.planner.search import moved_layers
 from meshplan.planner.search.branch_and_bound import Found
 from meshplan.planner.search.cut_mixes import CutMixes
 from meshplan.planner.search.found import Kind, Timed, kind_of
-from meshplan.planner.search.known_chains import Shape, actions_of
+from meshplan.planner.search.known_chains import actions_of
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
+from meshplan.planner.search.path_search import SETTLED, PathSearch
 from meshplan.planner.search.priced_space import Question, as_simulated
 from meshplan.planner.search.recompute_chains import Answer
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below, likely_plans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
-MOST_CUTS = 200  # of one layout that may be cut anywhere
+MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
 TIED = 1.02  # times the best step: runners-up that moved layers may bring before it
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
-SETTLED = 1 - 1e-6  # prices in whole nanoseconds, rounded down for bounds, are known no better
 
 
 class Simulated:
@@ -88,8 +88,9 @@ class Simulated:
         )  # fmt: skip
         self.space = replace(space, layouts=space.layouts.take(self.kept))
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
-        self.open = OpenLayouts(self.space, self.prices, self.passes)
+        self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self._settled: list[Open] = []
+        self._ahead = frozenset[tuple[Kind, Variant]]()
 
     @property
     def best_s(self) -> float:
@@ -104,15 +105,6 @@ class Simulated:
         """A plan of the search under the closed form."""
         self.tally.simulated += 1
         self._judge(found.row, found.variant, found.plan)
-
-    def nearest(self, count: int) -> Iterator[tuple[int, Variant, StageProblem]]:
-        """`count` layouts of the rows with the smallest bounds, with their inner problems."""
-        every = (
-            (row, each) for row in self.open.rows.tolist() for each in self.space.variants(row)
-        )
-        for row, variant in islice(every, count):
-            problem = stage_problem(self.space, self.prices, row, variant)
-            yield int(self.kept[row]), variant, problem
 
     def prove(self, deadline: float | None) -> float:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
@@ -180,7 +172,7 @@ class Simulated:
             return min(most_s(), own.step_s) if own else most_s()
 
         # Of what was settled the cuts slower than the best were not looked at.
-        self.open.reopen(self._settled)
+        self.open.reopen(self._settled, most_s())
         self._settle_below(most_s, limit_s, deadline)
         for found in self.ranked()[1:k]:
             if found.step_s < self.best_s * TIED and not self._late(deadline):
@@ -198,7 +190,7 @@ class Simulated:
         left, settled = list[Open](), list[Open]()
         try:
             while not self._ended(deadline) and self.open.least_s < most_s() * SETTLED:
-                if self._closer(most_s()):
+                if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first
                 if entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is None:
@@ -212,6 +204,17 @@ class Simulated:
             pass
         self._settled = settled
         return left
+
+    def _far_below(self, limit_s: float) -> bool:
+        """Whether the layout with the smallest bound of those bounded closely is settled at once,
+        before its turn: far below the limit, so that what it finds saves bounds.
+        """
+        if self.open.first_s > limit_s * DEEP:
+            return False
+        first = self.open.first
+        like = kind_of(self.space.layouts, first.row), first.variant
+        known, self._ahead = like in self._ahead, self._ahead | {like}
+        return not known
 
     def _closer(self, limit_s: float) -> bool:
         """`OpenLayouts.closer`, which is charged."""
@@ -266,48 +269,18 @@ class Simulated:
         problem: StageProblem,
         passes: Passes,
         limit_s: Callable[[int], float],
+        most_passes: int = 1,
     ) -> list[Open]:
-        """`_settle` where any cut is legal: the likeliest is simulated, and its longest chain says
-        which is the likeliest then.
-        """
-        row, variant, left = layout.row, layout.variant, list[Open]()
-        shape = self.open.shape(row, variant)
+        """`_settle` where any cut is legal."""
+        row, variant = layout.row, layout.variant
         self.tally.left -= costs.WAYS
         times = self._times_of(row, variant, first_cut(problem))
         cuts = PathCuts(problem, passes, times, limit_s(row) * SETTLED)
-        for known in self.open.chains.of(shape):
-            cuts.know(known)
-        seen = set[tuple[Stage, ...]]()
-        while True:
-            below_s = limit_s(row) * SETTLED
-            self.tally.left -= costs.WAY
-            bound_s, stages = cuts.least(below_s)
-            bound_s = max(bound_s, layout.bound_s)
-            if bound_s >= below_s:
-                return left
-            if stages is None or self.tally.left <= 0 or len(seen) >= MOST_CUTS:
-                return [*left, layout._replace(bound_s=bound_s)]
-            self.tally.left -= costs.LOOKED_AT
-            self.tally.spend(shape)
-            step_s, again = times.step_s(stages), stages in seen
-            found_s = self._judged(row, variant, evaluate(problem, stages)) if (
-                step_s < below_s
-            ) else step_s  # fmt: skip
-            if found_s > step_s / SETTLED and len(variant.modes) > 1:
-                left.append(layout._replace(bound_s=step_s))  # a slower mix may fit
-            if again or found_s > step_s / SETTLED or not self._learnt(shape, cuts, stages):
-                cuts.forbid(stages)
-            seen.add(stages)
-
-    def _learnt(self, shape: Shape, cuts: PathCuts, stages: tuple[Stage, ...]) -> bool:
-        """Whether the longest chain of a cut is known now: of a short step."""
-        actions = actions_of(shape)
-        if actions > costs.MOST_CHAINED:
-            return False
-        self.tally.left -= costs.CHAINED * actions
-        chain = cuts.learn(stages)
-        self.open.chains.keep(shape, chain)
-        return True
+        search = PathSearch(
+            cuts, self.open.shape(row, variant), self.open.chains, self.tally,
+            lambda stages: self._judged(row, variant, evaluate(problem, stages)),
+        )  # fmt: skip
+        return search.settled(layout, lambda: limit_s(row) * SETTLED, most_passes)
 
     def _settle_cut(
         self, row: int, variant: Variant, problem: StageProblem, cut: Cut, limit_s: float
@@ -346,23 +319,35 @@ class Simulated:
         return self._answered(entry._replace(cut=cut), answer, limit_s)
 
     def _settle_exactly(self, left: list[Open], deadline: float | None) -> None:
-        """Settle cuts that stay open where nothing else is as far below the best: the smallest
-        bound first, in place.
+        """Settle what stays open where nothing else is as far below the best: the smallest bound
+        first, in place.
         """
         while left and self.tally.left > -self._closer_work and not self._late(deadline):
             entry = min(left, key=lambda each: each.bound_s)
-            if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s) or entry.cut is None:
+            if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s):
                 return
-            shape = self.open.shape(entry.row, entry.variant)
-            if actions_of(shape) > costs.MOST_CHAINED:
-                return
-            known = self.open.chains.of(shape)
-            answer = self._mixes(entry, entry.cut, self.best_s).exactly(known)
-            self.tally.left -= costs.EXACT + round(costs.SOLVED * answer.solver_s)
             left.remove(entry)
-            if still := self._answered(entry, answer, self.best_s):
-                left += still
+            still = self._settled_exactly(entry, entry.cut) if entry.cut else self._longer(entry)
+            left += still
+            if still:
                 return
+
+    def _settled_exactly(self, entry: Open, cut: Cut) -> list[Open]:
+        """The exact mixes of a cut; itself if it stays open."""
+        shape = self.open.shape(entry.row, entry.variant)
+        if actions_of(shape) > costs.MOST_CHAINED:
+            return [entry]
+        answer = self._mixes(entry, cut, self.best_s).exactly(self.open.chains.of(shape))
+        self.tally.left -= costs.EXACT + round(costs.SOLVED * answer.solver_s)
+        return self._answered(entry, answer, self.best_s)
+
+    def _longer(self, entry: Open) -> list[Open]:
+        """The cuts of a layout that may be cut anywhere, looked for longer."""
+        if self.tally.left <= 0:
+            return [entry]
+        problem = stage_problem(self.space, self.prices, entry.row, entry.variant)
+        passes = Passes.of(self.passes, np.array([entry.row]), problem.alone)
+        return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
 
     def _mixes(self, entry: Open, cut: Cut, limit_s: float) -> CutMixes:
         problem = stage_problem(self.space, self.prices, entry.row, entry.variant)

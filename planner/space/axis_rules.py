@@ -23,11 +23,17 @@ from meshplan.planner.space.legal_schedules import NO_RECOMPUTE, legal_schedules
 from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import FRACTION_AXES
 
-USUAL_MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 16, 32, 64)
+USUAL_MICRO_BATCHES = (*range(1, 17), 20, 24, 32, 40, 48, 64)
+SMALL_NODES_RANKS = 8  # of tensor parallelism across nodes of fewer GPUs
 GROUP_NODES, FEWEST_COPIES = (1, 4, 16, 64), 8
 """Shard groups of the ranks of so many nodes; of several, where so many groups are left: with fewer
 no collective gets much shorter.
 """
+
+
+def widest_tensor_parallel(gpus_per_node: int) -> int:
+    """Ranks that the search looks at without a pin: those of a node, of small nodes several."""
+    return max(gpus_per_node, SMALL_NODES_RANKS)
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -63,8 +69,8 @@ def open_ranks(
         funnel.keep(legal, "tensor_parallel does not divide the key/value heads")
     funnel.keep_pinned("tensor_parallel")
     if not funnel.is_pinned("tensor_parallel"):
-        legal = funnel["tensor_parallel"] <= gpus_per_node
-        funnel.keep(legal, "tensor_parallel beyond one node (a pin opens it)")
+        legal = funnel["tensor_parallel"] <= widest_tensor_parallel(gpus_per_node)
+        funnel.keep(legal, "tensor_parallel beyond one node and 8 ranks (a pin opens it)")
     funnel.multiply("context_parallel", options)
     _keep_dividing(funnel, sizes)
     cp = funnel["context_parallel"]
@@ -121,7 +127,9 @@ def open_batches(funnel: Funnel, model: Model, training: Training, legality: Leg
         funnel.keep_pinned("micro_batch_size")
     else:
         legal = np.isin(funnel["micro_batch_size"], USUAL_MICRO_BATCHES)
-        funnel.keep(legal, "micro_batch_size not 1, 2, 3, 4, 6, 8, 16, 32 or 64 (a pin opens it)")
+        funnel.keep(
+            legal, "micro_batch_size not 1 to 16, 20, 24, 32, 40, 48 or 64 (a pin opens it)"
+        )
     per_step = funnel["data_parallel"] * funnel["micro_batch_size"]
     funnel.keep(batch % per_step == 0, "data_parallel x micro_batch_size misses the global batch")
     per_step = funnel["data_parallel"] * funnel["micro_batch_size"]

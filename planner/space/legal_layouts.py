@@ -8,8 +8,8 @@
 
 Rules come from the mathematics (`costmodels.layout.check_layout`), the engine (`Engine.legality`),
 the pins, and five default ranges that keep out what never pays and that a pin opens:
-    tp up to one node; mbs 1 2 3 4 6 8 16 32 64; sequence parallelism on where it can be;
-    everything on the device;
+    tp up to one node, or 8 ranks; mbs 1 to 16, 20 24 32 40 48 64; everything on the device;
+    sequence parallelism on where it can be;
     ZeRO over all of dp cp, or (where the engine has hybrid sharding) over what is left of one node,
     or of 4, 16 and 64 nodes where eight groups are left.
 Counts: each rule counts the rows that it dropped, before the axes below it multiply them.

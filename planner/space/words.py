@@ -36,8 +36,8 @@ RECOMPUTED = {
 }
 """By `Legality.recompute_layers`."""
 DEFAULTS = {
-    "tensor_parallel": "tensor parallelism within a node",
-    "micro_batch_size": "micro-batches of 1, 2, 3, 4, 6, 8, 16, 32 and 64",
+    "tensor_parallel": "tensor parallelism within a node, or of 8 ranks on smaller ones",
+    "micro_batch_size": "micro-batches of 1 to 16, 20, 24, 32, 40, 48 and 64",
     "shard_group": "ZeRO over all replicas, those of a node, or of 4, 16 or 64 nodes where 8 "
     "groups are left",
 }

@@ -6,7 +6,7 @@ from typing import Any
 from meshplan.costmodels.layout import InvalidLayout
 from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.settings import one_line
-from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES, divisors
+from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES, divisors, widest_tensor_parallel
 from meshplan.planner.ui.layouts import case_of_choice
 from meshplan.planner.ui.requests import Choice
 
@@ -36,7 +36,8 @@ def _values(asked: Asked, choice: Choice) -> Iterator[tuple[str, list[Any]]]:
     q = asked.question
     of_gpus = divisors(q.gpus)
     layers, pp = q.model.num_layers, choice.pipeline_parallel
-    tensor = [n for n in of_gpus if n <= q.cluster.gpus_per_node]  # as the search without a pin
+    widest = widest_tensor_parallel(q.cluster.gpus_per_node)  # as the search without a pin
+    tensor = [n for n in of_gpus if n <= widest]
     numbers: dict[str, Iterable[int]] = {
         "tensor_parallel": tensor,
         "pipeline_parallel": [n for n in of_gpus if n <= layers + ENDS],

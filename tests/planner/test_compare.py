@@ -145,13 +145,13 @@ def test_another_engine_is_another_question() -> None:
 
 
 def test_a_micro_batch_that_is_not_searched_is_pinned_open() -> None:
-    """A config with micro-batches of 9 sequences opens that size for its rival, no other."""
-    text = (YOURS % 1).replace("micro_batch_size: 1", "micro_batch_size: 9")
+    """A config with micro-batches of 18 sequences opens that size for its rival, no other."""
+    text = (YOURS % 1).replace("micro_batch_size: 1", "micro_batch_size: 18")
     case = yours(text).case
     own = same_question(ASKED.question, case)
-    assert own.pins.allows("micro_batch_size", 9)
+    assert own.pins.allows("micro_batch_size", 18)
     assert own.pins.allows("micro_batch_size", 64)
-    assert not own.pins.allows("micro_batch_size", 10)
+    assert not own.pins.allows("micro_batch_size", 22)
 
 
 def test_absent_facts_are_named() -> None:

@@ -48,7 +48,7 @@ def test_space_is_what_check_layout_allows(
     )  # fmt: skip
     legal = set()
     for tp, cp, pp, ep, mbs, zero in itertools.product(
-        range(1, gpus + 1), range(1, gpus + 1), range(1, 5), range(1, 5), (1, 2, 3, 4, 6, 8, 16),
+        range(1, gpus + 1), range(1, gpus + 1), range(1, 5), range(1, 5), range(1, 17),
         range(4),
     ):  # fmt: skip
         dp, rest = divmod(gpus, tp * cp * pp)
@@ -169,11 +169,11 @@ def test_pins_only_remove(question: Questions) -> None:
 
 
 def test_pinned_axes_lift_default_ranges(question: Questions) -> None:
-    """Tensor parallelism beyond a node and micro-batches of 12 are there where asked for."""
-    asked = question((0, 0), 16, 48, kv_heads_divide=False)
-    assert space_of(asked).layouts.micro_batch_size.max() == 16
-    wide = replace(asked, pins=parse_pins({"micro_batch_size": "12"}))
-    assert set(space_of(wide).layouts.micro_batch_size.tolist()) == {12}
+    """Tensor parallelism beyond a node and micro-batches of 22 are there where asked for."""
+    asked = question((0, 0), 16, 44, kv_heads_divide=False)
+    assert set(space_of(asked).layouts.micro_batch_size.tolist()) == {1, 2, 4, 11}
+    wide = replace(asked, pins=parse_pins({"micro_batch_size": "22"}))
+    assert set(space_of(wide).layouts.micro_batch_size.tolist()) == {22}
 
 
 def test_a_pinned_tp_keeps_every_expert_tensor_degree(question: Questions) -> None:
@@ -192,11 +192,11 @@ def test_every_dropped_row_has_a_reason(question: Questions) -> None:
         (0, 0), 4, 18, zero_stages=(0,), context_parallel=False, kv_heads_divide=False,
         micro_batches_at_least_pp=False,
     )  # fmt: skip
-    # (tp, pp) of 4 GPUs: (1,1) (1,2) (2,1) (2,2) (4,1), so dp 4 2 2 1 1; of mbs 1 2 3 6 9 18 two go
+    # (tp, pp) of 4 GPUs: (1,1) (1,2) (2,1) (2,2) (4,1), so dp 4 2 2 1 1; mbs 1 2 3 6 9, not 18
     dropped = space_of(asked).dropped
-    assert dropped["micro_batch_size not 1, 2, 3, 4, 6, 8, 16, 32 or 64 (a pin opens it)"] == 10
-    # dp 4 never divides 18: four; dp 2, twice: not with mbs 2 or 6
-    assert dropped["data_parallel x micro_batch_size misses the global batch"] == 8
+    assert dropped["micro_batch_size not 1 to 16, 20, 24, 32, 40, 48 or 64 (a pin opens it)"] == 5
+    # dp 4 never divides 18: five; dp 2, twice: not with mbs 2 or 6
+    assert dropped["data_parallel x micro_batch_size misses the global batch"] == 9
 
 
 def test_one_rank_is_not_chunked(question: Questions) -> None:
@@ -290,3 +290,11 @@ def test_pins_without_an_axis() -> None:
     assert freed.allows("tensor_parallel", 3)
     assert not freed.allows("recompute", "none")
     assert Pins().allows("zero_stage", 3)
+
+
+@pytest.mark.parametrize("gpus_per_node", [1, 4, 8])
+def test_tensor_parallelism_leaves_small_nodes(question: Questions, gpus_per_node: int) -> None:
+    """Up to 8 ranks without a pin."""
+    asked = question((0, 0), 16, 16, kv_heads_divide=False)
+    cluster = asked.cluster.model_copy(update={"gpus_per_node": gpus_per_node})
+    assert space_of(replace(asked, cluster=cluster)).layouts.tensor_parallel.max() == 8

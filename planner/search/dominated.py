@@ -1,0 +1,107 @@
+"""Rows than which another one takes nowhere longer and needs nowhere more memory.
+
+Two rows that may be run in the same ways, with equally many pipeline ranks and micro-batches, have
+the same cuts and mixes. If each pass, message and update of one takes no longer than the other's,
+each of its passes hides no less, and each part of its memory is no larger, so is its simulated step
+under each cut and mix that the other may have: a schedule gets no shorter when an action gets
+longer, and a mix that fits the other fits it. So the other need not be looked at.
+
+With curves of a measured cluster what a rank sends late is no line in what it holds; there no row
+is left out.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshplan.costmodels.layouts import Floats, Ints, distinct
+from meshplan.costmodels.step.price_passes import PassSeconds
+from meshplan.planner.problem.coefficients import Coefficients
+from meshplan.planner.space.legal_layouts import Space, Variant
+
+Bools = NDArray[np.bool_]
+FIRST = 8  # columns that are compared for every two rows
+AT_ONCE = 1024  # rows of a group that are compared with all of it
+LONGER = (
+    "layer_s", "embedding_s", "head_s", "hop_s", "blocking_s", "module_outputs_s",
+    "layer_update_s", "ends_update_s", "step_s",
+)  # fmt: skip
+HIDING = ("layer_room_s", "ends_room_s")
+LATE = ("layer_s", "ends_s", "latency_s", "shown")
+LARGER = (
+    "layer_saved_kib", "layer_state_kib", "layer_update_kib", "layer_deferred_kib",
+    "layer_waiting_kib", "put_off_kib", "transient_kib", "embedding_saved_kib",
+    "embedding_state_kib", "embedding_update_kib", "head_saved_kib", "head_state_kib",
+    "head_update_kib", "head_transient_kib", "fixed_kib",
+)  # fmt: skip
+
+
+def dominated(
+    space: Space,
+    passes: PassSeconds,
+    prices: Coefficients,
+    rows: Ints,
+    alike: Sequence[Ints] = (),
+) -> Bools:
+    """Which of `rows`, all different, another of them that is the same in `alike` beats; of equal
+    rows the first stays.
+    """
+    found = np.zeros(len(rows), bool)
+    if not len(rows) or passes.reduce.measured:
+        return found
+    costs = _costs(passes.take(rows), prices.take(rows))
+    for group in _groups(space, rows, alike):
+        if len(group) > 1:
+            found[group] = beaten(costs[group])
+    return found
+
+
+def _costs(passes: PassSeconds, prices: Coefficients) -> Floats:
+    """[row, cost] what makes a step longer or memory fuller the larger it is."""
+    late = [getattr(each, name) for each in (passes.reduce, passes.refresh) for name in LATE]
+    every = [
+        *(getattr(passes, name) for name in LONGER),
+        *(-getattr(passes, name) for name in HIDING),
+        *late,
+        *(getattr(prices, name) for name in LARGER),
+    ]
+    columns = [each.reshape(len(each), -1) for each in every]
+    found: Floats = np.concatenate(columns, axis=1, dtype=float)
+    return found[:, (found != found[:1]).any(axis=0)]
+
+
+def _groups(space: Space, rows: Ints, alike: Sequence[Ints]) -> list[Ints]:
+    """Places in `rows` by the ways to run them, their ranks and micro-batches, and `alike`."""
+    layouts = space.layouts
+    columns = [layouts.pipeline_parallel, layouts.num_micro_batches, layouts.zero_stage,
+               layouts.virtual_stages, layouts.schedule - layouts.schedule.min(initial=0),
+               (layouts.activation_offload > 0).astype(np.int64)]  # fmt: skip
+    first, which = distinct([column[rows] for column in columns])
+    ways: dict[tuple[Variant, ...], int] = {}
+    number = np.array([
+        ways.setdefault(space.variants(row), len(ways)) for row in rows[first].tolist()
+    ], np.int64)  # fmt: skip
+    _, group = distinct([column[rows] for column in (*columns[:2], *alike)] + [number[which]])
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+
+
+def beaten(costs: Floats) -> Bools:
+    """Which rows of `costs` another one is nowhere above; of equal ones the first stays."""
+    found, every = np.zeros(len(costs), bool), np.arange(costs.shape[1])
+    first = every[:: max(1, len(every) // FIRST)]
+    rest = np.setdiff1d(every, first)
+    for begin in range(0, len(costs), AT_ONCE):
+        some = costs[begin : begin + AT_ONCE]
+        below = np.ones((len(some), len(costs)), bool)
+        for column in first:
+            below &= costs[:, column] <= some[:, column, None]
+        one, other = np.nonzero(below)
+        kept = one + begin != other
+        one, other = one[kept], other[kept]
+        kept = (costs[other][:, rest] <= some[one][:, rest]).all(axis=1)
+        one, other = one[kept], other[kept]
+        better = (costs[other] < some[one]).any(axis=1) | (other < one + begin)
+        found[begin + one[better]] = True
+    return found

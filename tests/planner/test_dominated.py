@@ -1,0 +1,96 @@
+"""Rows that another one beats in everything: no cut or mix of theirs is faster than the other's."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulated_oracle import DENSE, MOE, PINNED, every_plan, random_question
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
+from meshplan.planner.search.dominated import beaten, dominated
+from meshplan.planner.search.priced_space import closed_form, price_space, space_of
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.pins import parse_pins
+
+CLOSE = 1 + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        pytest.param([[1, 2], [2, 1]], [False, False], id="each-less-in-one-stay-both"),
+        pytest.param([[1, 2], [1, 1]], [True, False], id="2>1-and-1=1-goes"),
+        pytest.param([[3, 1], [3, 1], [3, 1]], [False, True, True], id="of-equals-the-first-stays"),
+        pytest.param([[4, 4], [3, 3], [2, 2]], [True, True, False], id="the-least-beats-all"),
+    ],
+)
+def test_of_two_rows(costs: list[list[float]], expected: list[bool]) -> None:
+    """By hand; the same with twenty columns more in which all are equal or ordered alike."""
+    table = np.array(costs, float)
+    wide = np.concatenate([np.ones((len(table), 20)), table, table], axis=1)
+    assert beaten(table).tolist() == expected
+    assert beaten(wide).tolist() == expected
+
+
+def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better() -> None:
+    """Of random questions, two rows at a time: what the one that is left out runs, the other runs
+    in no more time and memory, whatever cut and mix.
+    """
+    compared = 0
+    for seed in range(24):
+        draw, question = random.Random(seed), random_question(seed)
+        layers = max(2, min(4, question.model.num_layers))
+        question = replace(
+            question, gpus=8, engine=load_engine(draw.choice(("generic", "native", "megatron"))),
+            model=replace(question.model, kinds=(DENSE, MOE), pattern=(0,) + (1,) * (layers - 1)),
+            pins=parse_pins({**PINNED, "context_parallel": "1,2"}),
+        )  # fmt: skip
+        space = space_of(question)
+        proof = Simulated(
+            question, space, price_space(question, space, closed_form), lambda layout: math.inf,
+            lambda row, variant, plan, s=space: layout_of_row(s.layouts, row, variant, plan),
+        )  # fmt: skip
+        for rows in _pairs(proof, draw):
+            out = dominated(proof.space, proof.passes, proof.prices, rows)
+            if out.any():
+                compared += _compared(proof, int(rows[~out][0]), int(rows[out][0]), draw)
+    assert compared > 100
+
+
+def _pairs(proof: Simulated, draw: random.Random) -> Iterator[Ints]:
+    """Two rows each, mostly of as many ranks and micro-batches."""
+    layouts = proof.space.layouts
+    key = layouts.pipeline_parallel * 1000 + layouts.num_micro_batches
+    for row in draw.sample(range(len(key)), min(40, len(key))):
+        yield np.array([row, draw.choice(np.setdiff1d(np.flatnonzero(key == key[row]), row))])
+
+
+def _compared(proof: Simulated, row: int, beaten_row: int, draw: random.Random) -> int:
+    variant, compared = draw.choice(proof.space.variants(beaten_row)), 0
+    assert variant in proof.space.variants(row)
+    one, other = (stage_problem(proof.space, proof.prices, r, variant) for r in (row, beaten_row))
+    plans = [plan for plan, _ in zip(every_plan(other), range(400), strict=False)]
+    for stages in draw.sample(plans, min(5, len(plans))):
+        if (fits := evaluate(other, stages)) is None:
+            continue
+        better = evaluate(one, stages)
+        assert better is not None
+        assert all(a <= b for a, b in zip(better.peak_kib, fits.peak_kib, strict=True))
+        own_s = _step_s(proof, beaten_row, variant, stages)
+        assert _step_s(proof, row, variant, stages) <= own_s * CLOSE
+        compared += 1
+    return compared
+
+
+def _step_s(proof: Simulated, row: int, variant: Variant, stages: tuple[Stage, ...]) -> float:
+    layout = proof.layout_of(int(proof.kept[row]), variant, StagePlan(stages, 0, ()))
+    return CutTimes(proof.setting, layout, proof.passes, row, variant.columns).step_s(stages)
