@@ -63,7 +63,7 @@ def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better() -> None:
             out = dominated(proof.space, proof.passes, proof.prices, rows)
             if out.any():
                 compared += _compared(proof, int(rows[~out][0]), int(rows[out][0]), draw)
-    assert compared > 100
+    assert compared > 50
 
 
 def _pairs(proof: Simulated, draw: random.Random) -> Iterator[Ints]:
