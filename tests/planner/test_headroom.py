@@ -77,7 +77,7 @@ def test_what_more_memory_buys_is_at_most_what_a_search_finds(asked: Asked) -> N
 
 def test_one_gib_buys_a_larger_micro_batch() -> None:
     """The degrees of 8B on 32 H100 in nanotron, 14 GiB left free, take two sequences at once with
-    one GiB more: the plan says so, and is not slower than a search of those degrees with as much memory.
+    one GiB more: the plan says so, and is not slower than a search of those with as much memory.
     """
     job = replace(SMALL, gpus=32, global_batch=512, engine="nanotron", headroom="14GiB")
     asked = ask(job)
