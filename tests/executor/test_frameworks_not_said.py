@@ -265,3 +265,13 @@ def test_python_nested_too_deep_is_one_line(inner: str) -> None:
     text = f"def debug():\n    return Trainer.Config(training=TrainingConfig(steps={inner}))\n"
     with pytest.raises(UnreadableConfig, match="nested more than 100 deep"):
         read_config(text, "config_registry.py", "torchtitan-0.3")
+
+
+def test_what_a_launch_script_leaves_to_its_environment_is_named() -> None:
+    """NVIDIA-NeMo/Megatron-Bridge examples/models/deepseek_v4/slurm_pretrain.sh reads its degrees
+    into variables: `$TP` is as open as `${TP}`.
+    """
+    for written in ("$TP", "${TP}"):
+        text = f"run_recipe.py model.tensor_model_parallel_size={written} train.micro_batch_size=1"
+        with pytest.raises(UnreadableConfig, match="which the file does not set"):
+            read_config(text, "run.sh", "bridge")

@@ -389,13 +389,3 @@ def test_a_script_of_a_plan_with_userbuffers_sets_them() -> None:
         text = exported.files["train.sh"]
         assert ("--tp-comm-overlap" in text) == switched
         assert read_config(text, "train.sh").userbuffers == switched
-
-
-def test_what_a_launch_script_leaves_to_its_environment_is_named() -> None:
-    """NVIDIA-NeMo/Megatron-Bridge examples/models/deepseek_v4/slurm_pretrain.sh reads its degrees
-    into variables: `$TP` is as open as `${TP}`.
-    """
-    for written in ("$TP", "${TP}"):
-        text = f"run_recipe.py model.tensor_model_parallel_size={written} train.micro_batch_size=1"
-        with pytest.raises(UnreadableConfig, match="which the file does not set"):
-            read_config(text, "run.sh", "bridge")

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,9 +12,19 @@ from simulated_oracle import DENSE, MOE, PINNED, every_plan, random_question
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.costmodels.step.late_traffic import LateTraffic
+from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate, stage_problem
-from meshplan.planner.search.dominated import beaten, dominated
+from meshplan.planner.search.dominated import (
+    HIDING,
+    LARGER,
+    LATE,
+    LONGER,
+    beaten,
+    dominated,
+)
 from meshplan.planner.search.priced_space import closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
@@ -64,6 +74,18 @@ def test_no_plan_of_a_row_that_another_beats_is_faster_or_fits_better() -> None:
             if out.any():
                 compared += _compared(proof, int(rows[~out][0]), int(rows[out][0]), draw)
     assert compared > 50
+
+
+def test_every_cost_of_a_row_is_compared() -> None:
+    """A cost that is not would let a row go that is the faster one. What a collective takes follows
+    from its parameters, which are in `reduce` and `refresh`; `micro_batch_s` is the same for all.
+    """
+    passes = {field.name for field in fields(PassSeconds)}
+    follow = {"dense", "expert", "micro_batch_s"}
+    assert passes - follow == {*LONGER, *HIDING, "reduce", "refresh"}
+    assert {field.name for field in fields(LateTraffic)} - {"measured", "least_s"} == {*LATE}
+    kib = {field.name for field in fields(Coefficients) if field.name.endswith("_kib")}
+    assert kib - {"cap_kib"} == {*LARGER}
 
 
 def _pairs(proof: Simulated, draw: random.Random) -> Iterator[Ints]:

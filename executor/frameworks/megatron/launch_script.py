@@ -32,9 +32,9 @@ from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, ans
 from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
-from meshplan.executor.frameworks.megatron.model import (
+from meshplan.executor.frameworks.megatron.model import model_settings
+from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
-    model_settings,
     model_unread,
     plain_experts,
 )

@@ -37,7 +37,7 @@ from meshplan.executor.frameworks.documents.values import Values, put
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
 from meshplan.executor.frameworks.megatron.exchanges import exposed
-from meshplan.executor.frameworks.megatron.model import model_config_of, model_unread
+from meshplan.executor.frameworks.megatron.model_config import model_config_of, model_unread
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
     layout_facts,
