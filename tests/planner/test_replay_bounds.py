@@ -1,0 +1,117 @@
+"""Bounds of cuts of several chunks that count what every rank must recompute."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from simulated_oracle import DENSE, PINNED, every_plan, random_question
+
+from meshplan.costmodels.layout import Stage
+from meshplan.costmodels.step.cut_times import CutTimes
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.bounds.split_chains import Replays, rough_split_bounds_s
+from meshplan.planner.problem.stage_problem import (
+    StagePlan,
+    StageProblem,
+    evaluate,
+    stage_problem,
+)
+from meshplan.planner.search.known_chains import KnownChains
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.pins import parse_pins
+
+CLOSE = 1 + 1e-9
+MOST_PLANS = 20_000
+
+
+@pytest.mark.parametrize(
+    ("rank_s", "most_s", "often", "expected"),
+    [
+        pytest.param([3, 0], [2, 0, 2, 0], [1, 4], [2 * 1 + 1 * 4, 0], id="2-once-1-four-times"),
+        pytest.param([3, 1], [5, 5, 5, 5], [0, 4], [0, 0], id="all-where-the-chain-is-not"),
+        pytest.param([4, 4], [3, 3, 3, 3], [2, 2], [8, 8], id="4-twice-wherever"),
+    ],
+)
+def test_what_is_replayed_is_where_it_costs_a_chain_least(
+    rank_s: list[float], most_s: list[float], often: list[int], expected: list[float]
+) -> None:
+    """Two ranks of two chunks: 0 and 2, 1 and 3."""
+    replays = Replays(
+        np.array(rank_s, float)[:, None, None], np.array(most_s, float)[:, None, None]
+    )
+    found = replays.least(np.array([[0, 2], [1, 3]]), np.array(often))
+    assert found[:, 0, 0].tolist() == expected
+
+
+def test_no_bound_with_replays_is_above_a_mix_that_fits() -> None:
+    """Of cuts that must recompute, the fastest of all mixes takes as long as the bound at least;
+    with a chain that is known too. Often enough the bound says more than nothing recomputed.
+    """
+    compared = closer = 0
+    for seed in range(60):
+        for problem, passes, times in _problems(random.Random(seed), _short_of_memory(seed)):
+            known = KnownChains()
+            shape = (problem.schedule, problem.pp, problem.vpp, problem.m)
+            plans = _fitting(problem)
+            if plans:
+                known.learn(shape, times, plans[0], 2.0)
+            for chains in (None, known.bounds_s):
+                split, _, least, _ = rough_split_bounds_s(problem.alone, passes, 1e9, chains)
+                for at, bound_s in zip(split.tolist(), least, strict=True):
+                    cut = (problem.splits or ())[at]
+                    steps = [times.step_s(each) for each in plans if _counts(each) == cut]
+                    if steps:
+                        assert bound_s <= min(steps) * CLOSE
+                        compared += 1
+                        closer += bound_s > times.step_s(tuple(Stage(n, 0, 0) for n in cut))
+    assert compared > 50
+    assert closer > 20
+
+
+def _short_of_memory(seed: int) -> Question:
+    draw, question = random.Random(-seed), random_question(seed)
+    layers = draw.randint(4, 6)
+    few = 1.5e9 + layers / 4 * draw.uniform(1.5e9, 5e9)
+    return replace(
+        question, gpus=4, engine=load_engine(draw.choice(("generic", "native"))),
+        cluster=question.cluster.model_copy(update={"usable_memory_bytes": few}),
+        model=replace(question.model, kinds=(DENSE,), pattern=(0,) * layers, mtp_layers=0),
+        training=replace(question.training, global_batch_size=draw.choice((4, 8))),
+        pins=parse_pins({**PINNED, "pipeline_parallel": "2", "virtual_stages": "2..3"}),
+    )  # fmt: skip
+
+
+def _problems(
+    draw: random.Random, question: Question
+) -> Iterator[tuple[StageProblem, Passes, CutTimes]]:
+    """Two layouts of several chunks, as they are bounded and played."""
+    space = space_of(question)
+    if not len(space.layouts):
+        return
+    proof = Simulated(
+        question, space, price_space(question, space, closed_form), lambda layout: math.inf,
+        lambda row, variant, plan: layout_of_row(space.layouts, row, variant, plan),
+    )  # fmt: skip
+    for row in draw.sample(range(len(space.layouts)), min(2, len(space.layouts))):
+        variant = draw.choice(proof.space.variants(row))
+        problem = stage_problem(proof.space, proof.prices, row, variant)
+        stages = tuple(Stage(n, 0, 0) for n in (problem.splits or ())[0])
+        layout = layout_of_row(proof.space.layouts, row, variant, StagePlan(stages, 0, ()))
+        times = CutTimes(proof.setting, layout, proof.passes, row, variant.columns)
+        yield problem, Passes.of(proof.passes, np.array([row]), problem.alone), times
+
+
+def _fitting(problem: StageProblem) -> list[tuple[Stage, ...]]:
+    every = islice(every_plan(problem), MOST_PLANS)
+    return [stages for stages in every if evaluate(problem, stages) is not None]
+
+
+def _counts(stages: tuple[Stage, ...]) -> tuple[int, ...]:
+    return tuple(stage.layers for stage in stages)
