@@ -14,9 +14,9 @@ import typer
 
 from meshplan.costmodels.units import counted
 from meshplan.planner.answer.answer import TOP, case_at, solve
+from meshplan.planner.answer.full_plan import full_plan
 from meshplan.planner.answer.question import Arguments, Asked, BadQuestion, ask
 from meshplan.planner.answer.ties import ROBUST_CANDIDATES
-from meshplan.planner.answer.told import told
 from meshplan.planner.case.plan_file import Plan, write_plan
 from meshplan.planner.case.plan_findings import Sizes
 from meshplan.planner.cli.options import panel
@@ -173,7 +173,7 @@ def plan(
         result = searched(asked, max(top, ROBUST_CANDIDATES) if robust else top, time_limit)
     except NoLayoutFits as error:
         _refuse(asked, error, as_json=as_json)
-    answer = told(asked, result, robust=robust, top=top).model_copy(update={"sizes": sizes})
+    answer = full_plan(asked, result, robust=robust, top=top).model_copy(update={"sizes": sizes})
     if out:
         write_plan(answer, out)
     found = None

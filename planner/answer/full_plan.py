@@ -18,7 +18,7 @@ from meshplan.planner.search.second_core import done_beside
 SHOWN_RUNS = 3  # of the nearest measured ones, in the plan file; `explain` shows more
 
 
-def told(asked: Asked, result: SearchResult, *, robust: bool, top: int) -> Plan:
+def full_plan(asked: Asked, result: SearchResult, *, robust: bool, top: int) -> Plan:
     """`chosen_plan` with its runners-up, reasons, measured runs, batches nearby and what more
     memory would buy.
     """
