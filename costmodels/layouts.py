@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 LARGEST_TABLE = 8  # entries for each value; above this a look-up table is slower than sorting
 
 

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshplan.costmodels.elementwise import Adds
-from meshplan.costmodels.layouts import Floats
+from meshplan.costmodels.layouts import Bools, Floats
 from meshplan.costmodels.seconds.layer import exposed_s
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
-    Change,
-    Priced,
+    MovedAxis,
+    PricedLayout,
     alternatives,
     lost_by,
     needed_bytes,
@@ -79,7 +79,7 @@ class Chosen:
     """
 
     plan: Plan
-    priced: Priced
+    priced: PricedLayout
     others: Sequence[Case]
 
     def runners_up(self) -> tuple[RunnerUp, ...]:
@@ -136,7 +136,7 @@ def report_of(result: SearchResult, space: tuple[str, ...]) -> SearchReport:
     return SearchReport(**own, **{name: getattr(result, name) for name in copied})
 
 
-def _runner_up(layout: Layout, plan: Priced, case: Case) -> RunnerUp:
+def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
     other = priced(case)
     slower = other.prediction.step_time_s / plan.prediction.step_time_s
     axes = differing_axes(layout, case.layout)
@@ -150,7 +150,7 @@ def _runner_up(layout: Layout, plan: Priced, case: Case) -> RunnerUp:
     )
 
 
-def reasons(plan: Priced) -> tuple[str, ...]:
+def reasons(plan: PricedLayout) -> tuple[str, ...]:
     """Why not a little different: training all weights where that is faster, the changes nearest to
     being better, then those that do not fit.
     """
@@ -162,7 +162,7 @@ def reasons(plan: Priced) -> tuple[str, ...]:
     return (*filter(None, [without_adapters(plan)]), *told)[:MOST_REASONS]
 
 
-def _until(found: Iterator[Change], most_timed: int) -> Iterator[Change]:
+def _until(found: Iterator[MovedAxis], most_timed: int) -> Iterator[MovedAxis]:
     """Changes up to the one that makes `most_timed` of them timed."""
     for change in found:
         yield change

@@ -22,7 +22,7 @@ from meshplan.costmodels.units import (
 from meshplan.hardware_profiles.engine_schema import Engine
 from meshplan.planner.answer.explain import (
     PART_NAMES,
-    Priced,
+    PricedLayout,
     lacking_bytes,
     lost_by,
     priced,
@@ -50,7 +50,7 @@ MEMORY_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Quantity:
     """One quantity of both sides; None where it is not known. `part`: belongs to the last
     row above that is no part itself.
     """
@@ -88,7 +88,7 @@ class Comparison:
     """
 
     question: str
-    rows: tuple[Row, ...]
+    rows: tuple[Quantity, ...]
     assumed: tuple[str, ...]
     differences: tuple[str, ...]
     verdict: str
@@ -249,7 +249,7 @@ def _question_line(case: Case) -> str:
     )
 
 
-def _misfit(yours: Priced) -> tuple[str, ...]:
+def _misfit(yours: PricedLayout) -> tuple[str, ...]:
     """That what runs now is not predicted to fit: its step time is then a wish."""
     over = lacking_bytes(yours.prediction)
     if over <= 0:
@@ -258,7 +258,7 @@ def _misfit(yours: Priced) -> tuple[str, ...]:
     return (f"{said}: its step is what it would take on a GPU with the memory",)
 
 
-def _verdict(yours: Priced, ours: Priced, *, searched: bool) -> str:
+def _verdict(yours: PricedLayout, ours: PricedLayout, *, searched: bool) -> str:
     """How much longer the slower side takes, and the parts that it loses most by."""
     old, new = yours.prediction.step_time_s, ours.prediction.step_time_s
     if abs(old / new - 1) < 5e-4:
@@ -273,12 +273,12 @@ def _verdict(yours: Priced, ours: Priced, *, searched: bool) -> str:
     return f"{who} takes {max(old, new) / min(old, new):.2f} x as long{why}; most by {told}"
 
 
-def _rows(yours: Priced, ours: Priced, rate: float | None) -> Iterator[Row]:
+def _rows(yours: PricedLayout, ours: PricedLayout, rate: float | None) -> Iterator[Quantity]:
     """The quantities of both, in the order in which they are shown."""
     sides = (yours, ours)
 
-    def row(name: str, unit: Unit, *values: float | str | None, part: bool = False) -> Row:
-        return Row(name=name, unit=unit, yours=values[0], ours=values[1], part=part)
+    def row(name: str, unit: Unit, *values: float | str | None, part: bool = False) -> Quantity:
+        return Quantity(name=name, unit=unit, yours=values[0], ours=values[1], part=part)
 
     yield row("layout", "text", *(side.case.layout.label for side in sides))
     yield row("GPUs", "count", *(float(side.case.layout.world_size) for side in sides))
@@ -305,11 +305,11 @@ def _rows(yours: Priced, ours: Priced, rate: float | None) -> Iterator[Row]:
         yield row("cost of 1T tokens", "count", *costs)
 
 
-def _fullest(side: Priced) -> StageMemory:
+def _fullest(side: PricedLayout) -> StageMemory:
     return max(side.prediction.memory, key=lambda stage: stage.needed)
 
 
-def _interval(side: Priced) -> str | None:
+def _interval(side: PricedLayout) -> str | None:
     low, high = side.prediction.step_time_low_s, side.prediction.step_time_high_s
     if low is None or high is None:
         return None

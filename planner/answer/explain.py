@@ -120,7 +120,7 @@ def lost_by(chosen: TimeParts, other: TimeParts) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MovedAxis:
     """The chosen layout with one axis moved.
 
     verdict      slower by so much and by what, or the bytes it lacks
@@ -135,7 +135,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedLayout:
     """A layout with its prediction and the parts of its step time."""
 
     case: Case
@@ -143,14 +143,14 @@ class Priced:
     parts: TimeParts
 
 
-def priced(case: Case) -> Priced:
+def priced(case: Case) -> PricedLayout:
     """Play the step of `case` once, and say everything about it."""
     step_model = step_model_of(case)
     time = step_model.time()
-    return Priced(case, prediction_of(step_model, time), time_parts(step_model, time))
+    return PricedLayout(case, prediction_of(step_model, time), time_parts(step_model, time))
 
 
-def alternatives(chosen: Priced) -> Iterator[Change]:
+def alternatives(chosen: PricedLayout) -> Iterator[MovedAxis]:
     """What one notch on each axis would do: what would need more memory first."""
     case = chosen.case
     for fix in notches(case):
@@ -159,11 +159,13 @@ def alternatives(chosen: Priced) -> Iterator[Change]:
             continue
         lacks = needed_bytes(stage_memory(step_model_of(moved))) - case.cluster.fillable_bytes
         if lacks > 0:
-            yield Change(fix, lacking_words(lacks, case.cluster), lacks_bytes=lacks)
+            yield MovedAxis(fix, lacking_words(lacks, case.cluster), lacks_bytes=lacks)
         else:
             found = priced(moved)
             slower = found.prediction.step_time_s / chosen.prediction.step_time_s - 1
-            yield Change(fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower)
+            yield MovedAxis(
+                fix, _verdict(slower, lost_by(chosen.parts, found.parts)), slower=slower
+            )
 
 
 def notches(case: Case) -> Iterator[Fix]:
@@ -181,7 +183,7 @@ def runs(case: Case) -> bool:
     return not unpriced(case.layout, case.engine)
 
 
-def without_adapters(chosen: Priced) -> str:
+def without_adapters(chosen: PricedLayout) -> str:
     """What training all weights would change in the same layout, "" where it is no faster.
 
     Adapters are many kernels, bound by the host and by memory; what their frozen weights spare is a

@@ -17,14 +17,14 @@ from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
 MOST_SIMULATED = 4
 
 
-class Simulated(NamedTuple):
+class TimedLayout(NamedTuple):
     """A layout and its simulated step."""
 
     step_s: float
     layout: Layout
 
 
-def first_layout(question: Question, most_s: float) -> Simulated | None:
+def first_layout(question: Question, most_s: float) -> TimedLayout | None:
     """The fastest of those that the closed form finds within `MOST_STEPS` steps of its search, None
     where none takes `most_s` or less.
     """
@@ -43,6 +43,6 @@ def first_layout(question: Question, most_s: float) -> Simulated | None:
         layout_of_row(space.layouts, found.row, found.variant, found.plan)
         for found in run.ranked()[:MOST_SIMULATED]
     ]
-    timed = [Simulated(simulated_s(case_at(q, layout)), layout) for layout in layouts]
+    timed = [TimedLayout(simulated_s(case_at(q, layout)), layout) for layout in layouts]
     best = min(timed, key=lambda each: each.step_s, default=None)
     return best if best is not None and best.step_s <= most_s else None

@@ -36,7 +36,7 @@ ROBUST_CANDIDATES = 12
 """Layouts that `--robust` chooses from, each the best of its kind."""
 
 
-class Moved(NamedTuple):
+class MovedFigure(NamedTuple):
     """The figures with one of them moved, and what that means."""
 
     words: str
@@ -52,18 +52,18 @@ class Worst:
     needed_bytes: float
 
 
-def moved_settings(question: Question) -> Iterator[Moved]:
+def moved_settings(question: Question) -> Iterator[MovedFigure]:
     """The question's figures unmoved, then with each moved."""
     q = question
     setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
-    yield Moved("as predicted", setting)
+    yield MovedFigure("as predicted", setting)
     errors = figure_errors()
     for name, words in CONSTANTS.items():
         for sign, slower in ((1, "slower"), (-1, "faster")):
             value = getattr(setting.tuning, name) * math.exp(sign * errors[name])
             tuning = setting.tuning.model_copy(update={name: value})
             said = f"{words} {math.expm1(errors[name]):.0%} {slower}"
-            yield Moved(said, replace(setting, tuning=tuning))
+            yield MovedFigure(said, replace(setting, tuning=tuning))
     for sign, much in ((-1, "less"), (1, "more")):
         overlap = q.engine.overlap
         update = {
@@ -72,13 +72,13 @@ def moved_settings(question: Question) -> Iterator[Moved]:
             if (share := getattr(overlap, name))
         }
         engine = q.engine.model_copy(update={"overlap": overlap.model_copy(update=update)})
-        yield Moved(f"{much} hidden behind computing", replace(setting, engine=engine))
+        yield MovedFigure(f"{much} hidden behind computing", replace(setting, engine=engine))
 
 
 def worst_losses(question: Question, layouts: Sequence[Layout]) -> list[Worst]:
     """Of each layout."""
 
-    def losses(moved: Moved) -> list[float]:
+    def losses(moved: MovedFigure) -> list[float]:
         steps = [StepModel(moved.setting, each).time().step_time_s for each in layouts]
         return [step / min(steps) - 1 for step in steps]
 

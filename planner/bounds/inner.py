@@ -17,18 +17,15 @@ the last rung for V = 1: the least X itself.
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Schedule
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.packing import CELLS, at_least
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 MOST_KIB = 2**40  # beyond any memory, and products with the micro-batches held stay whole numbers
 
 

@@ -20,14 +20,12 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.schedule.orders import V_SHAPED
 from meshplan.planner.bounds.packing import CELLS, at_least, hull
 from meshplan.planner.problem.same_pipeline import SamePipeline, end_costs
 
-Bools = NDArray[np.bool_]
 Counts = tuple[int, ...]
 RANKS = 16_384  # that are looked at together
 FREE = 1e-12  # ns for each KiB that costs nothing: rates must be finite

@@ -19,17 +19,15 @@ each stage as far as the limit allows; the largest limit at which it is not is f
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.bounds.late import BEYOND_ALL, SHOWN
 from meshplan.planner.bounds.packing import CELLS
 from meshplan.planner.bounds.simulated import SAFETY, Passes, rank_chains
-from meshplan.planner.bounds.stage_memory import StageMemory
+from meshplan.planner.bounds.stage_memory import LayoutStages
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-Bools = NDArray[np.bool_]
 Known = Callable[[SamePipeline, Passes], Floats]
 HALVINGS = 4  # of what lies between a known bound and the limit
 
@@ -135,14 +133,14 @@ def cut_bounds(
         return bounds
     if same.splits is not None:
         some, of_rows = same.take(rows), passes.take(rows)
-        listed = _of_list(StageChains(some, of_rows), StageMemory(some))
+        listed = _of_list(StageChains(some, of_rows), LayoutStages(some))
         if known and listed.size:
             listed = np.maximum(listed, known(some, of_rows))
         least = listed.min(axis=1, initial=np.inf)
         bounds[rows] = np.minimum(np.maximum(bounds[rows], least), limit_s)
     if len(kinds) == 1 or same.splits is not None:
         return bounds
-    chains, memory = StageChains(same, passes), StageMemory(same)
+    chains, memory = StageChains(same, passes), LayoutStages(same)
     fills = _fills(chains, memory, rows, high[rows])
     bounds[rows[~fills]], rows = limit_s, rows[fills]
     for _ in range(HALVINGS):
@@ -153,7 +151,7 @@ def cut_bounds(
     return bounds
 
 
-def _of_list(chains: StageChains, memory: StageMemory) -> Floats:
+def _of_list(chains: StageChains, memory: LayoutStages) -> Floats:
     """[row, split] of the engine's splits, of which many have a stage in common."""
     same = chains.same
     counts = np.array(same.splits, np.int64).reshape(-1, same.pp)
@@ -176,7 +174,7 @@ def _distinct(stages: Ints) -> tuple[Ints, Ints]:
     return different.T, which.reshape(stages.shape[:2])
 
 
-def _fills(chains: StageChains, memory: StageMemory, some: Ints, limits: Floats) -> Bools:
+def _fills(chains: StageChains, memory: LayoutStages, some: Ints, limits: Floats) -> Bools:
     """Of each of some rows, whether some cut has all stages below its limit."""
     same, layers = chains.same, len(chains.same.pattern)
     fewest = [same.fewest_layers(stage) for stage in range(same.pp)]

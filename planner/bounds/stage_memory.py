@@ -19,13 +19,11 @@ sums are differences of two running sums. Of the largest transients the one that
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
-Bools = NDArray[np.bool_]
 MOST_KIB, MOST_NS = 2.0**40, 2.0**45  # beyond any memory and step: running sums stay exact
 ROUNDING = 1e-12  # of sums of products
 
@@ -49,7 +47,7 @@ class _Mixes(NamedTuple):
     paid_ns: Floats
 
 
-class StageMemory:
+class LayoutStages:
     """The stages of some layouts."""
 
     def __init__(self, same: SamePipeline) -> None:

@@ -17,7 +17,7 @@ from meshplan.costmodels.units import counted, format_seconds
 from meshplan.planner.answer.alternatives import Alternative, alternatives_of
 from meshplan.planner.answer.answer import reasons
 from meshplan.planner.answer.explain import (
-    Priced,
+    PricedLayout,
     TimeParts,
     ideal_s,
     needed_bytes,
@@ -90,7 +90,7 @@ def explain(
 
 
 def write_page(
-    html: Path, file: Path, plan: Plan, now: Priced, others: tuple[Alternative, ...]
+    html: Path, file: Path, plan: Plan, now: PricedLayout, others: tuple[Alternative, ...]
 ) -> None:
     """Write the page to `html`, with the commands that run `file` and its engine's own files."""
     from meshplan.planner.report.page.page import Explained, page
@@ -103,7 +103,7 @@ def write_page(
     print(f"wrote {html}", file=sys.stderr)
 
 
-def launch_of(file: Path, plan: Plan, now: Priced) -> tuple[tuple[str, ...], Exported | None]:
+def launch_of(file: Path, plan: Plan, now: PricedLayout) -> tuple[tuple[str, ...], Exported | None]:
     """What runs the plan: its own engine's files and command, or meshplan's engine."""
     from meshplan.executor.frameworks import exporter_named
 
@@ -116,7 +116,7 @@ def launch_of(file: Path, plan: Plan, now: Priced) -> tuple[tuple[str, ...], Exp
     return (written, f"cd run && {exported.launch}"), exported
 
 
-def repriced(plan: Plan, now: Priced) -> Plan:
+def repriced(plan: Plan, now: PricedLayout) -> Plan:
     """`plan` with today's prediction; says on stderr when that is no longer the one in the file."""
     for note in now.case.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -161,7 +161,7 @@ def document(plan: Plan, parts: TimeParts, others: tuple[Alternative, ...] = ())
     }  # fmt: skip
 
 
-def print_explanation(plan: Plan, now: Priced) -> None:
+def print_explanation(plan: Plan, now: PricedLayout) -> None:
     """The explanation on stdout."""
     out, gpus = console(), counted(plan.cluster.gpus, "GPU")
     out.print(Text(f"{plan.model.name} on {gpus} of {plan.cluster.name}: ")
@@ -173,7 +173,7 @@ def print_explanation(plan: Plan, now: Priced) -> None:
             out.print(indented(part))
 
 
-def _sections(plan: Plan, now: Priced, width: int) -> dict[str, list[RenderableType]]:
+def _sections(plan: Plan, now: PricedLayout, width: int) -> dict[str, list[RenderableType]]:
     """What is printed under which heading; of empty sections nothing is."""
     prediction, search = plan.prediction, plan.search
     assert prediction is not None

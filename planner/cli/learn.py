@@ -25,8 +25,8 @@ from meshplan.planner.cli.options import (
     VocabSize,
 )
 from meshplan.planner.learn.cases import (
-    MeasuredRun,
-    Source,
+    LoggedRun,
+    LogSource,
     UnusableRun,
     case_at,
     distinct,
@@ -80,7 +80,7 @@ def learn(
     from meshplan.planner.learn.learn import learn as learnt_of
     from meshplan.planner.learn.report import print_learned
 
-    source = Source(read=tools().read, given=_given(locals()), framework=framework)
+    source = LogSource(read=tools().read, given=_given(locals()), framework=framework)
     if which:
         _which(logs, source, as_json=as_json)
         return
@@ -96,7 +96,7 @@ def learn(
         print(f"wrote {out}", file=sys.stderr)
 
 
-def _which(paths: list[Path], source: Source, *, as_json: bool) -> None:
+def _which(paths: list[Path], source: LogSource, *, as_json: bool) -> None:
     from meshplan.planner.learn.report import print_lesson
     from meshplan.planner.learn.teach import lesson_of
 
@@ -140,7 +140,7 @@ def diagnose(
     from meshplan.planner.learn.diagnose import document
     from meshplan.planner.learn.report import print_diagnosis
 
-    source = Source(read=tools().read, given=_given(locals()), framework=framework)
+    source = LogSource(read=tools().read, given=_given(locals()), framework=framework)
     found = _read(log, config, source)
     if learned:
         taught = with_learned(found.case.engine, found.case.cluster, learned)
@@ -180,7 +180,7 @@ def _check_number(logs: list[Path]) -> None:
         raise UnusableRun(f"{len(logs)} files; at most {MOST_LOGS} are learnt from at a time")
 
 
-def _read(log: Path, config: Path | None, source: Source) -> MeasuredRun:
+def _read(log: Path, config: Path | None, source: LogSource) -> LoggedRun:
     _say(f"reading {log}")
     return measured_run(log, config, source)
 

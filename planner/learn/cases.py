@@ -33,7 +33,7 @@ class UnusableRun(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class LogSource:
     """How to read a config: the reader, the facts of the command line, the framework if named."""
 
     read: Reader
@@ -42,7 +42,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class LoggedRun:
     """A run with what its log says.
 
     run     as the cost model prices it; the step time is the median after warm-up
@@ -60,12 +60,12 @@ class MeasuredRun:
     steps: tuple[LoggedStep, ...] = ()
 
 
-def distinct(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+def distinct(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Each run once: logs with the same steps are one run, which a note of the first says.
 
     Raises `UnusableRun` where they are given with configs that differ.
     """
-    kept: dict[tuple[LoggedStep, ...], MeasuredRun] = {}
+    kept: dict[tuple[LoggedStep, ...], LoggedRun] = {}
     for run in runs:
         first = kept.setdefault(run.steps, run)
         if first is run:
@@ -80,7 +80,7 @@ def distinct(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     return list(kept.values())
 
 
-def measured_run(log: Path, config: Path | None, source: Source) -> MeasuredRun:
+def measured_run(log: Path, config: Path | None, source: LogSource) -> LoggedRun:
     """The run of `log` and its config; raises `UnusableRun`."""
     found = config or config_beside(log, source)
     case = case_at(found, source)
@@ -91,7 +91,7 @@ def measured_run(log: Path, config: Path | None, source: Source) -> MeasuredRun:
         steps = steady(recognised.log, str(log))
     except UnreadableLog as error:
         raise UnusableRun(one_line(error)) from None
-    return MeasuredRun(
+    return LoggedRun(
         log=log, config=found, format=recognised.format, run=_run(log, case, recognised, steps),
         case=case, steady=steps, notes=(
             *_another(recognised.format, case), *recognised.log.notes, *_room(recognised, case),
@@ -140,7 +140,7 @@ def run_of_case(path: Path, case: Case, measured: Measured = UNMEASURED) -> Run:
     )  # fmt: skip
 
 
-def case_at(path: Path, source: Source) -> Case:
+def case_at(path: Path, source: LogSource) -> Case:
     """The plan or config at `path`, complete and legal; raises `UnusableRun`."""
     try:
         text = text_of(path)
@@ -162,7 +162,7 @@ def case_at(path: Path, source: Source) -> Case:
     return case
 
 
-def config_beside(log: Path, source: Source) -> Path:
+def config_beside(log: Path, source: LogSource) -> Path:
     """The one plan or config in the log's folder; raises `UnusableRun` where there is not one."""
     names = _recognised(sorted(_files(log.parent)), log, source)
     if len(names) != 1:
@@ -183,7 +183,7 @@ def _files(folder: Path) -> list[Path]:
         raise UnusableRun(f"{folder}: cannot be listed: {error.strerror}") from None
 
 
-def _recognised(paths: Sequence[Path], log: Path, source: Source) -> list[Path]:
+def _recognised(paths: Sequence[Path], log: Path, source: LogSource) -> list[Path]:
     found = []
     for path in paths[:MOST_BESIDE]:
         try:

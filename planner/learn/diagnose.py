@@ -7,7 +7,7 @@ from meshplan.costmodels.step.step import Setting, StepModel
 from meshplan.costmodels.units import GIB
 from meshplan.planner.case.plan_file import Prediction
 from meshplan.planner.case.predict import prediction_of
-from meshplan.planner.learn.cases import MeasuredRun
+from meshplan.planner.learn.cases import LoggedRun
 from meshplan.planner.learn.levers import Lever, levers
 from meshplan.planner.learn.reasons import Reason, reasons
 from meshplan.planner.learn.usual import Usual, mfu_of, usual
@@ -45,7 +45,7 @@ class Diagnosis:
     usual   None where too few runs are published near by
     """
 
-    found: MeasuredRun
+    found: LoggedRun
     prediction: Prediction
     parts: dict[str, float]
     memory: tuple[MemoryLine, ...]
@@ -68,7 +68,7 @@ class Diagnosis:
         return low <= self.measured_s <= high
 
 
-def diagnose(found: MeasuredRun) -> Diagnosis:
+def diagnose(found: LoggedRun) -> Diagnosis:
     """Compare the run with its prediction."""
     case = found.case
     model = StepModel(
@@ -91,7 +91,7 @@ def diagnose(found: MeasuredRun) -> Diagnosis:
     )  # fmt: skip
 
 
-def _memory(prediction: Prediction, found: MeasuredRun) -> tuple[MemoryLine, ...]:
+def _memory(prediction: Prediction, found: LoggedRun) -> tuple[MemoryLine, ...]:
     measured = found.run.measured
     return tuple(
         MemoryLine(

@@ -10,7 +10,7 @@ import numpy as np
 from meshplan.hardware_profiles.learned import Learned, LearnedConstant, LearnedRun
 from meshplan.hardware_profiles.tunings import Tuning, load_fit
 from meshplan.planner.case.resolve import Case
-from meshplan.planner.learn.cases import MeasuredRun, UnusableRun
+from meshplan.planner.learn.cases import LoggedRun, UnusableRun
 from meshplan.planner.learn.shrink import (
     Shrinkage,
     Shrunk,
@@ -26,7 +26,7 @@ SAID = "meshplan learn"
 Progress = Callable[[str], None]
 
 
-def learn(found: Sequence[MeasuredRun], date: str, progress: Progress) -> Learned:
+def learn(found: Sequence[LoggedRun], date: str, progress: Progress) -> Learned:
     """The constants fitted to the runs; raises `UnusableRun` if they differ in engine or GPU."""
     check_alike({each.log: each.case for each in found})
     first, runs, by = found[0], [each.run for each in found], shipped()
@@ -103,7 +103,7 @@ def _constants(
     )  # fmt: skip
 
 
-def _row(each: MeasuredRun, before_s: float, after_s: float) -> LearnedRun:
+def _row(each: LoggedRun, before_s: float, after_s: float) -> LearnedRun:
     run = each.run
     return LearnedRun(
         log=str(each.log), config=str(each.config), layout=run.layout.label,

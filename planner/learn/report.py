@@ -9,7 +9,7 @@ from rich.text import Text
 from meshplan.costmodels.units import format_seconds
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.planner.case.learned_file import LEARNT_RANGE
-from meshplan.planner.learn.cases import MeasuredRun
+from meshplan.planner.learn.cases import LoggedRun
 from meshplan.planner.learn.diagnose import Diagnosis
 from meshplan.planner.learn.learn import interval_width
 from meshplan.planner.learn.teach import Lesson
@@ -17,7 +17,7 @@ from meshplan.planner.learn.teach import Lesson
 SAYS_LITTLE = 0.95
 
 
-def print_learned(learned: Learned, found: Sequence[MeasuredRun], console: Console) -> None:
+def print_learned(learned: Learned, found: Sequence[LoggedRun], console: Console) -> None:
     """The runs, the constants that moved, and what is left of doubt."""
     console.print(_runs(learned))
     for each in found:

@@ -110,7 +110,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProfileComparison:
     """All groups, single numbers that stand out (worst first), and how many were compared.
 
     shared_slowdown  before and after, by kind of work (`Kernels.shared_slowdown`)
@@ -137,7 +137,7 @@ class Comparison:
         return not single and not any(group.beyond for group in self.groups)
 
 
-def compare(before: Cluster, after: Cluster, tolerance: float) -> Comparison:
+def compare(before: Cluster, after: Cluster, tolerance: float) -> ProfileComparison:
     """Where `after` is away from `before` by more than `tolerance` (0.1 is 10 %) and the noise."""
     measured = all(each.is_measured and each.collective_points for each in (before, after))
     old, new = ({n.field: n for n in _numbers(each, measured)} for each in (before, after))
@@ -155,7 +155,7 @@ def compare(before: Cluster, after: Cluster, tolerance: float) -> Comparison:
     groups = {name: _group(name, members, usual, tolerance) for name, members in grouped.items()}
     found = [_difference(p) for p in pairs if _stands_out(p, groups, usual, tolerance)]
     found.sort(key=lambda difference: (not difference.worse, -abs(difference.relative)))
-    return Comparison(
+    return ProfileComparison(
         before.name, after.name, tolerance, len(pairs), tuple(groups.values()), tuple(found),
         _shared_slowdown(before, after),
     )  # fmt: skip
@@ -245,7 +245,7 @@ def _of_attention(point: AttentionPoint) -> Number:
     return Number(field, point.flops_per_s, (kind,), point.spread or 0.0)
 
 
-def comparison_tables(found: Comparison) -> Iterator[Table]:
+def comparison_tables(found: ProfileComparison) -> Iterator[Table]:
     """The groups, parts of collectives only where they differ; what stands out; and how much others
     slowed both machines down.
     """
@@ -258,7 +258,7 @@ def comparison_tables(found: Comparison) -> Iterator[Table]:
         yield _shared_table(found)
 
 
-def _group_table(found: Comparison, groups: Iterable[Group]) -> Table:
+def _group_table(found: ProfileComparison, groups: Iterable[Group]) -> Table:
     table = Table(title=f"{found.after} against {found.before}, as times", title_justify="left")
     table.add_column("")
     for name in ("points", "median change", "95 % range", "scatter"):
@@ -273,7 +273,7 @@ def _group_table(found: Comparison, groups: Iterable[Group]) -> Table:
     return table
 
 
-def _shared_table(found: Comparison) -> Table:
+def _shared_table(found: ProfileComparison) -> Table:
     title = "not compared: how much longer work took than alone, because others used the machine"
     table = Table("", title=title, title_justify="left")
     for name in (found.before, found.after):
@@ -283,7 +283,7 @@ def _shared_table(found: Comparison) -> Table:
     return table
 
 
-def _difference_table(found: Comparison) -> Table:
+def _difference_table(found: ProfileComparison) -> Table:
     title = f"single numbers beyond {found.tolerance:.0%} and the noise"
     if found.shared:
         title += ", not counted: others used the machine"

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshplan.costmodels.units import format_bytes, format_seconds
-from meshplan.planner.answer.compare import Comparison, Row
+from meshplan.planner.answer.compare import Comparison, Quantity
 from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 
@@ -34,7 +34,7 @@ def comparison_table(found: Comparison) -> Table:
     return table
 
 
-def shown(row: Row, value: float | str | None) -> str:
+def shown(row: Quantity, value: float | str | None) -> str:
     """A quantity with its unit."""
     if value is None:
         return "n/a"
@@ -47,7 +47,7 @@ def shown(row: Row, value: float | str | None) -> str:
     return f"{value:.1%}" if row.unit == "fraction" else f"{value:,.0f}"
 
 
-def difference(row: Row) -> str:
+def difference(row: Quantity) -> str:
     """ours - yours in the row's unit, of whole quantities as a percentage; empty where there is
     none to tell.
     """

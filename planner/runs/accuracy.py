@@ -35,7 +35,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Ranking:
     """How well layouts are ranked, over groups."""
 
     groups: int
@@ -106,7 +106,7 @@ def fitting(rows: Sequence[Predicted]) -> Fitting:
     )
 
 
-def choice(rows: Sequence[Predicted]) -> Choice | None:
+def choice(rows: Sequence[Predicted]) -> Ranking | None:
     """How well each group's layouts are ranked, None without a group large enough."""
     groups: dict[tuple[Any, ...], dict[str, Predicted]] = defaultdict(dict)
     for row in rows:
@@ -119,7 +119,7 @@ def choice(rows: Sequence[Predicted]) -> Choice | None:
     rules = [
         _regret(group, min(group, key=lambda row: rule_of_thumb(row.run))) for group in members
     ]
-    return Choice(
+    return Ranking(
         len(members), median(ours), mean(ours), mean(_spearman(group) for group in members),
         median(rules), mean(rules),
     )  # fmt: skip
@@ -211,5 +211,5 @@ def _step_cell(rows: Sequence[Predicted]) -> dict[str, Any]:
     return cell | {"simple_median": simple.median if simple else None}
 
 
-def _plain(value: Spread | Choice | None) -> dict[str, Any] | None:
+def _plain(value: Spread | Ranking | None) -> dict[str, Any] | None:
     return asdict(value) if value else None

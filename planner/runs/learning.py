@@ -24,13 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshplan.costmodels.layouts import Bools
 from meshplan.hardware_profiles.tunings import Tuning
 from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import memory_gib, step_model
 
 Vector = NDArray[np.float64]
 Indices = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

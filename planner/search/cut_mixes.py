@@ -8,7 +8,7 @@ from meshplan.costmodels.schedule.program import Chain
 from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.problem.stage_problem import StageProblem
 from meshplan.planner.search.exact_mixes import ExactMixes
-from meshplan.planner.search.recompute_chains import Answer, RecomputeChains
+from meshplan.planner.search.recompute_chains import MixAnswer, RecomputeChains
 from meshplan.planner.search.simulated_cuts import Cut
 
 
@@ -25,12 +25,12 @@ class CutMixes:
         """What follows the pipeline at least."""
         return self.times.least_after_s(self.bare, self.cut.recomputes(), self.limit_s)
 
-    def by_chains(self) -> Answer:
+    def by_chains(self) -> MixAnswer:
         """By means of chains."""
         chains = RecomputeChains(self.problem, self.times, self.bare, self.after)
         return chains.answer(self.limit_s)
 
-    def exactly(self, known: Iterable[Chain]) -> Answer:
+    def exactly(self, known: Iterable[Chain]) -> MixAnswer:
         """By integers, from `known` chains on."""
         exact = ExactMixes(self.problem, self.times, self.bare, self.after, self.limit_s)
         return exact.answer(known)

@@ -13,14 +13,12 @@ is left out.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats, Ints, distinct
+from meshplan.costmodels.layouts import Bools, Floats, Ints, distinct
 from meshplan.costmodels.step.price_passes import PassSeconds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.space.legal_layouts import Space, Variant
 
-Bools = NDArray[np.bool_]
 FIRST = 8  # columns that are compared for every two rows
 AT_ONCE = 1024  # rows of a group that are compared with all of it
 LONGER = (

@@ -28,7 +28,7 @@ from meshplan.costmodels.step.cut_times import After, CutTimes
 from meshplan.planner.problem.recompute_mixes import mixes
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import StageProblem, evaluate, starts_of
-from meshplan.planner.search.recompute_chains import Answer
+from meshplan.planner.search.recompute_chains import MixAnswer
 from meshplan.planner.stages.cpsat import Solved, new_model, solve_model, weighted_sum
 
 GRAIN = 1e-9  # of the limit
@@ -102,7 +102,7 @@ class ExactMixes:
         for rank in range(problem.pp):
             self._fits(rank)
 
-    def answer(self, known: Iterable[Chain], most_played: int = MOST_PLAYED) -> Answer:
+    def answer(self, known: Iterable[Chain], most_played: int = MOST_PLAYED) -> MixAnswer:
         """The least step, as far as it is below the limit: `known` chains are a beginning. Every
         action of a step of `most_played` is in the model.
         """
@@ -129,7 +129,7 @@ class ExactMixes:
                 break
             after_s = self.times.after_s(stages).reduce_s
             self._follow(self.order.chain(self.times.work(stages), after_s))
-        return Answer(min(bound_s, step_s), step_s, plan, MOST_S - left_s)
+        return MixAnswer(min(bound_s, step_s), step_s, plan, MOST_S - left_s)
 
     def _fits(self, rank: int) -> None:
         """What the rank holds in each vector, and its largest transient, fit."""

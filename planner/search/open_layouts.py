@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.any_split import bounds_of_any_split
@@ -29,7 +29,7 @@ from meshplan.planner.bounds.split_chains import bounds_of_splits
 from meshplan.planner.bounds.stage_chains import cut_bounds
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
-from meshplan.planner.search.dominated import Bools, dominated
+from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.known_chains import KnownChains, Shape
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.search.simulated_cuts import Cut

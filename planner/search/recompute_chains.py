@@ -43,7 +43,7 @@ GAIN, HOPELESS = 2e-4, 0.99  # a round that gains less ends where so much of the
 SAFETY = 1 - 1e-9
 
 
-class Answer(NamedTuple):
+class MixAnswer(NamedTuple):
     """A lower bound of the split's step, and the fastest of the plans met on the way, with its
     step; infinite where none fits.
 
@@ -98,7 +98,7 @@ class RecomputeChains:
         self._unrepaired: dict[_Asked, list[Knapsack]] = {}
         self._solved, self._round, self._last = 0, 0, [covers[0] for covers in self._covers]
 
-    def answer(self, enough_s: float) -> Answer:
+    def answer(self, enough_s: float) -> MixAnswer:
         """The best bound of a few rounds, or the first above `enough_s`."""
         mean, length, best = np.zeros(self.problem.chunks), 0.0, 0.0
         _, mixes = self._cheapest(np.ones(self.problem.chunks))
@@ -106,7 +106,7 @@ class RecomputeChains:
         for number in range(ROUNDS):
             self._round = number
             if not math.isfinite(mixes.added_s.sum()):
-                return Answer(math.inf, math.inf, None, knapsacks=self._solved)
+                return MixAnswer(math.inf, math.inf, None, knapsacks=self._solved)
             found_s, found = self._tried(mixes, mean if number else np.ones(len(mean)))
             if found_s < step_s:
                 step_s, stages = found_s, found
@@ -121,7 +121,7 @@ class RecomputeChains:
             if best >= min(enough_s, step_s) or (stuck and best < enough_s * HOPELESS):
                 break
         plan = evaluate(self.problem, stages) if stages else None
-        return Answer(best, step_s, plan, knapsacks=self._solved)
+        return MixAnswer(best, step_s, plan, knapsacks=self._solved)
 
     def _tried(self, mixes: _Mixes, weights: Floats) -> tuple[float, tuple[Stage, ...]]:
         """The simulated step of `mixes`, or of such that save more on the ranks that do not fit."""

@@ -7,8 +7,8 @@ opened.
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints
-from meshplan.planner.bounds.inner import Bools, Floats, row_bounds, row_fits
+from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search.priced_space import ROWS_PER_PRICE, Pricer, Question, price_space
 from meshplan.planner.search.second_core import done_of_each

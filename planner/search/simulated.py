@@ -40,7 +40,7 @@ from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
 from meshplan.planner.search.path_cuts import PathCuts, first_cut
 from meshplan.planner.search.path_search import SETTLED, PathSearch
 from meshplan.planner.search.priced_space import Question, as_simulated
-from meshplan.planner.search.recompute_chains import Answer
+from meshplan.planner.search.recompute_chains import MixAnswer
 from meshplan.planner.search.simulated_cuts import Cut, cuts_below, likely_plans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
@@ -354,7 +354,7 @@ class Simulated:
         times = self._times_of(entry.row, entry.variant, cut.least)
         return CutMixes(problem, times, cut, limit_s)
 
-    def _answered(self, entry: Open, answer: Answer, limit_s: float) -> list[Open]:
+    def _answered(self, entry: Open, answer: MixAnswer, limit_s: float) -> list[Open]:
         """Keep the plan of an answer; the cut if it stays open."""
         bound_s, found_s = max(entry.bound_s, answer.bound_s), answer.step_s
         if answer.plan is not None and found_s < limit_s * SETTLED:

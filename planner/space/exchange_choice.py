@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, Layout
-from meshplan.costmodels.layouts import Floats, Layouts, distinct
+from meshplan.costmodels.layouts import Bools, Floats, Layouts, distinct
 from meshplan.costmodels.seconds.process_groups import axis_group
 from meshplan.costmodels.step.kind_costs import kind_costs
 from meshplan.costmodels.step.price_tables import work_key
@@ -30,7 +29,6 @@ from meshplan.planner.space.exchange_rules import (
 from meshplan.planner.space.legal_layouts import Space
 from meshplan.planner.space.pins import Pins
 
-Bools = NDArray[np.bool_]
 BLOCK = 4096  # layouts whose options are priced at once
 NONE_SPLITS = "no kind of context parallelism that the engine has, or the pins, splits the heads"
 NONE_SENDS = "no dispatcher that is pinned has kernels for these ranks"

@@ -9,10 +9,9 @@ recompute   rank by rank the fewest layers, the longest held chunks first, in th
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Bools, Ints
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import prefix
 from meshplan.planner.problem.stage_problem import (
@@ -24,7 +23,6 @@ from meshplan.planner.problem.stage_problem import (
     objective_of,
 )
 
-Bools = NDArray[np.bool_]
 ENGINE_SPLITS = 2  # of the engine's own, the most even ones
 
 

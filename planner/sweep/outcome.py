@@ -29,7 +29,7 @@ PER_TRILLION = ("gpu_hours_per_trillion_tokens", "cost_per_trillion_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SweepRow:
     """One cell of a finished sweep; `answer` is None where Ctrl-C came first."""
 
     line: int
@@ -46,16 +46,16 @@ class Row:
 class Sweep:
     """All rows, line by line."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     terms: Terms
 
     @property
-    def lines(self) -> list[list[Row]]:
+    def lines(self) -> list[list[SweepRow]]:
         """The rows of each series, in the order asked."""
         return list(_grouped(self.rows, lambda row: row.line).values())
 
     @property
-    def jobs(self) -> list[list[Row]]:
+    def jobs(self) -> list[list[SweepRow]]:
         """The rows of each job, in the order asked."""
         return list(_grouped(self.rows, lambda row: row.series.job).values())
 
@@ -75,7 +75,7 @@ def outcome(
     members = _grouped(cells, lambda cell: cell.line)
     series = {line: series_of(group) for line, group in members.items()}
     rows = [
-        Row(
+        SweepRow(
             line=cell.line,
             series=series[cell.line],
             gpus=cell.arguments.gpus,
@@ -98,7 +98,7 @@ def cost_of(
     return run_cost(q.gpus, step_s, q.training.global_batch_tokens, terms, rate)
 
 
-def _marked(rows: Sequence[Row]) -> list[Row]:
+def _marked(rows: Sequence[SweepRow]) -> list[SweepRow]:
     """The rows with what stands out marked."""
     marked = list(rows)
     for indices in _grouped(range(len(rows)), lambda i: rows[i].line).values():
@@ -121,7 +121,7 @@ def _grouped(items: Sequence[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     return groups
 
 
-def record(row: Row) -> dict[str, Any]:
+def record(row: SweepRow) -> dict[str, Any]:
     """A row's facts with the units in the keys, the same for CSV and JSON; None: not known."""
     found, cost = row.answer, row.cost
     plan = found.plan if found else None
@@ -168,7 +168,7 @@ def document(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _standing_out(line: Sequence[Row]) -> dict[str, Any]:
+def _standing_out(line: Sequence[SweepRow]) -> dict[str, Any]:
     """The sizes of one series that stand out, None where nothing of it has a plan."""
     return {
         **asdict(line[0].series),
@@ -177,7 +177,7 @@ def _standing_out(line: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _front(job: Sequence[Row]) -> dict[str, Any]:
+def _front(job: Sequence[SweepRow]) -> dict[str, Any]:
     """The cells of one job on its front, the fastest first."""
     return {
         **facts(job[0].series, "model", "seq_len", "global_batch_size"),
@@ -188,12 +188,12 @@ def _front(job: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def on_front(job: Sequence[Row]) -> list[Row]:
+def on_front(job: Sequence[SweepRow]) -> list[SweepRow]:
     """The rows of a job that are on its front, the fastest first."""
     kept = [row for row in job if row.front and row.cost is not None]
     return sorted(kept, key=lambda row: -row.cost.tokens_per_s if row.cost else 0.0)
 
 
-def costs_of(rows: Sequence[Row]) -> list[RunCost]:
+def costs_of(rows: Sequence[SweepRow]) -> list[RunCost]:
     """The costs of the rows that have a plan."""
     return [row.cost for row in rows if row.cost is not None]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshplan.planner.sweep.economics import RunCost, in_money
-from meshplan.planner.sweep.outcome import Row, Sweep, costs_of, on_front
+from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front
 from meshplan.planner.sweep.report import WITHOUT
 from meshplan.planner.text_files import write_text
 
@@ -71,7 +71,7 @@ def save(figure: Any, path: Path) -> None:
     write_text(path, picture.getvalue())
 
 
-def names_of(lines: Sequence[Sequence[Row]]) -> tuple[str, list[str]]:
+def names_of(lines: Sequence[Sequence[SweepRow]]) -> tuple[str, list[str]]:
     """What all series have in common, and each by what tells it from the others."""
     facts = [
         {
@@ -89,7 +89,7 @@ def names_of(lines: Sequence[Sequence[Row]]) -> tuple[str, list[str]]:
     return common, ["\n".join(fact[key] for key in shown) for fact in facts]
 
 
-def shade_of(lines: Sequence[Sequence[Row]]) -> tuple[str, list[dict[int, float]]]:
+def shade_of(lines: Sequence[Sequence[SweepRow]]) -> tuple[str, list[dict[int, float]]]:
     """What the heatmap's colour says, and its value by GPUs for each series.
 
     MFU, unless a cell's precision is mixed and has none: then all show tokens/s per GPU as a share
@@ -111,7 +111,7 @@ def shade_of(lines: Sequence[Sequence[Row]]) -> tuple[str, list[dict[int, float]
 
 
 def _heatmap(
-    axes: Any, lines: Sequence[Sequence[Row]], sizes: Sequence[int], names: Sequence[str]
+    axes: Any, lines: Sequence[Sequence[SweepRow]], sizes: Sequence[int], names: Sequence[str]
 ) -> None:
     title, values = shade_of(lines)
     shades = np.array([[line.get(gpus, np.nan) for gpus in sizes] for line in values])
@@ -131,7 +131,7 @@ def _heatmap(
     axes.set(xlabel="GPUs", title=f"{title} of the best layout")
 
 
-def _cell_text(row: Row, value: float | None) -> str:
+def _cell_text(row: SweepRow, value: float | None) -> str:
     if row.answer is None:
         return "not\nplanned"
     if row.answer.plan is None or value is None:
@@ -142,7 +142,7 @@ def _cell_text(row: Row, value: float | None) -> str:
 
 
 def _scaling(
-    axes: Any, lines: Sequence[Sequence[Row]], sizes: Sequence[int], names: Sequence[str]
+    axes: Any, lines: Sequence[Sequence[SweepRow]], sizes: Sequence[int], names: Sequence[str]
 ) -> None:
     """Tokens/s by size, with the line that each series would follow at its first size's rate."""
     ends = []

@@ -20,7 +20,7 @@ from meshplan.planner.report.output import listing
 from meshplan.planner.report.tables import bullets, indented
 from meshplan.planner.sweep.cells import Series
 from meshplan.planner.sweep.economics import RunCost, front, in_money
-from meshplan.planner.sweep.outcome import Row, Sweep, costs_of, on_front, record
+from meshplan.planner.sweep.outcome import Sweep, SweepRow, costs_of, on_front, record
 
 WITHOUT = {"INFEASIBLE": "nothing fits", "UNKNOWN": "not known", "REFUSED": "no question"}
 """What is said of a cell that has no plan."""
@@ -65,7 +65,7 @@ def _proof(sweep: Sweep) -> str:
     return claim + f"; {open_gap}" * bool(rest)
 
 
-def _search(row: Row) -> SearchReport | None:
+def _search(row: SweepRow) -> SearchReport | None:
     return row.answer.plan.search if row.answer and row.answer.plan else None
 
 
@@ -79,7 +79,7 @@ def title_of(series: Series) -> str:
     return ", ".join(said)
 
 
-def _tables(line: Sequence[Row], sweep: Sweep, *, wide: bool) -> Iterator[Table]:
+def _tables(line: Sequence[SweepRow], sweep: Sweep, *, wide: bool) -> Iterator[Table]:
     """The figures of a series and the layouts, beside each other where there is room."""
     columns = list(_columns(line, sweep))
     if wide:
@@ -93,7 +93,9 @@ def _tables(line: Sequence[Row], sweep: Sweep, *, wide: bool) -> Iterator[Table]
     yield _table(line, (), layouts=True, padding=1)
 
 
-def _table(line: Sequence[Row], columns: Sequence[str], *, layouts: bool, padding: int) -> Table:
+def _table(
+    line: Sequence[SweepRow], columns: Sequence[str], *, layouts: bool, padding: int
+) -> Table:
     table = Table(box=None, padding=(0, padding, 0, 0), pad_edge=False)
     table.add_column("GPUs", justify="right", no_wrap=True)
     if layouts:
@@ -106,7 +108,7 @@ def _table(line: Sequence[Row], columns: Sequence[str], *, layouts: bool, paddin
     return table
 
 
-def _columns(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
+def _columns(line: Sequence[SweepRow], sweep: Sweep) -> Iterator[str]:
     yield from ("step", "MFU", "tokens/s")
     if sweep.terms.failures:
         yield "goodput"
@@ -116,7 +118,7 @@ def _columns(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
             yield "cost"
 
 
-def _layout(row: Row) -> str:
+def _layout(row: SweepRow) -> str:
     """The layout, or in words why there is none."""
     found = row.answer
     if found is None:
@@ -130,7 +132,7 @@ def _layout(row: Row) -> str:
     return found.plan.layout.label + f" ({', '.join(marks)})" * bool(marks)
 
 
-def _values(row: Row, columns: Sequence[str]) -> list[str]:
+def _values(row: SweepRow, columns: Sequence[str]) -> list[str]:
     plan = row.answer.plan if row.answer else None
     if plan is None or plan.prediction is None or row.cost is None:
         return [""] * len(columns)
@@ -159,7 +161,7 @@ def days_text(cost: RunCost) -> str:
     return f"{cost.days:,.0f}" if cost.days >= 100 else f"{cost.days:.3g}"
 
 
-def _standing_out(line: Sequence[Row], sweep: Sweep) -> Iterator[str]:
+def _standing_out(line: Sequence[SweepRow], sweep: Sweep) -> Iterator[str]:
     """The cheapest size and the knee of a series, in words."""
     costs = costs_of(line)
     if not costs:
@@ -200,17 +202,17 @@ def _paid(cost: RunCost) -> str:
     return f"{short_count(cost.gpu_hours_per_trillion_tokens)} GPU-hours for 1T tokens"
 
 
-def _front(line: Sequence[Row]) -> list[RunCost]:
+def _front(line: Sequence[SweepRow]) -> list[RunCost]:
     """The sizes of one series that none of its own beats, the fewest GPUs first."""
     costs = costs_of(line)
     return sorted((costs[i] for i in front(costs)), key=lambda cost: cost.gpus)
 
 
-def _front_title(rows: Sequence[Row]) -> str:
+def _front_title(rows: Sequence[SweepRow]) -> str:
     return f"Pareto front of days against {'money' if in_money(costs_of(rows)) else 'GPU-hours'}"
 
 
-def _front_table(job: Sequence[Row]) -> Table:
+def _front_table(job: Sequence[SweepRow]) -> Table:
     """The cells that no other one beats in both, the fastest first."""
     table = listing(
         "days", "cost" if in_money(costs_of(job)) else "GPU-hours", "GPUs", "", left=("",)

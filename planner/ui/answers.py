@@ -14,8 +14,8 @@ from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load import cluster_names
 from meshplan.hardware_profiles.load_models import UnknownModel, finite_config, model_names
 from meshplan.planner.answer.answer import TOP, plan_of, solve
-from meshplan.planner.answer.compare import Row, compare, differences, yours_of
-from meshplan.planner.answer.explain import PART_NAMES, Priced, needed_bytes, priced
+from meshplan.planner.answer.compare import Quantity, compare, differences, yours_of
+from meshplan.planner.answer.explain import PART_NAMES, PricedLayout, needed_bytes, priced
 from meshplan.planner.answer.models import read_model
 from meshplan.planner.answer.question import Asked, BadQuestion, ask
 from meshplan.planner.case.limits import check_braces
@@ -40,7 +40,7 @@ from meshplan.planner.report.tables import (
 from meshplan.planner.search.footprint import explain as explain_misfit
 from meshplan.planner.search.search import NoLayoutFits, Progress
 from meshplan.planner.ui.layouts import case_of_choice, choice_of, shortest_choice
-from meshplan.planner.ui.requests import CompareRequest, Job, PriceRequest, SolveRequest
+from meshplan.planner.ui.requests import CompareRequest, JobWords, PriceRequest, SolveRequest
 from meshplan.planner.ui.stops import stops_of
 
 KEPT_JOBS = 32
@@ -58,7 +58,7 @@ def catalogue(profiles: tuple[str, ...]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=KEPT_JOBS)
-def question_of(job: Job, pins: tuple[tuple[str, str], ...] = ()) -> Asked:
+def question_of(job: JobWords, pins: tuple[tuple[str, str], ...] = ()) -> Asked:
     """The job, looked up as `plan` does; raises `BadQuestion` and the loaders' errors."""
     arguments = job.arguments(dict(pins))
     if job.model_config_text is None:
@@ -105,7 +105,7 @@ def price_document(request: PriceRequest) -> dict[str, Any]:
     return {**document, **layout_document(asked, priced(case))}
 
 
-def layout_document(asked: Asked, found: Priced) -> dict[str, Any]:
+def layout_document(asked: Asked, found: PricedLayout) -> dict[str, Any]:
     """One priced layout: numbers, and the lines that `plan` prints of it."""
     plan = _plan(asked, found)
     prediction = found.prediction
@@ -128,7 +128,7 @@ def layout_document(asked: Asked, found: Priced) -> dict[str, Any]:
     }
 
 
-def batch_line(found: Priced) -> str:
+def batch_line(found: PricedLayout) -> str:
     """How the batch is reached, and over what ZeRO shards."""
     layout, training = found.case.layout, found.case.training
     count = layout.num_micro_batches(training)
@@ -152,7 +152,7 @@ def job_document(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _plan(asked: Asked, found: Priced) -> Plan:
+def _plan(asked: Asked, found: PricedLayout) -> Plan:
     """The plan file of a layout that nobody searched for."""
     q = asked.question
     cluster = PlanCluster(name=asked.cluster_name, gpus=q.gpus, sha256=asked.cluster_sha256)
@@ -218,7 +218,7 @@ def compare_document(request: CompareRequest) -> dict[str, Any]:
     }
 
 
-def _compared(row: Row) -> dict[str, str]:
+def _compared(row: Quantity) -> dict[str, str]:
     return {
         "name": row.name,
         "yours": shown(row, row.yours),

@@ -25,13 +25,13 @@ from meshplan.planner.space.engine_rules import unpriced
 from meshplan.planner.space.exchange_choice import with_fastest_kinds
 from meshplan.planner.space.module_splits import stack_splits
 from meshplan.planner.space.stage_splits import splits
-from meshplan.planner.ui.requests import Axis, Choice
+from meshplan.planner.ui.requests import Axis, SliderLayout
 
 KEPT_CUTS = 4096
 STATED = tuple(axis for axis in get_args(Axis) if axis != "recompute")
 
 
-def case_of_choice(asked: Asked, choice: Choice) -> Case:
+def case_of_choice(asked: Asked, choice: SliderLayout) -> Case:
     """The legal case of `choice`; raises `InvalidLayout` with the rule that forbids it."""
     q = asked.question
     facts = {name: getattr(choice, name) for name in STATED} | {
@@ -62,7 +62,7 @@ def case_of_choice(asked: Asked, choice: Choice) -> Case:
     return case
 
 
-def _with_kinds(case: Case, choice: Choice) -> Layout:
+def _with_kinds(case: Case, choice: SliderLayout) -> Layout:
     """The layout with the choice's kinds of exchanges, or the fastest."""
     check_layout(case.layout, case.model, case.training)
     stated = replace(case.layout, context_kind=choice.context_kind, dispatcher=choice.dispatcher)
@@ -86,14 +86,16 @@ def _check_space(case: Case) -> None:
         raise InvalidLayout("virtual_stages need a pipeline: pipeline_parallel is 1")
 
 
-def _shard_group(choice: Choice, layout: Layout) -> int:
+def _shard_group(choice: SliderLayout, layout: Layout) -> int:
     """The ranks that ZeRO shards over, 0 (all) where the choice's do not fit the degrees."""
     ranks, group = layout.data_parallel * layout.context_parallel, choice.shard_group
     keeps = choice.zero_stage > 0 and group and ranks % group == 0 and group < ranks
     return group if keeps else 0
 
 
-def _stages(model: Model, legality: Legality, choice: Choice) -> tuple[tuple[Stage, ...], bool]:
+def _stages(
+    model: Model, legality: Legality, choice: SliderLayout
+) -> tuple[tuple[Stage, ...], bool]:
     """The solved cut while the engine has it, else the most even one; recompute as chosen. And
     whether prediction modules are apart from the loss, which the most even cut has not.
     """
@@ -164,11 +166,11 @@ def write_stages(stages: tuple[Stage, ...]) -> str:
     return ",".join(f"{count}*{s.layers}/{s.selective_layers}/{s.full_layers}" for s, count in runs)
 
 
-def choice_of(layout: Layout) -> Choice:
+def choice_of(layout: Layout) -> SliderLayout:
     """The sliders that show `layout`, its cut into stages included."""
     usual = "interleaved_1f1b" if layout.virtual_stages > 1 else "1f1b"
     selective = any(stage.selective_layers for stage in layout.stages)
-    return Choice(
+    return SliderLayout(
         **{name: getattr(layout, name) for name in STATED},
         shard_group=layout.shard_group,
         context_kind=layout.context_kind,
@@ -181,7 +183,7 @@ def choice_of(layout: Layout) -> Choice:
     )
 
 
-def shortest_choice(case: Case) -> Choice:
+def shortest_choice(case: Case) -> SliderLayout:
     """The same, without the cut where it is the one that is taken anyway."""
     choice = choice_of(case.layout)
     plain = choice.model_copy(update={"stages": None})

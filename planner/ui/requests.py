@@ -29,7 +29,7 @@ Axis = Literal[
 """What has a slider, by the name of its pin."""
 
 
-class Job(Frozen):
+class JobWords(Frozen):
     """What is trained on what, in the words of `meshplan plan`.
 
     model         a name of the catalogue; with `model_config_text` what to call the uploaded one
@@ -56,7 +56,7 @@ class Job(Frozen):
 MOST_LETTERS = 200  # of all modules together
 
 
-class Choice(Frozen):
+class SliderLayout(Frozen):
     """The layout on the sliders; data parallel is what is left of the GPUs.
 
     schedule  None: 1F1B, interleaved where a rank has several stages
@@ -90,8 +90,8 @@ class Choice(Frozen):
 class PriceRequest(Frozen):
     """Price the layout of `choice` for `job`."""
 
-    job: Job
-    choice: Choice
+    job: JobWords
+    choice: SliderLayout
 
 
 class SolveRequest(PriceRequest):

@@ -39,7 +39,7 @@ from meshplan.planner.ui.answers import (
     solve_document,
 )
 from meshplan.planner.ui.guard import Access, Guard
-from meshplan.planner.ui.requests import CompareRequest, Job, PriceRequest, SolveRequest
+from meshplan.planner.ui.requests import CompareRequest, JobWords, PriceRequest, SolveRequest
 
 PAGE = Path(__file__).parent / "page"
 MOST_BODY = 2 * MAX_BYTES + 2**16  # a model's config and a training config
@@ -133,7 +133,7 @@ class Server:
                 raise
             return JSONResponse({"error": one_line(error)}, 400)
 
-    def _check_files(self, job: Job | None) -> None:
+    def _check_files(self, job: JobWords | None) -> None:
         """A page opens no profile by path but those named at the start."""
         if job and ("/" in job.cluster or job.cluster.endswith(".toml")):  # noqa: SIM102
             if job.cluster not in self._profiles:

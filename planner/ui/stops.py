@@ -8,14 +8,14 @@ from meshplan.planner.answer.question import Asked
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.space.axis_rules import USUAL_MICRO_BATCHES, divisors, widest_tensor_parallel
 from meshplan.planner.ui.layouts import case_of_choice
-from meshplan.planner.ui.requests import Choice
+from meshplan.planner.ui.requests import SliderLayout
 
 MOST_VIRTUAL = 16
 MOST_CONTEXT = 256
 ENDS = 2  # the embedding and the head may have a stage of their own
 
 
-def stops_of(asked: Asked, choice: Choice) -> dict[str, list[dict[str, Any]]]:
+def stops_of(asked: Asked, choice: SliderLayout) -> dict[str, list[dict[str, Any]]]:
     """By axis the values in order, each with `why` it is refused, None where it is legal."""
     return {
         axis: [_stop(asked, choice, axis, value) for value in values]
@@ -23,7 +23,7 @@ def stops_of(asked: Asked, choice: Choice) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _stop(asked: Asked, choice: Choice, axis: str, value: object) -> dict[str, Any]:
+def _stop(asked: Asked, choice: SliderLayout, axis: str, value: object) -> dict[str, Any]:
     moved = choice.model_copy(update={axis: value})
     try:
         case_of_choice(asked, moved)
@@ -32,7 +32,7 @@ def _stop(asked: Asked, choice: Choice, axis: str, value: object) -> dict[str, A
     return {"value": value, "why": None}
 
 
-def _values(asked: Asked, choice: Choice) -> Iterator[tuple[str, list[Any]]]:
+def _values(asked: Asked, choice: SliderLayout) -> Iterator[tuple[str, list[Any]]]:
     q = asked.question
     of_gpus = divisors(q.gpus)
     layers, pp = q.model.num_layers, choice.pipeline_parallel

@@ -14,7 +14,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.answer.answer import case_at
 from meshplan.planner.answer.compare import (
     Comparison,
-    Row,
+    Quantity,
     Yours,
     compare,
     cost_per_trillion_tokens,
@@ -46,7 +46,7 @@ def yours(text: str, name: str = "nanotron.yaml", framework: str = "nanotron") -
     return yours_of(ASKED.question, "dgx-h100", read_config(text, name, framework))
 
 
-def parts_of(found: Comparison, whole: str) -> dict[str, Row]:
+def parts_of(found: Comparison, whole: str) -> dict[str, Quantity]:
     """The rows that `whole` is made of."""
     rows = list(found.rows)
     start = next(i for i, row in enumerate(rows) if row.name == whole)
@@ -62,16 +62,16 @@ def test_cost_by_hand() -> None:
 @pytest.mark.parametrize(
     ("row", "shown"),
     [
-        (Row(name="step", unit="s", yours=8.0, ours=6.0), "-25.0%"),
-        (Row(name="pipeline bubble", unit="s", yours=0.0, ours=0.0673, part=True), "+67.3 ms"),
-        (Row(name="MFU", unit="fraction", yours=0.329, ours=0.513), "+18.4 points"),
-        (Row(name="left free", unit="bytes", yours=-(2.0**30), ours=2.0**31), "+3.0 GiB"),
-        (Row(name="GPUs", unit="count", yours=8.0, ours=8.0), "the same"),
-        (Row(name="MFU", unit="fraction", yours=None, ours=0.4), ""),
-        (Row(name="layout", unit="text", yours="dp8", ours="dp4"), ""),
+        (Quantity(name="step", unit="s", yours=8.0, ours=6.0), "-25.0%"),
+        (Quantity(name="pipeline bubble", unit="s", yours=0.0, ours=0.0673, part=True), "+67.3 ms"),
+        (Quantity(name="MFU", unit="fraction", yours=0.329, ours=0.513), "+18.4 points"),
+        (Quantity(name="left free", unit="bytes", yours=-(2.0**30), ours=2.0**31), "+3.0 GiB"),
+        (Quantity(name="GPUs", unit="count", yours=8.0, ours=8.0), "the same"),
+        (Quantity(name="MFU", unit="fraction", yours=None, ours=0.4), ""),
+        (Quantity(name="layout", unit="text", yours="dp8", ours="dp4"), ""),
     ],
 )
-def test_differences_by_hand(row: Row, shown: str) -> None:
+def test_differences_by_hand(row: Quantity, shown: str) -> None:
     """Whole quantities differ in per cent, parts and bytes in their own unit: no ratio to nearly
     nothing.
     """

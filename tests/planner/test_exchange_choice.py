@@ -31,7 +31,7 @@ from meshplan.planner.space.exchange_rules import (
 from meshplan.planner.space.legal_layouts import enumerate_space
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.ui.layouts import case_of_choice, choice_of
-from meshplan.planner.ui.requests import Choice
+from meshplan.planner.ui.requests import SliderLayout
 
 
 def model_named(name: str) -> Model:
@@ -297,10 +297,10 @@ def test_the_page_prices_the_kind_that_a_search_would_take() -> None:
                   seq_len="32768", engine="megatron-bridge")
     )  # fmt: skip
     degrees = {"context_parallel": 8, "expert_parallel": 8, "zero_stage": 1, "tensor_parallel": 2}
-    moved = case_of_choice(asked, Choice(**degrees)).layout  # type: ignore[arg-type]
+    moved = case_of_choice(asked, SliderLayout(**degrees)).layout  # type: ignore[arg-type]
     assert moved.context_kind
     assert moved.dispatcher == "deepep"
-    stated = Choice(**degrees, context_kind="all_gather")  # type: ignore[arg-type]
+    stated = SliderLayout(**degrees, context_kind="all_gather")  # type: ignore[arg-type]
     layout = case_of_choice(asked, stated).layout
     assert layout.context_kind == "all_gather"
     assert choice_of(layout).context_kind == "all_gather"

@@ -210,10 +210,10 @@ def test_the_interval_of_what_no_run_covers_is_no_narrower(logs: list[str]) -> N
     from meshplan.hardware_profiles.intervals import Interval, asked_of
     from meshplan.planner.case.settings import Settings
     from meshplan.planner.cli.check import tools
-    from meshplan.planner.learn.cases import Source, measured_run
+    from meshplan.planner.learn.cases import LogSource, measured_run
     from meshplan.planner.learn.learn import learn
 
-    source = Source(read=tools().read, given=Settings())
+    source = LogSource(read=tools().read, given=Settings())
     learned = learn([measured_run(Path(log), None, source) for log in logs], "", lambda _: None)
     usual = Interval(1 / 3, 3.0, 5)
     near, far = (

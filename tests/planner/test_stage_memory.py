@@ -13,7 +13,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.bounds.stage_memory import StageMemory
+from meshplan.planner.bounds.stage_memory import LayoutStages
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.stage_problem import End, StageProblem
 from meshplan.planner.search.priced_space import Question
@@ -31,7 +31,7 @@ def test_no_mix_of_a_stage_beats_the_prices_of_memory(problem: Problems) -> None
         case = problem(seed, 1)
         if case.pp == 1:
             continue
-        memory, intervals = StageMemory(case.alone), Intervals(case)
+        memory, intervals = LayoutStages(case.alone), Intervals(case)
         for stage, first, end in _stages_of(case):
             where = np.zeros(1, np.int64), *map(np.array, (stage, first, end))
             found_ns = memory.beyond_s(*where)[0] * NS_PER_S
@@ -74,7 +74,7 @@ def test_what_a_stage_of_two_kinds_recomputes(
         fixed_kib=100, cap_kib=100 + room_kib,
     )  # fmt: skip
     where = map(np.array, ([0], 0, 0, 2))
-    found_s = StageMemory(case.alone).beyond_s(*where)[0]
+    found_s = LayoutStages(case.alone).beyond_s(*where)[0]
     assert found_s * NS_PER_S == pytest.approx(expected_ns, abs=4)  # rounded down, layer by layer
 
 

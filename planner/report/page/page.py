@@ -11,7 +11,7 @@ from string import Template
 from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.units import format_bytes, format_count, format_seconds
 from meshplan.planner.answer.alternatives import Alternative
-from meshplan.planner.answer.explain import Priced
+from meshplan.planner.answer.explain import PricedLayout
 from meshplan.planner.case.plan_file import Plan, Prediction
 from meshplan.planner.case.predict import step_model_of
 from meshplan.planner.case.reading import Exported
@@ -58,7 +58,7 @@ class Explained:
     """
 
     plan: Plan
-    now: Priced
+    now: PricedLayout
     alternatives: tuple[Alternative, ...]
     commands: tuple[str, ...]
     exported: Exported | None

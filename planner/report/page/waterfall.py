@@ -13,7 +13,7 @@ KERNELS = ("matmul_s", "attention_s")
 LEAST_SHARE = 0.001
 
 
-class Row(NamedTuple):
+class WaterfallBar(NamedTuple):
     """One bar: a name, seconds with where `explain --json` has them, and where it lies."""
 
     name: str
@@ -32,28 +32,30 @@ def waterfall(parts: TimeParts, prediction: Prediction) -> str:
     return element("div", bars, class_="bars waterfall")
 
 
-def rows(parts: TimeParts, prediction: Prediction) -> Iterator[Row]:
+def rows(parts: TimeParts, prediction: Prediction) -> Iterator[WaterfallBar]:
     """The ideal step, then what each cause adds, then the predicted step."""
     seconds, ideal, at = dict(parts.items()), ideal_s(prediction), 0.0
     if ideal is not None:
-        yield Row("ideal: all GPUs at their peak", "ideal_step_time_s", ideal, 0.0, ideal, "ideal")
+        yield WaterfallBar(
+            "ideal: all GPUs at their peak", "ideal_step_time_s", ideal, 0.0, ideal, "ideal"
+        )
         at = ideal
         lost = sum(seconds.pop(name) for name in KERNELS) - ideal
         name = "matrix products and attention below the peak, layers unevenly spread"
-        yield Row(name, "below_peak_s", lost, at, at + lost, "below")
+        yield WaterfallBar(name, "below_peak_s", lost, at, at + lost, "below")
         at += lost
     for name, taken in seconds.items():
         if taken / parts.total_s >= LEAST_SHARE:
-            yield Row(PART_NAMES[name], f"time_parts.{name}", taken, at, at + taken, name)
+            yield WaterfallBar(PART_NAMES[name], f"time_parts.{name}", taken, at, at + taken, name)
         at += taken
     step = prediction.step_time_s
-    yield Row("predicted step", "prediction.step_time_s", step, 0.0, step, "predicted")
+    yield WaterfallBar("predicted step", "prediction.step_time_s", step, 0.0, step, "predicted")
     low, high = prediction.step_time_low_s, prediction.step_time_high_s
     if low is not None and high is not None:
-        yield Row("8 of 10 runs", "prediction.step_time_low_s", low, low, high, "range")
+        yield WaterfallBar("8 of 10 runs", "prediction.step_time_low_s", low, low, high, "range")
 
 
-def _bar(row: Row, scale: Scale) -> str:
+def _bar(row: WaterfallBar, scale: Scale) -> str:
     left, right = sorted((scale.percent(row.start_s), scale.percent(row.end_s)))
     place = f"left:{left:.2f}%;width:{max(right - left, 0.15):.2f}%"
     bar = element("span", element("i", class_=row.kind, style=place), class_="track")
@@ -61,7 +63,7 @@ def _bar(row: Row, scale: Scale) -> str:
     return element("div", named, bar, element("span", _said(row), class_="value"), class_="bar")
 
 
-def _said(row: Row) -> str:
+def _said(row: WaterfallBar) -> str:
     if row.kind == "range":
         high = number("prediction.step_time_high_s", row.end_s, format_seconds(row.end_s))
         return f"{number(row.path, row.seconds, format_seconds(row.seconds))} to {high}"
