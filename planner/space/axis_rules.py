@@ -24,16 +24,22 @@ from meshplan.planner.space.module_splits import apart_allowed, can_split_stack
 from meshplan.planner.space.pins import FRACTION_AXES
 
 USUAL_MICRO_BATCHES = (*range(1, 17), 20, 24, 32, 40, 48, 64)
-SMALL_NODES_RANKS = 8  # of tensor parallelism across nodes of fewer GPUs
+SMALL_NODES_RANKS, FEW_SEQUENCES_RANKS = 8, 16
+"""Of tensor parallelism across nodes: of fewer GPUs; where the batch has fewer sequences than there
+are nodes, so that replicas alone leave GPUs idle.
+"""
 GROUP_NODES, FEWEST_COPIES = (1, 4, 16, 64), 8
 """Shard groups of the ranks of so many nodes; of several, where so many groups are left: with fewer
 no collective gets much shorter.
 """
 
 
-def widest_tensor_parallel(gpus_per_node: int) -> int:
-    """Ranks that the search looks at without a pin: those of a node, of small nodes several."""
-    return max(gpus_per_node, SMALL_NODES_RANKS)
+def widest_tensor_parallel(gpus: Ints | int, sequences: int, gpus_per_node: int) -> Ints:
+    """Ranks that the search looks at without a pin on that many `gpus`: those of a node, of small
+    nodes several, and more where the batch has fewer `sequences` than there are nodes.
+    """
+    few = np.asarray(gpus) > sequences * gpus_per_node
+    return np.where(few, FEW_SEQUENCES_RANKS, SMALL_NODES_RANKS).clip(min=gpus_per_node)
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -68,9 +74,8 @@ def open_ranks(
         legal = math.gcd(*kv_heads) % funnel["tensor_parallel"] == 0
         funnel.keep(legal, "tensor_parallel does not divide the key/value heads")
     funnel.keep_pinned("tensor_parallel")
-    if not funnel.is_pinned("tensor_parallel"):
-        legal = funnel["tensor_parallel"] <= widest_tensor_parallel(gpus_per_node)
-        funnel.keep(legal, "tensor_parallel beyond one node and 8 ranks (a pin opens it)")
+    sequences = training.global_batch_size
+    _keep_near(funnel, widest_tensor_parallel(sizes.max(initial=0), sequences, gpus_per_node))
     funnel.multiply("context_parallel", options)
     _keep_dividing(funnel, sizes)
     cp = funnel["context_parallel"]
@@ -96,7 +101,13 @@ def _keep_dividing(funnel: Funnel, sizes: Ints) -> None:
     funnel.columns = {name: c[divide[which]] for name, c in funnel.columns.items()}
 
 
-def open_replicas(funnel: Funnel, sizes: Ints) -> None:
+def _keep_near(funnel: Funnel, widest: Ints) -> None:
+    if not funnel.is_pinned("tensor_parallel"):
+        legal = funnel["tensor_parallel"] <= widest
+        funnel.keep(legal, "tensor_parallel beyond the nodes of the usual space (a pin opens it)")
+
+
+def open_replicas(funnel: Funnel, training: Training, sizes: Ints, gpus_per_node: int) -> None:
     """The dp that remains of each of `sizes`."""
     inner = inner_ranks(funnel)
     parts = [(np.flatnonzero(size % inner == 0), size) for size in sizes.tolist()]
@@ -105,6 +116,8 @@ def open_replicas(funnel: Funnel, sizes: Ints) -> None:
     funnel.columns = {name: c[rows] for name, c in funnel.columns.items()}
     funnel.columns["data_parallel"] = replicas
     funnel.keep_pinned("data_parallel")
+    gpus = funnel["data_parallel"] * inner_ranks(funnel)
+    _keep_near(funnel, widest_tensor_parallel(gpus, training.global_batch_size, gpus_per_node))
 
 
 def _pipelines(funnel: Funnel, model: Model, legality: Legality) -> None:

@@ -219,7 +219,7 @@ def enumerate_space(
     sizes = np.array([gpus] if isinstance(gpus, int) else gpus, np.int64)
     degrees = sorted({degree for size in sizes.tolist() for degree in divisors(size)})
     open_ranks(funnel, model, training, sizes, degrees, engine.legality, gpus_per_node)
-    open_replicas(funnel, sizes)
+    open_replicas(funnel, training, sizes, gpus_per_node)
     open_batches(funnel, model, training, engine.legality)
     if max(int(sizes.max(initial=0)), training.global_batch_size) <= np.iinfo(np.int32).max:
         funnel.narrow()

@@ -37,7 +37,7 @@ RECOMPUTED = {
 """By `Legality.recompute_layers`."""
 DEFAULTS = {
     "tensor_parallel": "tensor parallelism within a node (of up to 8 ranks where a node has fewer "
-    "GPUs)",
+    "GPUs, of 16 where the batch has fewer sequences than there are nodes)",
     "micro_batch_size": "micro-batches of 1 to 16, 20, 24, 32, 40, 48 and 64",
     "shard_group": "ZeRO over all replicas, those of a node, or of 4, 16 or 64 nodes where 8 "
     "groups are left",

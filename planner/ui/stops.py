@@ -36,7 +36,8 @@ def _values(asked: Asked, choice: SliderLayout) -> Iterator[tuple[str, list[Any]
     q = asked.question
     of_gpus = divisors(q.gpus)
     layers, pp = q.model.num_layers, choice.pipeline_parallel
-    widest = widest_tensor_parallel(q.cluster.gpus_per_node)  # as the search without a pin
+    sequences = q.training.global_batch_size
+    widest = widest_tensor_parallel(q.gpus, sequences, q.cluster.gpus_per_node)  # as the search's
     tensor = [n for n in of_gpus if n <= widest]
     numbers: dict[str, Iterable[int]] = {
         "tensor_parallel": tensor,

@@ -298,3 +298,26 @@ def test_tensor_parallelism_leaves_small_nodes(question: Questions, gpus_per_nod
     asked = question((0, 0), 16, 16, kv_heads_divide=False)
     cluster = asked.cluster.model_copy(update={"gpus_per_node": gpus_per_node})
     assert space_of(replace(asked, cluster=cluster)).layouts.tensor_parallel.max() == 8
+
+
+@pytest.mark.parametrize(
+    ("batch", "widest"),
+    [
+        pytest.param(2, 8, id="2 sequences on 16 / 8 = 2 nodes: a node's 8"),
+        pytest.param(1, 16, id="1 sequence on 2 nodes: 16"),
+    ],
+)
+def test_tensor_parallelism_leaves_nodes_where_sequences_are_fewer(
+    question: Questions, batch: int, widest: int
+) -> None:
+    """Of 16 GPUs, also where 32 are asked about at once."""
+    q = question((0, 0), 16, batch, kv_heads_divide=False)
+    kinds = tuple(
+        replace(kind, attention=replace(kind.attention, heads=16)) for kind in q.model.kinds
+    )
+    q = replace(q, model=replace(q.model, kinds=kinds))
+    assert space_of(q).layouts.tensor_parallel.max() == widest
+    both = enumerate_space(q.model, q.training, [16, 32], q.engine, q.pins, 8).layouts
+    ranks = both.tensor_parallel * both.context_parallel * both.pipeline_parallel
+    of_16 = both.data_parallel * ranks == 16
+    assert both.tensor_parallel[of_16].max() == widest
