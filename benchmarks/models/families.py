@@ -1,14 +1,16 @@
 """Counts parameters and FLOPs of each family by transformers, on the meta device.
 
-`python -m benchmarks.models.families` needs torch and transformers 5.24. It writes the
-configurations and the counts that the tests compare with, and prints the families that differ
-and those that are refused. FLOPs are those of one forward pass of `TOKENS` tokens by torch's
-FLOP counter: of matrix products with weights, and of all others (attention without a causal mask,
-recurrences). Each family is counted with its default configuration, and with `VARIANTS` where the
-default cannot be built, or where it leaves a part of the family out.
+`python -m benchmarks.models.families [NAME ...]` needs torch and transformers 5.24. It writes the
+configurations and the counts that the tests compare with (those named anew, the others as they
+are), and prints the families that differ and those that are refused. FLOPs are those of one forward
+pass of `TOKENS` tokens by torch's FLOP counter: of matrix products with weights, and of all others
+(attention without a causal mask, recurrences). Each family is counted with its default
+configuration, and with `VARIANTS` where the default cannot be built, or where it leaves a part of
+the family out.
 """
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
@@ -63,6 +65,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_kv_shared_layers": 10, "num_global_key_value_heads": 2, "attention_k_eq_v": True,
         "enable_moe_block": True, "num_experts": 16, "top_k_experts": 4,
         "moe_intermediate_size": 512,
+    },
+    "gemma3n_text": {
+        "num_hidden_layers": 12, "num_kv_shared_layers": 2, "altup_num_inputs": 3,
+        "laurel_rank": 40, "intermediate_size": [4096, 8192] * 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 4,
     },
     "stablelm": {"use_qkv_bias": True, "use_parallel_residual": True},
     "starcoder2": {"use_bias": False},
@@ -196,8 +203,10 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def main() -> None:
     """Count, compare and write."""
     quiet()
-    found, said = {}, []
-    for name, model_type, changes in track(list(cases()), "counting"):
+    named, said = sys.argv[1:], []
+    found: dict[str, Any] = json.loads(OUT.read_text()) if named else {}
+    asked = [case for case in cases() if not named or case[0] in named]
+    for name, model_type, changes in track(asked, "counting"):
         try:
             found[name] = counted(model_type, changes)
         except Exception as error:  # whatever a family's own code raises, it is shown

@@ -39,7 +39,6 @@ NOT_PRICED = {
     "one block of weights is used by several layers": (
         *("zamba", "zamba2", "hrm_text", "dory", "inkling2_loop_text"),
     ),
-    "its layers read several streams of hidden states": ("gemma3n_text",),
     "its layers are linear and latent attention with pooled keys, and several streams": (
         "glm5_next_text",
     ),

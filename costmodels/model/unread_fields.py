@@ -58,7 +58,8 @@ CHANGES_COST = _names("""
     use_sandwich_norm use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input
     window_size word_embed_proj_dim zero_expert_num _remove_final_layer_norm
     layer_norm_elementwise_affine projectors_bias additional_vocab_size moe_hidden_size norm_after
-    num_sliding_attention_heads share_expert_dim qk_norm_type
+    num_sliding_attention_heads share_expert_dim qk_norm_type activation_sparsity_pattern
+    altup_active_idx altup_correct_scale altup_num_inputs laurel_rank
 """)
 
 SAID_ELSEWHERE = _names("""
@@ -85,6 +86,7 @@ IN_THE_CODE: dict[str, frozenset[str]] = {
     "bamba": _names("attn_rotary_emb mamba_dt_rank"),
     "doge": _names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
     "gemma3_text": _names("_sliding_window_pattern"),
+    "gemma3n_text": _names("altup_coef_clip"),
     "bailing_hybrid": _names("moe_router_enable_expert_bias num_expert_group"),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),

@@ -203,7 +203,7 @@ def test_outer_tie_reaches_the_text_part() -> None:
         ({"model_type": 7}, "'model_type' is missing"),
         ({"model_type": "t5"}, "'t5' is not priced: an encoder-decoder"),
         ({"model_type": "zamba2"}, "is used by several layers"),
-        ({"model_type": "gemma3n_text"}, "several streams"),
+        ({"model_type": "diffllama"}, "two softmaxes for each head"),
         ({"model_type": "llama", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "qwen3_moon"}, "close names: qwen3_moe"),
         ({"model_type": "gemma3", "text_config": 3}, "text_config is 3, not an object"),
