@@ -187,6 +187,11 @@ class Fields:
         return whole // parts
 
 
+def names(text: str) -> frozenset[str]:
+    """The words of a text, which names many fields or types in few lines."""
+    return frozenset(text.split())
+
+
 def shown(value: object) -> str:
     """`value` as a message shows it: one line, never long."""
     if isinstance(value, list | dict):

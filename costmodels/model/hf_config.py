@@ -19,6 +19,7 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
+from meshplan.costmodels.model.text_parts import text_part
 from meshplan.costmodels.model.tower_families import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model, Tower
@@ -72,10 +73,6 @@ NO_TOWERS = (
     "img_token_compression_config",
 )  # fmt: skip
 VISION_TOWER = "vision tower"
-TIED_BY_EITHER = (
-    "qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe", "llava", "minimax_m3_vl", "shieldgemma2",
-)  # fmt: skip
-"""Whose head is tied where either part of a configuration says so."""
 
 
 def model_from_config(config: object, name: str) -> Model:
@@ -117,7 +114,7 @@ def _typed(outer: Fields) -> tuple[Fields, str]:
     whole = outer.config.get("model_type")
     if isinstance(whole, str) and any(whole in types for types in NOT_PRICED.values()):
         raise outer.refuse(_why_not(whole))
-    fields = _text_part(outer)
+    fields = text_part(outer)
     model_type = fields.config.get("model_type")
     if not isinstance(model_type, str):
         raise outer.refuse("the field 'model_type' is missing; it says which family this is")
@@ -160,23 +157,6 @@ def _quantization(config: Mapping[str, object]) -> Iterator[str]:
     stored = config.get("quantization_config")
     if isinstance(stored, Mapping) and stored:
         yield f"quantization of the checkpoint ({stored.get('quant_method', 'unnamed')})"
-
-
-def _text_part(outer: Fields) -> Fields:
-    """The language model of a multimodal configuration; a flat one is returned as it is.
-
-    Whether the head is tied the outer part says, where it says anything, as transformers' modules
-    read it.
-    """
-    text = outer.section("text_config")
-    if text is None:
-        return outer
-    given = {key: value for key, value in text.config.items() if value is not None}
-    tied = outer.config.get("tie_word_embeddings")
-    if outer.config.get("model_type") in TIED_BY_EITHER and given.get("tie_word_embeddings"):
-        tied = True
-    told = {} if tied is None else {"tie_word_embeddings": tied}
-    return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
 
 
 def _why_not(model_type: str) -> str:

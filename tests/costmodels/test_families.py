@@ -275,6 +275,7 @@ def test_defaults_leave_nothing_unexplained(name: str) -> None:
         ("mimo-v2-flash", {"moe_layer_freq": [2] * 48}, "moe_layer_freq is not a list of 48"),
         ("glm-5", {"index_topk_pattern": "FFX"}, "index_topk_pattern has another letter"),
         ("qwen3-30b-a3b", {"use_qk_norm": False}, "use_qk_norm is false"),
+        ("phi-3.5-moe", {"num_experts_per_tok": 3}, "num_experts_per_tok is 3, but Phi-3.5-MoE's"),
     ],
 )
 def test_what_a_file_says_again_must_agree(model: str, changes: dict[str, Any], said: str) -> None:

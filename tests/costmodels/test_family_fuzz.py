@@ -10,6 +10,7 @@ import pytest
 from benchmarks.models import published_fuzz, tower_fuzz
 from benchmarks.models.family_fuzz import READ_AS_TRAINED, causal_families, others_than, outcomes
 from benchmarks.models.tower_fuzz import seen_families
+from meshplan.costmodels.model.text_parts import TIED, UNTIED
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.nightly]
 
@@ -54,6 +55,13 @@ def test_no_field_of_a_published_file_changes_it_in_silence(seed: str) -> None:
         if each.word in ("different", "crashed")
     ]
     assert silent == []
+
+
+def test_whole_files_tie_as_their_classes_say() -> None:
+    """The types whose whole part means something by leaving the tie out, and what."""
+    known = pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    for listed, tied in ((TIED, True), (UNTIED, False)):
+        assert {name for name in listed if known[name].tie_word_embeddings is not tied} == set()
 
 
 def test_the_fuzz_changes_what_it_says() -> None:
