@@ -8,7 +8,7 @@ the shapes of the weights do not follow from the configuration, those of the `mo
 
 What changes neither the sizes nor the time of training noticeably (rotary frequencies, logit
 soft-capping, activation kinds) is in `numerics`. Leaves out: the towers of multimodal models, see
-`left_out`, but for a vision tower that is read (`tower_families`).
+`left_out`, but for a vision or audio tower that is read (`tower_families`).
 """
 
 import difflib
@@ -72,7 +72,6 @@ NO_TOWERS = (
     "text_config", "quantization_config", "generation_config", "compression_config",
     "img_token_compression_config",
 )  # fmt: skip
-VISION_TOWER = "vision tower"
 
 
 def model_from_config(config: object, name: str) -> Model:
@@ -96,7 +95,7 @@ def model_from_config(config: object, name: str) -> Model:
 
 
 def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
-    """The vision tower; where it is not read, None and why: the text may be trained without it."""
+    """The tower; where it is not read, None and why: the text may be trained without it."""
     try:
         return tower_of(outer, hidden), ""
     except UnsupportedModel as error:
@@ -106,7 +105,7 @@ def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
 def why_no_tower(config: Mapping[str, object], model: Model) -> str:
     """Why images cannot be priced with this configuration: "" where it has a tower that is read."""
     tower, why = _tower(Fields(config, ""), model.hidden)
-    return "" if tower else why or "it has no vision tower"
+    return "" if tower else why or "it has no vision or audio tower"
 
 
 def _typed(outer: Fields) -> tuple[Fields, str]:
@@ -135,8 +134,9 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     outer = Fields(config, "")
     fields, model_type = _typed(outer)
     model = read_family(FAMILIES[model_type], fields)
-    if VISION_TOWER not in towers and _tower(outer, model.hidden)[0]:
-        towers.append(VISION_TOWER)  # of fields beside the text part's (Fuyu)
+    tower = _tower(outer, model.hidden)[0]
+    if tower and tower.words not in towers:
+        towers.append(tower.words)  # of fields beside the text part's (Fuyu)
     numerics_of(fields)
     unread = (
         f"field {key}, which is not understood," for key in unknown_fields(fields, model_type)

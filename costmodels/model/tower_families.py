@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.config_fields import Fields, shown
 from meshplan.costmodels.model.tower_parts import (
     BIASED,
@@ -341,11 +342,17 @@ TOWERS: dict[str, Reader] = {
 
 
 def tower_of(outer: Fields, hidden: int) -> Tower | None:
-    """The vision tower that the whole configuration describes, None where it has none.
+    """The vision tower that the whole configuration describes, or where it has none its audio
+    tower; None where it has neither.
 
     Raises `UnsupportedModel` for one that is not read, or not wholly.
     """
     model_type = str(outer.config.get("model_type"))
+    audio = outer.section("audio_config")
+    if audio is not None and model_type in AUDIO_TOWERS:
+        heard = AUDIO_TOWERS[model_type](audio, hidden)
+        refuse_unread_of_tower(audio, "audio_config")
+        return heard
     if model_type == "fuyu":
         return fuyu(outer, Fields({}, outer.name), hidden)
     vision = outer.section("vision_config")

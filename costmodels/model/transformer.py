@@ -21,6 +21,8 @@ from meshplan.costmodels.model.numerics import Numerics
 from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.hardware_profiles.traced_model import TracedLayer
 
+Sense = Literal["vision", "audio"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
@@ -191,12 +193,13 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tower:
-    """What turns patches of images into tokens of the language model.
+    """What turns patches of images, or frames of sound, into tokens of the language model.
 
+    sense           which of them
     layers          the stack, without vocabulary, head or final norm; None: there is none (Fuyu)
     products        before and after it, in order
     merged          encoder tokens for each token that the language model is given
-    image_tokens    of the language model for each image, 0: it depends on the image's size
+    image_tokens    of the language model for each image or clip, 0: it depends on its size
     numbers         learnt numbers of no product: positions, class tokens, norms outside the stack,
                     and parts that are there and not used
     joiner_numbers  the same of the joiner
@@ -208,6 +211,12 @@ class Tower:
     image_tokens: int = 0
     numbers: int = 0
     joiner_numbers: int = 0
+    sense: Sense = "vision"
+
+    @property
+    def words(self) -> str:
+        """The tower as messages name it."""
+        return f"{self.sense} tower"
 
     @property
     def divided_by_tp(self) -> dict[str, int]:

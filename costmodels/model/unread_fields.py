@@ -211,18 +211,19 @@ OF_NO_TOWER = names("""
     vision_feature_select_strategy vocab_size projection_dim multi_modal_projector_bias
     norm_type image_size num_channels use_mean_pooling vision_feature_layer default_output_length
     image_seq_length init_pos_emb_time pos_emb_type projector_hidden_act projector_ln_eps
-    standardize video_attn_type video_seq_length
+    standardize video_attn_type video_seq_length activation_dropout encoder_layerdrop
+    scale_embedding activation_function
 """)
-"""Fields of a `vision_config` that change no size of what is read of it, or that say again what
-the reader knows (a projector without biases, channels of a module that has no stem)."""
+"""Fields of a `vision_config` or `audio_config` that change no size of what is read of it, or that
+say again what the reader knows (a projector without biases, channels where there is no stem)."""
 
 
-def refuse_unread_of_tower(vision: Fields) -> None:
+def refuse_unread_of_tower(vision: Fields, section: str = "vision_config") -> None:
     """Raise `UnsupportedModel` for a field of a tower that turns something on and is not read."""
     known = vision.asked | CHANGES_NOTHING | OF_NO_TOWER | set(ALWAYS_READ)
     for key, value in sorted(vision.config.items()):
         if value and key not in known and not OF_NOTHING.search(key[:80]):
-            raise vision.refuse(f"the field {shown(key)} of vision_config is not read")
+            raise vision.refuse(f"the field {shown(key)} of {section} is not read")
 
 
 def refuse_unread(f: Fields, model_type: str) -> None:

@@ -1,4 +1,4 @@
-"""Vision towers: parameters and FLOPs against transformers' modules, and what they add to a step.
+"""Towers: parameters and FLOPs against transformers' modules, and what they add to a step.
 
 `tower_configs.json` is made by `python -m benchmarks.models.towers`.
 """
@@ -107,11 +107,12 @@ def work_of(tower: Tower, tokens: int, *, tp: float = 1.0, cut: bool = True) -> 
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_flops_are_those_that_torch_counts(name: str) -> None:
-    """Of one image's features: products with weights and attention within 0.1 %, SAM's, whose
-    windows are filled up, within 5 %.
+    """Of the features of one image or clip: products with weights and attention within 0.1 %,
+    SAM's, whose windows are filled up, within 5 %.
     """
     entry = CONFIGS[name]
-    config = entry["config"] | {"vision_config": entry["vision_config"]}
+    section = "audio_config" if "audio_config" in entry else "vision_config"
+    config = entry["config"] | {section: entry[section]}
     tower = tower_of(Fields(config, name), model_named(name).hidden)
     assert tower is not None
     work = work_of(tower, entry["image_tokens"])
