@@ -42,6 +42,8 @@ Whether the head is tied either part of a multimodal file may say. Where the who
 the file is read as the transformers that wrote it reads it (`transformers_version`), and refused
 where its two readings differ and nothing says which.
 
+Of a model that speaks (`qwen2_5_omni`, `qwen3_omni_moe`) the thinker is read: its text, its images.
+
 Not modelled: video, other audio towers (the Omni models', Gemma 3n's), a vision and an audio tower
 together, towers on ranks of their own, their recomputation, images that fall unevenly on
 data-parallel ranks, encoder-decoders, and what stands at the end of this page.

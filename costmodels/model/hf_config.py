@@ -19,7 +19,7 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
-from meshplan.costmodels.model.text_parts import text_part
+from meshplan.costmodels.model.text_parts import THINKER, text_part, thinker
 from meshplan.costmodels.model.tower_families import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model, Tower
@@ -84,7 +84,7 @@ def model_from_config(config: object, name: str) -> Model:
         raise UnsupportedModel(f"{name}: a config.json holds an object, not {_kind_of(config)}")
     if TRACE_KEY in config:
         return model_from_trace(config, name)
-    outer = Fields(config, name)
+    outer = thinker(Fields(config, name))
     if outer.flag("is_encoder_decoder", False):
         raise outer.refuse("an encoder-decoder is not priced; decoder-only models are")
     fields, model_type = _typed(outer)
@@ -104,7 +104,7 @@ def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
 
 def why_no_tower(config: Mapping[str, object], model: Model) -> str:
     """Why images cannot be priced with this configuration: "" where it has a tower that is read."""
-    tower, why = _tower(Fields(config, ""), model.hidden)
+    tower, why = _tower(thinker(Fields(config, "")), model.hidden)
     return "" if tower else why or "it has no vision or audio tower"
 
 
@@ -126,12 +126,14 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     """What the configuration holds that the `Model` does not, in words for a warning."""
     if TRACE_KEY in config:
         return left_out_of_trace(config)
+    outer = thinker(Fields(config, ""))
     towers = [
         f"{key.removesuffix('_config')[:40]} tower"
-        for key, part in config.items()
-        if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in config)
+        for key, part in outer.config.items()
+        if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in outer.config)
     ]
-    outer = Fields(config, "")
+    if THINKER in config:
+        towers.append("part that speaks")
     fields, model_type = _typed(outer)
     model = read_family(FAMILIES[model_type], fields)
     tower = _tower(outer, model.hidden)[0]

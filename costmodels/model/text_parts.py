@@ -35,6 +35,22 @@ TIED_BY_EITHER = names("""
 """Whose head is tied where either part says so: the text part is a module with a head itself."""
 
 
+THINKER = "thinker_config"
+
+
+def thinker(outer: Fields) -> Fields:
+    """Of a model that speaks too (Qwen-Omni) the part that reads and answers, which has its own
+    text and towers; any other configuration as it is.
+    """
+    part = outer.section(THINKER)
+    if part is None:
+        return outer
+    named = {"model_type": f"{outer.config.get('model_type')}_thinker", **part.config}
+    version = outer.config.get("transformers_version")
+    told = {} if version is None else {"transformers_version": version}
+    return Fields(told | named, outer.name)
+
+
 def text_part(outer: Fields) -> Fields:
     """The language model of a multimodal configuration; a flat one is returned as it is."""
     text = outer.section("text_config")
