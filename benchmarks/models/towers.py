@@ -20,7 +20,8 @@ from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.tower_families import TOWERS
 
 OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "tower_configs.json"
-NOT_IN_TRANSFORMERS = ("kimi_vl",)
+NOT_COUNTED = ("kimi_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
+"""That transformers does not have, and those whose module has an audio tower too."""
 SAME_AS = ("shieldgemma2", "qwen3_vl_moe", "qwen3_5_moe", "glm46v", "glmga", "pp_chart2table")
 """Others of the same tower, whose parameters alone are counted."""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -153,7 +154,7 @@ def _image(model_type: str, config: Any) -> dict[str, Any]:
 def main() -> None:
     """Count and write."""
     quiet()
-    every = {*TOWERS, *AUDIO_TOWERS, *DEFAULTS, "fuyu"} - set(NOT_IN_TRANSFORMERS)
+    every = {*TOWERS, *AUDIO_TOWERS, *DEFAULTS, "fuyu"} - set(NOT_COUNTED)
     named = sys.argv[1:]
     found = json.loads(OUT.read_text()) if named else {}
     found |= {name: counted(name) for name in sorted(named or every)}

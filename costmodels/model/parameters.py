@@ -248,10 +248,13 @@ def _model_total(
     module = of_layer(model, model.module_layer).total if model.mtp_layers else 0
     module += _mtp_projection(model) + 3 * _norm(model) + _stream_head(model)
     ends = ParameterCount(
-        embedding=vocab + model.learned_positions * model.hidden + _layer_input_table(model),
+        embedding=vocab
+        + model.learned_positions * model.hidden
+        + _layer_input_table(model)
+        + _stream_end(model),
         head=(0 if model.tied else vocab) + model.head_bias * model.vocab,
         norms=model.embedding_norm * _norm(model) + final_norm_parameters(model),
-        traced=model.other_parameters + _stream_end(model),
+        traced=model.other_parameters,
         mtp=model.mtp_layers * module,
     )
     layers = [of_layer(model, kind) for kind in model.kinds]
