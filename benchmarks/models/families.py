@@ -13,6 +13,7 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,13 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Pointwise
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.hardware_profiles.engines import load_engine
 
 OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "family_configs.json"
 TOKENS = 64
@@ -181,6 +189,28 @@ def flops_of(config: Any) -> dict[str, int]:
         "weight_flops": sum(by_operation.get(name, 0) for name in WITH_WEIGHTS) + of_head,
         "other_flops": sum(by_operation.get(name, 0) for name in OTHERS),
     }
+
+
+def our_flops(model: Model) -> tuple[float, float, bool]:
+    """The same of our list of operations: of products with weights, of all others; and whether a
+    state adds products of its own.
+    """
+    model = replace(model, mtp_layers=0)
+    shard = Shard(
+        seq_len=TOKENS, document_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS),
+        tp=1.0, cp=1.0, ep=1.0, etp=1.0, sequence_parallel=0.0,
+    )  # fmt: skip
+    site = Site(model, shard, load_engine("generic").kernels)
+    layers = [op for kind in model.pattern for op in layer_operations(site, model.kinds[kind])]
+    operations = [*embedding_operations(site), *layers, *head_operations(site)]
+    weights = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
+    cores = [op for op in operations if isinstance(op, AttentionCore)]
+    narrow = sum(float(op.forward_flops) for op in operations if isinstance(op, Pointwise))
+    return (
+        weights,
+        sum(float(op.full_forward_flops) for op in cores) + narrow,
+        any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds),
+    )
 
 
 def grouped(rows: Any, experts: Any, *_args: Any, **_kwargs: Any) -> int:

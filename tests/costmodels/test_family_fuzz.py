@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from benchmarks.models import published_fuzz, tower_fuzz
+from benchmarks.models import published_fuzz, together_fuzz, tower_fuzz
 from benchmarks.models.family_fuzz import READ_AS_TRAINED, causal_families, others_than, outcomes
 from benchmarks.models.tower_fuzz import seen_families
 from meshplan.costmodels.model.text_parts import TIED, UNTIED
@@ -52,6 +52,18 @@ def test_no_field_of_a_published_file_changes_it_in_silence(seed: str) -> None:
         f"{name}, {each.field} = {each.value}: {each.detail}"
         for name, config in published_fuzz.drawn(seed, 60).items()
         for each in published_fuzz.outcomes(name, config, 12, seed)
+        if each.word in ("different", "crashed")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_no_fields_together_change_the_cost_in_silence(part: int) -> None:
+    """Most fields of a family at once: the module's parameters and FLOPs, or a refusal."""
+    silent = [
+        f"{model_type} {each.field}: {each.detail}"
+        for model_type in causal_families()[part::8]
+        for each in together_fuzz.outcomes(model_type, "1", 4)
         if each.word in ("different", "crashed")
     ]
     assert silent == []
