@@ -41,12 +41,13 @@ class Lora:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """What of a sequence comes from images, through the model's vision tower.
+    """What of a sequence comes from images, or from sound, through the model's tower.
 
     tokens   of each sequence, as the language model counts them
     number   images that they come from, equally large ones; None: what one image gives where the
              tower says it, else one image
     frozen   the tower is not trained; its joiner is
+    sense    which tower
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -54,6 +55,7 @@ class Images:
     tokens: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)]
     number: Annotated[int, Field(gt=0, le=MOST_SEQ_LEN)] | None = None
     frozen: bool = False
+    sense: Literal["vision", "audio"] = "vision"
 
     def number_of(self, image_tokens: int) -> int:
         """Images of a sequence, where each gives `image_tokens` (0: it depends on its size)."""

@@ -16,7 +16,8 @@ from benchmarks.accuracy.tables import ROOT, put
 from meshplan.costmodels.layout import Layout, Stage, even_stages
 from meshplan.costmodels.memory.states import Memory
 from meshplan.costmodels.model.hf_config import model_from_config
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model, Recurrent
+from meshplan.costmodels.model.recurrent import Recurrent
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.operations.embedding_head import (
     embedding_operations,
     head_operations,

@@ -1,16 +1,19 @@
 """Counts parameters and FLOPs of each family by transformers, on the meta device.
 
-`python -m benchmarks.models.families` needs torch and transformers 5.24. It writes the
-configurations and the counts that the tests compare with, and prints the families that differ
-and those that are refused. FLOPs are those of one forward pass of `TOKENS` tokens by torch's
-FLOP counter: of matrix products with weights, and of all others (attention without a causal mask,
-recurrences). Each family is counted with its default configuration, and with `VARIANTS` where the
-default cannot be built, or where it leaves a part of the family out.
+`python -m benchmarks.models.families [NAME ...]` needs torch and transformers 5.24. It writes the
+configurations and the counts that the tests compare with (those named anew, the others as they
+are), and prints the families that differ and those that are refused. FLOPs are those of one forward
+pass of `TOKENS` tokens by torch's FLOP counter: of matrix products with weights, and of all others
+(attention without a causal mask, recurrences). Each family is counted with its default
+configuration, and with `VARIANTS` where the default cannot be built, or where it leaves a part of
+the family out.
 """
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,13 @@ from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import model_parameters
+from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
+from meshplan.costmodels.operations.feed_forward import Site
+from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Pointwise
+from meshplan.costmodels.operations.layers import layer_operations
+from meshplan.costmodels.operations.rank_share import Shard
+from meshplan.hardware_profiles.engines import load_engine
 
 OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "family_configs.json"
 TOKENS = 64
@@ -63,6 +73,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_kv_shared_layers": 10, "num_global_key_value_heads": 2, "attention_k_eq_v": True,
         "enable_moe_block": True, "num_experts": 16, "top_k_experts": 4,
         "moe_intermediate_size": 512,
+    },
+    "gemma3n_text": {
+        "num_hidden_layers": 12, "num_kv_shared_layers": 2, "altup_num_inputs": 3,
+        "laurel_rank": 40, "intermediate_size": [4096, 8192] * 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 4,
     },
     "stablelm": {"use_qkv_bias": True, "use_parallel_residual": True},
     "starcoder2": {"use_bias": False},
@@ -176,6 +191,28 @@ def flops_of(config: Any) -> dict[str, int]:
     }
 
 
+def our_flops(model: Model) -> tuple[float, float, bool]:
+    """The same of our list of operations: of products with weights, of all others; and whether a
+    state adds products of its own.
+    """
+    model = replace(model, mtp_layers=0)
+    shard = Shard(
+        seq_len=TOKENS, document_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS),
+        tp=1.0, cp=1.0, ep=1.0, etp=1.0, sequence_parallel=0.0,
+    )  # fmt: skip
+    site = Site(model, shard, load_engine("generic").kernels)
+    layers = [op for kind in model.pattern for op in layer_operations(site, model.kinds[kind])]
+    operations = [*embedding_operations(site), *layers, *head_operations(site)]
+    weights = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
+    cores = [op for op in operations if isinstance(op, AttentionCore)]
+    narrow = sum(float(op.forward_flops) for op in operations if isinstance(op, Pointwise))
+    return (
+        weights,
+        sum(float(op.full_forward_flops) for op in cores) + narrow,
+        any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds),
+    )
+
+
 def grouped(rows: Any, experts: Any, *_args: Any, **_kwargs: Any) -> int:
     """FLOPs of one product for each row with the matrix of its expert."""
     return 2 * rows[0] * experts[-2] * experts[-1]
@@ -196,8 +233,10 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def main() -> None:
     """Count, compare and write."""
     quiet()
-    found, said = {}, []
-    for name, model_type, changes in track(list(cases()), "counting"):
+    named, said = sys.argv[1:], []
+    found: dict[str, Any] = json.loads(OUT.read_text()) if named else {}
+    asked = [case for case in cases() if not named or case[0] in named]
+    for name, model_type, changes in track(asked, "counting"):
         try:
             found[name] = counted(model_type, changes)
         except Exception as error:  # whatever a family's own code raises, it is shown

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.models.families import GATES_IN_BLOCKS, WITH_TOWERS
 from benchmarks.models.published import PUBLISHED, without_a_file
+from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.hf_config import NOT_PRICED, model_from_config
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
@@ -34,15 +35,24 @@ model's vision tower, which is trained with the rest (`--frozen vision`: its joi
 first pipeline stage. Towers that are read: {towers}. Where an engine places a tower is in
 its file (`vision_tower`): cut by tensor parallelism as in Megatron, or whole on each of its ranks;
 an engine of which it is not known is refused by name. Without the option a tower is left out, and a
-warning says so.
+warning says so. `--audio-tokens 750` is the same of sound, in clips of 30 seconds, with engines
+that place any module: {heard}.
 
-Not modelled: video, audio towers, towers on ranks of their own, their recomputation, images that
-fall unevenly on data-parallel ranks, encoder-decoders, and what stands at the end of this page.
+Whether the head is tied either part of a multimodal file may say. Where the whole part is silent,
+the file is read as the transformers that wrote it reads it (`transformers_version`), and refused
+where its two readings differ and nothing says which.
+
+Of a model that speaks (`qwen2_5_omni`, `qwen3_omni_moe`) the thinker is read: its text, its images.
+
+Not modelled: video, other audio towers (the Omni models', Gemma 3n's), a vision and an audio tower
+together, towers on ranks of their own, their recomputation, images that fall unevenly on
+data-parallel ranks, encoder-decoders, and what stands at the end of this page.
 A recurrent layer's scan runs at the share of the GPU's peak that published benchmarks reach
 (`costmodels/operations/recurrent.py`), and which framework can train such a layer is not checked.
-Several streams of hidden states (DeepSeek-V4, HYV4) are priced as fused kernels
-(`costmodels/operations/streams.py`): what an unfused module keeps beside them is not. A field that
-a file leaves out means what the family's class in transformers says; one that is null has none.
+Several streams of hidden states (DeepSeek-V4, HYV4; Gemma 3n) are priced as fused kernels
+(`costmodels/operations/streams.py`, `alternating.py`): what an unfused module keeps beside them is
+not. A field that a file leaves out means what the family's class in transformers says; one that is
+null has none.
 """
 
 
@@ -54,10 +64,11 @@ def page() -> str:
     exact = sorted(set(counted) - set(WITH_TOWERS))
     followed = sum("weight_flops" in counted[name] for name in set(exact) - set(GATES_IN_BLOCKS))
     towers = ", ".join(f"`{name}`" for name in sorted((*TOWERS, "fuyu")))
+    heard = ", ".join(f"`{name}`" for name in sorted(AUDIO_TOWERS))
     without = without_a_file()
     stored = len(FAMILIES) - len(without)
     lines = [
-        HEAD.format(towers=towers),
+        HEAD.format(towers=towers, heard=heard),
         f"## {len(FAMILIES)} families\n",
         f"{len(names)} of them are held, with {len(counted)} configurations, against the modules",
         "that transformers 5.24 builds on the meta device",

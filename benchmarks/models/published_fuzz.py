@@ -67,6 +67,7 @@ READ_AS_PUBLISHED: dict[str, tuple[tuple[str, ...], str]] = {
     "in_chans": (("qwen2_vl",), "its file says it, its class reads `in_channels`"),
     "bias": (("internlm2",), "InternLM2's own code reads it, the Llama that is built not"),
     "attention_bias": (("mimo",), "MiMo's own code reads it, the Qwen2 that is built not"),
+    "num_experts": (("step3p7",), "Step's file says it, its class reads `n_routed_experts`"),
     "zero_expert_num": (
         ("longcat_flash",), "transformers allocates rows that it never reads"
     ),

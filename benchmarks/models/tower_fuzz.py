@@ -21,7 +21,7 @@ from benchmarks.models.family_fuzz import (
     outcome,
     told,
 )
-from benchmarks.models.towers import DEFAULTS, NOT_IN_TRANSFORMERS, module_of
+from benchmarks.models.towers import DEFAULTS, NOT_COUNTED, module_of
 from meshplan.costmodels.model.config_fields import UnsupportedModel
 from meshplan.costmodels.model.hf_config import model_from_config, why_no_tower
 from meshplan.costmodels.model.parameters import model_parameters
@@ -34,7 +34,7 @@ BUFFERS = {"kimi_k25": 58 * 256}
 
 def seen_families() -> list[str]:
     """The model types whose towers are read and built, each tower once."""
-    built = {TOWERS[name]: name for name in TOWERS if name not in NOT_IN_TRANSFORMERS}
+    built = {TOWERS[name]: name for name in TOWERS if name not in NOT_COUNTED}
     return sorted(built.values())
 
 

@@ -1,12 +1,14 @@
-"""Counts parameters and FLOPs of each vision tower that is read, by transformers.
+"""Counts parameters and FLOPs of each tower that is read, by transformers.
 
-`python -m benchmarks.models.towers` needs torch and transformers 5.24. It writes the configurations
-and the counts that the tests compare with: parameters of the whole module with its default
-configuration, on the meta device; FLOPs of one image's features, of a tower cut to `SHALLOW` layers
+`python -m benchmarks.models.towers [NAME ...]` needs torch and transformers 5.24. It writes the
+configurations and the counts that the tests compare with (those named anew, the others as they
+are): parameters of the whole module with its default configuration, on the meta device; FLOPs of
+the features of one image, or of a clip of 30 seconds, of a tower cut to `SHALLOW` layers
 with tensors on the CPU (which patches are neighbours is data), by torch's FLOP counter.
 """
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,12 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.models.families import fields_of, quiet
+from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.tower_families import TOWERS
 
 OUT = Path(__file__).parents[2] / "tests" / "costmodels" / "tower_configs.json"
-NOT_IN_TRANSFORMERS = ("kimi_vl",)
+NOT_COUNTED = ("kimi_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
+"""That transformers does not have, and those whose module has an audio tower too."""
 SAME_AS = ("shieldgemma2", "qwen3_vl_moe", "qwen3_5_moe", "glm46v", "glmga", "pp_chart2table")
 """Others of the same tower, whose parameters alone are counted."""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -37,13 +41,15 @@ SHALLOW: dict[str, dict[str, Any]] = {
         "image_size": 112,
         "vision_output_dim": 4096,
     },
+    "qwen2_audio": {"encoder_layers": 2},
+    "voxtral": {"num_hidden_layers": 2},
     "qwen2_5_vl": {"depth": 4, "fullatt_block_indexes": [3], "hidden_size": 1280},
     "qwen2_vl": {"depth": 2},
     "qwen3_5": {"depth": 2},
     "qwen3_vl": {"depth": 4, "deepstack_visual_indexes": [1]},
 }
 PARTS = ("vision_tower", "visual", "vision_model", "multi_modal_projector", "mm_projector",
-         "embed_vision", "vision_embed_tokens")  # fmt: skip
+         "embed_vision", "vision_embed_tokens", "audio_tower")  # fmt: skip
 WITH_WEIGHTS = ("aten.mm", "aten.addmm", "aten.convolution")
 
 
@@ -51,7 +57,8 @@ def module_of(config: Any) -> Any:
     """The whole module of a multimodal configuration, on the meta device."""
     torch, transformers = import_module("torch"), import_module("transformers")
     auto = import_module("transformers.models.auto.modeling_auto")
-    names = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[config.model_type]
+    known = auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+    names = (known | auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)[config.model_type]
     name = names[0] if isinstance(names, tuple) else names
     with torch.device("meta"):
         return getattr(transformers, name)(config)
@@ -68,13 +75,14 @@ def counted(name: str) -> dict[str, Any]:
 
 
 def flops_of(model_type: str) -> dict[str, Any]:
-    """The shallow vision part, the tokens of one image, and FLOPs of its features: of products
+    """The shallow part, the tokens of one image or clip, and FLOPs of its features: of products
     with weights, and of attention.
     """
     torch = import_module("torch")
     counter = import_module("torch.utils.flop_counter").FlopCounterMode
-    vision = SHALLOW.get(model_type, {"num_hidden_layers": 4})
-    config = import_module("transformers").AutoConfig.for_model(model_type, vision_config=vision)
+    section = "audio_config" if model_type in AUDIO_TOWERS else "vision_config"
+    shallow = {section: SHALLOW.get(model_type, {"num_hidden_layers": 4})}
+    config = import_module("transformers").AutoConfig.for_model(model_type, **shallow)
     config._attn_implementation = "eager"  # the one whose products are counted
     module = module_of(config)
     inner = getattr(module, "model", module)
@@ -83,12 +91,15 @@ def flops_of(model_type: str) -> dict[str, Any]:
         for buffer in part.buffers():
             buffer.zero_()  # places of patches, which nothing has set
     with torch.no_grad(), counter(display=False) as found:
-        rows = _rows(inner.get_image_features(**_image(model_type, config)))
+        if model_type in AUDIO_TOWERS:
+            rows = [_heard(inner, config)]
+        else:
+            rows = _rows(inner.get_image_features(**_image(model_type, config)))
         if model_type == "llama4":  # whose features are not yet joined
             rows = [inner.multi_modal_projector(rows[0])]
     counts = {str(op): n for op, n in found.get_flop_counts()["Global"].items()}
     return {
-        "vision_config": fields_of(config)["vision_config"],
+        section: fields_of(config)[section],
         "image_tokens": sum(each.numel() // each.shape[-1] for each in rows),
         "weight_flops": sum(counts.get(name, 0) for name in WITH_WEIGHTS),
         "attention_flops": counts.get("aten.bmm", 0),
@@ -102,6 +113,16 @@ def _rows(made: Any) -> list[Any]:
             made = getattr(made, name)
             break
     return list(made) if isinstance(made, list | tuple) else [made]
+
+
+def _heard(inner: Any, config: Any) -> Any:
+    """The features of 30 seconds of sound: two frames for each of the encoder's tokens."""
+    torch, audio = import_module("torch"), config.audio_config
+    frames = torch.zeros(1, audio.num_mel_bins, 2 * audio.max_source_positions)
+    hidden = inner.audio_tower(frames).last_hidden_state
+    if config.model_type == "voxtral":  # which joins as many as its feed-forward is wide
+        hidden = hidden.reshape(-1, audio.intermediate_size)
+    return inner.multi_modal_projector(hidden)
 
 
 def _image(model_type: str, config: Any) -> dict[str, Any]:
@@ -133,8 +154,10 @@ def _image(model_type: str, config: Any) -> dict[str, Any]:
 def main() -> None:
     """Count and write."""
     quiet()
-    names = {*TOWERS, *DEFAULTS, "fuyu"} - set(NOT_IN_TRANSFORMERS)
-    found = {name: counted(name) for name in sorted(names)}
+    every = {*TOWERS, *AUDIO_TOWERS, *DEFAULTS, "fuyu"} - set(NOT_COUNTED)
+    named = sys.argv[1:]
+    found = json.loads(OUT.read_text()) if named else {}
+    found |= {name: counted(name) for name in sorted(named or every)}
     OUT.write_text(json.dumps(found, sort_keys=True, separators=(",", ":")) + "\n")
     Console().print(f"{len(found)} towers")
 

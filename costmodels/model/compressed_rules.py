@@ -1,14 +1,19 @@
 """Rules of families with several streams of hidden states or chosen blocks of keys: DeepSeek-V4,
-HYV4 and MiniMax-M3.
+HYV4, MiniMax-M3 and Gemma 3n.
 
-Source: transformers 5.24 `configuration_` and `modeling_` of `deepseek_v4`, `hy_v4` and
+Source: transformers 5.24 `configuration_` and `modeling_` of `deepseek_v4`, `hy_v4`, `gemma3n` and
 `minimax_m3_vl`; modules of multi-token prediction (the layer's keys are not compressed, each stream
 is projected, a head of its own for the streams): DeepSeek-V4's `inference/model.py`, `MTPBlock`.
 """
 
 from dataclasses import replace
 
-from meshplan.costmodels.model.compression import Compression, Indexer, Streams
+from meshplan.costmodels.model.compression import (
+    AlternatingUpdates,
+    Compression,
+    Indexer,
+    Streams,
+)
 from meshplan.costmodels.model.config_fields import Fields
 from meshplan.costmodels.model.family_rules import layers_of, of_layers, shared_choice
 from meshplan.costmodels.model.layer_patterns import flagged, listed
@@ -110,3 +115,50 @@ def minimax_m3(f: Fields, model: Model) -> Model:
         for layer, word in zip(layers_of(model), words or ("full",) * f.num_layers, strict=True)
     ]  # fmt: skip
     return of_layers(model, made)
+
+
+def widest_of_layers(f: Fields) -> int:
+    """Of a width for each layer, or the one of all (Gemma 3n)."""
+    return max(f.each_layers("intermediate_size"))
+
+
+def gemma3n(f: Fields, model: Model) -> Model:
+    """Alternating updates and residuals of low rank; layers' own inputs, widths, thinned gates, and
+    for the last ones the keys of an earlier layer.
+    """
+    f.flag("altup_correct_scale", True)  # its weights are there and computed with all the same
+    if f.count("altup_active_idx", default=0, least=0) >= f.count("altup_num_inputs", default=4):
+        raise f.refuse("altup_active_idx is not one of altup_num_inputs")
+    shared = f.count("num_kv_shared_layers", default=15, least=0)
+    own = model.num_layers - shared
+    widths, shares = f.each_layers("intermediate_size"), _thinned(f)
+    made = [
+        replace(
+            layer, ffn=widths[i], thinned=shares[i],
+            attention=replace(layer.attention, own_keys=i < own),
+        )
+        for i, layer in enumerate(layers_of(model))
+    ]  # fmt: skip
+    updates = AlternatingUpdates(
+        count=f.count("altup_num_inputs", default=4), rank=f.count("laurel_rank", default=64)
+    )
+    return replace(
+        of_layers(model, made), alternating=updates,
+        layer_inputs=f.count("hidden_size_per_layer_input", default=256),
+        layer_input_vocab=f.count("vocab_size_per_layer_input", default=262144),
+    )  # fmt: skip
+
+
+def _thinned(f: Fields) -> tuple[bool, ...]:
+    """Layers of which only a share of the gate's numbers is left; by default the first ten."""
+    told = f.present("activation_sparsity_pattern")
+    if told is None:
+        return tuple(i < 10 < f.num_layers for i in range(f.num_layers))
+    shares = told[1]
+    if not isinstance(shares, list) or len(shares) != f.num_layers:
+        raise f.refuse(
+            f"activation_sparsity_pattern is not a list of {f.num_layers} layers' shares"
+        )
+    if not all(type(each) in (int, float) and 0 <= each < 1 for each in shares):
+        raise f.refuse("activation_sparsity_pattern has shares that are not from 0 to below 1")
+    return tuple(each > 0 for each in shares)

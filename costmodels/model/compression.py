@@ -5,9 +5,13 @@
     hyper-connections, one before each half of a layer
                    p n h + p + q: weights of n streams h wide, p = 2 n (+ n n mixed), q their scales
     before the head   n n h + n + 1
+    alternating updates, one around each layer
+                   2 h (a scale, a norm) + h n (the router) + n n n + n n, and a low-rank residual:
+                   2 h r + h; after the embedding and before the head (n - 1) h h
 
 Source: DeepSeek-V4 in transformers 5.24 `modeling_deepseek_v4.py` (after mHC, arXiv 2512.24880),
-HYV4 in `modeling_hy_v4.py`.
+HYV4 in `modeling_hy_v4.py`, Gemma 3n in `modeling_gemma3n.py`
+(AltUp, arXiv 2301.13310; LAuReL, arXiv 2411.07501).
 """
 
 from dataclasses import dataclass
@@ -75,3 +79,25 @@ class Streams:
     def head_parameters(self, hidden: int) -> int:
         """Of the sum that the head reads."""
         return self.count * (self.count * hidden + 1) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlternatingUpdates:
+    """Hidden states of which a layer computes one alone: it predicts all of them by a mix of their
+    own, and corrects them by what its one turned out to be (AltUp); beside its attention stands a
+    residual of low rank (LAuReL).
+
+    rank  of that residual
+    """
+
+    count: int
+    rank: int
+
+    def layer_parameters(self, hidden: int) -> int:
+        """Of both, around one layer."""
+        mixes = self.count**3 + self.count**2
+        return (2 + self.count) * hidden + mixes + (2 * self.rank + 1) * hidden
+
+    def end_parameters(self, hidden: int) -> int:
+        """Of what makes the other streams of the embedding; as many make one of them all again."""
+        return (self.count - 1) * hidden * hidden

@@ -171,11 +171,25 @@ class Fields:
             raise self.refuse(f"{layers} layers; at most {MAX_LAYERS} are priced")
         return layers
 
+    def each_layers(self, key: str) -> tuple[int, ...]:
+        """A whole number for each layer, or one for all of them."""
+        if not isinstance(self.config.get(key), list):
+            return (self.count(key),) * self.num_layers
+        numbers = self.counts(key) or ()
+        if len(numbers) != self.num_layers or min(numbers) < 1 or max(numbers) > MAX_COUNT:
+            raise self.refuse(f"{key} is not a list of {self.num_layers} layers' whole numbers")
+        return numbers
+
     def divide(self, whole: int, parts: int, what: str) -> int:
         """`whole` / `parts`, which must come out even."""
         if whole % parts:
             raise self.refuse(f"{what}: {whole} does not divide by {parts}")
         return whole // parts
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text, which names many fields or types in few lines."""
+    return frozenset(text.split())
 
 
 def shown(value: object) -> str:

@@ -22,13 +22,13 @@ from meshplan.costmodels.model.layer_patterns import (
     flagged,
     listed,
 )
+from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.costmodels.model.transformer import (
     NO_ATTENTION,
     Attention,
     Experts,
     Layer,
     Model,
-    Recurrent,
 )
 
 AFTER_LEADING = after_leading("first_k_dense_replace")

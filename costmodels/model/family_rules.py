@@ -321,6 +321,14 @@ def internlm3(f: Fields, model: Model) -> Model:
     return with_attention(replace(model, bias=biased), qkv_bias=biased, out_bias=biased)
 
 
+def two_experts(f: Fields, model: Model) -> Model:
+    """Phi-3.5-MoE's router chooses one expert, then another, whatever its file says."""
+    chosen = f.count("num_experts_per_tok")
+    if chosen != 2:
+        raise f.refuse(f"num_experts_per_tok is {chosen}, but Phi-3.5-MoE's router chooses 2")
+    return model
+
+
 def helium(f: Fields, model: Model) -> Model:
     """Its output projection has the hidden size on both sides."""
     width = model.kinds[0].attention.heads * model.kinds[0].attention.head_dim

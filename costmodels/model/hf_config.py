@@ -8,7 +8,7 @@ the shapes of the weights do not follow from the configuration, those of the `mo
 
 What changes neither the sizes nor the time of training noticeably (rotary frequencies, logit
 soft-capping, activation kinds) is in `numerics`. Leaves out: the towers of multimodal models, see
-`left_out`, but for a vision tower that is read (`tower_families`).
+`left_out`, but for a vision or audio tower that is read (`tower_families`).
 """
 
 import difflib
@@ -19,6 +19,7 @@ from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
 from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.numerics import numerics_of
+from meshplan.costmodels.model.text_parts import THINKER, text_part, thinker
 from meshplan.costmodels.model.tower_families import tower_of
 from meshplan.costmodels.model.traced import TRACE_KEY, left_out_of_trace, model_from_trace
 from meshplan.costmodels.model.transformer import Model, Tower
@@ -39,7 +40,6 @@ NOT_PRICED = {
     "one block of weights is used by several layers": (
         *("zamba", "zamba2", "hrm_text", "dory", "inkling2_loop_text"),
     ),
-    "its layers read several streams of hidden states": ("gemma3n_text",),
     "its layers are linear and latent attention with pooled keys, and several streams": (
         "glm5_next_text",
     ),
@@ -72,11 +72,6 @@ NO_TOWERS = (
     "text_config", "quantization_config", "generation_config", "compression_config",
     "img_token_compression_config",
 )  # fmt: skip
-VISION_TOWER = "vision tower"
-TIED_BY_EITHER = (
-    "qwen2_vl", "qwen2_5_vl", "glm4v", "glm4v_moe", "llava", "minimax_m3_vl", "shieldgemma2",
-)  # fmt: skip
-"""Whose head is tied where either part of a configuration says so."""
 
 
 def model_from_config(config: object, name: str) -> Model:
@@ -89,7 +84,7 @@ def model_from_config(config: object, name: str) -> Model:
         raise UnsupportedModel(f"{name}: a config.json holds an object, not {_kind_of(config)}")
     if TRACE_KEY in config:
         return model_from_trace(config, name)
-    outer = Fields(config, name)
+    outer = thinker(Fields(config, name))
     if outer.flag("is_encoder_decoder", False):
         raise outer.refuse("an encoder-decoder is not priced; decoder-only models are")
     fields, model_type = _typed(outer)
@@ -100,7 +95,7 @@ def model_from_config(config: object, name: str) -> Model:
 
 
 def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
-    """The vision tower; where it is not read, None and why: the text may be trained without it."""
+    """The tower; where it is not read, None and why: the text may be trained without it."""
     try:
         return tower_of(outer, hidden), ""
     except UnsupportedModel as error:
@@ -109,8 +104,8 @@ def _tower(outer: Fields, hidden: int) -> tuple[Tower | None, str]:
 
 def why_no_tower(config: Mapping[str, object], model: Model) -> str:
     """Why images cannot be priced with this configuration: "" where it has a tower that is read."""
-    tower, why = _tower(Fields(config, ""), model.hidden)
-    return "" if tower else why or "it has no vision tower"
+    tower, why = _tower(thinker(Fields(config, "")), model.hidden)
+    return "" if tower else why or "it has no vision or audio tower"
 
 
 def _typed(outer: Fields) -> tuple[Fields, str]:
@@ -118,7 +113,7 @@ def _typed(outer: Fields) -> tuple[Fields, str]:
     whole = outer.config.get("model_type")
     if isinstance(whole, str) and any(whole in types for types in NOT_PRICED.values()):
         raise outer.refuse(_why_not(whole))
-    fields = _text_part(outer)
+    fields = text_part(outer)
     model_type = fields.config.get("model_type")
     if not isinstance(model_type, str):
         raise outer.refuse("the field 'model_type' is missing; it says which family this is")
@@ -131,16 +126,19 @@ def left_out(config: Mapping[str, object]) -> tuple[str, ...]:
     """What the configuration holds that the `Model` does not, in words for a warning."""
     if TRACE_KEY in config:
         return left_out_of_trace(config)
+    outer = thinker(Fields(config, ""))
     towers = [
         f"{key.removesuffix('_config')[:40]} tower"
-        for key, part in config.items()
-        if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in config)
+        for key, part in outer.config.items()
+        if isinstance(part, dict) and _is_tower(key, beside_text="text_config" in outer.config)
     ]
-    outer = Fields(config, "")
+    if THINKER in config:
+        towers.append("part that speaks")
     fields, model_type = _typed(outer)
     model = read_family(FAMILIES[model_type], fields)
-    if VISION_TOWER not in towers and _tower(outer, model.hidden)[0]:
-        towers.append(VISION_TOWER)  # of fields beside the text part's (Fuyu)
+    tower = _tower(outer, model.hidden)[0]
+    if tower and tower.words not in towers:
+        towers.append(tower.words)  # of fields beside the text part's (Fuyu)
     numerics_of(fields)
     unread = (
         f"field {key}, which is not understood," for key in unknown_fields(fields, model_type)
@@ -161,23 +159,6 @@ def _quantization(config: Mapping[str, object]) -> Iterator[str]:
     stored = config.get("quantization_config")
     if isinstance(stored, Mapping) and stored:
         yield f"quantization of the checkpoint ({stored.get('quant_method', 'unnamed')})"
-
-
-def _text_part(outer: Fields) -> Fields:
-    """The language model of a multimodal configuration; a flat one is returned as it is.
-
-    Whether the head is tied the outer part says, where it says anything, as transformers' modules
-    read it.
-    """
-    text = outer.section("text_config")
-    if text is None:
-        return outer
-    given = {key: value for key, value in text.config.items() if value is not None}
-    tied = outer.config.get("tie_word_embeddings")
-    if outer.config.get("model_type") in TIED_BY_EITHER and given.get("tie_word_embeddings"):
-        tied = True
-    told = {} if tied is None else {"tie_word_embeddings": tied}
-    return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
 
 
 def _why_not(model_type: str) -> str:

@@ -187,7 +187,7 @@ def embedding_parameters_per_rank(model: Model, tp: Degree, vocab_multiple: int 
     """Parameters of the embedding (positions and its norm too) on a rank of the first stage."""
     vocab = padded_vocab(model.vocab, tp, vocab_multiple)
     rest = model.learned_positions * model.hidden + model.embedding_norm * _norm(model)
-    rest += model.other_parameters
+    rest += model.other_parameters + _stream_end(model)
     return (vocab * model.hidden + _layer_input_table(model)) / tp + rest
 
 
@@ -205,11 +205,15 @@ def final_norm_parameters(model: Model) -> int:
     """Parameters of the norm before the head and of what it reads of several streams, whole on each
     rank.
     """
-    return model.final_norm * _norm(model) + _stream_head(model)
+    return model.final_norm * _norm(model) + _stream_head(model) + _stream_end(model)
 
 
 def _stream_head(model: Model) -> int:
     return model.streams.head_parameters(model.hidden) if model.streams else 0
+
+
+def _stream_end(model: Model) -> int:
+    return model.alternating.end_parameters(model.hidden) if model.alternating else 0
 
 
 def mtp_parameters_per_rank(
@@ -244,7 +248,10 @@ def _model_total(
     module = of_layer(model, model.module_layer).total if model.mtp_layers else 0
     module += _mtp_projection(model) + 3 * _norm(model) + _stream_head(model)
     ends = ParameterCount(
-        embedding=vocab + model.learned_positions * model.hidden + _layer_input_table(model),
+        embedding=vocab
+        + model.learned_positions * model.hidden
+        + _layer_input_table(model)
+        + _stream_end(model),
         head=(0 if model.tied else vocab) + model.head_bias * model.vocab,
         norms=model.embedding_norm * _norm(model) + final_norm_parameters(model),
         traced=model.other_parameters,
@@ -373,4 +380,5 @@ def _norms(model: Model, kind: Layer) -> _Weights:
     latent = at.q_lora_rank + at.kv_lora_rank
     streams = model.streams.layer_parameters(model.hidden, halves) if model.streams else 0
     beside += streams + inputs
+    beside += model.alternating.layer_parameters(model.hidden) if model.alternating else 0
     return _Weights(whole=hidden_wide + weights * heads[at.qk_norm] + latent + beside)

@@ -7,7 +7,7 @@ Field names and what an absent one means: huggingface/transformers 5.24
 from dataclasses import replace
 
 from meshplan.costmodels.model.config_fields import Fields
-from meshplan.costmodels.model.transformer import Recurrent
+from meshplan.costmodels.model.recurrent import Recurrent
 
 DELTA_CHUNK = 64
 """Tokens of a chunk in flash-linear-attention's kernels, where no field says so."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from meshplan.costmodels.model.audio_families import AUDIO_TOWERS
 from meshplan.costmodels.model.config_fields import Fields, shown
 from meshplan.costmodels.model.tower_parts import (
     BIASED,
@@ -328,8 +329,8 @@ TOWERS: dict[str, Reader] = {
     "llama4": llama4,
     "mistral3": mistral3,
     "qwen2_vl": qwen2_vl,
-    "qwen2_5_vl": qwen2_5_vl,
-    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), qwen3_vl),
+    **dict.fromkeys(("qwen2_5_vl", "qwen2_5_omni_thinker"), qwen2_5_vl),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe_thinker"), qwen3_vl),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), qwen3_5),
     **dict.fromkeys(("glm4v", "glm46v", "glmga", "glm4v_moe"), glm4v),
     "internvl": internvl,
@@ -341,11 +342,17 @@ TOWERS: dict[str, Reader] = {
 
 
 def tower_of(outer: Fields, hidden: int) -> Tower | None:
-    """The vision tower that the whole configuration describes, None where it has none.
+    """The vision tower that the whole configuration describes, or where it has none its audio
+    tower; None where it has neither.
 
     Raises `UnsupportedModel` for one that is not read, or not wholly.
     """
     model_type = str(outer.config.get("model_type"))
+    audio = outer.section("audio_config")
+    if audio is not None and model_type in AUDIO_TOWERS:
+        heard = AUDIO_TOWERS[model_type](audio, hidden)
+        refuse_unread_of_tower(audio, "audio_config")
+        return heard
     if model_type == "fuyu":
         return fuyu(outer, Fields({}, outer.name), hidden)
     vision = outer.section("vision_config")

@@ -11,9 +11,17 @@ from itertools import groupby
 from math import gcd
 from typing import Literal
 
-from meshplan.costmodels.model.compression import Compression, Indexer, Streams
+from meshplan.costmodels.model.compression import (
+    AlternatingUpdates,
+    Compression,
+    Indexer,
+    Streams,
+)
 from meshplan.costmodels.model.numerics import Numerics
+from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.hardware_profiles.traced_model import TracedLayer
+
+Sense = Literal["vision", "audio"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,47 +95,6 @@ NO_ATTENTION = Attention(heads=0, kv_heads=0, head_dim=0, v_head_dim=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recurrent:
-    """A mixer of tokens with a state of fixed size instead of keys and values: state-space models,
-    linear attention, short convolutions.
-
-    kind           in the field's word, as messages show it
-    heads          each with a state of `key_dim` rows and `value_dim` columns (0 rows: no state)
-    groups         of heads that share their keys (Mamba-2's B and C), or all: `heads`
-    chunk          tokens that are mixed by matrix products before the state takes them up
-    delta_rule     what a key already returns is subtracted before its value is added (2406.06484)
-    projections    columns of the projections of the layer's input
-    low_rank       (rank, columns) of projections of the input through so narrow a middle
-    selection      columns that each of the inner numbers gives (Mamba's step, B and C), be it in
-                   `selection_blocks` of them apart (RG-LRU's gates)
-    step_rank      the width that the step is widened again from
-    inner          numbers of a token that enter the output projection
-    convolution    width of the causal convolution over `convolved` numbers of each token, 0: none
-    bias           in both projections; `convolution_bias` in the convolution
-    numbers        learnt numbers beside these: decays, steps, skips, norms over heads
-    """
-
-    kind: str
-    heads: int
-    key_dim: int
-    value_dim: int
-    groups: int
-    chunk: int
-    inner: int
-    projections: int
-    delta_rule: bool = False
-    low_rank: tuple[tuple[int, int], ...] = ()
-    selection: int = 0
-    selection_blocks: int = 1
-    step_rank: int = 0
-    convolution: int = 0
-    convolved: int = 0
-    convolution_bias: bool = False
-    bias: bool = False
-    numbers: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """The feed-forward part of a mixture-of-experts layer.
 
@@ -159,6 +126,7 @@ class Layer:
     recurrent      beside the attention where there is one (Falcon-H1), else alone
     further_norms  norms or learnt scales of the residual stream beyond the model's
     numbers        learnt numbers that no kernel of its own reads (scales inside an activation)
+    thinned        of its feed-forward's gate only a token's highest numbers are not 0 (Gemma 3n)
     in_16_bit      its products stay in 16 bits where the training is in 8 or 4
     traced         what a trace found of it: then that is all that it costs, and the other fields
                    say only what tensor and expert parallelism must divide
@@ -170,6 +138,7 @@ class Layer:
     experts: Experts | None = None
     further_norms: int = 0
     numbers: int = 0
+    thinned: bool = False
     in_16_bit: bool = False
     traced: TracedLayer | None = None
 
@@ -224,12 +193,13 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tower:
-    """What turns patches of images into tokens of the language model.
+    """What turns patches of images, or frames of sound, into tokens of the language model.
 
+    sense           which of them
     layers          the stack, without vocabulary, head or final norm; None: there is none (Fuyu)
     products        before and after it, in order
     merged          encoder tokens for each token that the language model is given
-    image_tokens    of the language model for each image, 0: it depends on the image's size
+    image_tokens    of the language model for each image or clip, 0: it depends on its size
     numbers         learnt numbers of no product: positions, class tokens, norms outside the stack,
                     and parts that are there and not used
     joiner_numbers  the same of the joiner
@@ -241,6 +211,12 @@ class Tower:
     image_tokens: int = 0
     numbers: int = 0
     joiner_numbers: int = 0
+    sense: Sense = "vision"
+
+    @property
+    def words(self) -> str:
+        """The tower as messages name it."""
+        return f"{self.sense} tower"
 
     @property
     def divided_by_tp(self) -> dict[str, int]:
@@ -271,6 +247,7 @@ class Model:
                         per-layer embeddings), 0: none, and `layer_input_vocab` its rows
     other_parameters    beside all that the other fields count, whole on the first stage (a trace's)
     streams             hidden states that each token has, None: one
+    alternating         the same where each layer computes one of them alone (Gemma 3n)
     mtp_layers          multi-token-prediction modules after the last layer (DeepSeek-V3)
     module              the layer of each, where it is none like the last
     tower               what turns images into its tokens, None: it reads text alone, or its tower
@@ -299,6 +276,7 @@ class Model:
     layer_input_vocab: int = 0
     other_parameters: int = 0
     streams: Streams | None = None
+    alternating: AlternatingUpdates | None = None
     mtp_layers: int = 0
     module: Layer | None = None
     tower: Tower | None = None
@@ -315,7 +293,8 @@ class Model:
     @property
     def stream_width(self) -> int:
         """Numbers of a token between two layers: `hidden` of each stream."""
-        return self.hidden * (self.streams.count if self.streams else 1)
+        several = self.streams or self.alternating
+        return self.hidden * (several.count if several else 1)
 
     @property
     def module_layer(self) -> Layer:
@@ -385,7 +364,8 @@ class Model:
                 "compressed keys": at.compression is not None,
                 "a mask by the values": at.key_steps,
                 "an output projection in groups": at.out_groups > 0,
-                "several streams of hidden states": self.streams is not None,
+                "several streams of hidden states": bool(self.streams or self.alternating),
+                "a feed-forward of few numbers": kind.thinned,
                 "keys or values shared between layers or with each other": not (
                     at.own_keys and at.own_values
                 ),

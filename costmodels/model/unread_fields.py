@@ -10,14 +10,9 @@ named in a warning otherwise; one that is false, 0 or empty turns nothing on.
 import re
 from collections.abc import Iterator
 
-from meshplan.costmodels.model.config_fields import Fields, shown
+from meshplan.costmodels.model.config_fields import Fields, names, shown
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-CHANGES_COST = _names("""
+CHANGES_COST = names("""
     attention_bias attention_chunk_size attention_head_dim attention_hidden_size attention_k_eq_v
     attention_layers attention_out_bias attention_window_size attn_config attn_layer_indices
     attn_layer_offset attn_layer_period attn_type_list bias block_auto_adjust_ff_dim block_ff_dim
@@ -58,10 +53,11 @@ CHANGES_COST = _names("""
     use_sandwich_norm use_sliding_window v_dim_factor v_head_dim vocab_size_per_layer_input
     window_size word_embed_proj_dim zero_expert_num _remove_final_layer_norm
     layer_norm_elementwise_affine projectors_bias additional_vocab_size moe_hidden_size norm_after
-    num_sliding_attention_heads share_expert_dim qk_norm_type
+    num_sliding_attention_heads share_expert_dim qk_norm_type activation_sparsity_pattern
+    altup_active_idx altup_correct_scale altup_num_inputs laurel_rank
 """)
 
-SAID_ELSEWHERE = _names("""
+SAID_ELSEWHERE = names("""
     attn_layer_indices attn_layer_offset attn_layer_period attn_type_list block_types conv_L_cache
     decoder_sparse_step dense_intermediate_size expert_layer_offset expert_layer_period
     first_k_dense_replace full_attention_interval full_attn_idxs global_attn_every_n_layers head_dim
@@ -75,65 +71,66 @@ SAID_ELSEWHERE = _names("""
 
 ALWAYS_READ = ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size")
 
-COHERE2 = _names("""
+COHERE2 = names("""
     use_gated_activation use_parallel_block use_parallel_embedding use_embedding_sharing
     layer_switch order_of_interleaved_layers prefix_dense_sliding_window_pattern
 """)
 MINIMAX_M3 = ("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3")
 IN_THE_CODE: dict[str, frozenset[str]] = {
-    "llama4_text": _names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
-    "bamba": _names("attn_rotary_emb mamba_dt_rank"),
-    "doge": _names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
-    "gemma3_text": _names("_sliding_window_pattern"),
-    "bailing_hybrid": _names("moe_router_enable_expert_bias num_expert_group"),
+    "llama4_text": names("use_qk_norm attn_scale floor_scale attn_temperature_tuning"),
+    "bamba": names("attn_rotary_emb mamba_dt_rank"),
+    "doge": names("num_experts keep_window_size"),  # of a feature that `is_moe` turns on
+    "gemma3_text": names("_sliding_window_pattern"),
+    "gemma3n_text": names("altup_coef_clip"),
+    "bailing_hybrid": names("moe_router_enable_expert_bias num_expert_group"),
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
-        _names("attn_output_gate output_gate_type mtp_use_dedicated_embeddings"),
+        names("attn_output_gate output_gate_type mtp_use_dedicated_embeddings"),
     ),
-    "xlstm": _names("add_out_norm weight_mode"),
-    "falcon": _names("alibi"),
-    "bloom": _names("apply_residual_connection_post_layernorm"),
-    "gpt_neo": _names("attention_types"),
-    "lfm2": _names("block_dim conv_dim conv_dim_out block_use_swiglu use_pos_enc"),
-    "lfm2_moe": _names("use_expert_bias"),
-    "mamba2": _names("expand time_step_rank rms_norm norm_before_gate"),
-    "nemotron_h": _names(
+    "xlstm": names("add_out_norm weight_mode"),
+    "falcon": names("alibi"),
+    "bloom": names("apply_residual_connection_post_layernorm"),
+    "gpt_neo": names("attention_types"),
+    "lfm2": names("block_dim conv_dim conv_dim_out block_use_swiglu use_pos_enc"),
+    "lfm2_moe": names("use_expert_bias"),
+    "mamba2": names("expand time_step_rank rms_norm norm_before_gate"),
+    "nemotron_h": names(
         "expand mtp_layers_block_type mtp_hybrid_override_pattern num_query_groups"
     ),
-    "falcon_h1": _names("mamba_use_mlp mamba_norm_before_gate mlp_expansion_factor"),
+    "falcon_h1": names("mamba_use_mlp mamba_norm_before_gate mlp_expansion_factor"),
     "cohere2": COHERE2,
-    "cohere2_moe": COHERE2 | _names("shared_expert_combination_strategy"),
-    "minimax_m2": _names("use_routing_bias"),
+    "cohere2_moe": COHERE2 | names("shared_expert_combination_strategy"),
+    "minimax_m2": names("use_routing_bias"),
     **dict.fromkeys(
         MINIMAX_M3,
-        _names("index_local_blocks num_nextn_predict_layers use_gemma_norm use_routing_bias"),
+        names("index_local_blocks num_nextn_predict_layers use_gemma_norm use_routing_bias"),
     ),
-    "deepseek_v4": _names(
+    "deepseek_v4": names(
         "compress_rates compress_rope_theta expert_dtype hc_sinkhorn_iters num_hash_layers "
         "qk_rope_head_dim"
     ),
-    **dict.fromkeys(("hy_v4", "hy_v4_vl_text"), _names("hc_magnitude learnable_sink_init")),
-    "longcat_flash": _names("attention_method zero_expert_type mla_scale_q_lora mla_scale_kv_lora"),
+    **dict.fromkeys(("hy_v4", "hy_v4_vl_text"), names("hc_magnitude learnable_sink_init")),
+    "longcat_flash": names("attention_method zero_expert_type mla_scale_q_lora mla_scale_kv_lora"),
     **dict.fromkeys(
         ("step3p5", "step3p7"),
-        _names(
+        names(
             "max_seq_len use_moe_router_bias moe_router_activation need_fp32_gate swiglu_limits "
             "moe_router_scaling_factor swiglu_limits_shared partial_rotary_factors use_rope_layers "
             "yarn_only_types norm_expert_weight zero_centered"
         ),
     ),
-    "molmo2_text": _names("rope_scaling_layers"),
-    "mimo": _names("use_mrope"),
-    "glm_moe_dsa": _names("index_share_for_mtp_iteration"),
-    "mimo_v2_flash": _names("attention_chunk_size"),
-    "exaone_moe": _names("first_last_k_dense_replace"),
-    "kimi_linear": _names("mla_use_nope num_expert_group"),
-    "rwkv": _names("rescale_every"),
-    "mpt": _names("norm_type"),
-    "granitemoehybrid": _names("normalization_function"),
-    "mamba": _names("fused_add_norm pad_vocab_size_multiple"),
-    "hunyuan_v1_dense": _names("cla_share_factor org_vocab_size dense_list"),  # of `use_cla`
-    "hy_v3": _names("moe_router_use_sigmoid moe_router_enable_expert_bias"),
+    "molmo2_text": names("rope_scaling_layers"),
+    "mimo": names("use_mrope"),
+    "glm_moe_dsa": names("index_share_for_mtp_iteration"),
+    "mimo_v2_flash": names("attention_chunk_size"),
+    "exaone_moe": names("first_last_k_dense_replace"),
+    "kimi_linear": names("mla_use_nope num_expert_group"),
+    "rwkv": names("rescale_every"),
+    "mpt": names("norm_type"),
+    "granitemoehybrid": names("normalization_function"),
+    "mamba": names("fused_add_norm pad_vocab_size_multiple"),
+    "hunyuan_v1_dense": names("cla_share_factor org_vocab_size dense_list"),  # of `use_cla`
+    "hy_v3": names("moe_router_use_sigmoid moe_router_enable_expert_bias"),
 }
 """Fields that a family's modules leave alone or that repeat others, for that family only."""
 
@@ -151,7 +148,7 @@ SAID_BY_THE_CODE: dict[str, dict[str, object]] = {
 """Fields of published files that only repeat what a family's modules always have, with the one
 value that says so; any other is refused."""
 
-CHANGES_NOTHING = _names("""
+CHANGES_NOTHING = names("""
     activation afn alpha_factor architectures attention_multiplier attention_softmax_in_fp32
     attention_value_scale auto_map autocast_kernel_dtype base_model_prefix chunk_size_feed_forward
     chunkwise_kernel context_length cross_attention_hidden_size custom_pipelines dim_model_base
@@ -208,24 +205,25 @@ SPEAKS_OF_PARTS = re.compile(
 )
 
 
-OF_NO_TOWER = _names("""
+OF_NO_TOWER = names("""
     attention_dropout dropout hidden_dropout_prob initializer_factor layer_norm_eps layerdrop
     norm_eps pos_emb_time projection_dropout rms_norm_eps spatial_patch_size tokens_per_second
     vision_feature_select_strategy vocab_size projection_dim multi_modal_projector_bias
     norm_type image_size num_channels use_mean_pooling vision_feature_layer default_output_length
     image_seq_length init_pos_emb_time pos_emb_type projector_hidden_act projector_ln_eps
-    standardize video_attn_type video_seq_length
+    standardize video_attn_type video_seq_length activation_dropout encoder_layerdrop
+    scale_embedding activation_function
 """)
-"""Fields of a `vision_config` that change no size of what is read of it, or that say again what
-the reader knows (a projector without biases, channels of a module that has no stem)."""
+"""Fields of a `vision_config` or `audio_config` that change no size of what is read of it, or that
+say again what the reader knows (a projector without biases, channels where there is no stem)."""
 
 
-def refuse_unread_of_tower(vision: Fields) -> None:
+def refuse_unread_of_tower(vision: Fields, section: str = "vision_config") -> None:
     """Raise `UnsupportedModel` for a field of a tower that turns something on and is not read."""
     known = vision.asked | CHANGES_NOTHING | OF_NO_TOWER | set(ALWAYS_READ)
     for key, value in sorted(vision.config.items()):
         if value and key not in known and not OF_NOTHING.search(key[:80]):
-            raise vision.refuse(f"the field {shown(key)} of vision_config is not read")
+            raise vision.refuse(f"the field {shown(key)} of {section} is not read")
 
 
 def refuse_unread(f: Fields, model_type: str) -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number, ceil, floor, maximum, minimum, where
 from meshplan.costmodels.model.parameters import padded_vocab
+from meshplan.costmodels.operations.alternating import stream_end
 from meshplan.costmodels.operations.feed_forward import Site, gather_tokens, scatter_tokens
 from meshplan.costmodels.operations.kinds import Matmul, Operation, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations, norm
@@ -40,6 +41,8 @@ def embedding_operations(site: Site) -> tuple[Operation, ...]:
     exchange = scatter_tokens(site, "embedding_output")
     inputs = _layer_inputs(site) if site.model.layer_inputs else ()
     inputs = (*inputs, made_streams(site)) if site.model.streams else inputs
+    if site.model.alternating:
+        inputs = (*inputs, *stream_end(site, site.model.alternating, "embedding_streams"))
     return (lookup, exchange, *inputs, *((mask,) if site.kernels.dropout else ()))
 
 
@@ -83,6 +86,8 @@ def _head_once(site: Site) -> tuple[Operation, ...]:
     streams = site.model.streams
     if streams:
         final = (*from_streams(site, streams.count, "head_streams"), *final)
+    if site.model.alternating:
+        final = (*stream_end(site, site.model.alternating, "head_streams"), *final)
     fused = site.kernels.fused_cross_entropy
     forward, backward = loss_bytes(site.itemsize, fused=fused)
     loss = Pointwise(

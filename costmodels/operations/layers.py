@@ -23,6 +23,13 @@ from dataclasses import replace
 
 from meshplan.costmodels.elementwise import Number, where
 from meshplan.costmodels.model.transformer import Attention, Layer
+from meshplan.costmodels.operations.alternating import (
+    corrected,
+    given_to_others,
+    low_rank_residual,
+    predicted,
+    thinned,
+)
 from meshplan.costmodels.operations.attention_core import core, core_output, output_bytes
 from meshplan.costmodels.operations.compressed import (
     compressed_exchange,
@@ -63,7 +70,10 @@ def layer_operations(site: Site, kind: Layer) -> tuple[Operation, ...]:
         return tuple(traced_operations(site, kind.traced))
     mixer = _mixer_half(site, kind) if kind.has_mixer else ()
     feed_forward = _feed_forward_half(site, kind) if kind.has_feed_forward else ()
-    operations = (*mixer, *feed_forward, *_further(site, kind))
+    around = site.model.alternating
+    before = predicted(site, around) if around else ()
+    after = corrected(site, around) if around else ()
+    operations = (*before, *mixer, *feed_forward, *after, *_further(site, kind))
     if not kind.in_16_bit:
         return operations
     return tuple(
@@ -83,6 +93,8 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if streams:
         yield from from_streams(site, streams.columns, "attention_streams")
     yield norm(site, "attention_norm", _norm_module(site, apart=attention.is_mla))
+    if site.model.alternating:
+        yield from low_rank_residual(site, site.model.alternating)
     if not (attention.is_mla and site.kernels.own_token_latents):
         yield gather_tokens(site, "attention_input")
     if attention.heads:
@@ -241,6 +253,8 @@ def _further(site: Site, kind: Layer) -> Iterator[Operation]:
         )  # fmt: skip
         yield Matmul(name="layer_input", m=t, n=site.model.hidden, k=inputs)
         yield norm(site, "layer_input_norm")
+    if site.model.alternating:
+        yield given_to_others(site, site.model.alternating)
 
 
 def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
@@ -255,6 +269,8 @@ def _feed_forward_half(site: Site, kind: Layer) -> Iterator[Operation]:
     else:
         yield gather_tokens(site, "feed_forward_input", "mlp")
         yield from dense_feed_forward(site, kind.ffn / site.shard.tp)
+        if kind.thinned:
+            yield thinned(site, kind.ffn / site.shard.tp)
         yield scatter_tokens(site, "feed_forward_output", "mlp")
     if streams:
         yield to_streams(site, streams, "feed_forward_residual")

@@ -31,7 +31,7 @@ chunk's state on the chip.
 from collections.abc import Iterator
 
 from meshplan.costmodels.elementwise import Number, where
-from meshplan.costmodels.model.transformer import Recurrent
+from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import Communication, Matmul, Operation, Pointwise, Scan
 

@@ -1,6 +1,6 @@
-"""The operations of a vision tower on one rank of the first pipeline stage.
+"""The operations of a vision or audio tower on one rank of the first pipeline stage.
 
-    t   encoder tokens of a micro-batch     micro_batch * tokens of images * merged
+    t   encoder tokens of a micro-batch     micro_batch * tokens of images (clips) * merged
     s   of them, those of one image         they attend to each other, without a causal mask
 
 Its layers are the language model's operations on these tokens. Tensor parallelism cuts them as it

@@ -1,4 +1,4 @@
-"""What a vision tower adds to the first pipeline stage: its cost and its parameters.
+"""What a vision or audio tower adds to the first pipeline stage: its cost and its parameters.
 
 A frozen tower runs forward alone, and keeps nothing; beside adapters (LoRA) its joiner is frozen
 too. A trained one costs what its operations cost, as layers do.

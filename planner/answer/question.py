@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from meshplan.costmodels.model.hf_config import VISION_TOWER, left_out, why_no_tower
+from meshplan.costmodels.model.hf_config import left_out, why_no_tower
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import (
@@ -85,6 +85,7 @@ class Arguments:
     lora_targets: str | None = None
     base_precision: str | None = None
     image_tokens: str | None = None
+    audio_tokens: str | None = None
     images: int | None = None
     frozen: str | None = None
     engine: str | None = None
@@ -307,23 +308,27 @@ def _lora(a: Arguments, engine: Engine, notes: list[str]) -> Lora | None:
 
 
 def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images | None, list[str]]:
-    """What of a sequence is images, and what of the model is not priced, in words."""
-    parts = left_out(config)
-    if a.image_tokens is None:
+    """What of a sequence is images or sound, and what of the model is not priced, in words."""
+    parts, tower = left_out(config), model.tower
+    own = "--audio-tokens" if tower and tower.sense == "audio" else "--image-tokens"
+    fix = f"{own} {(tower and tower.image_tokens) or 1024}"
+    given = {"--image-tokens": a.image_tokens, "--audio-tokens": a.audio_tokens}
+    stated = {option: text for option, text in given.items() if text is not None}
+    if not stated:
         for option in ("images", "frozen"):
             if getattr(a, option) is not None:
-                raise BadQuestion(f"--{option} is of a vision tower; add --image-tokens 1024")
-        hint = "; --image-tokens 1024 prices it" if model.tower else ""
-        more = {VISION_TOWER: hint}
+                raise BadQuestion(f"--{option} is of a tower; add {fix}")
+        more = {tower.words: f"; {fix} prices it"} if tower else {}
         return None, [f"{a.model}: the {part} is not priced{more.get(part, '')}" for part in parts]
-    if why := why_no_tower(config, model):
-        raise BadQuestion(f"--image-tokens: {a.model}: {why}")
-    tokens = parse_length(a.image_tokens, "--image-tokens")
+    if tower is None or list(stated) != [own]:
+        why = why_no_tower(config, model) or f"its tower is priced by {own} alone"
+        raise BadQuestion(f"{', '.join(stated)}: {a.model}: {why}")
+    tokens, frozen = parse_length(stated[own], own), a.frozen is not None
     _refuse_large(image_tokens=tokens, images=a.images)
     if a.frozen is not None:
-        _one_of("--frozen", a.frozen, ("vision",))
-    notes = [f"{a.model}: the {part} is not priced" for part in parts if part != VISION_TOWER]
-    return Images(tokens=tokens, number=a.images, frozen=a.frozen is not None), notes
+        _one_of("--frozen", a.frozen, (tower.sense,))
+    notes = [f"{a.model}: the {part} is not priced" for part in parts if part != tower.words]
+    return Images(tokens=tokens, number=a.images, frozen=frozen, sense=tower.sense), notes
 
 
 def parse_length(text: str, option: str = "--seq-len") -> int:

@@ -39,13 +39,13 @@ def packed_words(training: Training) -> str:
 
 
 def image_words(training: Training) -> str:
-    """What of a sequence comes from images, "" where nothing does."""
+    """What of a sequence comes from images or sound, "" where nothing does."""
     images = training.images
     if images is None:
         return ""
     number = f", for {images.number} images" if images.number else ""
-    tower = "a frozen" if images.frozen else "the"
-    return f", {images.tokens:,} of each sequence's tokens from {tower} vision tower{number}"
+    tower = f"{'a frozen' if images.frozen else 'the'} {images.sense} tower"
+    return f", {images.tokens:,} of each sequence's tokens from {tower}{number}"
 
 
 class Job(Protocol):

@@ -106,6 +106,6 @@ def model_table(row: dict[str, Any], model: Model, asked: str) -> Table:
         if getattr(count, part):
             table.add_row(f"  in {part.replace('_', ' ')}", f"{getattr(count, part):,}")
     if model.tower:
-        table.add_row("  in vision tower", f"{tower_parameters(model.tower):,}")
+        table.add_row(f"  in {model.tower.words}", f"{tower_parameters(model.tower):,}")
     table.add_row("plan it", PLAN_HINT.format(shlex.quote(asked)))
     return table

@@ -94,8 +94,11 @@ def plan(
     image_tokens: Annotated[
         str | None, job("Tokens of each sequence that its vision tower makes of images.")
     ] = None,
-    images: Annotated[int | None, job("Images of a sequence.", min=1)] = None,
-    frozen: Annotated[str | None, job("vision: the tower is not trained.")] = None,
+    audio_tokens: Annotated[
+        str | None, job("Tokens of each sequence that its audio tower makes of sound.")
+    ] = None,
+    images: Annotated[int | None, job("Images of a sequence, or clips of sound.", min=1)] = None,
+    frozen: Annotated[str | None, job("vision or audio: the tower is not trained.")] = None,
     expert_imbalance: Annotated[float, job("Busiest experts over the mean.", min=1.0)] = 1.0,
     engine: Annotated[
         str | None,

@@ -113,24 +113,30 @@ def check_images(training: Training, model: Model, engine: Engine) -> None:
     if images is None:
         return
     if model.tower is None:
-        raise InvalidLayout(f"images: {model.name} has no vision tower that is priced")
+        raise InvalidLayout(f"images: {model.name} has no tower that is priced")
+    if images.sense == "audio" and engine.legality.vision_tower != "whole":
+        able = _engines(lambda rules: rules.vision_tower == "whole")
+        raise InvalidLayout(
+            f"sound: where {engine.title} places an audio tower is not known; engines that place "
+            f"any module: {able}"
+        )
     if engine.legality.vision_tower == "none":
         able = _engines(lambda rules: rules.vision_tower != "none")
         raise InvalidLayout(
             f"images: where {engine.title} places a vision tower is not known; engines of which it "
             f"is: {able}"
         )
+    noun = "clip" if images.sense == "audio" else "image"
     if images.tokens > training.seq_len:
         raise InvalidLayout(
-            f"image tokens {images.tokens}: more than the {training.seq_len} tokens of a sequence"
+            f"{noun} tokens {images.tokens}: more than the {training.seq_len} tokens of a sequence"
         )
     each, number = model.tower.image_tokens, images.number_of(model.tower.image_tokens)
     if images.tokens % number or (each and images.tokens != each * number):
         fix = f"use {each * number}" if each else f"use a multiple of {number}"
-        what = f"{each} tokens" if each else "equally many tokens"
-        raise InvalidLayout(
-            f"image tokens {images.tokens}: {number} images of {model.name} give {what} each; {fix}"
-        )
+        what = f"give {each} tokens each" if each else "give equally many tokens each"
+        given = f"{number} {noun}s of {model.name} {what}"
+        raise InvalidLayout(f"{noun} tokens {images.tokens}: {given}; {fix}")
 
 
 def _check_pipeline(la: Layout, training: Training, engine: Engine) -> None:

@@ -7,7 +7,6 @@ family by transformers 5.24, and the parameters of the module on the meta device
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from benchmarks.models.families import (
     OUTPUTS_IN_GROUPS,
     VARIANTS,
     WITH_TOWERS,
+    our_flops,
 )
 from meshplan.costmodels.model.config_fields import Fields, UnsupportedModel
 from meshplan.costmodels.model.families import FAMILIES
@@ -26,12 +26,6 @@ from meshplan.costmodels.model.family import read_family
 from meshplan.costmodels.model.hf_config import left_out, model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters_per_rank, model_parameters
 from meshplan.costmodels.model.unread_fields import CHANGES_COST
-from meshplan.costmodels.operations.embedding_head import embedding_operations, head_operations
-from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import AttentionCore, Matmul, Pointwise
-from meshplan.costmodels.operations.layers import layer_operations
-from meshplan.costmodels.operations.rank_share import Shard
-from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load_models import load_model_config
 
 CONFIGS: dict[str, Any] = json.loads(Path(__file__).with_name("family_configs.json").read_text())
@@ -93,7 +87,6 @@ def test_ranks_hold_a_layer_together(name: str) -> None:
         assert alone.expert == split.expert
 
 
-TOKENS = 64
 COUNTED = [
     name for name in EXACT if "weight_flops" in CONFIGS[name] and name not in GATES_IN_BLOCKS
 ]
@@ -101,22 +94,7 @@ COUNTED = [
 
 def flops_of(name: str) -> tuple[float, float, bool]:
     """Forward FLOPs of products with weights and of all others; whether there is a state too."""
-    model = replace(model_from_config(CONFIGS[name]["config"], name), mtp_layers=0)
-    shard = Shard(
-        seq_len=TOKENS, document_len=TOKENS, tokens=float(TOKENS), tokens_outside=float(TOKENS),
-        tp=1.0, cp=1.0, ep=1.0, etp=1.0, sequence_parallel=0.0,
-    )  # fmt: skip
-    site = Site(model, shard, load_engine("generic").kernels)
-    layers = [op for kind in model.pattern for op in layer_operations(site, model.kinds[kind])]
-    operations = [*embedding_operations(site), *layers, *head_operations(site)]
-    weights = sum(float(op.forward_flops) for op in operations if isinstance(op, Matmul))
-    cores = [op for op in operations if isinstance(op, AttentionCore)]
-    narrow = sum(float(op.forward_flops) for op in operations if isinstance(op, Pointwise))
-    return (
-        weights,
-        sum(float(op.full_forward_flops) for op in cores) + narrow,
-        any(kind.recurrent and kind.recurrent.key_dim for kind in model.kinds),
-    )
+    return our_flops(model_from_config(CONFIGS[name]["config"], name))
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -275,6 +253,7 @@ def test_defaults_leave_nothing_unexplained(name: str) -> None:
         ("mimo-v2-flash", {"moe_layer_freq": [2] * 48}, "moe_layer_freq is not a list of 48"),
         ("glm-5", {"index_topk_pattern": "FFX"}, "index_topk_pattern has another letter"),
         ("qwen3-30b-a3b", {"use_qk_norm": False}, "use_qk_norm is false"),
+        ("phi-3.5-moe", {"num_experts_per_tok": 3}, "num_experts_per_tok is 3, but Phi-3.5-MoE's"),
     ],
 )
 def test_what_a_file_says_again_must_agree(model: str, changes: dict[str, Any], said: str) -> None:

@@ -7,9 +7,10 @@ import warnings
 
 import pytest
 
-from benchmarks.models import published_fuzz, tower_fuzz
+from benchmarks.models import published_fuzz, together_fuzz, tower_fuzz
 from benchmarks.models.family_fuzz import READ_AS_TRAINED, causal_families, others_than, outcomes
 from benchmarks.models.tower_fuzz import seen_families
+from meshplan.costmodels.model.text_parts import TIED, UNTIED
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.nightly]
 
@@ -54,6 +55,25 @@ def test_no_field_of_a_published_file_changes_it_in_silence(seed: str) -> None:
         if each.word in ("different", "crashed")
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_no_fields_together_change_the_cost_in_silence(part: int) -> None:
+    """Most fields of a family at once: the module's parameters and FLOPs, or a refusal."""
+    silent = [
+        f"{model_type} {each.field}: {each.detail}"
+        for model_type in causal_families()[part::8]
+        for each in together_fuzz.outcomes(model_type, "1", 4)
+        if each.word in ("different", "crashed")
+    ]
+    assert silent == []
+
+
+def test_whole_files_tie_as_their_classes_say() -> None:
+    """The types whose whole part means something by leaving the tie out, and what."""
+    known = pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    for listed, tied in ((TIED, True), (UNTIED, False)):
+        assert {name for name in listed if known[name].tie_word_embeddings is not tied} == set()
 
 
 def test_the_fuzz_changes_what_it_says() -> None:

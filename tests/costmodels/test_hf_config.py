@@ -192,6 +192,61 @@ def test_outer_tie_reaches_the_text_part() -> None:
     assert model_from_config(config, "x").tied
 
 
+SMALL_TEXT = {
+    "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "text", "fields", "tied"),
+    [
+        pytest.param("mistral3", "mistral", {"transformers_version": "5.2.0"}, True,
+                     id="Mistral 3 of transformers 5: the whole's class ties"),
+        pytest.param("mistral3", "mistral", {"transformers_version": "4.50.0.dev0"}, False,
+                     id="of transformers 4, as Mistral Small 3.1's: the text's does not"),
+        pytest.param("internvl", "qwen2", {"tie_word_embeddings": False}, False, id="it says so"),
+        pytest.param("qwen3_vl", "qwen3_vl_text", {"transformers_version": "5.2.0"}, False,
+                     id="Qwen3-VL of transformers 5: the whole's class does not tie"),
+        pytest.param("gemma3", "gemma3_text", {}, True, id="Gemma 3: both tie"),
+        pytest.param("shieldgemma2", "gemma3_text", {"tie_word_embeddings": False}, True,
+                     id="its text part is a module with a head of its own"),
+    ],
+)  # fmt: skip
+def test_which_part_says_whether_the_head_is_tied(
+    whole: str, text: str, fields: dict[str, Any], tied: bool
+) -> None:
+    config = {"model_type": whole, "text_config": {"model_type": text, **SMALL_TEXT}, **fields}
+    assert model_from_config(config, "x").tied == tied
+
+
+def test_what_a_text_part_says_counts_in_files_of_transformers_4() -> None:
+    """Qwen3-VL-2B's whole part is silent where its text part ties; a whole of 5 is not tied."""
+    text = {"model_type": "qwen3_vl_text", "tie_word_embeddings": True, **SMALL_TEXT}
+    config = {"model_type": "qwen3_vl", "text_config": text}
+    tied = [
+        model_from_config(config | {"transformers_version": version}, "x").tied
+        for version in ("4.57.0", "5.0.0")
+    ]
+    assert tied == [True, False]
+
+
+@pytest.mark.parametrize(("whole", "text"), [("internvl", "qwen2"), ("mistral3", "mistral")])
+def test_a_tie_that_is_read_in_two_ways_is_refused(whole: str, text: str) -> None:
+    """The table of 2 x 512 x 64 numbers is there or not; no version says which."""
+    config = {"model_type": whole, "text_config": {"model_type": text, **SMALL_TEXT}}
+    with pytest.raises(UnsupportedModel, match=r"not state tie_word_embeddings.*state it"):
+        model_from_config(config, "x")
+
+
+def test_a_head_that_is_never_tied_is_refused_in_either_part() -> None:
+    """Llama 4: its text part's flag was passed over where the whole's was false."""
+    text = CONFIGS["llama-4-scout"] | {"tie_word_embeddings": True}
+    config = {"model_type": "llama4", "text_config": text, "tie_word_embeddings": False}
+    with pytest.raises(UnsupportedModel, match="not tied"):
+        model_from_config(config, "x")
+
+
 # Refusals
 
 
@@ -203,7 +258,7 @@ def test_outer_tie_reaches_the_text_part() -> None:
         ({"model_type": 7}, "'model_type' is missing"),
         ({"model_type": "t5"}, "'t5' is not priced: an encoder-decoder"),
         ({"model_type": "zamba2"}, "is used by several layers"),
-        ({"model_type": "gemma3n_text"}, "several streams"),
+        ({"model_type": "diffllama"}, "two softmaxes for each head"),
         ({"model_type": "llama", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "qwen3_moon"}, "close names: qwen3_moe"),
         ({"model_type": "gemma3", "text_config": 3}, "text_config is 3, not an object"),

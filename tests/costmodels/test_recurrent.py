@@ -11,7 +11,8 @@ from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, check_layou
 from meshplan.costmodels.model.compression import Indexer
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.model.parameters import layer_parameters
-from meshplan.costmodels.model.transformer import Attention, Layer, Model, Recurrent
+from meshplan.costmodels.model.recurrent import Recurrent
+from meshplan.costmodels.model.transformer import Attention, Layer, Model
 from meshplan.costmodels.operations.feed_forward import Site
 from meshplan.costmodels.operations.kinds import AttentionCore, Communication, Matmul, Scan
 from meshplan.costmodels.operations.layers import layer_operations

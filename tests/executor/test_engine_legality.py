@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from meshplan.costmodels.layout import InvalidLayout, Layout, Stage, even_stages
-from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model, Recurrent
+from meshplan.costmodels.model.recurrent import Recurrent
+from meshplan.costmodels.model.transformer import Attention, Experts, Layer, Model
 from meshplan.costmodels.training import Training
 from meshplan.executor.engine.parts.coordinates import Coordinates
 from meshplan.executor.engine.step.legality import check_engine_layout

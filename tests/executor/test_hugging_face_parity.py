@@ -23,7 +23,8 @@ from torch import Tensor  # noqa: E402
 
 from meshplan.costmodels.layout import Layout, Stage  # noqa: E402
 from meshplan.costmodels.model.hf_config import model_from_config  # noqa: E402
-from meshplan.costmodels.model.transformer import Attention, Model, Recurrent  # noqa: E402
+from meshplan.costmodels.model.recurrent import Recurrent  # noqa: E402
+from meshplan.costmodels.model.transformer import Attention, Model  # noqa: E402
 from meshplan.costmodels.training import Training  # noqa: E402
 from meshplan.executor.engine.step.data import Sequences  # noqa: E402
 from meshplan.executor.engine.step.engine import Engine, Job  # noqa: E402

@@ -57,15 +57,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "nemotron_h": SMALL | {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16,
                            "n_groups": 2, "layers_block_type": ["mamba", "attention"],
                            "chunk_size": 64},
-}  # fmt: skip
-NO_FAMILY: dict[str, dict[str, Any]] = {
     "gemma3n_text": SMALL | {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 128,
                              "hidden_size_per_layer_input": 16, "laurel_rank": 8,
                              "layer_types": ["sliding_attention", "full_attention"],
                              "intermediate_size": [96, 96],
                              "activation_sparsity_pattern": [0.0, 0.0]},
-    "diffllama": SMALL,
 }  # fmt: skip
+NO_FAMILY: dict[str, dict[str, Any]] = {"diffllama": SMALL}
 
 
 def given(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Images in a question: what is asked, refused, written into the plan and read again."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,13 @@ def asked(model: str = "qwen3-vl-8b", engine: str = "megatron-bridge", **said: o
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"images": 2}, "--images is of a vision tower; add --image-tokens"),
-        ({"frozen": "vision"}, "--frozen is of a vision tower"),
+        ({"images": 2}, "--images is of a tower; add --image-tokens"),
+        ({"frozen": "vision"}, "--frozen is of a tower"),
+        ({"audio_tokens": "1k"}, "its tower is priced by --image-tokens alone"),
+        ({"image_tokens": "1k", "audio_tokens": "1k"}, "priced by --image-tokens alone"),
         ({"image_tokens": "many"}, "--image-tokens 'many' is no number of tokens"),
         ({"image_tokens": "1k", "frozen": "text"}, "--frozen 'text' is not known"),
-        ({"image_tokens": "1k", "model": "llama-3.1-8b"}, "it has no vision tower"),
+        ({"image_tokens": "1k", "model": "llama-3.1-8b"}, "it has no vision or audio tower"),
         ({"image_tokens": "512m"}, "--image-tokens 536870912 is not between"),
     ],
 )
@@ -65,6 +68,31 @@ def test_what_is_trained_is_counted() -> None:
     assert whole_parameters(frozen.question) == TEXT + VISION
     lora = asked(image_tokens="1024", lora_rank=8).question
     assert trained_parameters(lora) == trained_parameters(asked(lora_rank=8).question)
+
+
+TOWERS = Path(__file__).parents[1] / "costmodels" / "tower_configs.json"
+
+
+def test_sound_is_priced_as_images_are(tmp_path: Path) -> None:
+    """Voxtral: a clip of 30 seconds is 375 tokens; where the engine shards any module alone."""
+    entry = json.loads(TOWERS.read_text())["voxtral"]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(entry["config"]))
+    text, heard = (
+        asked(model=str(path), engine="automodel", **said) for said in ({}, {"audio_tokens": "750"})
+    )
+    assert any("the audio tower is not priced; --audio-tokens 375" in note for note in text.notes)
+    assert not any("not priced" in note for note in heard.notes)
+    assert heard.question.training.images == Images(tokens=750, sense="audio")
+    assert whole_parameters(heard.question) == entry["parameters"]
+    with pytest.raises(
+        InvalidLayout, match=r"clip tokens 400: 1 clips of .* give 375 tokens each; use 375"
+    ):
+        asked(model=str(path), engine="automodel", audio_tokens="400")
+    with pytest.raises(InvalidLayout, match="places an audio tower is not known"):
+        asked(model=str(path), audio_tokens="375")
+    with pytest.raises(BadQuestion, match="priced by --audio-tokens alone"):
+        asked(model=str(path), engine="automodel", image_tokens="375")
 
 
 def run(*arguments: str) -> Result:

@@ -352,8 +352,9 @@ def test_frameworks_that_stand_in_for_others(capsys):
 
 
 def test_hybrids_that_nothing_was_fitted_to(capsys):
-    """Nemotron 3 in NVIDIA's tables, of releases and sizes that runs.csv has no row of: all are
-    priced, and the median error is at most 20 %, less than that of a constant MFU.
+    """Nemotron 3, DeepSeek-V4 and Qwen3.6 in NVIDIA's tables and verification cards, of which
+    runs.csv has no row: all are priced, and the median error is at most 20 %, less than that of a
+    constant MFU.
     """
     found = list(predict_rows(read_runs(BUILT_IN.parent / "hybrids.csv")))
     assert all(isinstance(row, Predicted) for row in found)

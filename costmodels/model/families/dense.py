@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from meshplan.costmodels.model import compressed_rules as compressed
 from meshplan.costmodels.model import family_rules as rules
 from meshplan.costmodels.model import layer_patterns as layers
 from meshplan.costmodels.model import text_part_rules as text_parts
@@ -137,6 +138,16 @@ DENSE: dict[str, Family] = {
         mixers=layers.slides_but_each(6, "sliding_window_pattern", "_sliding_window_pattern"),
     ),
     "gemma4_text": GEMMA4,
+    "gemma3n_text": Family(
+        head_dim=256,
+        tied=True,
+        norms=4,
+        qk_norm="head",
+        v_norm=True,
+        mixers=layers.slides_but_each(5),
+        ffn_of=compressed.widest_of_layers,
+        adjust=compressed.gemma3n,
+    ),
     "gemma4_unified_text": replace(GEMMA4, adjust=rules.gemma4_without_experts),
     "olmo": Family(norm="none"),
     "olmo2": Family(qk_norm="full"),

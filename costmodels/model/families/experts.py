@@ -123,6 +123,7 @@ EXPERTS: dict[str, Family] = {
         mixers=layers.windowed,
         head_bias=("lm_head_bias", False),
         experts=MIXTRAL_EXPERTS,
+        adjust=rules.two_experts,
     ),
     "gpt_oss": Family(
         head_dim=64,

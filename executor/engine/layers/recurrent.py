@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from meshplan.costmodels.model.transformer import Recurrent
+from meshplan.costmodels.model.recurrent import Recurrent
 from meshplan.executor.engine.parts import recurrent_kernels as kernels
 from meshplan.executor.engine.parts.functions import (
     ColumnLinear,

@@ -106,7 +106,8 @@ def _unbuilt(layout: Layout, model: Model, training: Training) -> Iterator[str]:
     if training.lora:
         yield "adapters beside frozen weights are not built; export the plan to a framework"
     if training.images:
-        yield "a vision tower is not built; export the plan's layout to a framework"
+        sense = training.images.sense
+        yield f"the {sense} tower is not built; export the plan's layout to a framework"
     if training.packed_mean_length:
         yield "attention within packed documents is not built; leave --packed-mean-length out"
     if training.optimizer_states == "bf16":

@@ -1,0 +1,94 @@
+"""The language model's part of a multimodal configuration, and whether its head is tied.
+
+Either part of a file may say `tie_word_embeddings`. The whole one decides where it says anything;
+where it does not, transformers 5 takes what the class of the whole means by that (`TIED`,
+`UNTIED`), and transformers 4 took the text part's own (4.57 `modeling_utils.py`, `tie_weights`): by
+the file's `transformers_version`. A file without one whose two readings differ is refused.
+
+Source: the configuration classes in huggingface/transformers 5.24, which a test compares with these
+lists; types in neither say nothing of their own.
+"""
+
+from collections.abc import Mapping
+
+from meshplan.costmodels.model.config_fields import Fields, names
+from meshplan.costmodels.model.families import FAMILIES
+
+TIED = names("""
+    aya_vision cohere2_vision deepseek_vl deepseek_vl_hybrid diffusion_gemma ernie4_5_vl_moe
+    fun_asr_nano gemma3 gemma3n gemma4 gemma4_unified glmasr got_ocr2 granite_docling granite_speech
+    granite_speech_plus hunyuan_vl hyperclovax_vision_v2 internvl janus kimi_k25 lfm2_vl lfm3_vl
+    lighton_ocr minicpm_ocr mistral3 moss_transcribe_diarize ovis2 paddleocr_vl paligemma
+    pp_chart2table qwen3_asr voxtral_realtime
+""")
+UNTIED = names("""
+    apertus1p5 aria cohere_compass cosmos3_edge cosmos3_omni deepseek_ocr2 dots3_note emu3
+    exaone4_5 fast_vlm fuyu glm46v glm4v glm4v_moe glm5_next glm_image glm_ocr glmga granite4_vision
+    hy_v4_vl idefics2 idefics3 llama4 llava llava_next llava_next_video llava_onevision minicpmv4_6
+    minicpmv4_7 minimax_m3_vl mistral_large4 molmo2 qianfan_ocr qwen2_5_omni_thinker qwen2_5_vl
+    qwen2_vl qwen3_5 qwen3_5_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe qwen4_exp shieldgemma2
+    smolvlm unlimited_ocr video_llama_3 video_llava vipllava
+""")
+TIED_BY_EITHER = names("""
+    glm4v glm4v_moe llama4 llava minimax_m3_vl qwen2_5_vl qwen2_vl shieldgemma2
+""")
+"""Whose head is tied where either part says so: the text part is a module with a head itself."""
+
+
+THINKER = "thinker_config"
+
+
+def thinker(outer: Fields) -> Fields:
+    """Of a model that speaks too (Qwen-Omni) the part that reads and answers, which has its own
+    text and towers; any other configuration as it is.
+    """
+    part = outer.section(THINKER)
+    if part is None:
+        return outer
+    named = {"model_type": f"{outer.config.get('model_type')}_thinker", **part.config}
+    version = outer.config.get("transformers_version")
+    told = {} if version is None else {"transformers_version": version}
+    return Fields(told | named, outer.name)
+
+
+def text_part(outer: Fields) -> Fields:
+    """The language model of a multimodal configuration; a flat one is returned as it is."""
+    text = outer.section("text_config")
+    if text is None:
+        return outer
+    given = {key: value for key, value in text.config.items() if value is not None}
+    tied = _tied(outer, given)
+    told = {} if tied is None else {"tie_word_embeddings": tied}
+    return Fields({"model_type": outer.config.get("model_type"), **given, **told}, outer.name)
+
+
+def _tied(outer: Fields, given: Mapping[str, object]) -> object:
+    """What `tie_word_embeddings` of the text part is; None: what it says or means itself."""
+    whole = outer.config.get("model_type")
+    said = outer.config.get("tie_word_embeddings")
+    if whole in TIED_BY_EITHER:
+        return True if said is True else None
+    if said is not None or whole not in TIED | UNTIED:
+        return said
+    by_class, by_text = whole in TIED, _by_text(outer, given)
+    version = _major_version(outer, given)
+    if by_class == by_text or version is not None:
+        return by_text if version is not None and version < 5 else by_class
+    raise outer.refuse(
+        f"the whole file does not state tie_word_embeddings: as {whole} of transformers 5 it is "
+        f"{str(by_class).lower()}, by its text part {str(by_text).lower()}; state it"
+    )
+
+
+def _by_text(outer: Fields, given: Mapping[str, object]) -> bool:
+    family = FAMILIES.get(str(given.get("model_type", outer.config.get("model_type"))))
+    return Fields(given, outer.name).flag("tie_word_embeddings", bool(family and family.tied))
+
+
+def _major_version(outer: Fields, given: Mapping[str, object]) -> int | None:
+    """Of the transformers that wrote the file, None where it does not say."""
+    for part in (outer.config, given):
+        first = str(part.get("transformers_version", "")).partition(".")[0]
+        if first.isdecimal():
+            return int(first)
+    return None
