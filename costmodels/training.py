@@ -57,9 +57,9 @@ class Images:
     frozen: bool = False
     sense: Literal["vision", "audio"] = "vision"
 
-    def number_of(self, image_tokens: int) -> int:
-        """Images of a sequence, where each gives `image_tokens` (0: it depends on its size)."""
-        return self.number or (max(self.tokens // image_tokens, 1) if image_tokens else 1)
+    def number_of(self, tokens_each: int) -> int:
+        """Images of a sequence, where each gives `tokens_each` (0: it depends on its size)."""
+        return self.number or (max(self.tokens // tokens_each, 1) if tokens_each else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ def _whisper(a: Fields, ffn: str, heads: str, layers: str, joiner: tuple[Product
     )
     return Tower(
         sense="audio", layers=stack, products=(*heard, *joiner), merged=merged,
-        image_tokens=round(frames / merged), numbers=frames * wide + 2 * wide,
+        tokens_each=round(frames / merged), numbers=frames * wide + 2 * wide,
     )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def gemma3(o: Fields, v: Fields, hidden: int) -> Tower:
     patches, each = patches_of(v), o.count("mm_tokens_per_image", default=256)
     wide, merged = v.count("hidden_size"), patches / each
     return replace(
-        plain, merged=merged, image_tokens=each, joiner_numbers=wide,
+        plain, merged=merged, tokens_each=each, joiner_numbers=wide,
         products=(*plain.products, *joined("joiner", (wide, hidden), merged, bias=False)),
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ def _clip(v: Fields) -> Tower:
     return Tower(
         layers=stack_of(v, wide, v.num_layers, v.count("intermediate_size"), **BIASED),
         products=(stem_of(v, wide, bias=False, merged=tokens),), merged=tokens,
-        image_tokens=patches, numbers=(patches + 2) * wide + 4 * wide,
+        tokens_each=patches, numbers=(patches + 2) * wide + 4 * wide,
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def llama4(o: Fields, v: Fields, hidden: int) -> Tower:
     return Tower(
         layers=stack_of(v, wide, v.num_layers, ffn, **BIASED),
         products=(stem_of(v, wide, bias=False, merged=tokens), *adapter, *join),
-        merged=shuffled, image_tokens=round(patches / merged),
+        merged=shuffled, tokens_each=round(patches / merged),
         numbers=(patches + 2) * wide + 4 * wide,
     )  # fmt: skip
 
@@ -229,7 +229,7 @@ def internvl(o: Fields, v: Fields, hidden: int) -> Tower:
     join = joined("joiner", (wide * shuffled, hidden, hidden), merged, bias=True)
     return Tower(
         layers=stack, products=(stem_of(v, wide, bias=True, merged=tokens), *join),
-        merged=merged, image_tokens=patches // shuffled,
+        merged=merged, tokens_each=patches // shuffled,
         numbers=(patches + 2) * wide, joiner_numbers=2 * wide * shuffled,
     )  # fmt: skip
 
@@ -283,7 +283,7 @@ def got_ocr2(o: Fields, v: Fields, hidden: int) -> Tower:
     )  # fmt: skip
     return Tower(
         layers=with_windows(stack, window**2, full, relative),
-        products=(stem_of(v, wide, bias=True), *neck), merged=16.0, image_tokens=side**2 // 16,
+        products=(stem_of(v, wide, bias=True), *neck), merged=16.0, tokens_each=side**2 // 16,
         numbers=side**2 * wide + 4 * out,
     )  # fmt: skip
 

@@ -199,7 +199,7 @@ class Tower:
     layers          the stack, without vocabulary, head or final norm; None: there is none (Fuyu)
     products        before and after it, in order
     merged          encoder tokens for each token that the language model is given
-    image_tokens    of the language model for each image or clip, 0: it depends on its size
+    tokens_each     of the language model for each image or clip, 0: it depends on its size
     numbers         learnt numbers of no product: positions, class tokens, norms outside the stack,
                     and parts that are there and not used
     joiner_numbers  the same of the joiner
@@ -208,7 +208,7 @@ class Tower:
     layers: "Model | None"
     products: tuple[Product, ...]
     merged: float
-    image_tokens: int = 0
+    tokens_each: int = 0
     numbers: int = 0
     joiner_numbers: int = 0
     sense: Sense = "vision"

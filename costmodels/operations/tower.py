@@ -36,7 +36,7 @@ class TowerWork:
 def tower_work(site: Site, tower: Tower, images: Images, *, cut: bool) -> TowerWork:
     """The tower's operations; `site` is the language model's, `cut`: tensor parallelism cuts it."""
     tokens = site.shard.cp * site.shard.tokens / site.shard.seq_len * images.tokens * tower.merged
-    each = max(round(images.tokens * tower.merged / images.number_of(tower.image_tokens)), 1)
+    each = max(round(images.tokens * tower.merged / images.number_of(tower.tokens_each)), 1)
     shard = replace(
         site.shard, seq_len=each, document_len=each, tokens=tokens, tokens_outside=tokens,
         tp=site.shard.tp if cut else 1.0, cp=1.0, ep=1.0, etp=1.0,

@@ -311,7 +311,7 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
     """What of a sequence is images or sound, and what of the model is not priced, in words."""
     parts, tower = left_out(config), model.tower
     own = "--audio-tokens" if tower and tower.sense == "audio" else "--image-tokens"
-    fix = f"{own} {(tower and tower.image_tokens) or 1024}"
+    fix = f"{own} {(tower and tower.tokens_each) or 1024}"
     given = {"--image-tokens": a.image_tokens, "--audio-tokens": a.audio_tokens}
     stated = {option: text for option, text in given.items() if text is not None}
     if not stated:

@@ -131,7 +131,7 @@ def check_images(training: Training, model: Model, engine: Engine) -> None:
         raise InvalidLayout(
             f"{noun} tokens {images.tokens}: more than the {training.seq_len} tokens of a sequence"
         )
-    each, number = model.tower.image_tokens, images.number_of(model.tower.image_tokens)
+    each, number = model.tower.tokens_each, images.number_of(model.tower.tokens_each)
     if images.tokens % number or (each and images.tokens != each * number):
         fix = f"use {each * number}" if each else f"use a multiple of {number}"
         what = f"give {each} tokens each" if each else "give equally many tokens each"
