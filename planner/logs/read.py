@@ -72,8 +72,9 @@ def read_log(path: Path, batch: Batch) -> Recognised:
 
 def _of_batch(found: Recognised, batch: Batch) -> Recognised:
     """The steps of the config's batch, where the log says of how many sequences each is."""
-    kept = tuple(each for each in found.log.steps if each.sequences in (None, batch.sequences))
-    others = [each.sequences for each in found.log.steps if each not in kept]
+    usual = (None, batch.sequences)
+    kept = tuple(each for each in found.log.steps if each.sequences in usual)
+    others = [each.sequences for each in found.log.steps if each.sequences not in usual]
     if not others:
         return found
     sizes = ", ".join(f"{size:,}" for size in dict.fromkeys(others))

@@ -85,7 +85,7 @@ def test_what_the_trainer_prints_is_its_state(text: str) -> None:
     found = recognised(text, "train.log", BATCH)
     assert (found.format, found.log.whole) == ("Trainer", True)
     assert times(found) == pytest.approx([0.5])
-    assert "1 evaluations taken off" in found.log.notes
+    assert "1 evaluation taken off" in found.log.notes
 
 
 def test_a_trainer_that_still_runs_is_read_off_its_bar() -> None:
