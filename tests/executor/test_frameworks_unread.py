@@ -135,6 +135,34 @@ def test_a_flag_that_changes_the_time_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--num-experts 8 --swiglu", True),
+        ("--num-experts 8 --swiglu --moe-grouped-gemm", False),
+        ("--swiglu", False),
+    ],
+)
+def test_experts_that_megatron_multiplies_one_by_one_are_said(flags: str, said: bool) -> None:
+    """Without the flag it takes SequentialMLP; the price is of one grouped product."""
+    assert ("--moe-grouped-gemm" in " ".join(_read(flags).notes)) is said
+
+
+def test_an_optimizer_of_a_fork_is_not_understood() -> None:
+    """Another release may have it, so it is not illegal (inclusionAI/Ling-V2)."""
+    reading = _read("--optimizer adamw-bnb-8bit")
+    assert _named(reading).startswith("--optimizer 'adamw-bnb-8bit'")
+    assert "optimizer" not in reading.facts
+
+
+def test_two_lengths_of_megatron_bridge_are_named() -> None:
+    """It stops where its data and its model differ (training/config.py, `validate`)."""
+    lengths = "dataset.seq_length={} model.seq_length=4096 model.tensor_model_parallel_size=2"
+    assert not read_config(lengths.format(4096), "a.txt", "bridge").unread
+    named = _named(read_config(lengths.format(2048), "a.txt", "bridge"))
+    assert named.startswith("dataset.seq_length 2048 (the model's sequences have 4096")
+
+
+@pytest.mark.parametrize(
     ("flags", "name", "value"),
     [
         pytest.param("--use-distributed-optimizer", "zero_stage", 1, id="ZeRO-1"),

@@ -63,6 +63,7 @@ from meshplan.planner.case.reading import (
 
 FILE = "accelerate.yaml"
 PREFIX = "parallelism_config.parallelism_config_"
+_ULYSSES = f"{PREFIX}sp_size"
 _RESHARD = "fsdp_config.fsdp_reshard_after_forward"
 MIXED: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
 STRATEGIES = {
@@ -261,6 +262,10 @@ def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[s
     unread = (
         [Fact(f"distributed_type {shown(kind.value)} ({why})", kind.line)] if other and kind else []
     )
+    heads = values.count(_ULYSSES)
+    if heads is not None and heads.value > 1:
+        why = "DeepSpeed's exchange of heads for tokens, Ulysses, is not modelled"
+        unread.append(Fact(f"{_ULYSSES} {heads.value} ({why})", heads.line))
     more, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return (*unread, *more), noted
 
@@ -283,11 +288,10 @@ def _axes(values: Values) -> dict[str, Fact]:
     """The axes that this file can state, and 1 for those that Accelerate does not have."""
     one = Fact(1, 1)
     context = values.count(f"{PREFIX}cp_size") or one
-    ulysses = values.count(f"{PREFIX}sp_size") or one
     absent = ("pipeline_parallel", "virtual_stages", "expert_parallel", "expert_tensor_parallel")
     return {name: one for name in absent} | {
         "tensor_parallel": values.count(f"{PREFIX}tp_size") or one,
-        "context_parallel": context if context.value > 1 else ulysses,
+        "context_parallel": context,
         "sequence_parallel": Fact(False, 1),
     }
 

@@ -122,8 +122,25 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
             *values.switched_on("training.enable_cpu_offload", _ON_HOST),
             *_unclear(values),
         ),
-        notes=(*notes, *values.suspects(COUNTS.values())),
+        notes=(
+            *notes,
+            *(_graphed(values, facts) if python else ()),
+            *values.suspects(COUNTS.values()),
+        ),
     )
+
+
+def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
+    """torchtitan captures a step's passes from 0.3 on, not those of a pipeline nor of most
+    dispatchers (pytorch/torchtitan@b5bcd76 torchtitan/config/configs.py, `disable_cuda_graphs`).
+    """
+    parted = any(
+        facts.get(axis, Fact(1, 1)).value > 1 for axis in ("pipeline_parallel", "expert_parallel")
+    )
+    if parted or values.on("training.disable_cuda_graphs"):
+        return []
+    said = "torchtitan 0.3 replays forward and backward as a CUDA graph unless"
+    return [f"{said} training.disable_cuda_graphs is set: priced as launched by the host"]
 
 
 def _unclear(values: Values) -> tuple[Fact, ...]:
