@@ -206,7 +206,7 @@ def test_each_function_of_a_registry_is_a_case() -> None:
 
 @pytest.mark.parametrize(("more", "said"), [("", True), ("disable_cuda_graphs=True", False)])
 def test_a_graph_of_the_whole_step_is_said(more: str, said: bool) -> None:
-    """torchtitan's Python captures forward and backward unless told not to; TOML's release cannot."""
+    """torchtitan's Python captures forward and backward unless told not to."""
     reading = read_config(GRAPHED.format(more), "a.py")
     assert ("a CUDA graph" in " ".join(reading.notes)) is said
     assert not read_config(TITAN + "[parallelism]\n", "a.toml").notes

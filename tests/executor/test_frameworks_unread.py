@@ -156,9 +156,11 @@ def test_an_optimizer_of_a_fork_is_not_understood() -> None:
 
 def test_two_lengths_of_megatron_bridge_are_named() -> None:
     """It stops where its data and its model differ (training/config.py, `validate`)."""
-    lengths = "dataset.seq_length={} model.seq_length=4096 model.tensor_model_parallel_size=2"
-    assert not read_config(lengths.format(4096), "a.txt", "bridge").unread
-    named = _named(read_config(lengths.format(2048), "a.txt", "bridge"))
+    lengths = (
+        "model: {{seq_length: 4096, tensor_model_parallel_size: 2}}\ndataset: {{seq_length: {}}}"
+    )
+    assert not read_config(lengths.format(4096), "a.yaml", "bridge").unread
+    named = _named(read_config(lengths.format(2048), "a.yaml", "bridge"))
     assert named.startswith("dataset.seq_length 2048 (the model's sequences have 4096")
 
 

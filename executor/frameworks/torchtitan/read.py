@@ -103,6 +103,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, optimizer_states=_states(values))
     exchanges = _read_exchanges(values, facts)
     recompute = _recompute(values, python=python)
+    notes += _graphed(values, facts) if python else []
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
         put(facts, selective_modules=Fact(policy, 1))
@@ -124,7 +125,6 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         ),
         notes=(
             *notes,
-            *(_graphed(values, facts) if python else ()),
             *values.suspects(COUNTS.values()),
         ),
     )
