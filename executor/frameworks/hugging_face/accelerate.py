@@ -27,6 +27,7 @@ import yaml
 
 from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.training import Precision
+from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import (
@@ -121,8 +122,9 @@ def _check_no_pipeline(la: Layout) -> None:
     """It would train every stage's layers on every rank, and leave the other stages' GPUs idle."""
     if la.pipeline_parallel * la.virtual_stages > 1:
         raise InvalidLayout(
-            f"Accelerate has no pipeline_parallel, and the plan has {la.pipeline_parallel} stages "
-            f"of {la.virtual_stages} chunks; plan with --engine accelerate, or with --pp 1"
+            f"Accelerate has no pipeline_parallel, and the plan has {la.pipeline_parallel} ranks "
+            f"of {counted(la.virtual_stages, 'stage')} each; plan with --engine accelerate, or "
+            "with --pp 1"
         )
 
 
