@@ -22,8 +22,6 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "LLaMA-Factory on Megatron": (
         (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
         "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),
-    "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
-                  "its components are Python objects; check a plan of the same layout"),
 }  # fmt: skip
 """Formats that are known and not read: how the lines that mark one begin, and what to do instead.
 

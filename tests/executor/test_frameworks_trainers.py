@@ -299,7 +299,6 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
     [
         ("OLMo-core", "train.py", "from olmo_core.train import TrainerConfig\n"),
         ("NeMo 2", "recipe.py", "from nemo.collections import llm\n"),
-        ("torchtune", "full.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
     ],
 )
 def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> None:
