@@ -1,10 +1,14 @@
 """What a question's notes say of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
 from meshplan.planner.answer.question import Arguments, BadQuestion, ask
+from meshplan.planner.report.layout_words import batch_words
 
 
 @pytest.mark.parametrize(
@@ -53,3 +57,13 @@ def test_what_the_model_does_not_have_is_not_passed_over(
         return
     with pytest.raises(BadQuestion, match=said):
         ask(arguments)
+
+
+def test_one_replica_is_not_several() -> None:
+    """64 sequences one by one; then 2 x 4 x 8 = 64."""
+    training = Training(seq_len=128, global_batch_size=64)
+    alone = Layout(stages=even_stages(2, 1))
+    assert batch_words(alone, training) == "1 replica x 1 sequence x 64 micro-batches = 64, exactly"
+    several = replace(alone, data_parallel=2, micro_batch_size=4)
+    said = "2 replicas x 4 sequences x 8 micro-batches = 64, exactly"
+    assert batch_words(several, training) == said
