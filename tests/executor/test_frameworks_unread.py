@@ -68,6 +68,8 @@ def _named(reading: Reading) -> str:
         pytest.param("--hybrid-override-pattern M-M*", "--hybrid-override-pattern", id="Mamba"),
         pytest.param("--window-size 128,0", "--window-size", id="a window"),
         pytest.param("--fp8-param-gather", "--fp8-param-gather", id="weights of 8 bit"),
+        pytest.param("--attention-backend unfused", "--attention-backend", id="scores are kept"),
+        pytest.param("--transformer-impl local", "--transformer-impl (keeps", id="without TE"),
         pytest.param("--partition-activations", "--partition-activations", id="split checkpoints"),
         pytest.param("--no-such-flag 3", "--no-such-flag (not known)", id="a flag of nobody"),
         pytest.param("--mtp-num-layers 1", "--mtp-num-layers", id="known elsewhere, not here"),
@@ -88,7 +90,7 @@ def _named(reading: Reading) -> str:
 def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
     """A flag that changes layout, memory or shape and is not read is named with its reason."""
     assert named in _named(_read(flags))
-    assert not _read("").unread
+    assert not _read("--attention-backend flash --transformer-impl transformer_engine").unread
 
 
 @pytest.mark.parametrize("text", ["${A:-" * 3000, "${v" + "9" * 120_000 + "}"])
