@@ -123,10 +123,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
             *values.switched_on("training.enable_cpu_offload", _ON_HOST),
             *_unclear(values),
         ),
-        notes=(
-            *notes,
-            *values.suspects(COUNTS.values()),
-        ),
+        notes=(*notes, *values.suspects(COUNTS.values())),
     )
 
 
