@@ -36,9 +36,9 @@ def format_count(count: float) -> str:
     return f"{count:g}"
 
 
-def counted(number: int, noun: str) -> str:
-    """`number` with its noun: "1 GPU", "1,024 GPUs"; the plural takes an s."""
-    return f"{number:,} {noun}" + "s" * (number != 1)
+def counted(number: int, noun: str, several: str = "") -> str:
+    """`number` with its noun: "1 GPU", "1,024 GPUs"; the plural takes an s, or is `several`."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def parse_bandwidth(text: str) -> float:

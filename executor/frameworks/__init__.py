@@ -23,6 +23,7 @@ from meshplan.executor.frameworks.nemo import bridge
 from meshplan.executor.frameworks.neox import read as neox
 from meshplan.executor.frameworks.torchtitan import export as torchtitan
 from meshplan.executor.frameworks.torchtitan import read as torchtitan_read
+from meshplan.executor.frameworks.torchtune import read as torchtune
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.case.reading import Exported, Reading, UnreadableConfig
 
@@ -56,7 +57,7 @@ READ_ONLY = {
     name: Format(name, claims, read)
     for name, (claims, read) in {
         "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
-        **trainers.READERS,
+        **trainers.READERS, "torchtune": (torchtune.claims, torchtune.read),
         "refused": (refused.claims_refused, refused.refuse),
     }.items()
 }  # fmt: skip

@@ -9,6 +9,9 @@
                      quantization_bit
     TRL              use_peft, lora_r (16), lora_target_modules, lora_dropout (0.05), load_in_4bit,
                      load_in_8bit (huggingface/trl@f2cd5771 trl/trainer/model_config.py)
+    torchtune        a builder lora_... or qlora_... (4 bits), model.lora_rank (8),
+                     lora_attn_modules, apply_lora_to_mlp, apply_lora_to_output, lora_dropout
+                     (pytorch/torchtune@bd2a0fc torchtune/models/llama3/_component_builders.py)
 
 Adapters beside other sets of modules, and kinds other than LoRA, are not modelled: they are named.
 """
@@ -37,8 +40,8 @@ _HF: dict[LoraTargets, tuple[str, ...]] = {
 }  # fmt: skip
 _LAYERS = ("model.layers.{}.", "model.language_model.layers.{}.", "language_model.model.layers.{}.")
 """Where transformers' decoders hold their layers, alone or behind a tower."""
-_HOLDERS = {name: "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn"
-            for name in _HF["all_linear"]}  # fmt: skip
+_FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+_HOLDERS = {name: "mlp" if name in _FEED_FORWARD else "self_attn" for name in _HF["all_linear"]}
 _PATTERN = re.compile(r"(?:\w|\\?\.|\[?\\d\]?\+|\[0-9\]\+|\((?:\?:)?(?:\w|\\?\.|\|)+\)\??)+")
 """Regular expressions of one level: names, numbers, groups of words."""
 _LONGEST, _MOST_GROUPS = 160, 3
@@ -151,6 +154,25 @@ def of_trl(values: Values) -> Found:
     targets = _targets(_adapted(modules.value), _HF)
     said = {"rank": rank.value, "dropout": dropout, "targets": targets, "base_precision": base}
     return _fact(said, unread, modules, rank)
+
+
+def of_torchtune(values: Values) -> Found:
+    """What a builder `lora_...` or `qlora_...` and its arguments say; others adapt nothing."""
+    builder = values.get("model._component_")
+    kind = re.match(r"(q?)lora_", str(builder.value).rpartition(".")[2]) if builder else None
+    if builder is None or kind is None:
+        return None, []
+    rank = values.count("model.lora_rank") or Fact(_FACTORY_RANK, builder.line)
+    modules = values.get("model.lora_attn_modules")
+    dropout, unread = _dropout(values, "model.lora_dropout")
+    names = _words(modules.value) if modules else set()
+    names |= set(_FEED_FORWARD) if values.on("model.apply_lora_to_mlp") else set()
+    names |= {"output"} if values.on("model.apply_lora_to_output") else set()
+    names = {"o_proj" if name == "output_proj" else name for name in names}
+    base = "nf4" if kind[1] or values.on("model.quantize_base") else "bf16"
+    said = {"rank": rank.value, "dropout": dropout, "base_precision": base,
+            "targets": _targets(frozenset(names), _HF)}  # fmt: skip
+    return _fact(said, unread, Fact(sorted(names), (modules or builder).line), rank)
 
 
 def _targets(

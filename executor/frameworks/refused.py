@@ -19,11 +19,16 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
              "it trains and generates in turn; check the Megatron or FSDP part as a plan"),
     "ms-swift's reinforcement learning": (
         (r"rlhf_type:",), "it trains and generates in turn; check a plan of the same layout"),
+    "ms-swift": ((r"[ \t]*(swift|megatron)[ \t]+(sft|pt|rlhf)\b",),
+                 "its arguments are its own; check a plan of the same layout"),
+    "slime": ((r"[ \t]*--rollout-[a-z]",),
+              "its batches are made of rollouts; check a plan of the same layout"),
+    "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
+    "NeMo AutoModel": ((r"[ \t]*_target_:[ \t]*nemo_automodel\.",),
+                       "its components are Python objects; `plan --engine automodel` prices it"),
     "LLaMA-Factory on Megatron": (
         (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
         "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),
-    "torchtune": ((r"[ \t]*_component_:[ \t]*torchtune\.",),
-                  "its components are Python objects; check a plan of the same layout"),
 }  # fmt: skip
 """Formats that are known and not read: how the lines that mark one begin, and what to do instead.
 
@@ -34,7 +39,7 @@ costs the length of the text.
 
 def claims_refused(name: str, text: str) -> bool:
     """Whether a file is of a format that is known and not read."""
-    return name.endswith((".py", ".yaml", ".yml", ".json")) and _refused(text) is not None
+    return name.endswith((".py", ".yaml", ".yml", ".json", ".sh")) and _refused(text) is not None
 
 
 def _refused(text: str) -> str | None:

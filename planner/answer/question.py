@@ -52,7 +52,7 @@ from meshplan.planner.space.engine_rules import (
     lacking_format,
 )
 from meshplan.planner.space.exchange_rules import check_pinned_kinds
-from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.space.pins import Pins, parse_pins
 
 DEFAULT_SEQ_LEN = 4096
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -164,6 +164,7 @@ def ask(
         training = replace(training, packed_mean_length=mean)
         check_packed(training, engine)
     pins = parse_pins(a.pins)
+    _refuse_lacking(a, model, pins)
     check_pinned_kinds(pins, model, training, engine, cluster)
     question = Question(
         model=model,
@@ -182,6 +183,20 @@ def ask(
         cluster_sha256=cluster_hash(profile),
         notes=(*notes, *more),
     )
+
+
+def _refuse_lacking(a: Arguments, model: Model, pins: Pins) -> None:
+    """Refuse what is said of experts or of multi-token prediction of a model without."""
+    dispatcher, apart = (pins.axes.get(axis) for axis in ("dispatcher", "modules_apart"))
+    lacking = []
+    if not model.is_moe:
+        imbalance = a.expert_imbalance
+        lacking += [(f"--expert-imbalance {imbalance:g}", "experts")] * (imbalance != 1)
+        lacking += [(f"--dispatcher {dispatcher.text}", "experts")] if dispatcher else []
+    if not model.mtp_layers and apart and not apart.allows("off"):
+        lacking.append((f"--modules-apart {apart.text}", "modules of multi-token prediction"))
+    for option, what in lacking:
+        raise BadQuestion(f"{option}: {model.name} has no {what}; leave it out")
 
 
 def _assumed(a: Arguments, engine: Engine, cluster_name: str) -> list[str]:

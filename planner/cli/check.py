@@ -161,7 +161,7 @@ def settings_of(options: Mapping[str, object], refuse: Callable[[str], NoReturn]
 
 
 def _fail(text: str) -> NoReturn:
-    print(f"meshplan: {text}", file=sys.stderr)
+    print(f"error: {text}", file=sys.stderr)
     raise typer.Exit(2)
 
 

@@ -81,7 +81,9 @@ def _rows(path: Path, wanted: dict[str, frozenset[str]]) -> list[dict[str, str]]
     """The rows that have the words wanted of their columns; raises `UnreadableRuns`."""
     try:
         rows = list(read_runs(path))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except OSError as error:
+        raise UnreadableRuns(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, ValueError) as error:
         raise UnreadableRuns(f"{path}: cannot be read as measured runs: {error}") from None
     for column, words in wanted.items():
         known = {row.get(column) or "" for row in rows}

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshplan.costmodels.units import format_seconds
+from meshplan.costmodels.units import counted, format_seconds
 from meshplan.hardware_profiles.learned import Learned
 from meshplan.planner.case.learned_file import LEARNT_RANGE
 from meshplan.planner.learn.cases import LoggedRun
@@ -88,12 +88,12 @@ def _constants(learned: Learned) -> Table:
 
 def print_diagnosis(d: Diagnosis, console: Console) -> None:
     """The step beside the expected one, its parts, memory, what is usual, reasons, levers."""
-    p, steady = d.prediction, d.found.steady
+    p, entries = d.prediction, counted(d.found.steady.entries, "logged step")
     ratio = d.measured_s / p.step_time_s
     _say(console, f"{d.found.run.layout.label} on {d.found.case.cluster.gpu.title}, "
                   f"{d.found.case.engine.name}: {d.found.format}")  # fmt: skip
-    _say(console, f"measured {format_seconds(d.measured_s)}, median of {steady.entries} logged "
-                  f"steps; expected {format_seconds(p.step_time_s)}: {ratio:.2f} x")  # fmt: skip
+    _say(console, f"measured {format_seconds(d.measured_s)}, median of {entries}; "
+                  f"expected {format_seconds(p.step_time_s)}: {ratio:.2f} x")  # fmt: skip
     assert p.step_time_low_s is not None
     assert p.step_time_high_s is not None
     where = "inside" if d.inside else "outside"

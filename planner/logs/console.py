@@ -4,6 +4,7 @@
                   tps is tokens per second and GPU; memory is the reserved peak, nothing or
                   less where the device counts none
     Megatron-LM   iteration  2/ 100 | ... | elapsed time per iteration (ms): 5630.1 | ...
+                  global batch size: 128 | ...; some forks print seconds, "(s)"
                   [Rank 1] (after 1 iterations) memory (MB) | ... | max allocated: A | ... |
                   max reserved: R, where MB is 2**20 bytes
     nanotron      iteration: 1 / 15 | ... | elapsed_time_per_iteration_ms: 4.71K | ...
@@ -16,7 +17,8 @@
 Ranks may all print the same step: the slowest counts. Sources: torchtitan@b5bcd76
 `torchtitan/components/metrics.py`, Megatron-LM@d98e8a64 `megatron/training/training.py`,
 nanotron@2411b02 `src/nanotron/trainer.py`, DeepSpeed 0.19.8 `deepspeed/utils/timer.py`
-(`ThroughputTimer.stop`).
+(`ThroughputTimer.stop`); of seconds, bigscience-workshop/Megatron-DeepSpeed
+`megatron/training.py`.
 """
 
 import re
@@ -36,8 +38,9 @@ TITAN = re.compile(
 )
 MEGATRON = re.compile(
     rf"iteration\s{{1,9}}(?P<step>{COUNT})/\s{{0,9}}\d{{1,12}} \|{BETWEEN}"
-    rf"elapsed time per iteration \(ms\):\s{{0,9}}(?P<ms>{PLAIN})"
+    rf"elapsed time per iteration \((?P<unit>m?s)\):\s{{0,9}}(?P<taken>{PLAIN})"
 )
+MEGATRON_BATCH = re.compile(rf"\| global batch size:\s{{0,9}}(?P<sequences>{COUNT})")
 MEGATRON_LOSS = re.compile(rf"\| lm loss:\s{{0,9}}(?P<loss>{NUMBER})", re.I)
 MEGATRON_MEMORY = re.compile(
     rf"max allocated: (?P<allocated>{PLAIN}){BETWEEN}max reserved: (?P<reserved>{PLAIN})"
@@ -55,6 +58,7 @@ DEEPSPEED = re.compile(
     rf"CurrSamplesPerSec=(?P<rate>{PLAIN}), MemAllocated={PLAIN}GB, "
     rf"MaxMemAllocated=(?P<gib>{PLAIN})GB"
 )
+SECONDS = {"ms": 1e-3, "s": 1.0}
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -83,7 +87,11 @@ def _megatron_steps(text: str) -> Iterator[LoggedStep]:
         match, loss = MEGATRON.search(line), MEGATRON_LOSS.search(line)
         if match:
             value = float(loss["loss"]) if loss else None  # none is printed for a skipped step
-            yield LoggedStep(int(match["step"]), float(match["ms"]) / 1e3, value)
+            batch = MEGATRON_BATCH.search(line)
+            yield LoggedStep(
+                int(match["step"]), float(match["taken"]) * SECONDS[match["unit"]], value,
+                sequences=int(batch["sequences"]) if batch else None,
+            )  # fmt: skip
 
 
 def read_nanotron(text: str, tokens_per_gpu: float) -> TrainingLog:

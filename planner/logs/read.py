@@ -9,6 +9,7 @@ import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshplan.costmodels.units import counted
 from meshplan.planner.logs import console, records
 from meshplan.planner.logs.trainer_console import read_trainer
 from meshplan.planner.logs.training_log import TrainingLog
@@ -53,7 +54,7 @@ def read_log(path: Path, batch: Batch) -> Recognised:
             "CSV from TensorBoard's Time Series tab"
         )
     text, cut = _text(path)
-    found = recognised(text, path.name, batch)
+    found = _of_batch(recognised(text, path.name, batch), batch)
     failed = OUT_OF_MEMORY.search(text)
     if not found.log.steps and failed:
         raise UnreadableLog(f"{path}: no step times, and {DID_NOT_FIT}: `check` its config")
@@ -67,6 +68,20 @@ def read_log(path: Path, batch: Batch) -> Recognised:
         said = f"of {path.name} the last {MAX_LOG_BYTES >> 20} MiB were read"
         found = replace(found, log=replace(found.log, notes=(*found.log.notes, said)))
     return found
+
+
+def _of_batch(found: Recognised, batch: Batch) -> Recognised:
+    """The steps of the config's batch, where the log says of how many sequences each is."""
+    usual = (None, batch.sequences)
+    kept = tuple(each for each in found.log.steps if each.sequences in usual)
+    others = [each.sequences for each in found.log.steps if each.sequences not in usual]
+    if not others:
+        return found
+    sizes = ", ".join(f"{size:,}" for size in dict.fromkeys(others))
+    steps = counted(len(others), "logged step")
+    told = f"{sizes} sequences, not the config's {batch.sequences:,}"
+    said = f"{steps} of {told}, left out" if kept else f"all {steps} are of {told}"
+    return replace(found, log=replace(found.log, steps=kept, notes=(*found.log.notes, said)))
 
 
 KNOWN = (

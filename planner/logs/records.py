@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from meshplan.costmodels.units import GIB
+from meshplan.costmodels.units import GIB, counted
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 Record = Mapping[str, Any]
@@ -45,6 +45,10 @@ KEPT = MAX_ROWS + 1  # one more says that there were more
 
 def of_records(records: Sequence[Record], tokens_per_gpu: float) -> TrainingLog:
     """Steps out of rows of metrics; `tokens_per_gpu`: tokens of a step over GPUs."""
+    if runs := _runs(records):
+        named = " and ".join(runs[:2]) + " ..." * (len(runs) > 2)
+        said = f"{len(runs)} runs in one export, {named}; export each alone"
+        return TrainingLog((), None, None, notes=(said,))
     rows = [{_plain(key): value for key, value in row.items()} for row in records[-MAX_ROWS:]]
     timed = [step for row in rows if (step := _timed(row, tokens_per_gpu))]
     notes = (f"the last {MAX_ROWS:,} rows were read",) * (len(records) > MAX_ROWS)
@@ -60,6 +64,16 @@ def of_records(records: Sequence[Record], tokens_per_gpu: float) -> TrainingLog:
 def _plain(name: str) -> str:
     """A column without the run's name before it, in lower case."""
     return name.rpartition(" - ")[2].strip().lower()
+
+
+def _runs(records: Sequence[Record]) -> list[str]:
+    """The runs that have a column each of one metric of time or rate; none where one has."""
+    names = {name for row in records for name in row}
+    by_metric: dict[str, list[str]] = {}
+    for name in sorted(names):
+        by_metric.setdefault(_plain(name), []).append(name.rpartition(" - ")[0])
+    several = (by_metric.get(metric, []) for metric in (*SECONDS, *RATES))
+    return next((runs for runs in several if len(runs) > 1), [])
 
 
 def number(value: object) -> float | None:
@@ -181,8 +195,8 @@ def of_trainer(document: Record) -> TrainingLog:
     taken_s = float(total["train_runtime"]) - sum(evaluations)
     if not steps or taken_s <= 0:
         return TrainingLog((), None, None, notes=(NO_RUNTIME,))
-    notes = [f"mean of {steps} steps of the whole job, its first steps included"]
-    notes += [f"{len(evaluations)} evaluations taken off"] * bool(evaluations)
+    notes = [f"mean of {counted(steps, 'step')} of the whole job, its first steps included"]
+    notes += [f"{counted(len(evaluations), 'evaluation')} taken off"] * bool(evaluations)
     step = LoggedStep(steps, taken_s / steps, _loss(total))
     return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
 

@@ -2,6 +2,7 @@
 
 warm-up   of each attempt the first entry, and what is within `WARM_UP` steps of the first
 pauses    entries above `PAUSE` times the median: evaluations, checkpoints, data that was late
+starts    their medians may differ by no more than a pause does: else the log is of two runs
 drift     median of the last third over that of the first third, minus 1: throttling, or longer
           sequences
 spread    interquartile range over the median
@@ -15,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from meshplan.costmodels.units import counted, format_seconds
 from meshplan.planner.logs.read import UnreadableLog
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog
 
@@ -43,13 +45,15 @@ class Steady:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was found, as text, one line each."""
-        found = [f"{self.warm_up} logged steps of warm-up dropped"] * bool(self.warm_up)
-        found += [f"{self.attempts - 1} restarts: the step number goes back"] * (self.attempts > 1)
+        dropped = counted(self.warm_up, "logged step")
+        found = [f"{dropped} of warm-up dropped"] * bool(self.warm_up)
+        restarts = counted(self.attempts - 1, "restart")
+        found += [f"{restarts}: the step number goes back"] * (self.attempts > 1)
         if self.pauses:
             every = f", every {self.pause_every} steps" if self.pause_every else ""
+            pauses = counted(self.pauses, "logged step")
             found.append(
-                f"{self.pauses} logged steps above {PAUSE} x the median{every}: evaluations, "
-                "checkpoints or late data"
+                f"{pauses} above {PAUSE} x the median{every}: evaluations, checkpoints or late data"
             )
         return tuple(found)
 
@@ -59,8 +63,9 @@ def steady(log: TrainingLog, name: str) -> Steady:
     kept = list(log.steps) if log.whole or log.warmed else _after_warm_up(log.steps)
     if not kept:
         raise UnreadableLog(
-            f"{name}: {len(log.steps)} logged steps, all of the warm-up; log a few more"
+            f"{name}: {counted(len(log.steps), 'logged step')}, all of the warm-up; log a few more"
         )
+    _check_starts(kept, name)
     times = np.array([step.step_time_s for step in kept])
     middle = float(np.median(times))
     slow = [step for step in kept if step.step_time_s > PAUSE * middle]
@@ -82,6 +87,20 @@ def _after_warm_up(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
         step for step in steps
         if step.step > first[step.attempt] and step.step >= first[step.attempt] + WARM_UP
     ]  # fmt: skip
+
+
+def _check_starts(kept: Sequence[LoggedStep], name: str) -> None:
+    """Raise `UnreadableLog` where one start's usual step is a pause beside another's."""
+    by_start: dict[int, list[float]] = {}
+    for step in kept:
+        by_start.setdefault(step.attempt, []).append(step.step_time_s)
+    usual = [np.median(times) for times in by_start.values() if len(times) >= FEWEST_FOR_SPREAD]
+    least, most = (min(usual), max(usual)) if usual else (0.0, 0.0)
+    if most > PAUSE * least:
+        raise UnreadableLog(
+            f"{name}: one start's steps take {format_seconds(least)}, another's "
+            f"{format_seconds(most)}: two runs in one log; give each a log of its own"
+        )
 
 
 def _period(slow: Sequence[LoggedStep]) -> int | None:

@@ -15,6 +15,7 @@ Source: transformers 5.23 `trainer_utils.py` (speed_metrics), `trainer_callback.
 import re
 from collections.abc import Iterator
 
+from meshplan.costmodels.units import counted
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
 APART_S = 30
@@ -57,9 +58,9 @@ def _whole(text: str, bar: list[tuple[int, int, int]]) -> TrainingLog | None:
     runtime, rate = _last(_RUNTIME, text), _last(_RATE, text)
     if not runtime or not rate:
         return None
-    counted = {total for _, total, _ in bar}
+    totals = {total for _, total, _ in bar}
     within = runtime * _ROUNDED + 1
-    steps = next((each for each in counted if abs(each - runtime * rate) <= within), None)
+    steps = next((each for each in totals if abs(each - runtime * rate) <= within), None)
     if steps is None and rate < 100 * _ROUNDED:  # two digits of a rate are no measurement
         return None
     steps = steps or max(round(runtime * rate), 1)
@@ -67,8 +68,8 @@ def _whole(text: str, bar: list[tuple[int, int, int]]) -> TrainingLog | None:
     taken_s = runtime - sum(evaluations)
     if taken_s <= 0:
         return None
-    notes = [f"mean of {steps} steps of the whole job, its first steps included"]
-    notes += [f"{len(evaluations)} evaluations taken off"] * bool(evaluations)
+    notes = [f"mean of {counted(steps, 'step')} of the whole job, its first steps included"]
+    notes += [f"{counted(len(evaluations), 'evaluation')} taken off"] * bool(evaluations)
     step = LoggedStep(steps, taken_s / steps, None)
     return TrainingLog((step,), None, None, whole=True, notes=tuple(notes))
 

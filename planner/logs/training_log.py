@@ -1,7 +1,7 @@
 """A training log in one form, whatever framework printed it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,12 +10,14 @@ class LoggedStep:
 
     step_time_s  mean of the steps since the line before, where the framework logs every few
     attempt      0 for the first start; one more wherever the step number goes back (a restart)
+    sequences    of the step's batch, None where the line does not say it
     """
 
     step: int
     step_time_s: float
     loss: float | None
     attempt: int = 0
+    sequences: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +53,5 @@ def slowest(steps: Iterable[LoggedStep]) -> tuple[LoggedStep, ...]:
         newest = max(newest, each.step)
         key = (attempt, each.step)
         if key not in found or each.step_time_s > found[key].step_time_s:
-            found[key] = LoggedStep(each.step, each.step_time_s, each.loss, attempt)
+            found[key] = replace(each, attempt=attempt)
     return tuple(found[key] for key in sorted(found))

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.training import Training
+from meshplan.costmodels.units import counted
 from meshplan.hardware_profiles.dispatchers import load_dispatchers
 
 ZERO = {
@@ -31,11 +33,21 @@ def _meanings(layout: Layout) -> Iterator[tuple[str, str]]:
     yield f"ep{la.expert_parallel}", "ranks hold different experts"
     yield f"etp{la.expert_tensor_parallel}", "ranks split each expert"
     yield f"zero{la.zero_stage}", ZERO[la.zero_stage]
-    yield f"mbs{size}", f"{size} sequence{'s' if size > 1 else ''} per micro-batch"
+    yield f"mbs{size}", f"{counted(size, 'sequence')} per micro-batch"
     yield f"recompute-{la.recompute}", _RECOMPUTE[la.recompute]
     for what, part in (("optimizer", la.optimizer_offload), ("activation", la.activation_offload)):
         name = "optimizer states" if what == "optimizer" else "saved activations"
         yield f"{what}-offload{f'-{part:.0%}' if part < 1 else ''}", f"{name} kept on the host"
+
+
+def batch_words(layout: Layout, training: Training) -> str:
+    """How a layout reaches the batch."""
+    parts = (
+        counted(layout.data_parallel, "replica"),
+        counted(layout.micro_batch_size, "sequence"),
+        counted(layout.num_micro_batches(training), "micro-batch", "micro-batches"),
+    )
+    return f"{' x '.join(parts)} = {training.global_batch_size:,}, exactly"
 
 
 def exchange_meanings(layout: Layout) -> Iterator[tuple[str, str]]:

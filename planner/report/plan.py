@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from meshplan.costmodels.model.parameters import active_parameters, model_parameters
-from meshplan.costmodels.units import format_count, format_seconds
+from meshplan.costmodels.units import counted, format_count, format_seconds
 from meshplan.planner.answer.compare import cost_per_trillion_tokens
 from meshplan.planner.answer.question import Asked, BadQuestion
 from meshplan.planner.case.config_files import text_of
@@ -28,6 +28,7 @@ from meshplan.planner.case.trained import (
 )
 from meshplan.planner.report.evidence import nearest_line
 from meshplan.planner.report.fit import print_fit
+from meshplan.planner.report.layout_words import batch_words
 from meshplan.planner.report.output import console, listing
 from meshplan.planner.report.tables import (
     bullets,
@@ -93,16 +94,12 @@ def print_batch(out: Console, question: Question, plan: Plan) -> None:
     """Step 2: the replicas that can reach the batch, and how the plan does."""
     batch, layout = question.training.global_batch_size, plan.layout
     reach = [d for d in divisors(question.gpus) if batch % d == 0]
-    replicas, size = layout.data_parallel, layout.micro_batch_size
-    passes = batch // (replicas * size)
     out.print(step_heading(2, "Hit the batch"))
     shown = ", ".join(map(str, reach)) if len(reach) <= 12 else f"{reach[0]} to {reach[-1]}"
-    out.print(indented(f"{shown} replicas divide {batch:,} sequences ({len(reach)} ways)"))
-    out.print(
-        indented(
-            f"{replicas} replicas x {size} sequences x {passes} micro-batches = {batch:,}, exactly"
-        )
-    )
+    several, divide = ("s", "divide") if len(reach) > 1 else ("", "divides")
+    ways = f"{counted(batch, 'sequence')} ({counted(len(reach), 'way')})"
+    out.print(indented(f"{shown} replica{several} {divide} {ways}"))
+    out.print(indented(batch_words(layout, question.training)))
     if better := plan.better_batch:
         out.print(
             indented(

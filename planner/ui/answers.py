@@ -25,6 +25,7 @@ from meshplan.planner.case.reading import UnreadableConfig
 from meshplan.planner.case.settings import one_line
 from meshplan.planner.report.comparison import difference, shown
 from meshplan.planner.report.fit import misfit_lines, most_asked
+from meshplan.planner.report.layout_words import batch_words
 from meshplan.planner.report.tables import (
     CATEGORIES,
     fits_line,
@@ -131,11 +132,7 @@ def layout_document(asked: Asked, found: PricedLayout) -> dict[str, Any]:
 def batch_line(found: PricedLayout) -> str:
     """How the batch is reached, and over what ZeRO shards."""
     layout, training = found.case.layout, found.case.training
-    count = layout.num_micro_batches(training)
-    line = (
-        f"{layout.data_parallel} replicas x {layout.micro_batch_size} sequences x {count} "
-        f"micro-batches = {training.global_batch_size:,}, exactly"
-    )
+    line = batch_words(layout, training)
     return f"{line}; ZeRO shards over {layout.shard_group} ranks" if layout.shard_group else line
 
 

@@ -10,6 +10,13 @@ from meshplan.planner.case.reading import IllegalConfig, NothingToRead, Unreadab
 
 ACCELERATE = "distributed_type: FSDP\nnum_machines: 4\nnum_processes: 32\nfsdp_config:\n  "
 DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3%s}%s}'
+GRAPHED = (
+    "from torchtitan.trainer import Trainer\n"
+    "from torchtitan.config import ParallelismConfig, TrainingConfig\n\n\n"
+    "def llama3_8b() -> Trainer.Config:\n"
+    "    return Trainer.Config(parallelism=ParallelismConfig(), training=TrainingConfig("
+    "local_batch_size=1, seq_len=8192, {}))\n"
+)
 TITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n'
 
 
@@ -62,6 +69,9 @@ def test_a_bare_no_is_plain_data_parallelism() -> None:
         ("a.yaml", "distributed_type: MEGATRON_LM\nmegatron_lm_config: {tp: 8}\n", "MEGATRON_LM"),
         ("a.yaml", ACCELERATE + "fsdp_auto_wrap_policy: NO_WRAP\n", "NO_WRAP|auto_wrap_policy"),
         ("a.yaml", ACCELERATE + "fsdp_of_a_later_release: 2\n", "later_release"),
+        # huggingface/trl examples/accelerate_configs/alst_ulysses_4gpu.yaml (Apache-2.0)
+        ("a.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n"
+         "parallelism_config: {parallelism_config_sp_size: 2}\n", "sp_size 2"),
         # pytorch/torchtitan experiments/flux (BSD-3-Clause)
         ("a.toml", TITAN + '[encoder]\nt5_encoder = "x"\n[parallelism]\n', "encoder"),
         # huggingface/nanotron examples/mamba (Apache-2.0)
@@ -192,6 +202,14 @@ def test_each_function_of_a_registry_is_a_case() -> None:
     assert small.recompute == large.recompute
     assert small.recompute.mode == "selective"
     assert "LoRAConverter" in str(adapted.unread[0].value)
+
+
+@pytest.mark.parametrize(("more", "said"), [("", True), ("disable_cuda_graphs=True", False)])
+def test_a_graph_of_the_whole_step_is_said(more: str, said: bool) -> None:
+    """torchtitan's Python captures forward and backward unless told not to."""
+    reading = read_config(GRAPHED.format(more), "a.py")
+    assert ("a CUDA graph" in " ".join(reading.notes)) is said
+    assert not read_config(TITAN + "[parallelism]\n", "a.toml").notes
 
 
 def test_functions_that_call_each_other_end() -> None:

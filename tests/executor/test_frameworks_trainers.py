@@ -299,7 +299,18 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
     [
         ("OLMo-core", "train.py", "from olmo_core.train import TrainerConfig\n"),
         ("NeMo 2", "recipe.py", "from nemo.collections import llm\n"),
-        ("torchtune", "full.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
+        # NVIDIA-NeMo/Automodel examples/llm_pretrain (Apache-2.0)
+        ("AutoModel", "a.yaml", "model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM\n"),
+        # THUDM/slime scripts/run-qwen3-4B.sh (Apache-2.0)
+        (
+            "slime",
+            "run.sh",
+            "python3 train.py \\\n  --rollout-batch-size 32 \\\n  --tensor-model-parallel-size 2\n",
+        ),
+        # modelscope/ms-swift examples/megatron/sft.sh (Apache-2.0)
+        ("ms-swift", "sft.sh", "NPROC_PER_NODE=2 \\\nmegatron sft \\\n  --micro_batch_size 2\n"),
+        # OpenRLHF/OpenRLHF examples/scripts/train_sft.sh (Apache-2.0)
+        ("OpenRLHF", "sft.sh", "read -r command <<EOF\nopenrlhf.cli.train_sft \\\nEOF\n"),
     ],
 )
 def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> None:
@@ -308,3 +319,10 @@ def test_other_formats_are_refused_by_name(title: str, name: str, text: str) -> 
     assert found is not None
     with pytest.raises(UnreadableConfig, match=f"{title}.*not read"):
         found.read(text, name)
+
+
+def test_a_script_of_megatron_is_not_refused() -> None:
+    """The words of other programs' scripts are not its own."""
+    found = recognise("train.sh", "torchrun pretrain_gpt.py --tensor-model-parallel-size 2\n")
+    assert found is not None
+    assert found.name == "megatron"

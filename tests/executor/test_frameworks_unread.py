@@ -68,6 +68,8 @@ def _named(reading: Reading) -> str:
         pytest.param("--hybrid-override-pattern M-M*", "--hybrid-override-pattern", id="Mamba"),
         pytest.param("--window-size 128,0", "--window-size", id="a window"),
         pytest.param("--fp8-param-gather", "--fp8-param-gather", id="weights of 8 bit"),
+        pytest.param("--attention-backend unfused", "--attention-backend", id="scores are kept"),
+        pytest.param("--transformer-impl local", "--transformer-impl (keeps", id="without TE"),
         pytest.param("--partition-activations", "--partition-activations", id="split checkpoints"),
         pytest.param("--no-such-flag 3", "--no-such-flag (not known)", id="a flag of nobody"),
         pytest.param("--mtp-num-layers 1", "--mtp-num-layers", id="known elsewhere, not here"),
@@ -88,7 +90,7 @@ def _named(reading: Reading) -> str:
 def test_a_flag_that_is_not_understood_is_named(flags: str, named: str) -> None:
     """A flag that changes layout, memory or shape and is not read is named with its reason."""
     assert named in _named(_read(flags))
-    assert not _read("").unread
+    assert not _read("--attention-backend flash --transformer-impl transformer_engine").unread
 
 
 @pytest.mark.parametrize("text", ["${A:-" * 3000, "${v" + "9" * 120_000 + "}"])
@@ -132,6 +134,36 @@ def test_a_flag_that_changes_the_time_is_noted() -> None:
     assert not reading.unread
     (note,) = reading.notes
     assert "--moe-shared-expert-overlap, --no-bias-swiglu-fusion say" in note
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--num-experts 8 --swiglu", True),
+        ("--num-experts 8 --swiglu --moe-grouped-gemm", False),
+        ("--swiglu", False),
+    ],
+)
+def test_experts_that_megatron_multiplies_one_by_one_are_said(flags: str, said: bool) -> None:
+    """Without the flag it takes SequentialMLP; the price is of one grouped product."""
+    assert ("--moe-grouped-gemm" in " ".join(_read(flags).notes)) is said
+
+
+def test_an_optimizer_of_a_fork_is_not_understood() -> None:
+    """Another release may have it, so it is not illegal (inclusionAI/Ling-V2)."""
+    reading = _read("--optimizer adamw-bnb-8bit")
+    assert _named(reading).startswith("--optimizer 'adamw-bnb-8bit'")
+    assert "optimizer" not in reading.facts
+
+
+def test_two_lengths_of_megatron_bridge_are_named() -> None:
+    """It stops where its data and its model differ (training/config.py, `validate`)."""
+    lengths = (
+        "model: {{seq_length: 4096, tensor_model_parallel_size: 2}}\ndataset: {{seq_length: {}}}"
+    )
+    assert not read_config(lengths.format(4096), "a.yaml", "bridge").unread
+    named = _named(read_config(lengths.format(2048), "a.yaml", "bridge"))
+    assert named.startswith("dataset.seq_length 2048 (the model's sequences have 4096")
 
 
 @pytest.mark.parametrize(

@@ -257,3 +257,14 @@ def test_the_example_workflow_calls_the_action_with_its_inputs() -> None:
     steps = workflow["jobs"]["check"]["steps"]
     used = next(step for step in steps if step["uses"].startswith("meshplan/"))
     assert set(used["with"]) <= set(action["inputs"])
+
+
+def test_a_refusal_of_export_begins_as_every_command_does(app: typer.Typer, tmp_path: Path) -> None:
+    """Once, by "error:", with the fix."""
+    layout = Layout(context_parallel=2, stages=even_stages(32, 1))
+    training = Training(seq_len=8192, global_batch_size=8)
+    write_plan(plan_of("llama-3.1-8b", layout, training), tmp_path / "plan.yaml")
+    code, _, err = _run(app, "export", str(tmp_path / "plan.yaml"), "--to", "deepspeed")
+    assert code == 2
+    assert err.startswith("error: DeepSpeed's file has no context_parallel")
+    assert err.count("error") == 1

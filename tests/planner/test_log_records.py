@@ -85,7 +85,7 @@ def test_what_the_trainer_prints_is_its_state(text: str) -> None:
     found = recognised(text, "train.log", BATCH)
     assert (found.format, found.log.whole) == ("Trainer", True)
     assert times(found) == pytest.approx([0.5])
-    assert "1 evaluations taken off" in found.log.notes
+    assert "1 evaluation taken off" in found.log.notes
 
 
 def test_a_trainer_that_still_runs_is_read_off_its_bar() -> None:
@@ -197,3 +197,52 @@ def test_what_is_no_log_is_said_in_one_line(
     with pytest.raises(UnreadableLog, match=said) as refused:
         read_log(path, BATCH)
     assert str(refused.value).isprintable()
+
+
+# bigscience-workshop/Megatron-DeepSpeed megatron/training.py writes seconds
+IN_SECONDS = (
+    " iteration {step:8d}/  95367 | consumed samples: 0 | elapsed time per iteration (s): {s:.2f} "
+    "| learning rate: 6.0E-05 | global batch size: {batch:5d} | lm loss: 2.0E+00 |\n"
+)
+
+
+def megatron_text(*seconds: float, first: int = 1, batch: int = 256) -> str:
+    """A log from step `first` on."""
+    numbered = enumerate(seconds, first)
+    return "".join(IN_SECONDS.format(step=step, s=s, batch=batch) for step, s in numbered)
+
+
+def read_text(folder: Path, text: str, name: str = "train.log") -> Recognised:
+    """The text as a file, of 256 sequences by its config."""
+    (folder / name).write_text(text)
+    return read_log(folder / name, BATCH)
+
+
+def test_an_iteration_in_seconds_is_read_as_seconds(tmp_path: Path) -> None:
+    """As BigScience's fork prints it, not in ms."""
+    assert times(read_text(tmp_path, megatron_text(103.5, 104.0))) == [103.5, 104.0]
+
+
+def test_steps_of_another_batch_do_not_count(tmp_path: Path) -> None:
+    """Of a batch that grows to 256 the five steps of 32 are left out, which is said."""
+    small = megatron_text(*[1.0] * 5, batch=32)
+    found = read_text(tmp_path, small + megatron_text(*[2.0] * 9, first=6))
+    assert times(found) == [2.0] * 9
+    assert found.log.notes == ("5 logged steps of 32 sequences, not the config's 256, left out",)
+    with pytest.raises(UnreadableLog, match="all 5 logged steps are of 32 sequences, not the"):
+        read_text(tmp_path, small)
+
+
+def test_two_runs_in_one_log_are_refused(tmp_path: Path) -> None:
+    """Steps of 3.4 and of 6.8 s: no step took the 5.1 s of their median."""
+    found = read_text(tmp_path, megatron_text(*[3.4] * 12) + megatron_text(*[6.8] * 12))
+    with pytest.raises(UnreadableLog, match=r"one start's steps take 3\.40 s, another's 6\.80 s"):
+        steady(found.log, "train.log")
+
+
+def test_an_export_of_two_runs_is_refused(tmp_path: Path) -> None:
+    """Of two runs' columns of one metric the last was taken."""
+    rows = "".join(f'"{step}","3.4","6.8"\n' for step in range(1, 9))
+    text = f'"Step","a - iteration-time","b - iteration-time"\n{rows}'
+    with pytest.raises(UnreadableLog, match="2 runs in one export, a and b"):
+        read_text(tmp_path, text, "wandb.csv")

@@ -1,8 +1,14 @@
 """What a question's notes say of it."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from meshplan.planner.answer.question import Arguments, ask
+from meshplan.costmodels.layout import Layout, even_stages
+from meshplan.costmodels.training import Training
+from meshplan.planner.answer.question import Arguments, BadQuestion, ask
+from meshplan.planner.report.layout_words import batch_words
 
 
 @pytest.mark.parametrize(
@@ -19,3 +25,45 @@ def test_sequences_that_the_model_is_not_made_for_are_said(seq_len: str, said: b
     )
     words = "8,192 tokens, beyond the 2,048 of the model's configuration (n_positions)"
     assert any(words in note for note in asked.notes) is said
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        ("llama-3.1-8b", {"expert_imbalance": 1.5}, "--expert-imbalance 1.5: llama-3.1-8b has no"),
+        (
+            "llama-3.1-8b",
+            {"pins": {"dispatcher": "deepep"}},
+            "--dispatcher deepep: llama-3.1-8b has",
+        ),
+        (
+            "llama-3.1-8b",
+            {"pins": {"modules_apart": "on"}},
+            "--modules-apart on: llama-3.1-8b has no",
+        ),
+        ("llama-3.1-8b", {"pins": {"modules_apart": "on,off"}}, None),
+        ("llama-3.1-8b", {"expert_imbalance": 1.0}, None),
+        ("mixtral-8x7b", {"expert_imbalance": 1.5, "pins": {"dispatcher": "deepep"}}, None),
+        ("deepseek-v3", {"pins": {"modules_apart": "on"}}, None),
+    ],
+)
+def test_what_the_model_does_not_have_is_not_passed_over(
+    model: str, more: dict[str, Any], said: str | None
+) -> None:
+    """Options of experts and of multi-token prediction, of a model without."""
+    arguments = Arguments(model=model, gpus=8, cluster="dgx-h100", global_batch=64, **more)
+    if said is None:
+        ask(arguments)
+        return
+    with pytest.raises(BadQuestion, match=said):
+        ask(arguments)
+
+
+def test_one_replica_is_not_several() -> None:
+    """64 sequences one by one; then 2 x 4 x 8 = 64."""
+    training = Training(seq_len=128, global_batch_size=64)
+    alone = Layout(stages=even_stages(2, 1))
+    assert batch_words(alone, training) == "1 replica x 1 sequence x 64 micro-batches = 64, exactly"
+    several = replace(alone, data_parallel=2, micro_batch_size=4)
+    said = "2 replicas x 4 sequences x 8 micro-batches = 64, exactly"
+    assert batch_words(several, training) == said

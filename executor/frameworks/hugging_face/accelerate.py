@@ -27,6 +27,7 @@ import yaml
 
 from meshplan.costmodels.layout import InvalidLayout, Layout
 from meshplan.costmodels.training import Precision
+from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import (
@@ -63,6 +64,7 @@ from meshplan.planner.case.reading import (
 
 FILE = "accelerate.yaml"
 PREFIX = "parallelism_config.parallelism_config_"
+_ULYSSES = f"{PREFIX}sp_size"
 _RESHARD = "fsdp_config.fsdp_reshard_after_forward"
 MIXED: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
 STRATEGIES = {
@@ -120,8 +122,9 @@ def _check_no_pipeline(la: Layout) -> None:
     """It would train every stage's layers on every rank, and leave the other stages' GPUs idle."""
     if la.pipeline_parallel * la.virtual_stages > 1:
         raise InvalidLayout(
-            f"Accelerate has no pipeline_parallel, and the plan has {la.pipeline_parallel} stages "
-            f"of {la.virtual_stages} chunks; plan with --engine accelerate, or with --pp 1"
+            f"Accelerate has no pipeline_parallel, and the plan has {la.pipeline_parallel} ranks "
+            f"of {counted(la.virtual_stages, 'stage')} each; plan with --engine accelerate, or "
+            "with --pp 1"
         )
 
 
@@ -261,6 +264,10 @@ def _judged(values: Values, kind: Fact | None) -> tuple[tuple[Fact, ...], list[s
     unread = (
         [Fact(f"distributed_type {shown(kind.value)} ({why})", kind.line)] if other and kind else []
     )
+    heads = values.count(_ULYSSES)
+    if heads is not None and heads.value > 1:
+        why = "DeepSpeed's exchange of heads for tokens, Ulysses, is not modelled"
+        unread.append(Fact(f"{_ULYSSES} {heads.value} ({why})", heads.line))
     more, noted = judged(unjudged(values, _KEYS), _KEYS, "{}")
     return (*unread, *more), noted
 
@@ -283,11 +290,10 @@ def _axes(values: Values) -> dict[str, Fact]:
     """The axes that this file can state, and 1 for those that Accelerate does not have."""
     one = Fact(1, 1)
     context = values.count(f"{PREFIX}cp_size") or one
-    ulysses = values.count(f"{PREFIX}sp_size") or one
     absent = ("pipeline_parallel", "virtual_stages", "expert_parallel", "expert_tensor_parallel")
     return {name: one for name in absent} | {
         "tensor_parallel": values.count(f"{PREFIX}tp_size") or one,
-        "context_parallel": context if context.value > 1 else ulysses,
+        "context_parallel": context,
         "sequence_parallel": Fact(False, 1),
     }
 

@@ -37,6 +37,7 @@ from meshplan.executor.frameworks.megatron.model_config import (
     model_config_of,
     model_unread,
     plain_experts,
+    ungrouped,
 )
 from meshplan.executor.frameworks.megatron.settings import (
     COUNTS,
@@ -45,6 +46,7 @@ from meshplan.executor.frameworks.megatron.settings import (
     layout_facts,
     layout_settings,
     narrow_gradients,
+    optimizer_unread,
     training_facts,
     training_settings,
 )
@@ -286,7 +288,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         facts.pop("dispatcher", None)
     facts.setdefault("precision", Fact("fp32", 1))  # no --bf16, --fp16 or --fp8-format
     put(facts, gpus=_gpus(_Arguments(command.launcher), text))
-    unread = deepspeed_facts(values, facts)
+    unread = [*deepspeed_facts(values, facts), *optimizer_unread(values, "--optimizer")]
     if "global_batch_size" not in facts:  # then micro-batch x data_parallel
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
     if "zero_stage" not in facts:
@@ -309,7 +311,7 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         state=state,
         exposed=() if values.on("deepspeed") else exposed(values, usual=False),
         ignored=values.ignored(),
-        notes=(*notes, *more, *noted, *stated, *values.suspects(_MARKS)),
+        notes=(*notes, *more, *noted, *stated, *ungrouped(values), *values.suspects(_MARKS)),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
 

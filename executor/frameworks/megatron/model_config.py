@@ -94,6 +94,17 @@ def plain_experts(values: Values) -> list[Fact]:
     return [Fact(f"--num-experts ({why})", experts.line)]
 
 
+def ungrouped(values: Values) -> list[str]:
+    """That experts are multiplied one after the other, where Megatron-Core is not told otherwise
+    (NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/moe/experts.py, SequentialMLP).
+    """
+    experts = values.count("num_experts")
+    if experts is None or values.on("moe_grouped_gemm") or values.on("deepspeed"):
+        return []
+    said = "experts are priced as one grouped product, and without --moe-grouped-gemm"
+    return [f"line {experts.line}: {said} Megatron multiplies one after the other, which is slower"]
+
+
 def model_unread(values: Values) -> list[Fact]:
     """What of the model's shape is stated but not taken, for a reason that no list of flags has."""
     for switch, idle in _BROUGHT_ALONG.items():

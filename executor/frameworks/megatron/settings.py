@@ -11,7 +11,7 @@ stage holds is in `megatron.pipeline_layout`.
 from meshplan.costmodels.layout import Layout, RecomputeModule
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Optimizer, Precision, Training
-from meshplan.executor.frameworks.documents.values import Values, put, shown
+from meshplan.executor.frameworks.documents.values import Values, optimizer, put, shown
 from meshplan.executor.frameworks.export_notes import (
     Answer,
     modules_unsaid,
@@ -255,7 +255,9 @@ def _modules(named: Fact, facts: dict[str, Fact]) -> list[str]:
 
 
 def training_facts(values: Values) -> dict[str, Fact]:
-    """Precision and optimizer; absent ones are Megatron's defaults (fp32, Adam)."""
+    """Precision and optimizer; absent ones are Megatron's defaults (fp32, Adam). An optimizer of
+    another name is left out: `optimizer_unread`.
+    """
     facts: dict[str, Fact] = {}
     fp4, fp8 = values.get("fp4", "fp4_format"), values.get("fp8", "fp8_format")
     recipe = values.get("fp8_recipe")
@@ -270,8 +272,14 @@ def training_facts(values: Values) -> dict[str, Fact]:
     else:
         for name in narrow:
             put(facts, precision=Fact(name, values.found[name].line))
-    put(facts, optimizer=values.word(OPTIMIZERS, "optimizer"))
+    optimizer(values, facts, "optimizer", OPTIMIZERS)
     return facts
+
+
+def optimizer_unread(values: Values, written: str) -> list[Fact]:
+    """The optimizer that a fork or a later release adds; `written`: the name in its file."""
+    found = optimizer(values, {}, "optimizer", OPTIMIZERS)
+    return [Fact(str(fact.value).replace("optimizer", written, 1), fact.line) for fact in found]
 
 
 def _off(fact: Fact) -> bool:

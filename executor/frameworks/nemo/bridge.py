@@ -33,7 +33,7 @@ from meshplan.costmodels.training import Precision
 from meshplan.executor.frameworks.adapters import bridge_settings, of_bridge
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.references import resolved
-from meshplan.executor.frameworks.documents.values import Values, put
+from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, LORA, answer_of
 from meshplan.executor.frameworks.keys.lists import NEMO, judged
 from meshplan.executor.frameworks.megatron.exchanges import exposed
@@ -43,6 +43,7 @@ from meshplan.executor.frameworks.megatron.settings import (
     layout_facts,
     layout_settings,
     narrow_gradients,
+    optimizer_unread,
     training_facts,
     training_settings,
 )
@@ -228,10 +229,11 @@ def read(text: str, path: str) -> Reading:
     nemo = is_nemo(found)
     check_trains(found)
     plain, unread = megatron_facts(found) if nemo else (_plain(found), [])
-    unread += _left_open(plain) + ([] if nemo else _elsewhere(found))
+    unread += _left_open(plain) + ([] if nemo else [*_elsewhere(found), *_lengths(found)])
     values = Entries({name: fact for name, fact in plain.items() if fact.value != -1})
     facts, placement, recompute, notes = layout_facts(values, offload_fraction=0.0)
     facts |= training_facts(values)
+    unread += [] if nemo else optimizer_unread(values, "optimizer.optimizer")
     if facts.get("precision", Fact("bf16", 1)).value in ("bf16", "fp16"):
         put(facts, precision=values.word(MIXED, "mixed_precision", "precision"))
     lora, more = (None, []) if nemo else of_bridge(found)
@@ -292,6 +294,15 @@ def _elsewhere(found: Mapping[str, Fact]) -> list[Fact]:
         and name.partition(".")[0] not in _ROOTS
         and fact.value is not None
     ]
+
+
+def _lengths(found: Mapping[str, Fact]) -> list[Fact]:
+    """The data's length, where it is not the model's."""
+    data, model = (found.get(f"{section}.seq_length") for section in ("dataset", "model"))
+    if data is None or model is None or data.value == model.value:
+        return []
+    why = f"the model's sequences have {shown(model.value)}, and Megatron-Bridge wants them alike"
+    return [Fact(f"dataset.seq_length {shown(data.value)} ({why})", data.line)]
 
 
 def _settings(found: Mapping[str, Fact], values: Values) -> list[tuple[str, Fact]]:

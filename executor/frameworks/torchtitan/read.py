@@ -103,6 +103,7 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
     put(facts, optimizer_states=_states(values))
     exchanges = _read_exchanges(values, facts)
     recompute = _recompute(values, python=python)
+    notes += _graphed(values, facts) if python else []
     if recompute.mode == "selective":
         policy = load_engine("torchtitan").legality.recompute_modules
         put(facts, selective_modules=Fact(policy, 1))
@@ -124,6 +125,19 @@ def _reading(found: Mapping[str, Fact], path: str, *, python: bool) -> Reading:
         ),
         notes=(*notes, *values.suspects(COUNTS.values())),
     )
+
+
+def _graphed(values: Values, facts: Mapping[str, Fact]) -> list[str]:
+    """torchtitan captures a step's passes from 0.3 on, not those of a pipeline nor of most
+    dispatchers (pytorch/torchtitan@b5bcd76 torchtitan/config/configs.py, `disable_cuda_graphs`).
+    """
+    parted = any(
+        facts.get(axis, Fact(1, 1)).value > 1 for axis in ("pipeline_parallel", "expert_parallel")
+    )
+    if parted or values.on("training.disable_cuda_graphs"):
+        return []
+    said = "torchtitan 0.3 replays forward and backward as a CUDA graph unless"
+    return [f"{said} training.disable_cuda_graphs is set: priced as launched by the host"]
 
 
 def _unclear(values: Values) -> tuple[Fact, ...]:
