@@ -10,6 +10,7 @@ from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
+    AS_FAST,
     MovedAxis,
     PricedLayout,
     alternatives,
@@ -88,7 +89,7 @@ class Chosen:
 
     def reasons(self) -> tuple[str, ...]:
         """Why not a little different."""
-        return reasons(self.priced)
+        return reasons(self.priced, self.plan.search.bound_s if self.plan.search else 0.0)
 
 
 def plan_of(asked: Asked, result: SearchResult) -> Plan:
@@ -150,15 +151,21 @@ def _runner_up(layout: Layout, plan: PricedLayout, case: Case) -> RunnerUp:
     )
 
 
-def reasons(plan: PricedLayout) -> tuple[str, ...]:
+OUTSIDE = " (outside the space: a pin, or a line of it above, leaves this out)"
+
+
+def reasons(plan: PricedLayout, bound_s: float = 0.0) -> tuple[str, ...]:
     """Why not a little different: training all weights where that is faster, the changes nearest to
-    being better, then those that do not fit.
+    being better, then those that do not fit. What takes less than `bound_s`, below which the search
+    has proved that its space holds nothing, is said to be outside.
     """
     found = list(_until(alternatives(plan), MOST_TIMED))
     timed = sorted((c for c in found if c.slower is not None), key=lambda c: c.slower or 0.0)
     misfits = [c for c in found if c.lacks_bytes is not None]
     kept = (*timed[: MOST_REASONS - min(2, len(misfits))], *misfits)[:MOST_REASONS]
-    told = [f"{c.fix.text}: {c.verdict}" for c in kept]
+    below = bound_s / plan.prediction.step_time_s - 1 - AS_FAST
+    outside = [OUTSIDE * (c.slower is not None and c.slower < below) for c in kept]
+    told = [f"{c.fix.text}: {c.verdict}{o}" for c, o in zip(kept, outside, strict=True)]
     return (*filter(None, [without_adapters(plan)]), *told)[:MOST_REASONS]
 
 

@@ -111,6 +111,21 @@ def test_reasons_are_sentences() -> None:
     assert all(any(word in t for word in ("slower", "faster", "as fast", "lacks")) for t in found)
 
 
+def test_what_is_faster_than_the_bound_is_outside_the_space() -> None:
+    """A change is marked where its step is below the bound, and no other: here the bound is that of
+    the median change.
+    """
+    plan = priced(case())
+    timed = {c.fix.text: c.slower for c in alternatives(plan) if c.slower is not None}
+    middle = sorted(timed.values())[len(timed) // 2]
+    told = reasons(plan, plan.prediction.step_time_s * (1 + middle))
+    assert not any("outside the space" in text for text in reasons(plan))
+    marked = {text.split(":")[0] for text in told if "outside the space" in text}
+    shown = {text.split(":")[0] for text in told} & timed.keys()
+    assert marked == {text for text in shown if timed[text] < middle - 0.0005}
+    assert marked
+
+
 @pytest.mark.parametrize("given_case", LAYOUTS)
 def test_timeline_ends_with_the_step(given_case: Case) -> None:
     """The last event ends when the step does, but for what is added once per step."""
