@@ -228,6 +228,8 @@ class KernelHabits(Frozen):
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
+    cut_logits_bytes
+                    the same where tensor-parallel ranks share the vocabulary, 0: no other
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
                     once
@@ -271,6 +273,7 @@ class KernelHabits(Frozen):
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0
+    cut_logits_bytes: float = Field(default=0.0, ge=0)
     loss_chunk_bytes: float = 0.0
     keeps_buffers: bool = False
     counts_passes: bool = False
