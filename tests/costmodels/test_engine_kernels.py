@@ -12,7 +12,7 @@ from meshplan.costmodels.operations.embedding_head import (
     head_operations,
 )
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import Matmul, Pointwise
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.training import Training
@@ -98,6 +98,31 @@ def test_what_is_measured_under_its_own_name() -> None:
     assert found == [
         ("latent_norm", "rms_norm"), ("activation", "weighed_swiglu"), ("activation", "swiglu")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        pytest.param("deepseek-v3", 1536 + 512, id="q 1,536 and kv 512"),
+        pytest.param(
+            "deepseek-v2-lite", 2048 + 512, id="no q latent: the hidden 2,048, and kv 512"
+        ),
+    ],
+)
+def test_latents_are_gathered_again_in_backward_and_the_rotary_key_is_not(name: str, width: int):
+    """The native engine's ranks compress their own tokens: 2 bytes of each of S tokens gathered."""
+    model = model_from_config(load_model_config(name), name)
+    plain = site(model, 1, 4, sequence_parallel=True)
+    where = replace(plain, kernels=load_engine("native").kernels)
+    gathers = {
+        op.name: (op.axis, op.kind, op.size_bytes, op.forward_count, op.backward_count)
+        for op in layer_operations(where, model.kinds[0])
+        if isinstance(op, Communication) and op.name in ("latents", "rotary_key")
+    }
+    assert gathers == {
+        "latents": ("tp", "all_gather", 2 * S * width, 1, 2),
+        "rotary_key": ("tp", "all_gather", 2 * S * 64, 1, 1),
+    }
 
 
 @pytest.mark.parametrize(
