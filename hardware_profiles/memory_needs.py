@@ -25,10 +25,10 @@ them one that nobody has seen, whose needs are off by `UNSEEN` (root mean square
     P   = (n_own p_own + BORROWED P0) / (n_own + BORROWED)
 
 So few sources never make sure of a new one, however well each of them is known; an engine's own
-runs do. P is made never to fall with the room, by isotonic regression. `UNSEEN` [fitted] 2026-11-24
+runs do. P is made never to fall with the room, by isotonic regression. `UNSEEN` [fitted] 2026-11-25
 on what the other sources say of each of 1,831 runs of playbook, bloom, fp8flow and titan: mean log
-loss 0.058, 0.059, 0.060, 0.063, 0.068 with 0.08, 0.1, 0.12, 0.15, 0.2; of what they give 90 to 95 %
-92 %, 93 %, 85 %, 83 %, 78 % ran.
+loss with 0.06, 0.08, 0.1, 0.12, 0.15 0.053, 0.053, 0.053, 0.054, 0.056, of those with 0.9 to 1.4
+times the need 0.411, 0.402, 0.399, 0.399, 0.402.
 
 `python -m benchmarks.accuracy.memory_needs` writes the runs, predicted by constants that had not
 seen their layout, and counts how often P holds.
