@@ -28,11 +28,11 @@ one of them (`hardware_profiles.dispatchers`).
 
 RecomputeModule = Literal[
     "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",
-    "norm", "pointwise", "linear_half",
+    "norm", "pointwise", "linear_half", "attention", "experts",
 ]  # fmt: skip
 """What selective recompute replays (`costmodels.operations.replayed`). The first seven are modules
 of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer, are
-together torchtitan's policy by operation.
+together torchtitan's policy by operation; `attention` and `experts` are a fork's, in no plan.
 """
 
 

@@ -325,10 +325,10 @@ def _default_zero(engine: Engine, ranks: int) -> int:
     )
 
 
-MODULES: dict[str, tuple[RecomputeModule, ...]] = {
+MODULES: dict[str, tuple[RecomputeModule, ...]] = {  # moe_expert, attn: FP8-Flow-MoE's fork
     "layernorm": ("layernorm",), "norm": ("norm",), "mla_up_proj": ("mla_up_proj",),
     "mlp": ("mlp",), "moe_act": ("moe_act",), "act": ("moe_act",), "moe": ("moe",),
-    "moe_expert": ("moe",), "attn": ("core_attention", "mla_up_proj"),
+    "moe_expert": ("experts",), "attn": ("attention",),
     "core_attn": ("core_attention",), "shared_expert": ("shared_experts",),
 }  # fmt: skip
 

@@ -151,4 +151,4 @@ def test_heads_exchanged_for_tokens() -> None:
         if isinstance(op, AttentionCore)
     )  # fmt: skip
     assert core.saved_bytes == 2 * tokens * H + 4 * tokens * 32  # and a number for each query head
-    assert core.modules == ("core_attention",)
+    assert core.modules == ("core_attention", "attention")
