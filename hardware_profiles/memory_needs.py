@@ -27,8 +27,8 @@ them one that nobody has seen, whose needs are off by `UNSEEN` (root mean square
 So few sources never make sure of a new one, however well each of them is known; an engine's own
 runs do. P is made never to fall with the room, by isotonic regression. `UNSEEN` [fitted] 2026-11-25
 on what the other sources say of each of 1,831 runs of playbook, bloom, fp8flow and titan: mean log
-loss with 0.06, 0.08, 0.1, 0.12, 0.15 0.053, 0.053, 0.053, 0.054, 0.056, of those with 0.9 to 1.4
-times the need 0.411, 0.402, 0.399, 0.399, 0.402.
+loss with 0.09, 0.1, 0.11, 0.12, 0.14 0.0543, 0.0542, 0.0543, 0.0545, 0.0553, of those with 0.9 to
+1.4 times the need 0.403, 0.398, 0.394, 0.392, 0.390: flat between the least of either.
 
 `python -m benchmarks.accuracy.memory_needs` writes the runs, predicted by constants that had not
 seen their layout, and counts how often P holds.
