@@ -28,11 +28,11 @@ one of them (`hardware_profiles.dispatchers`).
 
 RecomputeModule = Literal[
     "core_attention", "layernorm", "mla_up_proj", "moe_act", "mlp", "shared_experts", "moe",
-    "norm", "pointwise", "linear_half",
+    "norm", "pointwise", "linear_half", "attention", "experts",
 ]  # fmt: skip
 """What selective recompute replays (`costmodels.operations.replayed`). The first seven are modules
 of Megatron-Core; `norm`, `pointwise` and `linear_half`, every second matrix product of a layer, are
-together torchtitan's policy by operation.
+together torchtitan's policy by operation; `attention` and `experts` are a fork's, in no plan.
 """
 
 
@@ -151,6 +151,10 @@ class State(Frozen):
     copies_8bit         bytes of 8-bit copies, along rows and along columns, that stay beside the
                         16-bit weight of a layer that computes in 8 bits
     one_table_per_rank  tied first and last stages on one pipeline rank (V-shaped) share one table
+    bf16_sums_bytes     DeepSpeed's BF16_Optimizer: bytes of the buffer that bf16 gradients are
+                        added up in beside themselves and sent from, 0 where there is none; master
+                        and moments are then sharded without ZeRO as under its first stage
+    bf16_sums_always    it is the optimizer of ZeRO-0 and 1; else of a pipeline's ZeRO-0 alone
     """
 
     weight_bytes: float
@@ -172,6 +176,8 @@ class State(Frozen):
     frozen_8bit: bool = False
     copies_8bit: float = Field(default=0.0, ge=0)
     one_table_per_rank: bool = False
+    bf16_sums_bytes: float = Field(default=0.0, ge=0)
+    bf16_sums_always: bool = False
 
 
 class Overlap(Frozen):
@@ -222,6 +228,8 @@ class KernelHabits(Frozen):
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
     logits_bytes    held per logit at the peak of the loss, all copies and gradients together
+    cut_logits_bytes
+                    the same where tensor-parallel ranks share the vocabulary, 0: no other
     loss_chunk_bytes
                     the loss runs over chunks of tokens with this many bytes of fp32 logits, 0 at
                     once
@@ -265,6 +273,7 @@ class KernelHabits(Frozen):
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0
+    cut_logits_bytes: float = Field(default=0.0, ge=0)
     loss_chunk_bytes: float = 0.0
     keeps_buffers: bool = False
     counts_passes: bool = False

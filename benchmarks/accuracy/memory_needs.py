@@ -13,6 +13,7 @@ rest; other runs are predicted by the constants that load, which have seen nobod
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -28,7 +29,7 @@ from meshplan.costmodels.step.step import StepModel
 from meshplan.costmodels.units import GIB
 from meshplan.hardware_profiles.engines import engine_names
 from meshplan.hardware_profiles.load import load_cluster
-from meshplan.hardware_profiles.memory_needs import FILE, Chances, Need, chances, needs
+from meshplan.hardware_profiles.memory_needs import FILE, FITS, Chances, Need, chances, needs
 from meshplan.hardware_profiles.tunings import Tuning, gpu_family, load_fit
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.fit import FEW, WIDE, learn_memory, pools, splits, with_memory_of
@@ -37,6 +38,7 @@ from meshplan.planner.runs.runs import Run
 from meshplan.planner.runs.validate import step_model
 from meshplan.planner.text_files import write_text
 
+NEAR = 0.9, 1.4
 BANDS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.01)
 
 
@@ -157,7 +159,35 @@ def outcomes(known: Sequence[Need]) -> Iterator[str]:
         cells = (f"{runs:,}", _share(ran, runs), f"{others:,}", _share(ran_of_others, others))
         yield f"| {low:.0%} to {min(high, 1):.0%} | {' | '.join(cells)} |"
     yield ""
+    yield from by_engine(known)
+    yield ""
     yield from sharpness(known)
+
+
+def by_engine(known: Sequence[Need]) -> Iterator[str]:
+    """How often runs ran beside how often they were said to, by source and GPU family: those with
+    about as much room as plans leave, and those that a plan would be offered for. Versions of an
+    engine are told together: what ran was run again by a later one, what did not was not.
+    """
+    yield (
+        f"| engine, GPUs | runs near the limit | said to run | by other sources | ran "
+        f"| said {FITS:.0%} and more by other sources | ran |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    told: dict[tuple[str, str], list[tuple[Need, float, float]]] = defaultdict(list)
+    for each in _told(known):
+        for key in (("", ""), (each[0].suite, each[0].gpu)):
+            told[key].append(each)
+    for (suite, gpu), runs in told.items():
+        name = f"{'/'.join(sorted({each[0].engine for each in runs}))}, {gpu}" if suite else "all"
+        near = [each for each in runs if NEAR[0] <= each[0].room <= NEAR[1]]
+        if not near:
+            continue
+        sure = [each[0].ran for each in runs if each[2] >= FITS]
+        said, others = (fmean(each[way] for each in near) for way in (1, 2))
+        ran = fmean(each[0].ran for each in near)
+        cells = f"{len(near)} | {said:.0%} | {others:.0%} | {ran:.0%}"
+        yield f"| {name} | {cells} | {len(sure)} | {_share(sum(sure), len(sure))} |"
 
 
 def _share(part: int, whole: int) -> str:
@@ -171,7 +201,7 @@ def sharpness(known: Sequence[Need]) -> Iterator[str]:
     yield "| of runs with | runs | log loss by half | by other sources | one probability for all |"
     yield "|---|---|---|---|---|"
     told = list(_told(known))
-    for name, low, high in (("any room", 0.0, math.inf), ("0.9 to 1.4 times the need", 0.9, 1.4)):
+    for name, low, high in (("any room", 0.0, math.inf), ("0.9 to 1.4 times the need", *NEAR)):
         some = [each for each in told if low <= each[0].room <= high]
         ran = [each[0].ran for each in some]
         ways = ([each[1] for each in some], [each[2] for each in some], [fmean(ran)] * len(ran))

@@ -3,8 +3,8 @@
     python -m benchmarks.models.traces [MODEL_TYPE ...]
 
 Of each: whether it is traced; its parameters beside the module's; where a family reads it too,
-FLOPs of products and of attention, and saved bytes, beside those. Needs transformers; some ten
-minutes of one core.
+FLOPs of products and of attention, and saved bytes, beside those. Needs transformers; a minute
+of one core.
 """
 
 import json

@@ -3,7 +3,8 @@
     weights      w P             (w / n under ZeRO-3, or nothing where the master copy is what is
                  sharded), and 8-bit copies where the engine keeps them beside (`copies_8bit`)
     gradients    g P             (/ n from ZeRO-2, under a pipeline from ZeRO-3 unless the engine
-                                 scatters them in each micro-batch)
+                                 scatters them in each micro-batch), and whole the sums of bf16
+                 gradients where they have a buffer of their own
     optimizer    (master + moments) P / n from ZeRO-1; on the host with a copy of the gradients if
                  the optimizer runs there
     activations  sum over chunks of micro-batches in flight x what their layers save
@@ -60,6 +61,7 @@ class Sharding:
     """How ZeRO divides: the stage, and the ranks that share dense and expert weights.
 
     offloaded  fraction of the optimizer's states that is on the host
+    sums       1 where bf16 gradients are added up in a buffer of their own (`State`)
     """
 
     zero_stage: Number
@@ -67,6 +69,7 @@ class Sharding:
     expert_ranks: Number
     pipelined: Number
     offloaded: Number = 0.0
+    sums: Number = 0.0
 
 
 def expert_ranks(state: State, dense_ranks: Number, group: Number, tensor_ranks: Number) -> Number:
@@ -127,10 +130,10 @@ def _states(state: State, parameters: Number, sharding: Sharding, ranks: Number)
     gone = state.master_computes and state.master_bytes > 0
     gone = gone & (master == 0)  # what is on the host cannot be gathered
     weights = where((zero >= 3) & gone, 0.0, state.weight_bytes / over_3)
-    buckets = state.bucket_bytes * ((ranks > 1) & (zero < 2))
+    beside = state.bucket_bytes * ((ranks > 1) & (zero < 2)) + state.bf16_sums_bytes * sharding.sums
     return Memory(
         weights=weights * parameters,
-        gradients=(state.gradient_bytes * (1 - sent) / over_gradients + buckets) * parameters,
+        gradients=(state.gradient_bytes * (1 - sent) / over_gradients + beside) * parameters,
         optimizer=((1 - master) * state.master_bytes + (1 - away) * state.moment_bytes)
         / over * parameters,
         host=(master * state.master_bytes + away * (state.moment_bytes + state.gradient_bytes))

@@ -13,6 +13,11 @@ weights of the t k copies there and their gradients back: few bytes, but message
 ranks hold different tokens (sequence parallel), so ep may run through tp, cp
 and dp.
 
+What comes back is kept for the gradient of the router's weights where they multiply it here: not
+where experts weigh their own rows, as they must where one copy of a token comes back
+(Megatron-Core's flex dispatcher: NVIDIA/Megatron-LM@4af25fe8 megatron/core/transformer/moe,
+experts.py, token_dispatcher.py).
+
 Leaves out: dropping at a capacity, and the auxiliary loss.
 """
 
@@ -73,8 +78,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield permute("unsort", site.itemsize * rows * h)
     yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")
     yield exchange_tokens("combine", site.itemsize * copies * h, routing)
-    weighted = 0.0 if site.kernels.weighs_inside_experts else site.itemsize * copies * h
-    yield permute("unpermute", sent * site.itemsize * copies * h, saved=weighted)
+    back = sent * site.itemsize * copies * h
+    yield permute("unpermute", back, saved=0.0 if site.kernels.weighs_inside_experts else back)
     if experts.latent:
         yield _latent(site, "latent_out", site.model.hidden, h)
     if experts.shared_ffn:
@@ -115,7 +120,7 @@ def _products(site: Site, experts: Experts, rows: Number) -> Iterator[Operation]
         casts=site.kernels.expert_casts,
         kept_cast=site.kernels.keeps_casts,
         saved_bytes=site.itemsize * rows * up * f,
-        modules=("moe",),
+        modules=("moe", "experts"),
     )
     yield into
     yield activation(site, rows * f, "moe_act", weighed=site.kernels.weighs_inside_experts)

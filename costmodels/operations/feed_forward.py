@@ -46,9 +46,12 @@ class Site:
     cp_ranks_per_node: Number = 1.0
 
     @property
-    def bytes_per_logit(self) -> float:
+    def bytes_per_logit(self) -> Number:
         """Bytes for each logit at the loss's peak; fp32 training works in place on one copy."""
-        return self.kernels.logits_bytes if self.itemsize == 2.0 else self.itemsize
+        if self.itemsize != 2.0:
+            return self.itemsize
+        whole = self.kernels.logits_bytes
+        return where(self.shard.tp > 1, self.kernels.cut_logits_bytes or whole, whole)
 
     @property
     def entering_casts(self) -> tuple[Number, Number]:

@@ -98,7 +98,8 @@ def _mixer_half(site: Site, kind: Layer) -> Iterator[Operation]:
     if not (attention.is_mla and site.kernels.own_token_latents):
         yield gather_tokens(site, "attention_input")
     if attention.heads:
-        yield from _attention(site, attention)
+        for op in _attention(site, attention):
+            yield replace(op, modules=(*op.modules, "attention"))
     if kind.recurrent:
         yield from recurrent_operations(site, kind.recurrent)
     yield scatter_tokens(site, "attention_output")

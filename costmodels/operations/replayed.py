@@ -3,11 +3,13 @@
 An operation belongs to one or more modules (`Operation.modules`). Replaying a module runs its own
 operations again and drops the bytes that they save; what it reads stays, saved by whoever made it.
 
+    attention       the products that make queries, keys and values, and all to the output's
     core_attention  the kernel, and the exchange of context parallelism around it
     layernorm       the norms before attention and feed-forward that are kernels of their own
     mla_up_proj     up projections of latent attention, with their norms where those run in the same
                     kernel, and the rotation of positions
     moe_act         the activation of routed experts
+    experts         their products and activation, the rows that they are given apart
     mlp             a dense feed-forward, with the exchange of tensor parallelism around it, and its
                     norm where that is in the first product's kernel
     shared_experts  the experts that all tokens visit, with the exchange around them
@@ -16,7 +18,8 @@ operations again and drops the bytes that they save; what it reads stays, saved 
 Source: NVIDIA/Megatron-LM@d98e8a64 megatron/core/transformer/transformer_config.py
 (recompute_modules); transformer_layer.py, multi_latent_attention.py (qkv_up_proj_and_rope_apply),
 moe/moe_layer.py (custom_forward) and moe/experts.py say what each wraps, and
-models/gpt/gpt_layer_specs.py which norms are part of a product.
+models/gpt/gpt_layer_specs.py which norms are part of a product. `experts` is moe_expert of
+021ai/Megatron-LM-FP8FlowMoe@e68853f1 megatron/core/transformer/moe/moe_layer.py (experts_compute).
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +28,9 @@ from meshplan.costmodels.layout import RecomputeModule
 from meshplan.costmodels.operations.kinds import Matmul, Operation
 
 HOLDS: dict[RecomputeModule, tuple[RecomputeModule, ...]] = {
-    "moe": ("moe", "moe_act", "shared_experts"),
+    "moe": ("moe", "moe_act", "experts", "shared_experts"),
+    "experts": ("experts", "moe_act"),
+    "attention": ("attention", "core_attention", "mla_up_proj"),
 }
 """Modules that hold others."""
 

@@ -206,7 +206,10 @@ class Rank:
         """What is sent of the weights and the gradients."""
         s = self.setting
         scale = s.tuning.collective_scale
-        return weight_traffic(self.layout, s.cluster, s.engine, scale, frozen=self.frozen)
+        bf16 = s.training.precision == "bf16"
+        return weight_traffic(
+            self.layout, s.cluster, s.engine, scale, frozen=self.frozen, bf16=bf16
+        )
 
     @cached_property
     def host(self) -> HostTraffic | None:

@@ -13,6 +13,7 @@ and each of these two groups has its own place: shard groups are neighbours, cop
                 update under ZeRO-1 and 2; frozen ones, as they are kept, under ZeRO-3 alone
     gradients   after each micro-batch where they are kept in shards, since nothing is left to add
                 the next micro-batch's to; else once per step
+    sums        bf16 gradients, where they are added up in a buffer of their own, are sent from it
     buckets     each of them pays the latency of a collective again
     unpacking   ZeRO-3's gathered weights, out of the collective's buffer, if the engine does so
     copies      once per step, or after each micro-batch if the engine does so
@@ -24,7 +25,7 @@ Leaves out: the second reduction of a tied table, which completes at both ends.
 from dataclasses import dataclass, replace
 from typing import Self
 
-from meshplan.costmodels.elementwise import Condition, Number, minimum, where
+from meshplan.costmodels.elementwise import Condition, Number, maximum, minimum, where
 from meshplan.costmodels.layout import Layout
 from meshplan.costmodels.layouts import Layouts
 from meshplan.costmodels.memory.states import Frozen, Sharding, expert_ranks, shards_gradients
@@ -48,20 +49,34 @@ class Sharers:
     copies: Group
 
 
-def sharing(layout: Layout | Layouts, engine: Engine, gpus_per_node: int) -> tuple[Sharding, Group]:
-    """How ZeRO divides the states of `layout`, and the ranks with the same dense weights."""
+def sharing(
+    layout: Layout | Layouts, engine: Engine, gpus_per_node: int, *, bf16: bool = False
+) -> tuple[Sharding, Group]:
+    """How ZeRO divides the states of `layout`, and the ranks with the same dense weights; `bf16`:
+    the training's precision.
+    """
     all_ranks = shard_group(layout, engine.legality.rank_order, gpus_per_node)
     hybrid = (layout.zero_stage > 0) & (layout.shard_group > 0)
     ranks = where(hybrid, layout.shard_group * 1.0, all_ranks.size)
     tensor = layout.tensor_parallel / (layout.expert_parallel * layout.expert_tensor_parallel)
     holders = expert_data_group(layout, gpus_per_node).size
+    pipelined = (layout.pipeline_parallel > 1) * 1.0
+    sums = _sums(layout.zero_stage * 1.0, pipelined, engine.state) * bf16
     sharding = Sharding(
-        zero_stage=layout.zero_stage * 1.0, dense_ranks=ranks,
+        zero_stage=maximum(layout.zero_stage * 1.0, sums), dense_ranks=ranks,
         expert_ranks=expert_ranks(engine.state, ranks, holders, tensor),
-        pipelined=(layout.pipeline_parallel > 1) * 1.0,
-        offloaded=layout.optimizer_offload * 1.0,
+        pipelined=pipelined, offloaded=layout.optimizer_offload * 1.0, sums=sums,
     )  # fmt: skip
     return sharding, all_ranks
+
+
+def _sums(zero_stage: Number, pipelined: Number, state: State) -> Number:
+    """1 where bf16 gradients are added up in a buffer of their own."""
+    if not state.bf16_sums_bytes:
+        return 0.0
+    if state.bf16_sums_always:
+        return where(zero_stage <= 1, 1.0, 0.0)
+    return where(zero_stage == 0, pipelined, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +147,19 @@ class WeightTraffic:
     def _scatters(self) -> Condition:
         return shards_gradients(self.state, self.sharding)
 
+    @property
+    def _sent_bytes(self) -> Number:
+        """Of each parameter's gradient."""
+        state = self.state
+        return where(self.sharding.sums > 0, state.bf16_sums_bytes, state.reduce_bytes)
+
     def _gather_s(self, parameters: RankParameters) -> Number:
         each, groups = self.state.weight_bytes, (self.dense.shard, self.expert.shard)
         frozen = self.frozen.dense_bytes(parameters), self.frozen.expert_bytes(parameters)
         return self._sum_s("all_gather", parameters, each, groups, frozen)
 
     def _scatter_s(self, parameters: RankParameters) -> Number:
-        each, groups = self.state.reduce_bytes, (self.dense.shard, self.expert.shard)
+        each, groups = self._sent_bytes, (self.dense.shard, self.expert.shard)
         scattered = self._sum_s("reduce_scatter", parameters, each, groups)
         if not self.state.zero_1_reduces_late:
             return scattered
@@ -150,7 +171,7 @@ class WeightTraffic:
             dense=parameters.dense / self.dense.shard.size,
             expert=parameters.expert / self.expert.shard.size,
         )
-        each, groups = self.state.reduce_bytes, (self.dense.copies, self.expert.copies)
+        each, groups = self._sent_bytes, (self.dense.copies, self.expert.copies)
         return self._sum_s("all_reduce", shard, each, groups) + self._buckets_s(shard, groups)
 
     def _buckets_s(self, shard: RankParameters, groups: tuple[Group, Group]) -> Number:
@@ -167,7 +188,7 @@ class WeightTraffic:
         self,
         kind: CollectiveKind,
         parameters: RankParameters,
-        each: float,
+        each: Number,
         groups: tuple[Group, Group],
         frozen: tuple[Number, Number] = (0.0, 0.0),
     ) -> Number:
@@ -182,15 +203,21 @@ class WeightTraffic:
         return self.scale * (dense + expert)
 
 
-EMPTY = {"weight_bytes": 0.0, "reduce_bytes": 0.0, "reduce_bucket": 0.0}
+EMPTY = dict.fromkeys(("weight_bytes", "reduce_bytes", "bf16_sums_bytes", "reduce_bucket"), 0.0)
 
 
 def weight_traffic(
-    layout: Layout | Layouts, cluster: Cluster, engine: Engine, scale: float, *, frozen: Frozen
+    layout: Layout | Layouts,
+    cluster: Cluster,
+    engine: Engine,
+    scale: float,
+    *,
+    frozen: Frozen,
+    bf16: bool = False,
 ) -> WeightTraffic:
-    """Who shares the weights of `layout`, and where they are."""
+    """Who shares the weights of `layout`, and where they are; `bf16`: the training's precision."""
     per_node = cluster.gpus_per_node
-    sharding, dense = sharing(layout, engine, per_node)
+    sharding, dense = sharing(layout, engine, per_node, bf16=bf16)
     hybrid = sharding.dense_ranks < dense.size
     expert = expert_data_group(layout, per_node)
     held = minimum(expert.size, where(hybrid, sharding.expert_ranks, expert.size))

@@ -121,7 +121,6 @@ class Reading:
     unknown_model   what the file says of its model, where the catalogue does not have it
     userbuffers     whether tensor parallel's collectives run beside products by userbuffers
                     (Megatron's tp_comm_overlap), None: as the engine usually does
-    state           what the file has otherwise than the engine's `State`, by its fields
     exposed         of `Overlap`, what its switches have the replicas exchange beside nothing
     micro_batch_is_most  the micro-batch is at most a replica's share of the batch (llm-foundry)
     expert_tensor_follows  expert tensor parallel equals tensor parallel unless stated (Megatron)
@@ -143,7 +142,6 @@ class Reading:
     unknown_model: str = ""
     expert_tensor_follows: bool = False
     userbuffers: bool | None = None
-    state: Mapping[str, float] = field(default_factory=dict)
     exposed: tuple[str, ...] = ()
     micro_batch_is_most: bool = False
     ignored: tuple[str, ...] = ()

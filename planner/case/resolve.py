@@ -128,9 +128,6 @@ def resolve(
     _check_missing(facts, reading, settings, has_model=model is not None)
     model = _model(facts, reading, settings, model)
     engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
-    if reading.state:
-        state = engine.state.model_copy(update=dict(reading.state))
-        engine = engine.model_copy(update={"state": state})
     recompute, said = _recompute(given, near, reading)
     layout, training = _layout(facts, replace(reading, recompute=recompute), model)
     return Case(

@@ -130,7 +130,7 @@ def row_of(cells: Cells) -> Row:
         shape={key: text[key] for key in SHAPE_FIELDS if key in text},
         seq_len=_stated(text, "seq_len"),
         packed_mean_length=_whole(text, "packed_mean_length"),
-        precision=(text.get("precision") or "bf16").lower(),
+        precision=(text.get("precision") or "").lower(),
         gpu=text.get("priced_gpu") or text.get("gpu", ""), gpus=_stated(text, "gpus"),
         gpus_per_node=_whole(text, "gpus_per_node"), interconnect=text.get("interconnect", ""),
         node=_bandwidths(text, "node"), world=_bandwidths(text, "world"),

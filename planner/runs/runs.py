@@ -176,11 +176,13 @@ def _lora(row: Row, engine: Engine) -> Lora | None:
 
 def _training(row: Row, engine: Engine) -> Training:
     known: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
-    if row.precision not in known:
-        raise SkippedRow(f"precision {row.precision!r} is not priced; known: {', '.join(known)}")
+    usual = "fp16" if engine.state.bf16_sums_always else "bf16"  # another optimizer has bf16 there
+    precision = row.precision or usual
+    if precision not in known:
+        raise SkippedRow(f"precision {precision!r} is not priced; known: {', '.join(known)}")
     return Training(
         seq_len=row.seq_len, global_batch_size=row.global_batch,
-        precision=known[known.index(row.precision)], lora=_lora(row, engine),
+        precision=known[known.index(precision)], lora=_lora(row, engine),
         packed_mean_length=row.packed_mean_length,
     )  # fmt: skip
 
@@ -325,10 +327,10 @@ def _default_zero(engine: Engine, ranks: int) -> int:
     )
 
 
-MODULES: dict[str, tuple[RecomputeModule, ...]] = {
+MODULES: dict[str, tuple[RecomputeModule, ...]] = {  # moe_expert, attn: FP8-Flow-MoE's fork
     "layernorm": ("layernorm",), "norm": ("norm",), "mla_up_proj": ("mla_up_proj",),
     "mlp": ("mlp",), "moe_act": ("moe_act",), "act": ("moe_act",), "moe": ("moe",),
-    "moe_expert": ("moe",), "attn": ("core_attention", "mla_up_proj"),
+    "moe_expert": ("experts",), "attn": ("attention",),
     "core_attn": ("core_attention",), "shared_expert": ("shared_experts",),
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from meshplan.costmodels.operations.kinds import AttentionCore, Communication, M
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load_models import load_model_config
 
 
@@ -184,6 +185,16 @@ def test_ends_save_what_the_paper_adds(name: str):
     head = sum(float(op.saved_bytes) for op in head_operations(where)) + float(logits_bytes(where))
     assert embedding == S * b * h / 8
     assert head == pytest.approx(4 * S * b * h / 8 * (1 + V / h), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("t", "each"), [pytest.param(1, 6, id="whole"), pytest.param(8, 4 * 4, id="four fp32 copies")]
+)
+def test_a_loss_over_a_cut_vocabulary_holds_more(t: int, each: int):
+    """torchtitan's loss parallel; s b V / t logits."""
+    where = site(gpt(64, 6144, 48), 2, t, sequence_parallel=True)
+    where = replace(where, kernels=load_engine("torchtitan").kernels)
+    assert float(logits_bytes(where)) == each * S * 2 * V / t
 
 
 @pytest.mark.parametrize(

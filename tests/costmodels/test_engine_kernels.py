@@ -12,7 +12,7 @@ from meshplan.costmodels.operations.embedding_head import (
     head_operations,
 )
 from meshplan.costmodels.operations.feed_forward import Site
-from meshplan.costmodels.operations.kinds import Matmul, Pointwise
+from meshplan.costmodels.operations.kinds import Communication, Matmul, Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.costmodels.operations.rank_share import shard_of
 from meshplan.costmodels.training import Training
@@ -101,6 +101,31 @@ def test_what_is_measured_under_its_own_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        pytest.param("deepseek-v3", 1536 + 512, id="q 1,536 and kv 512"),
+        pytest.param(
+            "deepseek-v2-lite", 2048 + 512, id="no q latent: the hidden 2,048, and kv 512"
+        ),
+    ],
+)
+def test_latents_are_gathered_again_in_backward_and_the_rotary_key_is_not(name: str, width: int):
+    """The native engine's ranks compress their own tokens: 2 bytes of each of S tokens gathered."""
+    model = model_from_config(load_model_config(name), name)
+    plain = site(model, 1, 4, sequence_parallel=True)
+    where = replace(plain, kernels=load_engine("native").kernels)
+    gathers = {
+        op.name: (op.axis, op.kind, op.size_bytes, op.forward_count, op.backward_count)
+        for op in layer_operations(where, model.kinds[0])
+        if isinstance(op, Communication) and op.name in ("latents", "rotary_key")
+    }
+    assert gathers == {
+        "latents": ("tp", "all_gather", 2 * S * width, 1, 2),
+        "rotary_key": ("tp", "all_gather", 2 * S * 64, 1, 1),
+    }
+
+
+@pytest.mark.parametrize(
     ("fused", "moved", "kernels"),
     [
         pytest.param(True, 2, 2, id="one kernel each: read and written"),
@@ -145,7 +170,9 @@ def test_normed_values_are_kept_before_and_after_their_norm() -> None:
     ],
 )
 def test_single_copies_are_not_permuted(dispatch: str, expert_parallel: int, moved: bool) -> None:
-    """What is kept for the backward is the same; on the other side all are sorted by expert."""
+    """On the other side all are sorted by expert. Copies that come back to be added up with the
+    router's weights are kept for these; where one of a token comes back, experts weighed theirs.
+    """
     model = model_from_config(load_model_config("mixtral-8x7b"), "mixtral")
     layout = Layout(
         data_parallel=4, expert_parallel=expert_parallel, stages=even_stages(model.num_layers, 1)
@@ -160,7 +187,7 @@ def test_single_copies_are_not_permuted(dispatch: str, expert_parallel: int, mov
         elsewhere = name in ("sort_by_expert", "unsort")
         expected = 2 * 2 * S * 2 * 4096 if moved or elsewhere else 0.0
         assert permute.forward_bytes == permute.backward_bytes == expected
-    assert float(found["unpermute"].saved_bytes) == 2 * S * 2 * 4096
+    assert float(found["unpermute"].saved_bytes) == moved * 2 * S * 2 * 4096
 
 
 def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
@@ -172,7 +199,8 @@ def test_experts_of_megatron_bridge_weigh_their_own_rows() -> None:
     shard = shard_of(layout, Training(seq_len=S, global_batch_size=4))
     kept = {}
     for name in ("megatron", "megatron-bridge", "megatron-bridge-2025"):
-        where = Site(model, shard, load_engine(name).kernels)
+        kernels = load_engine(name).kernels.model_copy(update={"dispatch": "all_to_all"})
+        where = Site(model, shard, kernels)
         found = {op.name: op for op in layer_operations(where, model.kinds[0])}
         unpermute = found["unpermute"]
         assert isinstance(unpermute, Pointwise)

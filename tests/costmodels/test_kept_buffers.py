@@ -100,6 +100,12 @@ def test_the_head_keeps_its_gathered_input(tp: int, expected: float) -> None:
     assert head_buffer_bytes(site({"tp": str(tp), "dp": str(8 // tp)})) == expected
 
 
+def test_the_table_is_filled_up_to_equal_rows_of_the_ranks() -> None:
+    """128,257 columns on 4 ranks: 128,260 / 4 of them on each."""
+    held = head_buffer_bytes(site({"tp": "4", "dp": "2", "vocab": str(V + 1)}))
+    assert held == 2 * S * H + 2 * (V + 4) / 4 * H
+
+
 def test_other_engines_keep_none() -> None:
     """FSDP's gradients are autograd's own."""
     where = site({}, load_engine("torchtitan").kernels)
@@ -145,4 +151,4 @@ def test_heads_exchanged_for_tokens() -> None:
         if isinstance(op, AttentionCore)
     )  # fmt: skip
     assert core.saved_bytes == 2 * tokens * H + 4 * tokens * 32  # and a number for each query head
-    assert core.modules == ("core_attention",)
+    assert core.modules == ("core_attention", "attention")

@@ -89,6 +89,33 @@ def test_8_bit_copies_stay_beside_16_bit_weights(engine: str, precision: str, mo
     assert kept[0] - kept[1] == pytest.approx(more, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("engine", "precision", "pipeline", "zero", "gradients", "optimizer"),
+    [
+        pytest.param("megatron-deepspeed", "bf16", 1, 0, 2 + 4, 12 / 4, id="fp32 sums, and / dp 4"),
+        pytest.param("bigscience", "bf16", 2, 1, 2 + 4, 12 / 4, id="the same in stage 1"),
+        pytest.param("megatron-deepspeed", "fp16", 1, 0, 2, 12, id="fp16: another optimizer"),
+        pytest.param("deepspeed", "bf16", 2, 0, 2 + 2, 12 / 4, id="a pipeline: 16-bit sums"),
+        pytest.param("deepspeed", "bf16", 1, 0, 2, 12, id="no pipeline: nothing is sharded"),
+        pytest.param("deepspeed", "bf16", 2, 1, 2, 12 / 4, id="ZeRO's own optimizer"),
+    ],
+)  # fmt: skip
+def test_bf16_sums_of_deepspeed(
+    engine: str, precision: str, pipeline: int, zero: int, gradients: float, optimizer: float
+):
+    """Bytes of a parameter on a rank of four replicas, from 2 bytes of its weight."""
+    la = Layout(data_parallel=4, pipeline_parallel=pipeline, zero_stage=zero,
+                stages=even_stages(4, pipeline))  # fmt: skip
+    training = Training(seq_len=2048, global_batch_size=8, precision=precision)  # type: ignore[arg-type]
+    setting = Setting(
+        gpt(16, 1024, 4), training, load_cluster("dgx-a100"), load_engine(engine), Tuning()
+    )
+    memory = StepModel(setting, la).memory()[0]
+    parameters = float(memory.weights) / 2
+    assert float(memory.gradients) / parameters == pytest.approx(gradients)
+    assert float(memory.optimizer) / parameters == pytest.approx(optimizer)
+
+
 def test_zero_3_gathers_one_layer_at_a_time():
     """While a layer of 1e9 parameters computes, 2 + 2 bytes of each are whole; below it none."""
     billion = RankParameters(dense=1e9)

@@ -9,6 +9,7 @@ from sites import S, site
 
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.operations.embedding_head import embedding_operations
+from meshplan.costmodels.operations.experts import choose
 from meshplan.costmodels.operations.kinds import Pointwise
 from meshplan.costmodels.operations.layers import layer_operations
 from meshplan.hardware_profiles.load_models import load_model_config
@@ -53,3 +54,11 @@ def test_tensors_read_and_written(
     }
     once = 2 * S * elements
     assert moved == {(forward * once, backward * once)}
+
+
+def test_a_router_moves_fp32_scores() -> None:
+    """Of 3 tokens and 8 experts: read, written by the softmax and read by the choice; backward the
+    softmax's output read and the scores' gradient written.
+    """
+    op = choose(3, 8)
+    assert (op.forward_bytes, op.backward_bytes) == (3 * 4 * 24, 2 * 4 * 24)

@@ -57,6 +57,13 @@ def rank_of(engine: str, **degrees: int) -> Rank:
     pytest.param(1, "shared_experts", 2 + 1, id="gate and up 2 x 2 x 512, activation"),
     pytest.param(1, "mla_up_proj", 2 + 6 + 1.5, id="values 1024, q and k 3072, norms 768"),
     pytest.param(1, "core_attention", SMALL, id="one fp32 for each token and head"),
+    pytest.param(1, "experts", 4 + 2, id="two rows: gate and up 2 x 2 x 512, activation 2 x 512"),
+    pytest.param(0, "experts", 0, id="experts: none in a dense layer"),
+    pytest.param(0, "attention", 4 * 2 + SMALL, id="q, k, v, output of 1024, log-sum-exp"),
+    pytest.param(
+        1, "attention", 9.5 + (512 + 256 + 64) / 512 + 2 + SMALL,
+        id="up projections, latents of 512 and 256 with the key 64, output 1024, log-sum-exp",
+    ),
     pytest.param(1, "moe", SMALL + 4 + 4 + 2 + 4 + 3,
                  id="scores, rows, gate and up, activation, weighted rows, shared"),
 ])  # fmt: skip

@@ -76,6 +76,30 @@ def test_parameters_of_a_mixer(mixer: Recurrent, parameters: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mixer", "tokens_bytes", "states"),
+    [
+        pytest.param(
+            STATE, 2 * T * (2 * 16 * 8 + 2 * 32 * 8), T / 64,
+            id="2 t (B, C: 2 n g + in, out: 2 v a), a state for each chunk of 64",
+        ),
+        pytest.param(
+            replace(STATE, groups=1), 2 * T * (2 * 16 + 2 * 32 * 8), T / 64,
+            id="keys shared by all heads: 2 t (2 n + 2 v a)",
+        ),
+        pytest.param(
+            replace(STATE, chunk=1), 2 * T * (2 * 16 * 8 + 2 * 32 * 8), T / 2048,
+            id="token by token: a state for each 2,048",
+        ),
+    ],
+)  # fmt: skip
+def test_bytes_of_a_scan(mixer: Recurrent, tokens_bytes: float, states: float) -> None:
+    """Inputs and output once in 16 bits; each kept fp32 state, a n v numbers, written and read."""
+    found = scan_of(Layer(recurrent=mixer, ffn=512))
+    assert found.forward_bytes == tokens_bytes + 2 * states * 4 * 8 * 16 * 32
+    assert found.saved_bytes == states * 4 * 8 * 16 * 32
+
+
+@pytest.mark.parametrize(
     ("mixer", "flops"),
     [
         pytest.param(

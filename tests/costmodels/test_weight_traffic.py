@@ -119,6 +119,20 @@ def test_updated_weights_are_gathered(cluster: Cluster, zero_stage: int, expecte
     assert float(sent.refresh_s(BILLION)) == pytest.approx(expected_s, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("bf16", "gigabytes"),
+    [pytest.param(True, 4, id="fp32 sums"), pytest.param(False, 2, id="16 bits")],
+)
+def test_sums_of_bf16_gradients_are_what_is_sent(cluster: Cluster, bf16: bool, gigabytes: int):
+    """Two replicas in a node: 1 us + 1/2 of it over 100 GB/s, whole all-reduced without sums."""
+    layout = Layout(data_parallel=2, zero_stage=0, stages=even_stages(8, 1))
+    engine = load_engine("megatron-deepspeed")
+    sent = weight_traffic(layout, cluster, engine, 1.0, frozen=NONE_FROZEN, bf16=bf16)
+    once_s = 1e-6 + 0.5 * gigabytes / 100 if bf16 else 2 * (1e-6 + 0.5 * gigabytes / 100)
+    assert sent.once_s(BILLION) == pytest.approx(once_s, rel=1e-12)
+    assert sent.refresh_s(BILLION) == pytest.approx(bf16 * (1e-6 + 0.5 * 2 / 100), rel=1e-12)
+
+
 def test_some_engines_add_up_copies_each_micro_batch(cluster: Cluster):
     """FSDP2 all-reduces with every reduce-scatter: nothing is left for the end of the step."""
     native, titan = (traffic(cluster, name, **HYBRID) for name in ("native", "torchtitan"))

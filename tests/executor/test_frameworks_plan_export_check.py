@@ -106,6 +106,8 @@ EXPORTED = {
 def _put_back(case: Case, plan: Plan, exported: Exported) -> Case:
     """The case with each field that `exported` lists as unsaid as the plan has it."""
     unsaid = {each.name.split(".")[1] for each in exported.cannot_say if "." in each.name}
+    if any(each.name == "dispatch" for each in exported.cannot_say):
+        unsaid.add("dispatcher")  # the engine's usual one, which the framework does not bring along
     unsaid |= {"stages"} if unsaid & {"pipeline_parallel", "virtual_stages"} else set()
     layout = {f.name: getattr(plan.layout, f.name) for f in fields(Layout) if f.name in unsaid}
     training = {

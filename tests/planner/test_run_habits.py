@@ -389,3 +389,12 @@ def test_what_does_not_fit_is_not_chosen() -> None:
     ranked = choice(found)
     assert ranked is not None
     assert ranked.mean_regret == pytest.approx(12 / 11 - 1)
+
+
+@pytest.mark.parametrize(
+    ("framework", "expected"), [("Megatron-DeepSpeed", "fp16"), ("megatron-lm", "bf16")]
+)
+def test_16_bits_that_a_row_does_not_name(framework: str, expected: str) -> None:
+    """bf16 has an optimizer of its own in DeepSpeed's Megatron, which sums gradients in fp32."""
+    run = run_of(ROW | {"framework": framework, "precision": ""})
+    assert run.training.precision == expected

@@ -243,7 +243,6 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         optimizer_offload=device and Fact(device.value != "none", device.line),
     )
     unread, noted = _judged(values, kind)
-    state, more = bf16_without_zero(facts)
     return Reading(
         framework="accelerate",
         engine="deepspeed",
@@ -251,9 +250,8 @@ def _read_deepspeed(values: Values, kind: Fact, path: str) -> Reading:
         facts=facts,
         recompute_unsaid=RECOMPUTE_IN_CODE,
         ignored=values.ignored(),
-        state=state,
         unread=(*weights, *unread),
-        notes=(*noted, *more),
+        notes=(*noted, *bf16_without_zero(facts)),
     )
 
 

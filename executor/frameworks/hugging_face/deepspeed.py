@@ -34,6 +34,7 @@ from meshplan.executor.frameworks.export_notes import (
     Answer,
     answer_of,
     exchanges_unsaid,
+    modules_unsaid,
     training_unsaid,
     unless,
 )
@@ -179,8 +180,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid.append(CannotSay("layout.stages", counts, code))
     if la.recompute != "none":
         unsaid.append(CannotSay("layout.stages.recompute", la.recompute, code))
-        modules = ", ".join(la.selective_modules)
-        unsaid.append(CannotSay("layout.selective_modules", modules, code))
+    unsaid += modules_unsaid(la, code)
     if la.zero_stage != 3 or la.tensor_parallel > 1:
         unsaid += unless(la, "mics_shard_size needs stage 3 and no tensor_parallel", shard_group=0)
     if la.zero_stage == 0:
@@ -190,7 +190,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
     unsaid.append(CannotSay("training.seq_len", training.seq_len, "belongs to the data"))
     unsaid.append(CannotSay("model", answer.model.name, "belongs to the training code"))
     if la.zero_stage == 0 and training.precision == "bf16":
-        why = "with bf16 DeepSpeed shards masters and moments at stage 0 too, as stage 1 does"
+        why = "before 0.18 DeepSpeed shards masters and moments with bf16 at stage 0 too"
         unsaid.append(CannotSay("layout.zero_stage", 0, why))
     if training.precision not in ("fp32", "bf16", "fp16"):
         unsaid.append(CannotSay("training.precision", training.precision, "it has bf16 and fp16"))
@@ -226,8 +226,7 @@ def reading_of(values: Values, path: str) -> Reading:
     if group and group.value > 0:
         put(facts, shard_group=group)
     notes = _read_offload(values, facts)
-    state, more = bf16_without_zero(facts)
-    notes += more
+    notes += bf16_without_zero(facts)
     weights = weights_on_the_host(values, "zero_optimization.offload_param.device")
     unsaid = RECOMPUTE_IN_CODE
     if values.has("activation_checkpointing"):
@@ -239,7 +238,6 @@ def reading_of(values: Values, path: str) -> Reading:
         path=path,
         facts=facts,
         recompute_unsaid=unsaid,
-        state=state,
         ignored=values.ignored(),
         notes=(
             *(*notes, *noted),
@@ -249,22 +247,19 @@ def reading_of(values: Values, path: str) -> Reading:
     )
 
 
-_BF16_STATE = {"gradient_bytes": 2.0 + 4.0, "reduce_bytes": 4.0}
+def bf16_without_zero(facts: dict[str, Fact]) -> list[str]:
+    """A note where releases of DeepSpeed differ in what bf16 at stage 0 keeps.
 
-
-def bf16_without_zero(facts: dict[str, Fact]) -> tuple[dict[str, float], list[str]]:
-    """What DeepSpeed's BF16_Optimizer does at stage 0, in `facts`: it shards masters and moments
-    over the replicas, as stage 1 does, and sums whole gradients in 32 bits beside those of 16.
-
-    Source: deepspeedai/DeepSpeed@0acdb02 `deepspeed/runtime/engine.py` (get_data_types,
-    _do_optimizer_sanity_check), `deepspeed/runtime/bf16_optimizer.py` (_setup_for_real_optimizer).
+    Source: deepspeedai/DeepSpeed@720787e7 (0.17.0) and @edaa722 (0.19.6)
+    `deepspeed/runtime/engine.py`, get_data_types and _do_optimizer_sanity_check.
     """
-    stage, precision = facts.get("zero_stage"), facts.get("precision")
-    if stage is None or stage.value != 0 or precision is None or precision.value != "bf16":
-        return {}, []
-    facts["zero_stage"] = Fact(1, stage.line)
-    said = "priced as stage 1 with sums of gradients in 32 bits: DeepSpeed's BF16_Optimizer"
-    return dict(_BF16_STATE), [f"bf16 at ZeRO stage 0 is {said}"]
+    stated = (facts[name].value for name in ("zero_stage", "precision") if name in facts)
+    if tuple(stated) != (0, "bf16"):
+        return []
+    return [
+        "bf16 at ZeRO stage 0 is priced as releases from 0.18 on run it, masters and moments whole;"
+        " 0.8 to 0.17 (BF16_Optimizer) shard them and sum gradients in 32 bits beside those of 16"
+    ]
 
 
 def _read_offload(values: Values, facts: dict[str, Fact]) -> list[str]:

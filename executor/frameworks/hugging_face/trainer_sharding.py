@@ -15,8 +15,8 @@ axolotl 0.19 `src/axolotl/utils/trainer.py` (setup_fsdp_envs: a config without `
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from meshplan.executor.frameworks.documents.values import Values, put, shown
@@ -46,13 +46,10 @@ _FROM_DEEPSPEED = ("zero_stage", "optimizer_offload", "shard_group", "tensor_par
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """The engine that prices it and what of its `State` is otherwise, the facts, whether FSDP
-    recomputes, and what is not understood.
-    """
+    """The engine that prices it, the facts, whether FSDP recomputes, and what is not understood."""
 
     engine: str
     facts: dict[str, Fact]
-    state: Mapping[str, float] = field(default_factory=dict)
     recompute: bool = False
     unread: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
@@ -112,7 +109,7 @@ def _of_deepspeed(inner: Reading, at: Fact | None) -> Sharding:
         if name in inner.facts
     }
     unread = tuple(Fact(each.value, at.line) if at else each for each in inner.unread)
-    return Sharding(DEEPSPEED_ENGINE, facts, inner.state, unread=unread, notes=inner.notes)
+    return Sharding(DEEPSPEED_ENGINE, facts, unread=unread, notes=inner.notes)
 
 
 def _beside(stated: Fact, path: Path) -> Sharding:

@@ -157,10 +157,8 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     )
     facts |= sharding.facts
     unread += [*sharding.unread, *_kind(values)]
-    state = dict(sharding.state)
-    if sharding.engine == DEEPSPEED_ENGINE and not state:
-        state, more_notes = bf16_without_zero(facts)
-        notes += more_notes
+    if sharding.engine == DEEPSPEED_ENGINE:
+        notes += [note for note in bf16_without_zero(facts) if note not in sharding.notes]
     if sharding.engine == FSDP_ENGINE:
         states = _states(trainer, values, facts)
         put(facts, optimizer_states=states)
@@ -181,7 +179,7 @@ def read(trainer: Trainer, text: str, path: str) -> Reading:
     not_understood, noted = judged(top_level(values), trainer.lists, "{}")
     return Reading(
         framework=trainer.name, engine=sharding.engine, path=path, facts=facts,
-        unknown_model=unknown, state=state,
+        unknown_model=unknown,
         recompute=Recompute("full" if full or sharding.recompute else "none"),
         ignored=values.ignored(), notes=(*notes, *noted), unread=(*unread, *not_understood),
     )  # fmt: skip

@@ -24,6 +24,7 @@ from meshplan.executor.frameworks.export_notes import (
     Answer,
     answer_of,
     exchanges_unsaid,
+    modules_unsaid,
     training_unsaid,
     unless,
 )
@@ -106,8 +107,7 @@ def _unsaid(answer: Answer) -> list[CannotSay]:
         unsaid.append(CannotSay("layout.zero_stage", la.zero_stage, "there is one replica"))
     if la.recompute != "none":
         unsaid.append(CannotSay("layout.stages.recompute", la.recompute, ARGUMENT))
-    modules = ", ".join(la.selective_modules)
-    unsaid.append(CannotSay("layout.selective_modules", modules, "all of a layer, or nothing"))
+    unsaid += modules_unsaid(la, "all of a layer, or nothing")
     unsaid += said_by_script(answer)
     return unsaid + exchanges_unsaid(la) + training_unsaid(training)
 

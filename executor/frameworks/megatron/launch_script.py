@@ -29,7 +29,6 @@ from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.export_notes import GPUS_PER_NODE, Answer, answer_of
-from meshplan.executor.frameworks.hugging_face.deepspeed import bf16_without_zero
 from meshplan.executor.frameworks.keys.lists import MEGATRON, judged
 from meshplan.executor.frameworks.megatron.exchanges import dispatch_unsaid, exposed
 from meshplan.executor.frameworks.megatron.model import model_settings
@@ -257,6 +256,12 @@ def _check_program(name: str) -> None:
         raise NothingToRead(f"{shown(name)} does not train a GPT ({other[0]}): not modelled")
 
 
+_SUMS = (
+    "bf16 is priced with DeepSpeed's BF16_Optimizer: sums of gradients in 32 bits beside those of "
+    "16, masters and moments sharded at stage 0 too"
+)
+
+
 class _Arguments(Values):
     """A script's arguments: a flag without a value is true, whatever stands behind it."""
 
@@ -293,7 +298,8 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         put(facts, num_micro_batches=Fact(1, facts.get("micro_batch_size", Fact(1, 1)).line))
     if "zero_stage" not in facts:
         put(facts, zero_stage=Fact(0, 1))
-    state, stated = bf16_without_zero(facts) if values.on("deepspeed") else ({}, [])
+    if values.on("deepspeed") and facts["precision"].value == "bf16":
+        notes = (*notes, _SUMS)
     engine = "megatron-bridge" if values.on("grad_reduce_in_bf16") else "megatron"
     userbuffers = values.on("tp_comm_overlap")
     own = [(name, fact) for name, fact in values.unasked() if name not in _LAUNCHING]
@@ -308,10 +314,9 @@ def _reading(command: _Command, path: str, text: str, notes: tuple[str, ...]) ->
         model_config=config,
         expert_tensor_follows=True,
         userbuffers=None if values.on("deepspeed") else userbuffers,
-        state=state,
         exposed=() if values.on("deepspeed") else exposed(values, usual=False),
         ignored=values.ignored(),
-        notes=(*notes, *more, *noted, *stated, *ungrouped(values), *values.suspects(_MARKS)),
+        notes=(*notes, *more, *noted, *ungrouped(values), *values.suspects(_MARKS)),
         unread=(*unread, *model_unread(values), *plain_experts(values), *not_understood),
     )
 
