@@ -56,9 +56,9 @@ MACHINES = {
     "h100-80gb-8": "4x200 Gb/s NIC",
 }  # fmt: skip
 """Words of a row's interconnect, and the network cards for GPUs that machines of that name have:
-NVIDIA DGX A100 datasheet; Google Cloud, Compute Engine, "Networking and GPU machines": 1,000 Gb/s of
-A3 High are one card of the host's and four for GPUs, A3 Mega's 1,800 one and eight. h100-80gb is A3
-High's accelerator.
+NVIDIA DGX A100 datasheet; Google Cloud, Compute Engine, "Networking and GPU machines": of A3 High's
+1,000 Gb/s one card is the host's and four are for GPUs, of A3 Mega's 1,800 one and eight. h100-80gb
+is A3 High's accelerator.
 """
 
 
