@@ -67,8 +67,8 @@ def main() -> None:
 def _is_asked(engine: str, options: Sequence[str]) -> bool:
     if options in ([], ["--never-fitted"]):
         return not options
-    if options[0] != "--of" or len(options) != 2:
-        raise SystemExit(f"{' '.join(options)}: nothing, --never-fitted, or --of ENGINE")
+    if options[0] != "--of" or len(options) != 2 or not fits_of(options[1]):
+        raise SystemExit(f"{' '.join(options)}: nothing, --never-fitted, or --of ENGINE with a fit")
     return engine == options[1]
 
 
