@@ -2,12 +2,14 @@
 
     python -m benchmarks.accuracy.intervals                 writes fits/intervals.csv
     python -m benchmarks.accuracy.intervals --never-fitted  those rows that need no learning
+    python -m benchmarks.accuracy.intervals --of ENGINE     those and the rows of an engine's pools
 
 Runs of an engine are left out in turn and predicted by constants learnt from the rest: a third of
 the layouts at a time, then, where they come from several sources, one whole source at a time. An
 engine without constants of its own is predicted by those of all engines, learnt without it; to
 these come the runs that no constant was ever fitted to: elsewhere.csv, internlm.csv, lora.csv,
-and models with a state. A change that moves no price of the others needs these alone made again.
+and models with a state. A change that moves no price of the others needs these alone made again,
+and a change in how one engine learns its own (`generic`: that of all).
 `hardware_profiles.intervals` makes intervals of these ratios.
 """
 
@@ -42,24 +44,41 @@ from meshplan.planner.text_files import write_text
 
 
 def main() -> None:
-    """Write every ratio, and print how many there are of each pool."""
+    """Write every ratio, or those that the options name beside the others that ship, and print how
+    many there are of each pool.
+    """
     runs = list(runs_of(BUILT_IN))
     engines = {pool.engine for pool in pools(runs)}
     shipped = {engine: found for engine in engines if (found := fits_of(engine))}
-    never_fitted = [*_never_fitted(shipped), *_of_states()]
-    if "--never-fitted" in sys.argv[1:]:
-        again = {ratio.run for ratio in never_fitted}
-        _write([*(each for each in all_ratios() if each.run not in again), *never_fitted])
-        return
-    ratios: list[Ratio] = []
     kept = [pool for pool in pools(runs) if pool.family in shipped.get(pool.engine, {})]
-    for pool in sorted(kept, key=lambda pool: (pool.engine, pool.family)):
+    again = [pool for pool in kept if _is_asked(pool.engine, sys.argv[1:])]
+    ratios = [*_others(again)] if sys.argv[1:] else []
+    for pool in sorted(again, key=lambda pool: (pool.engine, pool.family)):
         found = [
             ratio for ratio in _left_out(pool, kept, shipped) if _loaded_from(pool, ratio, kept)
         ]
         print(f"{pool.engine} on {pool.family}: {len(found)} ratios", flush=True)
         ratios += found
-    _write([*ratios, *never_fitted])
+    never_fitted = [*_never_fitted(shipped), *_of_states()]
+    known = {ratio.run for ratio in never_fitted}
+    _write([*(ratio for ratio in ratios if ratio.run not in known), *never_fitted])
+
+
+def _is_asked(engine: str, options: Sequence[str]) -> bool:
+    if options in ([], ["--never-fitted"]):
+        return not options
+    if options[0] != "--of" or len(options) != 2 or not fits_of(options[1]):
+        raise SystemExit(f"{' '.join(options)}: nothing, --never-fitted, or --of ENGINE with a fit")
+    return engine == options[1]
+
+
+def _others(again: Sequence[Pool]) -> Iterator[Ratio]:
+    """The ratios that ship of other pools than those that are made again."""
+    made = {
+        (run.id, kind) for pool in again for run in pool.runs
+        for kind in (("framework",) if pool.engine == WIDE else ("layout", "source"))
+    }  # fmt: skip
+    return (ratio for ratio in all_ratios() if (ratio.run, ratio.left_out) not in made)
 
 
 def _never_fitted(shipped: Mapping[str, object]) -> Iterator[Ratio]:

@@ -4,8 +4,9 @@
                                                    table of all sources (docs/accuracy_tables.md)
     python -m benchmarks.accuracy.learn            the table of `SHOWN` and of sources that begin
                                                    beyond `FAR`, into docs/learn.md
+    python -m benchmarks.accuracy.learn SUITE...   of that table the lines of these suites
 
-Both learn the prior of each source first, which takes a core half an hour.
+Each learns the prior of each source first, which takes a core half an hour for all.
 
 A source is treated as an unknown framework (`benchmarks.accuracy.learn_sources`). Two runs of
 different layouts are learnt from (`planner.learn.shrink`) and its other layouts predicted; the
@@ -22,7 +23,7 @@ import datetime
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
@@ -211,18 +212,28 @@ def shown(source: Source, some: Sequence[Row], by: Shrinkage) -> str:
     )
 
 
-def table() -> str:
-    """The sources of `SHOWN` and those that begin beyond `FAR`, before and after two runs."""
+def table(suites: Collection[str] = ()) -> str:
+    """The sources of `SHOWN` and those that begin beyond `FAR`, before and after two runs: all of
+    them, or those of `suites` among the lines that the page has.
+    """
     lines = [
         "| source | engine left out | GPU | runs | before | two drawn, mean | median | worst tenth "
         "| two asked for, mean | median | inside 8 of 10 |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for source, some in sources(rows()).items():
+    made = []
+    for source, some in sources(rows(suites)).items():
         if source[0] in SHOWN or size(np.array([row.error for row in some])) > FAR:
-            lines.append(shown(source, some, shipped()))
-            print(lines[-1], flush=True)
-    return "\n".join(lines)
+            made.append(shown(source, some, shipped()))
+            print(made[-1], flush=True)
+    return "\n".join([*lines, *sorted([*made, *_lines_of_others(suites)])])
+
+
+def _lines_of_others(suites: Collection[str]) -> list[str]:
+    """What the page's table says of other suites; nothing if all are made."""
+    text = PAGE.read_text(encoding="utf-8").partition("<!-- learn table -->")[2]
+    found = [line for line in text.partition("<!-- end")[0].splitlines()[3:] if line]
+    return [line for line in found if suites and line.split("|")[1].strip() not in suites]
 
 
 def main() -> None:
@@ -230,7 +241,7 @@ def main() -> None:
     if "--choose" in sys.argv[1:]:
         choose()
     else:
-        put(PAGE, "learn table", table())
+        put(PAGE, "learn table", table(sys.argv[1:]))
 
 
 if __name__ == "__main__":

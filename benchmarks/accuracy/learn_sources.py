@@ -7,7 +7,7 @@ two that teach most of `CANDIDATES` layouts drawn (`planner.learn.teach`).
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -74,10 +74,14 @@ def engine_of(run: Run) -> str:
     return run.engine.fitted_as or run.engine.name
 
 
-def rows() -> list[Row]:
-    """Every run, by constants that have seen neither its engine nor its suite."""
+def rows(suites: Collection[str] = ()) -> list[Row]:
+    """Every run, or those of some suites, by constants that have seen neither its engine nor its
+    suite.
+    """
     found = []
     for run in measured():
+        if suites and run.suite not in suites:
+            continue
         engine, unknown = engine_of(run), replace(run, engine=load_engine(WIDE))
         prior = prior_without(engine, run.suite, gpu_family(run.cluster.gpu.name))
         errors, slopes = linearised([unknown], prior, FREE)

@@ -11,12 +11,13 @@ from meshplan.planner.runs.rows import Bandwidths, Row
 
 
 def cluster_of(row: Row) -> Cluster:
-    """The GPU's usual cluster, or the one that the row's interconnect names, with the row's nodes
-    and, unless it was named, the network that the row states.
+    """The GPU's usual cluster, or the one of the same card (at its power limit there) that the
+    row's interconnect names, with the row's nodes and, unless it was named, the network that the
+    row states.
     """
     text, usual = row.interconnect, usual_cluster(row.gpu)
     named = [cluster_named(name) for words, name in INTERCONNECTS.items() if words in text.lower()]
-    known = [cluster for cluster in named if cluster.gpu.name == usual.gpu.name]
+    known = [cluster for cluster in named if cluster.gpu.name.startswith(usual.gpu.name)]
     cluster = known[0] if known else usual
     per_node = row.gpus_per_node or cluster.gpus_per_node
     if "nvl72" in text.lower():
@@ -30,9 +31,11 @@ def node_network_bytes_per_s(text: str, gpus_per_node: int) -> float | None:
 
     Read are "8x400Gb/s", "4 * 100Gb RoCE" (cards x rate), "400 Gb/s per node" and "1600 Gbps RoCE
     node-to-node" (whole node). A rate without a count ("400 Gb/s NDR IB") is one card of several:
-    people mean the card of each GPU. b is bits, B bytes.
+    people mean the card of each GPU. b is bits, B bytes. Where no rate is stated, a machine that is
+    named brings its maker's cards (`MACHINES`).
     """
-    found = _RATE.findall(text)
+    cards_of = [cards for words, cards in MACHINES.items() if words in text.lower()]
+    found = _RATE.findall(text) or _RATE.findall(next(iter(cards_of), ""))
     if not found:
         return None
     cards, rate, unit, rest = found[-1]
@@ -47,6 +50,16 @@ _RATE = re.compile(
     re.IGNORECASE,
 )
 SAME_NETWORK = 0.25
+
+MACHINES = {
+    "dgx a100": "8x200 Gb/s HDR IB", "a3 mega": "8x200 Gb/s NIC", "a3 high": "4x200 Gb/s NIC",
+    "h100-80gb-8": "4x200 Gb/s NIC",
+}  # fmt: skip
+"""Words of a row's interconnect, and the network cards for GPUs that machines of that name have:
+NVIDIA DGX A100 datasheet; Google Cloud, Compute Engine, "Networking and GPU machines": of A3 High's
+1,000 Gb/s one card is the host's and four are for GPUs, of A3 Mega's 1,800 one and eight. h100-80gb
+is A3 High's accelerator.
+"""
 
 
 def _with_stated_network(cluster: Cluster, text: str) -> Cluster:

@@ -4,7 +4,9 @@ A pool is an engine's runs on one GPU family or on all; what is learnt of it (`l
 the constants of the next wider pool: the engine on all GPUs, all engines on this family, all
 engines on all GPUs. So a pool with few runs changes little, and a constant of time that an engine's
 runs do not tell stays there. The wider pools price every run with
-the habits of the `generic` engine, as a framework that nobody measured would be.
+the habits of the `generic` engine, as a framework that nobody measured would be. They learn nothing
+from runs that stand still for a reason which that engine does not have (`stands_still`): the stalls
+would be put on its kernels.
 
 A third of the groups is left out at a time and predicted by a fit on the others: whole frameworks
 in the wider pools, a model's layouts one by one in an engine's own. That error is what the file
@@ -23,9 +25,11 @@ from statistics import median
 
 import numpy as np
 
+from meshplan.costmodels.step.ranks import Rank
+from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.intervals import STATE
-from meshplan.hardware_profiles.tunings import Fit, Tuning, gpu_family
+from meshplan.hardware_profiles.tunings import Fit, Tuning, gpu_family, load_fit
 from meshplan.planner.runs.learning import MEMORY, TIME, Constant, Indices, Problem, layout_of
 from meshplan.planner.runs.runs import Run
 
@@ -51,6 +55,22 @@ class Pool:
     def priced(self, run: Run) -> Run:
         """The run as this pool prices it."""
         return replace(run, engine=load_engine(WIDE)) if self.engine == WIDE else run
+
+    def hears(self, run: Run) -> bool:
+        """Whether the pool learns from the run."""
+        return self.engine != WIDE or not stands_still(run)
+
+
+def stands_still(run: Run) -> bool:
+    """Whether the run's pipeline leaves a node under an engine that waits there, as the constants
+    that ship for it say: at each boundary, or in collectives of tensor parallel.
+    """
+    rank = Rank(Setting(run.model, run.training, run.cluster, run.engine, Tuning()), run.layout)
+    if not rank.crosses_nodes:
+        return False
+    waits = load_fit(run.engine.name, run.cluster.gpu.name).tuning
+    at_boundaries = waits.boundary_s > 0 and run.engine.overlap.waits_at_boundaries
+    return at_boundaries or (waits.pipelined_rank_s > 0 and run.layout.tensor_parallel > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +211,8 @@ def problem_of(pool: Pool, runs: Sequence[Run], prior: Tuning) -> Problem:
     """What `runs` of the pool say, priced as the pool prices them."""
     priced = [pool.priced(run) for run in runs]
     start = learn_memory(pool, pool.runs, prior)
-    return Problem(priced, _telling(pool, runs), start, own=pool.engine != WIDE)
+    heard = [pool.hears(run) for run in runs]
+    return Problem(priced, _telling(pool, runs), start, own=pool.engine != WIDE, heard=heard)
 
 
 def splits(pool: Pool, runs: Sequence[Run]) -> list[tuple[Indices, Indices]]:

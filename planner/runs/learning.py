@@ -96,7 +96,8 @@ def _memory_residual(run: Run, tuning: Tuning) -> float:
 class Problem:
     """The loss of some constants over some runs, and its Jacobian at the prior's constants.
 
-    own  the runs are priced with their own engine's habits
+    own    the runs are priced with their own engine's habits
+    heard  which runs count; all, if nothing is said
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Problem:
         prior: Tuning,
         *,
         own: bool = False,
+        heard: Sequence[bool] | None = None,
     ) -> None:
         self.runs, self.prior, self.own = list(runs), prior, own
         self.free = list(constants)
@@ -119,6 +121,8 @@ class Problem:
         if own:
             by_source = _less_for_repeats([run.suite for run in runs])
             self.weights = self.weights * by_source * np.mean(1 / by_source)
+        if heard is not None:
+            self.weights = self.weights * np.array(heard)
         every = np.arange(len(runs))
         self.start = self.residuals(self.centre, every)
         self.jacobian = self._differences(self.centre, self.start, every)

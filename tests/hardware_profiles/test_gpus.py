@@ -110,6 +110,17 @@ def test_metas_h100_is_not_the_standard_one() -> None:
     assert (meta.power_w, standard.power_w) == (500.0, 700.0)
 
 
+def test_a_capped_module_multiplies_in_proportion_to_its_power() -> None:
+    """Alps' GH200 at 660 of 900 W: 0.80 of the peak x 660 / 900 = 0.587; its memory is as fast."""
+    capped, whole = load_kernels("gh200-660w"), load_kernels("gh200")
+    for efficiency in (capped.matmul_efficiency["bf16"], capped.matmul_efficiency["fp16"]):
+        assert efficiency == pytest.approx(whole.matmul_efficiency["bf16"] * 660 / 900, rel=1e-3)
+    assert capped.memory_efficiency == whole.memory_efficiency
+    cards = load_gpu("gh200-660w"), load_gpu("gh200")
+    assert [card.power_w for card in cards] == [660.0, 900.0]
+    assert cards[0].peak_flops_per_s == cards[1].peak_flops_per_s
+
+
 def test_rates_scale_with_the_peak_of_the_part_they_are_taken_from() -> None:
     """H100 PCIe takes over the H100 SXM's points: same fractions of 756 instead of 989."""
     pcie, sxm = load_kernels("h100-pcie"), load_kernels("h100-sxm")

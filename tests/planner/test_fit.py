@@ -10,7 +10,15 @@ from meshplan.hardware_profiles.tunings import Fit, Tuning
 from meshplan.planner.cli.main import app
 from meshplan.planner.cli.validate import BUILT_IN
 from meshplan.planner.runs.accuracy import spread, step_errors
-from meshplan.planner.runs.fit import Pool, Rivals, fit_pool, rivals_of, wider
+from meshplan.planner.runs.fit import (
+    Pool,
+    Rivals,
+    fit_pool,
+    problem_of,
+    rivals_of,
+    stands_still,
+    wider,
+)
 from meshplan.planner.runs.learning import Indices, Problem
 from meshplan.planner.runs.runs import Run, read_runs, run_of
 from meshplan.planner.runs.validate import predict_rows, predict_run, step_model
@@ -164,3 +172,34 @@ def test_a_users_own_runs_correct_the_shipped_constants(tmp_path, monkeypatch):
         assert tunings.load_fit("nemo", "h100-sxm") == other
     finally:
         tunings.load_fit.cache_clear()
+
+
+NANOTRON = {"framework": "nanotron", "gpus": "16", "dp": "1", "tp": "4", "pp": "4", "zero": "0"}
+
+
+@pytest.mark.parametrize(
+    ("said", "waits"),
+    [
+        pytest.param({}, True, id="4 x 4 ranks on two nodes: tensor parallel waits"),
+        pytest.param({"tp": "1", "pp": "16"}, False, id="nobody to wait for: tp 1"),
+        pytest.param({"tp": "1", "pp": "16", "stalling_p2p": "1"}, True, id="before its fix"),
+        pytest.param({"gpus": "8", "tp": "2"}, False, id="2 x 4 ranks on one node"),
+        pytest.param({"framework": "megatron-core"}, False, id="an engine that does not"),
+    ],
+)
+def test_runs_that_stand_still_teach_other_frameworks_nothing(
+    said: dict[str, str], waits: bool
+) -> None:
+    """Ten times as slow as they compute, they move what a pool of all engines learns only where
+    nothing holds them up that this engine alone has.
+    """
+    odd = ROW | NANOTRON | {"id": "odd", "layers": "32", "step_time_s": "200"} | said
+    usual = runs_at({"24": 1.2, "32": 1.2, "40": 1.2})
+    runs = (*usual, run_of(odd))
+    assert stands_still(runs[-1]) == waits
+    pool = Pool("generic", "any", runs)
+    problem = problem_of(pool, runs, Tuning())
+    alone, together = (problem.solve(np.arange(n)) for n in (len(usual), len(runs)))
+    assert (alone == together) == waits
+    own = Pool("nanotron", "any", runs)
+    assert all(own.hears(run) for run in runs)

@@ -36,3 +36,21 @@ def test_a_stalling_network_is_reproduced() -> None:
     fast = cluster_of(job | {"world_allgather_gbs": "250", "world_allreduce_gbs": "200"}).network
     assert fast.stall_s == 0
     assert fast.bus_bandwidth.all_reduce == 200e9
+
+
+@pytest.mark.parametrize(
+    ("machine", "cards"),
+    [
+        pytest.param("NVLink3; DGX A100 cluster, network not stated", 8, id="eight HDR cards"),
+        pytest.param("GCP A3 (h100-80gb-8)", 4, id="A3 High: four cards for eight GPUs"),
+        pytest.param("NVLink4; GCP A3 Mega (GPUDirect-TCPXO)", 8, id="A3 Mega: eight"),
+    ],
+)
+def test_a_machine_that_is_named_has_the_cards_of_its_maker(machine: str, cards: int) -> None:
+    """200 Gb/s each = 25e9 bytes/s, of which 0.85 are reached: 170e9 a node of eight cards."""
+    gpu = "a100-40gb-sxm" if "A100" in machine else "h100-sxm"
+    cells = ROW | {"gpu": gpu, "gpus": "32", "gpus_per_node": "8"}
+    network = cluster_of(cells | {"interconnect": machine}).network
+    assert network.bus_bandwidth.all_gather == pytest.approx(cards * 25e9 * 0.85)
+    stated = cluster_of(cells | {"interconnect": f"{machine}; 8x400 Gb/s NDR IB"}).network
+    assert stated.bus_bandwidth.all_gather > 1.9 * network.bus_bandwidth.all_gather

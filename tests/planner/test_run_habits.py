@@ -233,7 +233,7 @@ def test_the_network_of_alps_is_named() -> None:
     """Four GH200 on one NVLink: a node of its own, not Vista's of one."""
     cells = ROW | {"gpu": "gh200", "gpus": "32", "gpus_per_node": "4"}
     alps = cluster_of(cells | {"interconnect": "NVLink; Slingshot (Alps Clariden)"})
-    assert (alps.name, alps.gpus_per_node) == ("alps-gh200", 4)
+    assert (alps.name, alps.gpu.name, alps.gpus_per_node) == ("alps-gh200", "gh200-660w", 4)
     assert cluster_of(cells | {"interconnect": "InfiniBand"}).name == "gh200-vista"
 
 
