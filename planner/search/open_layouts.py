@@ -31,6 +31,7 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.dominated import Bools, dominated
 from meshplan.planner.search.known_chains import KnownChains, Shape
+from meshplan.planner.search.priced_space import busy_below
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -265,8 +266,9 @@ def passes_below(
     space: Space, rows: Ints, setting: Setting, limit_s: float
 ) -> tuple[Ints, PassSeconds]:
     """Those of `rows` whose bound is below the limit, with their passes: in blocks, so that what is
-    not kept takes no memory.
+    not kept takes no memory. Most are busy for longer, and their passes are not priced.
     """
+    rows = busy_below(space, rows, setting, limit_s)
     firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> tuple[Ints, PassSeconds]:
