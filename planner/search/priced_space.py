@@ -21,7 +21,7 @@ from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
 
-ROWS_PER_PRICE = 16_384
+ROWS_PER_PRICE = 32_768
 ROWS_PER_GLANCE = 65_536  # of which one number each is looked at
 SAFETY = 1 - 1e-9
 Pricer = Callable[[Layouts, "Question"], Prices]

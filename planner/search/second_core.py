@@ -42,9 +42,10 @@ def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
 
 
 def blocks(rows: int, most: int) -> range:
-    """Where blocks of at most `most` rows begin: two equal ones where one would do, but for few."""
-    step = rows if rows <= FEW_ROWS else -(-rows // 2)
-    return range(0, max(1, rows), max(1, min(most, step)))
+    """Where blocks of at most `most` rows begin: equal ones, and an even number but for few rows."""
+    pairs = -(-rows // (2 * most))
+    step = min(rows, most) if rows <= FEW_ROWS else -(-rows // (2 * pairs))
+    return range(0, max(1, rows), max(1, step))
 
 
 def _has_second_core() -> bool:

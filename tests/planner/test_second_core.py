@@ -57,8 +57,8 @@ def test_a_fork_takes_pieces_and_what_fails_there_is_done_here(cores: int) -> No
     pytest.param(0, 100, [0], id="none: one empty block"),
     pytest.param(4096, 9000, [0], id="4096 are few"),
     pytest.param(4097, 9000, [0, 2049], id="4097 / 2, rounded up"),
-    pytest.param(20_000, 9000, [0, 9000, 18_000], id="9000 at most"),
+    pytest.param(20_000, 9000, [0, 5000, 10_000, 15_000], id="3 of 9000 at most: 4 equal ones"),
 ])  # fmt: skip
 def test_blocks_of_rows(rows: int, most: int, expected: list[int]) -> None:
-    """Two where one would do."""
+    """An even number of equal ones, so that two processors end together."""
     assert list(blocks(rows, most)) == expected
