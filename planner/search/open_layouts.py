@@ -119,6 +119,12 @@ class OpenLayouts:
         order = (*layout.order[:2], next(self._numbers))
         heapq.heappush(self._layouts, layout._replace(bound_s=bound_s, order=order, cut=cut))
 
+    def next_cuts(self, most: int) -> list[Open]:
+        """The cuts with the smallest bounds, the first of all left out."""
+        first = self.first.order
+        cuts = [each for each in self._layouts if each.cut is not None and each.order != first]
+        return heapq.nsmallest(most, cuts)
+
     def reopen(self, settled: list[Open], limit_s: float) -> None:
         """Open what was settled again, instead of the cuts that are open, and the rows below the
         limit that only rows of other kinds beat.
