@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints, each_once
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.any_split import bounds_of_any_split
@@ -210,7 +210,7 @@ class OpenLayouts:
         parts = [np.arange(len(rows))]
         if self._listed(variant) and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
-            parts = [np.flatnonzero(m == each) for each in np.unique(m)]
+            parts = [np.flatnonzero(m == each) for each in each_once(m)]
         found, numbers = list[Open](), dict[int, int]()
         for part in parts:
             known = self.chains.count(self.shape(int(rows[part[0]]), variant))

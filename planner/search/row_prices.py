@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Ints, each_once
 from meshplan.planner.bounds.inner import Bools, Floats, row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search.priced_space import ROWS_PER_PRICE, Pricer, Question, price_space
@@ -63,7 +63,7 @@ class RowPrices:
         if not self.holds(rows):
             if len(rows) > AHEAD:
                 return self._priced(rows)
-            self.hold(np.unique(rows))
+            self.hold(each_once(rows))
         return self._held.take(self._slot[rows].astype(np.int64))
 
     def _priced(self, rows: Ints) -> Coefficients:
