@@ -84,7 +84,9 @@ def each_once(values: Ints) -> Ints:
     masked arrays: that takes a hundredth of a short search.
     """
     ordered = np.sort(values, axis=None)
-    return ordered[np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])]
+    new = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
+    found: Ints = ordered[new]
+    return found
 
 
 def thousandths(fractions: Floats) -> Ints:
