@@ -80,6 +80,16 @@ def distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     return first, key
 
 
+def each_once(values: Ints) -> Ints:
+    """The different ones of `values`, in order. As `numpy.unique`, which asked for no more imports
+    masked arrays: that takes a hundredth of a short search.
+    """
+    ordered = np.sort(values, axis=None)
+    new = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
+    found: Ints = ordered[new]
+    return found
+
+
 def thousandths(fractions: Floats) -> Ints:
     """`fractions` as whole numbers, to tell rows apart by them."""
     return np.rint(fractions * 1000).astype(np.int64)

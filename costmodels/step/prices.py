@@ -31,7 +31,7 @@ from meshplan.costmodels.seconds.cost import NOTHING, Cost
 from meshplan.costmodels.step.beside import Sent, beside
 from meshplan.costmodels.step.price_memory import memory_columns, parts_of
 from meshplan.costmodels.step.price_once import Once, Room
-from meshplan.costmodels.step.price_tables import weight_table, work_table
+from meshplan.costmodels.step.price_tables import Table, weight_table, work_table
 from meshplan.costmodels.step.rendezvous import once_s
 from meshplan.costmodels.step.setting import Setting
 from meshplan.costmodels.weights.offload import copies_of_gradients
@@ -104,6 +104,16 @@ def price(layouts: Layouts, setting: Setting) -> Prices:
     return _Pricing(setting, layouts).prices()
 
 
+def busy_s(layouts: Layouts, setting: Setting) -> Floats:
+    """(N,) what the mean pipeline rank computes and waits for in a step at least: every micro-batch
+    with nothing recomputed, and none of the traffic of weights. No simulated step is below it, and
+    it takes a small part of what prices do.
+    """
+    work = work_table(setting, layouts)
+    whole = _one_micro_batch(work, *_ends(work)).total_s
+    return work.rows(whole) * layouts.num_micro_batches / layouts.pipeline_parallel
+
+
 class _Part(NamedTuple):
     """One micro-batch of a layer or an end in every row: its seconds, and of them what traffic of
     weights may hide under.
@@ -120,8 +130,7 @@ class _Pricing:
     def __init__(self, setting: Setting, layouts: Layouts) -> None:
         self.setting, self.layouts = setting, layouts
         self.work, self.weights = work_table(setting, layouts), weight_table(setting, layouts)
-        self.embedding, *head = self.work.rank.ends
-        self.head = head[0] if setting.places_modules else sum(head, start=NOTHING)
+        self.embedding, self.head = _ends(self.work)
         self.parts = parts_of(self.weights)
 
     def prices(self) -> Prices:
@@ -217,12 +226,24 @@ class _Pricing:
 
     def _passes_s(self) -> tuple[Floats, Floats, Floats]:
         """(N,) of one micro-batch in all layers and ends: F, I and W of the zero-bubble papers."""
-        stack, whole = self.setting.stack, self.embedding + self.head
-        for kind in self.work.kinds:
-            whole = whole + self.work.rank.plain_cost(kind, "none") * stack.count(kind)
+        whole = _one_micro_batch(self.work, self.embedding, self.head)
         passes = (whole.forward, whole.input_grad, whole.weight_grad)
         forward, input_grad, weight_grad = (self.work.rows(each.total_s) for each in passes)
         return forward, input_grad, weight_grad
+
+
+def _ends(work: Table) -> tuple[Cost, Cost]:
+    """The embedding, and the head with what modules of multi-token prediction are of no stage."""
+    embedding, *head = work.rank.ends
+    return embedding, head[0] if work.setting.places_modules else sum(head, start=NOTHING)
+
+
+def _one_micro_batch(work: Table, embedding: Cost, head: Cost) -> Cost:
+    """Of one micro-batch in all layers and both ends."""
+    whole = embedding + head
+    for kind in work.kinds:
+        whole = whole + work.rank.plain_cost(kind, "none") * work.setting.stack.count(kind)
+    return whole
 
 
 def _by_mode(layers: list[list[_Part]], name: str) -> Floats:

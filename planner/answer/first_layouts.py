@@ -1,16 +1,19 @@
 """The best of a few layouts of a question, simulated and not proved: a bound on what it can do.
 
-Bounds come first: a question none of whose rows has a closed-form bound that promises enough is not
-searched at all.
+Bounds come first: rows that are busy for too long are not priced, and a question none of whose rows
+has a closed-form bound that promises enough is not searched at all.
 """
 
 from typing import NamedTuple
 
+import numpy as np
+
 from meshplan.costmodels.layout import Layout
+from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.answer.answer import case_at, simulated_s
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.search.branch_and_bound import BranchAndBound
-from meshplan.planner.search.priced_space import Question, closed_form, space_of
+from meshplan.planner.search.priced_space import Question, busy_below, closed_form, space_of
 from meshplan.planner.search.row_prices import RowPrices
 from meshplan.planner.search.search import MOST_STEPS, NEAR, layout_of_row
 
@@ -30,6 +33,8 @@ def first_layout(question: Question, most_s: float) -> TimedLayout | None:
     """
     q = question
     space = space_of(q)
+    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    space = space.take(busy_below(space, np.arange(len(space.layouts)), setting, most_s))
     if not len(space.layouts):
         return None
     run = BranchAndBound(space, RowPrices(q, space, closed_form))

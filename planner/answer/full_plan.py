@@ -24,10 +24,10 @@ def full_plan(asked: Asked, result: SearchResult, *, robust: bool, top: int) -> 
     """
     found = chosen_plan(asked, result, robust=robust, top=top)
     case = case_at(asked.question, found.plan.layout)
-    spare, reasons, runs, runners, *batches = done_beside(
-        partial(spare_memory, asked, found.plan), found.reasons,
-        partial(nearest_runs, case, SHOWN_RUNS), found.runners_up,
+    *batches, spare, runs, reasons, runners = done_beside(  # what mostly takes longest first
         *better_batch.tries(asked.question, found.plan),
+        partial(spare_memory, asked, found.plan), partial(nearest_runs, case, SHOWN_RUNS),
+        found.reasons, found.runners_up,
     )  # fmt: skip
     return found.plan.model_copy(
         update={

@@ -54,7 +54,7 @@ class Knapsacks:
 
     def least(self, weights: Floats) -> "Solved":
         """Under `weights` [knapsack, chunk]."""
-        number = np.arange(len(self.every))
+        number = np.arange(len(self.every))[:, None]
         paid = weights[:, :, None] * self.ns
         known = np.zeros((len(self.every), 2 * GRAINS + 1))
         known[:, GRAINS + 1 :] = np.inf
@@ -68,16 +68,13 @@ class Knapsacks:
             known, (len(known), GRAINS + 1, GRAINS + 1), (row, cell, cell), writeable=False
         )
         for chunk in range(1, weights.shape[1] - 1):
-            least = np.full((len(known), GRAINS + 1), np.inf)
-            for way in range(paid.shape[2]):  # one array of all of them is slower than the loop
-                cost = windows[number, self.shift[:, chunk, way]]
-                cost += paid[:, chunk, way, None]
-                np.minimum(least, cost, out=least)
-            tables.append(least)
-            known[:, GRAINS:] = least
+            costs = windows[number, self.shift[:, chunk]]
+            costs += paid[:, chunk, :, None]
+            tables.append(costs.min(axis=1))
+            known[:, GRAINS:] = tables[-1]
             known[:, :GRAINS] = tables[-1][:, :1]
         # With the last chunk all is to be saved.
-        all_ = known[number[:, None], self.shift[:, -1] + GRAINS] + paid[:, -1]
+        all_ = known[number, self.shift[:, -1] + GRAINS] + paid[:, -1]
         return Solved(self.every, weights, tables, all_.min(axis=1))
 
     def _of_first(self, paid: Floats) -> Floats:

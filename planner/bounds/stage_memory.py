@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import SamePipeline
 
@@ -60,7 +60,7 @@ class LayoutStages:
         ns = np.minimum(c.layer_ns[:, :, self.modes], MOST_NS)
         kib = np.minimum(c.layer_saved_kib[:, :, self.modes], MOST_KIB)
         self.fastest_ns = self._running(ns.min(axis=2))
-        prices = _prices(ns[:, np.unique(self.kinds)], kib[:, np.unique(self.kinds)])
+        prices = _prices(ns[:, each_once(self.kinds)], kib[:, each_once(self.kinds)])
         transient = c.transient_kib[:, self.modes]
         self.mixes = []
         for largest in transient.T:

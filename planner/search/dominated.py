@@ -89,7 +89,7 @@ def beaten(costs: Floats) -> Bools:
     """Which rows of `costs` another one is nowhere above; of equal ones the first stays."""
     found, every = np.zeros(len(costs), bool), np.arange(costs.shape[1])
     first = every[:: max(1, len(every) // FIRST)]
-    rest = np.setdiff1d(every, first)
+    rest = np.delete(every, first)
     for begin in range(0, len(costs), AT_ONCE):
         some = costs[begin : begin + AT_ONCE]
         below = np.ones((len(some), len(costs)), bool)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints, each_once
 
 MOST_LABELS = 1_000  # of one stage
 MOST_COMPARED = 100  # with each other
@@ -189,7 +189,7 @@ def _beaten(place: Ints, costs: Floats) -> NDArray[np.bool_]:
     kept.
     """
     beaten = np.zeros(len(place), bool)
-    for here in np.unique(place):
+    for here in each_once(place):
         some = np.flatnonzero(place == here)
         if len(some) < 2:
             continue

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.costmodels.step.price_passes import PassSeconds, pass_seconds
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.any_split import bounds_of_any_split
@@ -31,6 +31,7 @@ from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.problem.same_pipeline import run_as
 from meshplan.planner.search.dominated import dominated
 from meshplan.planner.search.known_chains import KnownChains, Shape
+from meshplan.planner.search.priced_space import busy_below
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.search.simulated_cuts import Cut
 from meshplan.planner.space.legal_layouts import Space, Variant
@@ -118,6 +119,12 @@ class OpenLayouts:
         order = (*layout.order[:2], next(self._numbers))
         heapq.heappush(self._layouts, layout._replace(bound_s=bound_s, order=order, cut=cut))
 
+    def next_cuts(self, most: int) -> list[Open]:
+        """The cuts with the smallest bounds, the first of all left out."""
+        first = self.first.order
+        cuts = [each for each in self._layouts if each.cut is not None and each.order != first]
+        return heapq.nsmallest(most, cuts)
+
     def reopen(self, settled: list[Open], limit_s: float) -> None:
         """Open what was settled again, instead of the cuts that are open, and the rows below the
         limit that only rows of other kinds beat.
@@ -203,7 +210,7 @@ class OpenLayouts:
         parts = [np.arange(len(rows))]
         if self._listed(variant) and self._chains_known(variant, rows):
             m = self.space.layouts.num_micro_batches[rows]
-            parts = [np.flatnonzero(m == each) for each in np.unique(m)]
+            parts = [np.flatnonzero(m == each) for each in each_once(m)]
         found, numbers = list[Open](), dict[int, int]()
         for part in parts:
             known = self.chains.count(self.shape(int(rows[part[0]]), variant))
@@ -265,8 +272,9 @@ def passes_below(
     space: Space, rows: Ints, setting: Setting, limit_s: float
 ) -> tuple[Ints, PassSeconds]:
     """Those of `rows` whose bound is below the limit, with their passes: in blocks, so that what is
-    not kept takes no memory.
+    not kept takes no memory. Most are busy for longer, and their passes are not priced.
     """
+    rows = busy_below(space, rows, setting, limit_s)
     firsts = blocks(len(rows), BLOCK)
 
     def block(first: int) -> tuple[Ints, PassSeconds]:

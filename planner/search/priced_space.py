@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Layouts
+from meshplan.costmodels.layouts import Ints, Layouts
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.step.price_passes import PassSeconds
-from meshplan.costmodels.step.prices import Prices
+from meshplan.costmodels.step.prices import Prices, busy_s
 from meshplan.costmodels.step.prices import price as closed_form_price
 from meshplan.costmodels.step.recompute_sets import recompute_sets
 from meshplan.costmodels.step.setting import Setting
@@ -21,7 +21,9 @@ from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
 from meshplan.planner.space.pins import Pins
 
-ROWS_PER_PRICE = 16_384
+ROWS_PER_PRICE = 32_768
+ROWS_PER_GLANCE = 65_536  # of which one number each is looked at
+SAFETY = 1 - 1e-9
 Pricer = Callable[[Layouts, "Question"], Prices]
 
 
@@ -50,6 +52,17 @@ def closed_form(layouts: Layouts, question: Question) -> Prices:
     """The cost model's own prices, with what was fitted for this engine and GPU."""
     q = question
     return closed_form_price(layouts, Setting.fitted(q.model, q.training, q.cluster, q.engine))
+
+
+def busy_below(space: Space, rows: Ints, setting: Setting, limit_s: float) -> Ints:
+    """Those of `rows` whose mean rank is not surely busy for `limit_s`: no other is as fast."""
+    firsts = blocks(len(rows), ROWS_PER_GLANCE)
+
+    def block(first: int) -> Ints:
+        some = rows[first : first + firsts.step]
+        return some[busy_s(space.layouts.take(some), setting) * SAFETY < limit_s]
+
+    return np.concatenate(done_of_each(block, firsts))
 
 
 def price_space(question: Question, space: Space, price: Pricer) -> Coefficients:

@@ -5,13 +5,15 @@ blocks, of which the bound and whether a row may fit stay, and rows are priced a
 opened.
 """
 
+from functools import partial
+
 import numpy as np
 
-from meshplan.costmodels.layouts import Bools, Floats, Ints
+from meshplan.costmodels.layouts import Bools, Floats, Ints, each_once
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search.priced_space import ROWS_PER_PRICE, Pricer, Question, price_space
-from meshplan.planner.search.second_core import done_of_each
+from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.legal_layouts import Space
 
 ALL = 65_536  # rows whose prices are all kept
@@ -34,13 +36,14 @@ class RowPrices:
             self.bounds, self.fits = row_bounds(space, self._held), row_fits(space, self._held)
         else:
             self._held = self._priced(np.arange(1)).take(np.arange(0))
-            parts = done_of_each(self._bounded, range(0, rows, ROWS_PER_PRICE))
+            firsts = blocks(rows, ROWS_PER_PRICE)
+            parts = done_of_each(partial(self._bounded, firsts.step), firsts)
             self.bounds, self.fits = map(np.concatenate, zip(*parts, strict=True))
         self.cap_kib = self._held.cap_kib
 
-    def _bounded(self, first: int) -> tuple[Floats, Bools]:
+    def _bounded(self, rows: int, first: int) -> tuple[Floats, Bools]:
         """The bounds of a block of rows, and whether each may fit."""
-        part = self.space.take(np.arange(first, min(first + ROWS_PER_PRICE, len(self._slot))))
+        part = self.space.take(np.arange(first, min(first + rows, len(self._slot))))
         prices = price_space(self.question, part, self.price)
         return row_bounds(part, prices), row_fits(part, prices)
 
@@ -60,7 +63,7 @@ class RowPrices:
         if not self.holds(rows):
             if len(rows) > AHEAD:
                 return self._priced(rows)
-            self.hold(np.unique(rows))
+            self.hold(each_once(rows))
         return self._held.take(self._slot[rows].astype(np.int64))
 
     def _priced(self, rows: Ints) -> Coefficients:

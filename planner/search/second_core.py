@@ -27,7 +27,7 @@ def done_of_each(work: Callable[[Piece], Done], pieces: Sequence[Piece]) -> list
 
     What takes longest should come first.
     """
-    if len(pieces) < 2 or not _has_second_core() or not _second.acquire(blocking=False):
+    if len(pieces) < 2 or not is_idle() or not _second.acquire(blocking=False):
         return [work(piece) for piece in pieces]
     try:
         done = _shared(work, pieces)
@@ -41,10 +41,16 @@ def done_beside(*pieces: Callable[[], Done]) -> list[Done]:
     return done_of_each(lambda piece: piece(), pieces)
 
 
+def is_idle() -> bool:
+    """Whether a second processor would take part now."""
+    return _has_second_core() and not _second.locked()
+
+
 def blocks(rows: int, most: int) -> range:
-    """Where blocks of at most `most` rows begin: two equal ones where one would do, but for few."""
-    step = rows if rows <= FEW_ROWS else -(-rows // 2)
-    return range(0, max(1, rows), max(1, min(most, step)))
+    """Where blocks of at most `most` rows begin: equal ones, an even number but for few rows."""
+    pairs = -(-rows // (2 * most))
+    step = min(rows, most) if rows <= FEW_ROWS else -(-rows // (2 * pairs))
+    return range(0, max(1, rows), max(1, step))
 
 
 def _has_second_core() -> bool:

@@ -33,7 +33,7 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.search import budget as costs
 from meshplan.planner.search import moved_layers
 from meshplan.planner.search.branch_and_bound import Found
-from meshplan.planner.search.cut_mixes import CutMixes
+from meshplan.planner.search.cut_mixes import AheadOfTurn, CutMixes
 from meshplan.planner.search.found import Kind, Timed, kind_of
 from meshplan.planner.search.known_chains import actions_of
 from meshplan.planner.search.open_layouts import Open, OpenLayouts, passes_below
@@ -45,6 +45,7 @@ from meshplan.planner.search.simulated_cuts import Cut, cuts_below, likely_plans
 from meshplan.planner.space.legal_layouts import Space, Variant
 
 DEEP, MOST_DIVES = 0.95, 16  # times the best: cuts that are mixed as soon as they are met
+AHEAD = 3  # cuts that are mixed before their turn where there is a second processor
 MOST_PASSES = 40  # of one layout that may be cut anywhere, once nothing else is open
 TIED = 1.02  # times the best step: runners-up that moved layers may bring before it
 NEARLY = 1.05  # times the best step: runners-up up to here are found surely
@@ -90,6 +91,7 @@ class Simulated:
         self.prices = as_simulated(coefficients.take(self.kept), self.passes)
         self.open = OpenLayouts(self.space, self.prices, self.passes, self.best_s)
         self._settled: list[Open] = []
+        self._ahead_of_turn = AheadOfTurn(self._mixes)
         self._ahead = frozenset[tuple[Kind, Variant]]()
 
     @property
@@ -197,7 +199,7 @@ class Simulated:
                     left += self._settle(entry, limit_s)
                     settled.append(entry)
                 elif entry.bound_s < limit_s(entry.row) * SETTLED and entry.cut is not None:
-                    left += self._recompute(entry, entry.cut, limit_s(entry.row))
+                    left += self._recompute(entry, limit_s)
                 # Only now, so that what is interrupted stays open; what came sorts behind it.
                 self.open.pop()
         except KeyboardInterrupt:
@@ -245,8 +247,7 @@ class Simulated:
                 least_s = max(layout.bound_s, found_s)
                 if least_s < limit_s(row) * SETTLED and cut.recomputes():
                     if not left and self._dives(least_s):
-                        entry = layout._replace(bound_s=least_s)
-                        left += self._recompute(entry, cut, limit_s(row))
+                        left += self._recompute(layout._replace(bound_s=least_s, cut=cut), limit_s)
                     else:
                         self.open.push_cut(least_s, layout, cut)
                     continue
@@ -306,17 +307,27 @@ class Simulated:
         settled = found_s <= bound_s / SETTLED or len(variant.modes) == 1
         return math.inf if settled else bound_s
 
-    def _recompute(self, entry: Open, cut: Cut, limit_s: float) -> list[Open]:
+    def _recompute(self, entry: Open, limit_s: Callable[[int], float]) -> list[Open]:
         """Simulate mixes of a cut that must recompute; itself if it stays open. A step whose chain
         would take too long to find is left.
         """
+        if self._too_long(entry):
+            return [entry]
         actions = actions_of(self.open.shape(entry.row, entry.variant))
-        if actions > costs.MOST_CHAINED:
-            return [entry._replace(cut=cut)]
         self.tally.left -= costs.CHAINED * actions + costs.CHAINS
-        answer = self._mixes(entry, cut, limit_s).by_chains()
+        answer = self._ahead_of_turn.by_chains(entry, limit_s, lambda: self._following(limit_s))
         self.tally.left -= costs.KNAPSACKS * answer.knapsacks
-        return self._answered(entry._replace(cut=cut), answer, limit_s)
+        return self._answered(entry, answer, limit_s(entry.row))
+
+    def _following(self, limit_s: Callable[[int], float]) -> list[Open]:
+        """The cuts whose turn is next, if no limit falls."""
+        return [
+            each for each in self.open.next_cuts(AHEAD)
+            if each.bound_s < limit_s(each.row) * SETTLED and not self._too_long(each)
+        ]  # fmt: skip
+
+    def _too_long(self, entry: Open) -> bool:
+        return actions_of(self.open.shape(entry.row, entry.variant)) > costs.MOST_CHAINED
 
     def _settle_exactly(self, left: list[Open], deadline: float | None) -> None:
         """Settle what stays open where nothing else is as far below the best: the smallest bound
@@ -327,17 +338,17 @@ class Simulated:
             if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s):
                 return
             left.remove(entry)
-            still = self._settled_exactly(entry, entry.cut) if entry.cut else self._longer(entry)
+            still = self._settled_exactly(entry) if entry.cut else self._longer(entry)
             left += still
             if still:
                 return
 
-    def _settled_exactly(self, entry: Open, cut: Cut) -> list[Open]:
+    def _settled_exactly(self, entry: Open) -> list[Open]:
         """The exact mixes of a cut; itself if it stays open."""
-        shape = self.open.shape(entry.row, entry.variant)
-        if actions_of(shape) > costs.MOST_CHAINED:
+        if self._too_long(entry):
             return [entry]
-        answer = self._mixes(entry, cut, self.best_s).exactly(self.open.chains.of(shape))
+        shape = self.open.shape(entry.row, entry.variant)
+        answer = self._mixes(entry, self.best_s).exactly(self.open.chains.of(shape))
         self.tally.left -= costs.EXACT + round(costs.SOLVED * answer.solver_s)
         return self._answered(entry, answer, self.best_s)
 
@@ -349,10 +360,11 @@ class Simulated:
         passes = Passes.of(self.passes, np.array([entry.row]), problem.alone)
         return self._settle_paths(entry, problem, passes, lambda row: self.best_s, MOST_PASSES)
 
-    def _mixes(self, entry: Open, cut: Cut, limit_s: float) -> CutMixes:
+    def _mixes(self, entry: Open, limit_s: float) -> CutMixes:
+        assert entry.cut is not None
         problem = stage_problem(self.space, self.prices, entry.row, entry.variant)
-        times = self._times_of(entry.row, entry.variant, cut.least)
-        return CutMixes(problem, times, cut, limit_s)
+        times = self._times_of(entry.row, entry.variant, entry.cut.least)
+        return CutMixes(problem, times, entry.cut, limit_s)
 
     def _answered(self, entry: Open, answer: MixAnswer, limit_s: float) -> list[Open]:
         """Keep the plan of an answer; the cut if it stays open."""

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from meshplan.costmodels.layouts import Ints, distinct, thousandths
+from meshplan.costmodels.layouts import Ints, distinct, each_once, thousandths
 from meshplan.costmodels.model.transformer import Model
 from meshplan.costmodels.training import Training
 from meshplan.hardware_profiles.engine_schema import Legality
@@ -166,7 +166,7 @@ def open_experts(funnel: Funnel, model: Model, legality: Legality) -> None:
     funnel.multiply("expert_parallel", np.array(divisors(experts) if experts else (1,), np.int64))
     funnel.keep_pinned("expert_parallel")
     tensor = legality.expert_tensor_parallel and model.is_moe
-    degrees = {etp for tp in np.unique(funnel["tensor_parallel"]) for etp in divisors(int(tp))}
+    degrees = {etp for tp in each_once(funnel["tensor_parallel"]) for etp in divisors(int(tp))}
     within = sorted(degrees) if tensor and degrees else [1]
     funnel.multiply("expert_tensor_parallel", np.array(within, np.int64))
     funnel.keep_pinned("expert_tensor_parallel")
@@ -226,7 +226,7 @@ def _shard_groups(funnel: Funnel, legality: Legality, gpus_per_node: int) -> Non
         funnel.columns["shard_group"] = ways[row, way]
         return
     every = {1, *divisors(gpus_per_node)}
-    every.update(*(divisors(int(count)) for count in np.unique(replicas)))
+    every.update(*(divisors(int(count)) for count in each_once(replicas)))
     funnel.multiply("shard_group", np.array(sorted(every), np.int64))
     group, replicas = funnel["shard_group"], funnel["data_parallel"] * funnel["context_parallel"]
     legal = np.where(funnel["zero_stage"] > 0, replicas % group == 0, group == 1)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Floats, Ints
+from meshplan.costmodels.layouts import Floats, Ints, each_once
 from meshplan.planner.bounds.packing import at_least
 from meshplan.planner.bounds.recompute import Ranks
 from meshplan.planner.problem.stage_problem import StagePlan, evaluate
@@ -215,7 +215,7 @@ def _levels(ranks: Ranks, pair: int, row: int) -> Ints:
         ranks.choices(pair, chunks[row], problem.modes)[0] - free[pair, row]
         for chunks, free in zip(problem.chunks_of_rank, ranks.free_ns, strict=True)
     ]
-    return np.unique(np.maximum(0, np.concatenate(beyond).astype(np.int64)))
+    return each_once(np.maximum(0, np.concatenate(beyond).astype(np.int64)))
 
 
 def _saved(ranks: Ranks, pair: int, chunk: int, free_ns: float, levels: Ints) -> Ints:

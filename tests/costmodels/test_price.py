@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, MODES, Layout, Stage
-from meshplan.costmodels.layouts import Layouts, distinct
+from meshplan.costmodels.layouts import Layouts, distinct, each_once
 from meshplan.costmodels.model.hf_config import model_from_config
 from meshplan.costmodels.schedule.in_flight import in_flight
 from meshplan.costmodels.step.price_once import Room
@@ -374,6 +374,12 @@ def test_distinct_rows(rows: list[tuple[int, int]]):
     found = [rows[i] for i in first]
     assert len(set(found)) == len(found) == len(set(rows))
     assert [found[i] for i in of_row] == rows
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_different_values_each_once(values: list[int]):
+    """As Python's own sets, of none too."""
+    assert each_once(np.array(values, np.int64)).tolist() == sorted(set(values))
 
 
 def test_the_ends_hide_under_what_the_layers_leave():

@@ -1,16 +1,25 @@
 """The prices of rows that are priced when they are asked for are those of pricing all at once."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from meshplan.costmodels.step.prices import busy_s
+from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
 from meshplan.planner.search import row_prices
-from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.open_layouts import bounds_of_rows, passes_below
+from meshplan.planner.search.priced_space import (
+    Question,
+    busy_below,
+    closed_form,
+    price_space,
+    space_of,
+)
 from meshplan.planner.search.row_prices import RowPrices
 
 ASKED = Arguments(
@@ -61,6 +70,35 @@ def test_the_answer_is_that_of_all_prices_kept(
     again = solve(question, 3)
     assert again.solutions == every.solutions
     assert (again.bound_s, again.simulated) == (every.bound_s, every.simulated)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        ("mixtral-8x7b", "torchtitan"), ("mixtral-8x7b", "native"),
+        ("deepseek-v3", "megatron"), ("nemotron-h-56b", "nemo"),
+    ],
+)  # fmt: skip
+def test_rows_left_out_unpriced_are_those_that_their_bound_leaves_out(
+    model: str, engine: str
+) -> None:
+    """No row is busy for longer than the bound of its simulated step, and at any limit the rows
+    kept and their passes are those of pricing all.
+    """
+    q = ask(replace(ASKED, model=model, engine=engine)).question
+    space, setting = space_of(q), Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    every = np.arange(len(space.layouts))
+    kept, passes = passes_below(space, every, setting, np.inf)
+    assert (kept == every).all()
+    bounds = bounds_of_rows(space, passes)
+    busy = busy_s(space.layouts.take(every), setting)
+    assert (busy <= bounds * (1 + 1e-12)).all()
+    assert np.quantile(busy / bounds, 0.9) > 0.9
+    limit_s = float(np.quantile(bounds, 0.1))
+    kept, passes = passes_below(space, every, setting, limit_s)
+    assert (kept == np.flatnonzero(bounds < limit_s)).all()
+    assert (bounds_of_rows(space.take(kept), passes) == bounds[kept]).all()
+    assert len(busy_below(space, every, setting, limit_s)) < len(every) / 2
 
 
 def _columns(prices: Coefficients) -> dict[str, list[int]]:

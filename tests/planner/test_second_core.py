@@ -1,12 +1,18 @@
 """Pieces of work on two processors: the same answers in the same order, wherever they are done."""
 
 import json
+import math
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
+from meshplan.planner.search import cut_mixes
+from meshplan.planner.search.open_layouts import Open
+from meshplan.planner.search.recompute_chains import Answer
 from meshplan.planner.search.second_core import blocks
+from meshplan.planner.space.legal_layouts import Variant
 
 PROGRAM = """
 import json, os, sys, time
@@ -57,8 +63,43 @@ def test_a_fork_takes_pieces_and_what_fails_there_is_done_here(cores: int) -> No
     pytest.param(0, 100, [0], id="none: one empty block"),
     pytest.param(4096, 9000, [0], id="4096 are few"),
     pytest.param(4097, 9000, [0, 2049], id="4097 / 2, rounded up"),
-    pytest.param(20_000, 9000, [0, 9000, 18_000], id="9000 at most"),
+    pytest.param(20_000, 9000, [0, 5000, 10_000, 15_000], id="3 of 9000 at most: 4 equal ones"),
 ])  # fmt: skip
 def test_blocks_of_rows(rows: int, most: int, expected: list[int]) -> None:
-    """Two where one would do."""
+    """An even number of equal ones, so that two processors end together."""
     assert list(blocks(rows, most)) == expected
+
+
+def test_what_was_found_ahead_of_its_turn_is_told_at_the_same_limit_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With cut 1 its followers 2 and 3 are asked at the limit of 10 s. In its turn 2 is known, and
+    after the limit fell to 9 s 3 is asked anew.
+    """
+    asked, limit_s = list[tuple[int, float]](), 10.0
+
+    @dataclass
+    class Mixes:
+        entry: Open
+        limit_s: float
+
+        def by_chains(self) -> Answer:
+            asked.append((self.entry.row, self.limit_s))
+            return Answer(self.entry.row * self.limit_s, math.inf, None)
+
+    monkeypatch.setattr(cut_mixes, "is_idle", lambda: True)
+    monkeypatch.setattr(cut_mixes, "done_of_each", lambda work, pieces: [work(p) for p in pieces])
+    variant = Variant("interleaved_1f1b", 2, (0, 2))
+    cuts = [Open(1.0, (row, 0, row), row, variant, None, 0) for row in range(4)]
+    turns = cut_mixes.AheadOfTurn(Mixes)  # type: ignore[arg-type]
+
+    def bound_s(row: int) -> float:
+        return turns.by_chains(cuts[row], lambda _: limit_s, lambda: cuts[row + 1 :]).bound_s
+
+    assert bound_s(1) == 1 * 10
+    assert asked == [(1, 10), (2, 10), (3, 10)]
+    assert bound_s(2) == 2 * 10
+    assert len(asked) == 3
+    limit_s = 9.0
+    assert bound_s(3) == 3 * 9
+    assert asked[3:] == [(3, 9)]
