@@ -224,12 +224,12 @@ def _paths_bound(cuts: PathCuts, plans: list[tuple[Stage, ...]]) -> None:
     """
     least_s = min(cuts.times.step_s(stages) for stages in plans)
     for _ in range(4):
-        bound_s, likeliest, _ = cuts.least(1e9, 1)
+        bound_s, likeliest, _ = cuts.least(1e9, 1, 10**9)
         assert bound_s <= least_s * CLOSE
         assert likeliest is not None
         cuts.learn(likeliest)
         least_s = min(least_s, cuts.times.step_s(likeliest))
-    again_s, found, _ = cuts.least(1e9, 1)
+    again_s, found, _ = cuts.least(1e9, 1, 10**9)
     assert again_s >= bound_s / CLOSE
     if found == likeliest:
         assert again_s == pytest.approx(cuts.times.step_s(found), rel=1e-8)
