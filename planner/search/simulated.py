@@ -162,6 +162,8 @@ class Simulated:
         is nearly as fast as the best of all.
         """
         self.tally.left, self.tally.deadline = costs.RUNNERS, deadline
+        if self.tally.late:
+            return
 
         def most_s() -> float:
             ranked, nearly_s = self.ranked(), self.best_s * NEARLY
