@@ -25,7 +25,6 @@ import numpy as np
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
@@ -72,9 +71,8 @@ class Simulated:
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
     ) -> None:
-        q = question
         self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
-        self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+        self.setting = question.setting
         self.best: dict[Kind, Timed] = {}
         self.limit_s, self.tally = limit_s, costs.Tally(left=budget)
         self._closer_work = budget // costs.CLOSER

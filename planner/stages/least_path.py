@@ -151,8 +151,9 @@ def _whole(path: _Path, weight: int) -> _Path:
 def _caps(tables: list[Floats], least: float) -> Floats:
     """What a stage may take, by value, but for what no longest one can be below."""
     apart = {id(table): table for table in tables}.values()
-    found = np.unique(np.concatenate([np.unique(table) for table in apart]))
-    return found[np.isfinite(found) & (found >= least)]
+    found: Floats = np.unique(np.concatenate([np.unique(table) for table in apart]))
+    possible: Floats = found[np.isfinite(found) & (found >= least)]
+    return possible
 
 
 def _back(costs: list[Floats], spent: list[Floats]) -> tuple[int, ...]:
