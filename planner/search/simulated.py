@@ -150,7 +150,9 @@ class Simulated:
     def _beside(self, found: Timed, row: int) -> Iterator[Timed]:
         """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
         limit_s, known = found.step_s * NEARLY, self.open.chains
-        for each, plan in likely_plans(self.space, self.prices, self.passes, row, known, limit_s):
+        for each, plan in likely_plans(
+            self.space, self.prices, self.passes, row, known, limit_s, self.tally
+        ):
             step_s = self._times_of(row, each, plan.stages).step_s(plan.stages)
             if each != found.variant and step_s < limit_s:
                 yield Timed(step_s, found.row, each, plan)
@@ -231,7 +233,9 @@ class Simulated:
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
         if problem.splits is None:
             return self._settle_paths(layout, problem, passes, limit_s)
-        for cut in cuts_below(problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED):
+        for cut in cuts_below(
+            problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED, self.tally
+        ):
             least_s = max(layout.bound_s, cut.bound_s)
             if self.tally.late:  # no other cut's bound is smaller
                 return [*left, layout._replace(bound_s=least_s, cut=cut)]
