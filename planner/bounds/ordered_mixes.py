@@ -23,7 +23,7 @@ Hull = list[tuple[float, float]]
 
 
 class OrderedMixes:
-    """Of one layout, the hulls of chunks, each found once."""
+    """Of one layout, the hulls of chunks, each found once; `asked` layers of ranks were looked at."""
 
     def __init__(self, problem: StageProblem) -> None:
         p = self.problem = problem
@@ -35,6 +35,7 @@ class OrderedMixes:
         self._fastest = prefix(np.array(p.layer_ns)[:, list(p.modes)].min(axis=1)[kinds])
         self._levels = sorted({p.transient_kib[mode] for mode in p.modes})
         self._hulls: dict[tuple[int, int, int], Hull] = {}
+        self.asked = 0
         self._known: dict[tuple[int, ...], float] = {}
 
     def work_ns(self, counts: tuple[int, ...]) -> Floats:
@@ -46,13 +47,9 @@ class OrderedMixes:
             key = rank, *chain.from_iterable(bounds)
             if key not in self._known:
                 self._known[key] = self._of_rank(rank, bounds)
+                self.asked += sum(end - first for first, end in bounds)
             found.append(self._known[key])
         return np.array(found)
-
-    @property
-    def asked(self) -> int:
-        """Chunks of ranks that were looked at."""
-        return len(self._known) * self.problem.vpp
 
     def _of_rank(self, rank: int, bounds: tuple[tuple[int, int], ...]) -> float:
         p, chunks = self.problem, self.problem.chunks_of_rank[rank]

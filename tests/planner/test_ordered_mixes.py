@@ -52,8 +52,8 @@ def test_no_mix_that_fits_takes_less(seed: int, problem: Problems, every_plan: P
 def test_a_cheap_kind_behind_a_dear_one() -> None:
     """A dear layer (a full replay takes 100 ns, frees 40 KiB) before a cheap one (10 ns, 40 KiB).
 
-    Room for 60 KiB of 2 x 50: 40 must go. By kind the cheap one does, 10 ns; in order it is the dear
-    one, 100 ns, or a half of both: 110 x 40 / 80 = 55 ns.
+    Room for 60 KiB of 2 x 50: 40 must go. By kind the cheap one does, 10 ns; in order it is the
+    dear one, 100 ns, or a half of both: 110 x 40 / 80 = 55 ns.
     """
     problem = problem_of(
         pattern=(0, 1) * 2, schedule="interleaved_1f1b", pp=2, vpp=2, m=2, modes=(0, 2),
