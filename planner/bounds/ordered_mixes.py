@@ -23,7 +23,7 @@ Hull = list[tuple[float, float]]
 
 
 class OrderedMixes:
-    """Of one layout, the hulls of chunks, each found once; `asked` layers of ranks were looked at."""
+    """Of one layout, hulls of chunks, each found once; `asked` layers of ranks were looked at."""
 
     def __init__(self, problem: StageProblem) -> None:
         p = self.problem = problem
