@@ -38,6 +38,7 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     stage_problem,
 )
+from meshplan.planner.search.budget import Tally
 from meshplan.planner.search.exact_mixes import ExactMixes
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.path_cuts import PathCuts
@@ -211,7 +212,7 @@ def _cuts_bound(
         return
     named = {
         tuple(stage.layers for stage in cut.least): cut.bound_s
-        for cut in cuts_below(problem, passes, KnownChains(), lambda: 1e9)
+        for cut in cuts_below(problem, passes, KnownChains(), lambda: 1e9, Tally())
     }
     for stages in plans:
         bound_s = named[tuple(stage.layers for stage in stages)]
