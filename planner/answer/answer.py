@@ -7,7 +7,6 @@ from typing import Any
 
 from meshplan.costmodels.layout import Layout, differing_axes
 from meshplan.costmodels.step.recompute_sets import recompute_sets
-from meshplan.costmodels.step.setting import Setting
 from meshplan.hardware_profiles.layout_ratios import expected_slower, faster_probability
 from meshplan.planner.answer.explain import (
     AS_FAST,
@@ -113,7 +112,7 @@ def chosen_plan(
     cases = [case_at(q, solution.layout) for solution in result.solutions]
     best = cases.pop(at)
     own, others = priced(best), cases if top is None else cases[: top - 1]
-    sets = recompute_sets(Setting.fitted(q.model, q.training, q.cluster, q.engine))
+    sets = recompute_sets(q.setting)
     words = space_words(q.model, q.training, q.engine, q.pins, sets, result.cuts)
     plan = Plan(
         model=PlanModel.of(q.model.name, asked.model_config),

@@ -52,6 +52,7 @@ from meshplan.planner.space.engine_rules import (
     lacking_format,
 )
 from meshplan.planner.space.exchange_rules import check_pinned_kinds
+from meshplan.planner.space.pinned_modules import check_pinned_modules
 from meshplan.planner.space.pins import Pins, parse_pins
 
 DEFAULT_SEQ_LEN = 4096
@@ -166,6 +167,7 @@ def ask(
     pins = parse_pins(a.pins)
     _refuse_lacking(a, model, pins)
     check_pinned_kinds(pins, model, training, engine, cluster)
+    check_pinned_modules(pins, engine)
     question = Question(
         model=model,
         training=training,

@@ -69,13 +69,16 @@ def bounds_of_splits(
     return bounds
 
 
-def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[Ints, Ints, Floats]:
+def split_bounds_s(
+    same: SamePipeline, passes: Passes, limit_s: float
+) -> tuple[Ints, Ints, Floats, Floats]:
     """The splits that may be below the limit by `rough_split_bounds_s`, the layout of each, and the
-    longest chain with the least recomputation that fits.
+    longest chain with the least recomputation that fits; and [.., rank] the chains of the ranks
+    with nothing recomputed.
     """
     split, layout, least, by_rank = rough_split_bounds_s(same, passes, limit_s)
     if not len(layout):
-        return split, layout, least
+        return split, layout, least, by_rank
     pairs = Pairs.of(same, layout, split)
     for worst, which in product((True, False), range(same.covers.shape[1])):
         work_s = pairs.least_work_ns(which, worst) / NS_PER_S
@@ -84,7 +87,7 @@ def split_bounds_s(same: SamePipeline, passes: Passes, limit_s: float) -> tuple[
         kept = least < limit_s
         if not kept.all():
             pairs, by_rank, least = pairs.take(kept), by_rank[kept], least[kept]
-    return pairs.split, pairs.layout, least
+    return pairs.split, pairs.layout, least, by_rank
 
 
 def rough_split_bounds_s(

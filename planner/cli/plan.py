@@ -43,6 +43,7 @@ PIN_AXES = {
     "micro_batch": "micro_batch_size",
     "schedule": "schedule",
     "recompute": "recompute",
+    "recompute_modules": "recompute_modules",
     "sequence_parallel": "sequence_parallel",
     "cp_kind": "context_kind",
     "dispatcher": "dispatcher",
@@ -120,6 +121,9 @@ def plan(
     micro_batch: Annotated[str | None, pin("Sequences per forward.")] = None,
     schedule: Annotated[str | None, pin("1f1b, interleaved_1f1b, zb_v, ...", "WORDS")] = None,
     recompute: Annotated[str | None, pin("none, selective, full.", "WORDS")] = None,
+    recompute_modules: Annotated[
+        str | None, pin("What selective recompute replays: mlp,core_attention.", "WORDS")
+    ] = None,
     sequence_parallel: Annotated[str | None, pin("on, off.", "WORDS")] = None,
     cp_kind: Annotated[
         str | None, pin("ring, all_gather, all_to_all, hierarchical.", "WORDS")

@@ -161,7 +161,7 @@ class BranchAndBound:
         that many steps after the first plan, or until nothing is below what is `useless_ns`; False
         if time or the user ended it.
         """
-        steps = 0
+        steps, self.solver.deadline = 0, deadline
         try:
             while (bound := self.bound) is not None:
                 cutoff = self.cutoff
@@ -184,6 +184,7 @@ class BranchAndBound:
 
     def find_runners_up(self, k: int, deadline: float | None) -> None:
         """The likely best of other kinds: first plans in order of bound, then a solve of each."""
+        self.runner_solver.deadline = deadline
         try:
             for _ in range(MOST_RUNNERS_TRIED):
                 ranked, bound = self.ranked(), self._cheap_bound

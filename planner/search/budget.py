@@ -1,15 +1,18 @@
 """The budget of the search under the event simulation: what each kind of work costs of it.
 
-It counts work, not seconds: equal questions give equal answers.
+It counts work, not seconds: equal questions give equal answers. Only a deadline is of the clock.
 """
 
+import time
 from dataclasses import dataclass, field
 
 from meshplan.planner.search.known_chains import Shape
 
 BUDGET = 25_000_000  # in the time of one played action, some 60 ns: 1.5 seconds
 OPENED, LOOKED_AT = 25_000, 5_000  # a layout is looked up for the simulation; one of its cuts
-WAYS, WAY = 100_000, 60_000  # one that may be cut anywhere; the likeliest of its cuts
+WAYS, STEP = 20_000, 150  # one that may be cut anywhere; each interval of its layers
+WAY, LABEL = 30_000, 6  # the likeliest of its cuts; each beginning of one
+ORDERED = 50  # a layer of a rank with several kinds, of what the rank must recompute
 RUNNERS = 12_000_000  # for runners-up
 CLOSER = 3  # a budget is so many times what comes to it for closer bounds of what it leaves
 NEW_SHAPE = 15  # an action whose order is written out first costs so many
@@ -22,14 +25,25 @@ MOST_CHAINED = 60_000  # actions of a step that is bounded so
 @dataclass
 class Tally:
     """What was done: layouts opened, cuts simulated, cuts mixed before their turn, and what is left
-    of the budget.
+    of the budget; nothing new is begun after the deadline, of `time.perf_counter`.
     """
 
     opened: int = 0
     dived: int = 0
     simulated: int = 0
     left: int = BUDGET
+    deadline: float | None = None
     shapes: set[Shape] = field(default_factory=set)
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline is not None and time.perf_counter() >= self.deadline
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is, or nothing is left."""
+        return self.left <= 0 or self.late
 
     def spend(self, shape: Shape) -> None:
         """Count one simulation."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from meshplan.costmodels.layout import Layout
 from meshplan.planner.bounds.inner import row_bounds, row_fits
+from meshplan.planner.bounds.split_memory import some_mix_fits
 from meshplan.planner.problem.coefficients import Coefficients, reserved_bytes
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, stage_problem
 from meshplan.planner.search.priced_space import (
@@ -207,6 +208,8 @@ class _Memory:
         return None
 
     def _plan(self, problem: StageProblem) -> StagePlan | None:
+        if problem.vpp > 1 and problem.splits and not some_mix_fits(problem).any():
+            return None
         _, plan = self.solver.first_plan(problem)
         if plan is None and problem.vpp > 1:
             return self.solver.solve(problem, None).plan

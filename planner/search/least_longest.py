@@ -50,12 +50,13 @@ class _Chain(NamedTuple):
 class Least(NamedTuple):
     """The bound, infinite where no way is below the limit, and the steps of the way: of each stage
     the index of its step. None where every label that was kept ended above the limit. It was looked
-    for in so many passes through the stages.
+    for in so many passes through the stages, which made so many labels.
     """
 
     bound_s: float
     way: tuple[int, ...] | None
     passes: int
+    labels: int
 
 
 class LeastLongest:
@@ -88,27 +89,29 @@ class LeastLongest:
             found.append(least)
         return found[::-1]
 
-    def least(self, limit_s: float, most_passes: int = 1) -> Least:
+    def least(self, limit_s: float, most_passes: int = 1, most_labels: float = math.inf) -> Least:
         """Of the ways below the limit. Where no beginning that is kept can be ended below it, those
-        that were dropped are gone on with, the best first, in up to so many passes.
+        that were dropped are gone on with, the best first, in up to so many passes, none of which
+        begins after the most labels.
         """
         start = np.zeros(1, np.int64)
         spent = np.array([[chain.fixed_s for chain in self._chains]])
         dropped = [_Labels(0, start, spent, np.zeros(1), np.zeros(1), np.zeros((1, 0), np.int64))]
-        passes, way = 0, Least(math.inf, None, 0)
+        passes, made, way = 0, 0, Least(math.inf, None, 0, 0)
         tables = _Tables.of(self._chains)
-        while dropped and way.way is None and passes < most_passes:
+        while dropped and not way.way and passes < most_passes and made <= most_labels:
             first = min(range(len(dropped)), key=lambda at: dropped[at].bound[0])
             labels, rest = dropped.pop(first).parted()
             dropped += [rest] * bool(len(rest.place))
             passes += 1
             while len(labels.place) and labels.stage < len(self.stages):
                 labels = self._onward(labels, tables)
+                made += len(labels.place)
                 labels, rest = self._kept(labels, limit_s)
                 dropped += [rest] * bool(len(rest.place))
             way = self._answer(labels)
         least_s = min([way.bound_s, *(float(each.bound[0]) for each in dropped)])
-        return Least(least_s, way.way, passes)
+        return Least(least_s, way.way, passes, made)
 
     def _onward(self, labels: "_Labels", tables: "_Tables") -> "_Labels":
         """All labels one step further."""
@@ -140,8 +143,8 @@ class LeastLongest:
     def _answer(self, labels: "_Labels") -> Least:
         for way, bound_s in zip(labels.way.tolist(), labels.bound.tolist(), strict=True):
             if tuple(way) not in self.forbidden:
-                return Least(bound_s, tuple(way), 0)
-        return Least(math.inf, None, 0)
+                return Least(bound_s, tuple(way), 0, 0)
+        return Least(math.inf, None, 0, 0)
 
 
 class _Labels(NamedTuple):

@@ -17,6 +17,7 @@ from meshplan.costmodels.schedule.program import Chain, program
 from meshplan.costmodels.step.cut_times import CutTimes
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.search import budget as costs
 from meshplan.planner.search.intervals import ProblemChains, intervals_below
 from meshplan.planner.search.least_longest import LeastLongest, Steps
 from meshplan.planner.stages.path import Intervals, stages_of
@@ -47,15 +48,21 @@ class PathCuts:
             np.array([load[:3] for load in each]).reshape(-1, 3) for each in self._loads
         ]
 
+    @property
+    def steps(self) -> int:
+        """The intervals of all stages that are below the limit on their own."""
+        return sum(map(len, self._steps))
+
     def least(
-        self, limit_s: float, most_passes: int
+        self, limit_s: float, most_passes: int, budget: int
     ) -> tuple[float, tuple[Stage, ...] | None, int]:
-        """A lower bound of all cuts below the limit, the one that has it by what is known, and how
-        many passes through the stages that took, of some at most.
+        """A lower bound of all cuts below the limit, the one that has it by what is known, and what
+        of the budget it took in some passes through the stages at most.
         """
-        found = self.ways.least(limit_s / SAFETY, most_passes)
+        found = self.ways.least(limit_s / SAFETY, most_passes, budget / costs.LABEL)
         stages = None if found.way is None else self._stages(found.way)
-        return found.bound_s * SAFETY, stages, found.passes
+        work = costs.WAY * found.passes + costs.LABEL * found.labels
+        return found.bound_s * SAFETY, stages, work
 
     def learn(self, stages: tuple[Stage, ...]) -> Chain:
         """Add the longest chain of a cut, which is the answer."""

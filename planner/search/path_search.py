@@ -37,12 +37,12 @@ class PathSearch:
             cuts.know(known)
         while True:
             below_s = limit_s()
-            bound_s, stages, often = cuts.least(below_s, most_passes)
-            self.tally.left -= costs.WAY * often
+            bound_s, stages, work = cuts.least(below_s, most_passes, self.tally.left)
+            self.tally.left -= work
             bound_s = max(bound_s, layout.bound_s)
             if bound_s >= below_s:
                 return left
-            if stages is None or self.tally.left <= 0 or len(seen) >= MOST_CUTS:
+            if stages is None or self.tally.ended or len(seen) >= MOST_CUTS:
                 return [*left, layout._replace(bound_s=bound_s)]
             self.tally.left -= costs.LOOKED_AT
             self.tally.spend(self.shape)

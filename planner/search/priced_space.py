@@ -19,6 +19,7 @@ from meshplan.planner.problem.coefficients import ABSENT, NS_PER_S, Coefficients
 from meshplan.planner.search.second_core import blocks, done_of_each
 from meshplan.planner.space.exchange_choice import open_exchanges
 from meshplan.planner.space.legal_layouts import Space, enumerate_space
+from meshplan.planner.space.pinned_modules import replaying_pinned
 from meshplan.planner.space.pins import Pins
 
 ROWS_PER_PRICE = 32_768
@@ -38,20 +39,27 @@ class Question:
     engine: Engine
     pins: Pins = field(default_factory=Pins)
 
+    @property
+    def setting(self) -> Setting:
+        """What its layouts are priced against, with what was fitted for this engine and GPU; of a
+        pinned set of modules that set is all that selective recomputation may replay.
+        """
+        engine = replaying_pinned(self.engine, self.pins)
+        return Setting.fitted(self.model, self.training, self.cluster, engine)
+
 
 def space_of(question: Question, gpus: Sequence[int] | None = None) -> Space:
     """Every legal row, of the question's GPUs or of each count of `gpus`."""
     q = question
     per_node, counts = q.cluster.gpus_per_node, q.gpus if gpus is None else gpus
     space = enumerate_space(q.model, q.training, counts, q.engine, q.pins, per_node)
-    setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+    setting = q.setting
     return open_exchanges(space.replaying(recompute_sets(setting)), setting)
 
 
 def closed_form(layouts: Layouts, question: Question) -> Prices:
-    """The cost model's own prices, with what was fitted for this engine and GPU."""
-    q = question
-    return closed_form_price(layouts, Setting.fitted(q.model, q.training, q.cluster, q.engine))
+    """The cost model's own prices."""
+    return closed_form_price(layouts, question.setting)
 
 
 def busy_below(space: Space, rows: Ints, setting: Setting, limit_s: float) -> Ints:

@@ -142,7 +142,8 @@ def search(
     if finished and k > 1 and not simulate:
         run.find_runners_up(k, deadline)
     if simulate:
-        seed_v_shapes(run)
+        if finished:
+            seed_v_shapes(run)
         deadline = deadline if finished else started
         return _simulated(run, question, simulate, k, deadline, started)
     open_bound = least(run.bound, run.unsolved_bound)

@@ -16,7 +16,6 @@ the smallest one is the honest distance. What is done is charged to a budget
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -26,7 +25,6 @@ import numpy as np
 from meshplan.costmodels.layout import Layout, Stage
 from meshplan.costmodels.layouts import Ints
 from meshplan.costmodels.step.cut_times import CutTimes
-from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.bounds.simulated import Passes
 from meshplan.planner.problem.coefficients import Priced
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, stage_problem
@@ -74,9 +72,8 @@ class Simulated:
         limit_s: float = math.inf,
         budget: int = costs.BUDGET,
     ) -> None:
-        q = question
         self.layouts, self.judged, self.layout_of = space.layouts, judged, layout_of
-        self.setting = Setting.fitted(q.model, q.training, q.cluster, q.engine)
+        self.setting = question.setting
         self.best: dict[Kind, Timed] = {}
         self.limit_s, self.tally = limit_s, costs.Tally(left=budget)
         self._closer_work = budget // costs.CLOSER
@@ -112,16 +109,17 @@ class Simulated:
         """Simulate what may be faster than the best; the least bound that is left open, infinite if
         none is below the best.
         """
-        left = self._settle_below(lambda: self.best_s, lambda row: self.best_s, deadline)
+        self.tally.deadline = deadline
+        left = self._settle_below(lambda: self.best_s, lambda row: self.best_s)
         try:
-            self._settle_exactly(left, deadline)
-            if self.best and not self._late(deadline):
+            self._settle_exactly(left)
+            if self.best and not self.tally.late:
                 self._move_layers(self.ranked()[0])
             limit_s = min([self.best_s * SETTLED, *(each.bound_s for each in left)])
             # Where only the budget ended it, closer bounds are worth it.
             while (
                 -self._closer_work < self.tally.left <= 0
-                and not self._late(deadline)
+                and not self.tally.late
                 and self.open.least_s < limit_s
             ):
                 if not self._closer(limit_s):
@@ -154,7 +152,9 @@ class Simulated:
     def _beside(self, found: Timed, row: int) -> Iterator[Timed]:
         """The likeliest cut in each other variant of several chunks, if it is nearly as fast."""
         limit_s, known = found.step_s * NEARLY, self.open.chains
-        for each, plan in likely_plans(self.space, self.prices, self.passes, row, known, limit_s):
+        for each, plan in likely_plans(
+            self.space, self.prices, self.passes, row, known, limit_s, self.tally
+        ):
             step_s = self._times_of(row, each, plan.stages).step_s(plan.stages)
             if each != found.variant and step_s < limit_s:
                 yield Timed(step_s, found.row, each, plan)
@@ -163,7 +163,9 @@ class Simulated:
         """Simulate what may be faster than the best of its own kind, among the `k` best kinds, and
         is nearly as fast as the best of all.
         """
-        self.tally.left = costs.RUNNERS
+        self.tally.left, self.tally.deadline = costs.RUNNERS, deadline
+        if self.tally.late:
+            return
 
         def most_s() -> float:
             ranked, nearly_s = self.ranked(), self.best_s * NEARLY
@@ -175,23 +177,22 @@ class Simulated:
 
         # Of what was settled the cuts slower than the best were not looked at.
         self.open.reopen(self._settled, most_s())
-        self._settle_below(most_s, limit_s, deadline)
+        self._settle_below(most_s, limit_s)
         for found in self.ranked()[1:k]:
-            if found.step_s < self.best_s * TIED and not self._late(deadline):
+            if found.step_s < self.best_s * TIED and not self.tally.late:
                 self._move_layers(found)
 
     def _settle_below(
         self,
         most_s: Callable[[], float],
         limit_s: Callable[[int], float],
-        deadline: float | None,
     ) -> list[Open]:
         """Settle the layouts whose bound is below the limit of their row, none of which is above
         the most; those of their cuts that stay open.
         """
         left, settled = list[Open](), list[Open]()
         try:
-            while not self._ended(deadline) and self.open.least_s < most_s() * SETTLED:
+            while not self.tally.ended and self.open.least_s < most_s() * SETTLED:
                 if not self._far_below(most_s()) and self._closer(most_s()):
                     continue
                 entry = self.open.first
@@ -225,12 +226,6 @@ class Simulated:
         self.tally.left -= self.open.work - before
         return found
 
-    def _ended(self, deadline: float | None) -> bool:
-        return self._late(deadline) or self.tally.left <= 0
-
-    def _late(self, deadline: float | None) -> bool:
-        return deadline is not None and time.perf_counter() >= deadline
-
     def _settle(self, layout: Open, limit_s: Callable[[int], float]) -> list[Open]:
         """Simulate the cuts of one layout that may be below its limit; those that stay open."""
         self.tally.opened += 1
@@ -240,8 +235,12 @@ class Simulated:
         passes = Passes.of(self.passes, np.array([row]), problem.alone)
         if problem.splits is None:
             return self._settle_paths(layout, problem, passes, limit_s)
-        for cut in cuts_below(problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED):
+        for cut in cuts_below(
+            problem, passes, self.open.chains, lambda: limit_s(row) * SETTLED, self.tally
+        ):
             least_s = max(layout.bound_s, cut.bound_s)
+            if self.tally.late:  # no other cut's bound is smaller
+                return [*left, layout._replace(bound_s=least_s, cut=cut)]
             if self.tally.left > 0:
                 found_s = self._settle_cut(row, variant, problem, cut, limit_s(row))
                 least_s = max(layout.bound_s, found_s)
@@ -274,9 +273,9 @@ class Simulated:
     ) -> list[Open]:
         """`_settle` where any cut is legal."""
         row, variant = layout.row, layout.variant
-        self.tally.left -= costs.WAYS
         times = self._times_of(row, variant, first_cut(problem))
         cuts = PathCuts(problem, passes, times, limit_s(row) * SETTLED)
+        self.tally.left -= costs.WAYS + costs.STEP * cuts.steps
         search = PathSearch(
             cuts, self.open.shape(row, variant), self.open.chains, self.tally,
             lambda stages: self._judged(row, variant, evaluate(problem, stages)),
@@ -329,11 +328,11 @@ class Simulated:
     def _too_long(self, entry: Open) -> bool:
         return actions_of(self.open.shape(entry.row, entry.variant)) > costs.MOST_CHAINED
 
-    def _settle_exactly(self, left: list[Open], deadline: float | None) -> None:
+    def _settle_exactly(self, left: list[Open]) -> None:
         """Settle what stays open where nothing else is as far below the best: the smallest bound
         first, in place.
         """
-        while left and self.tally.left > -self._closer_work and not self._late(deadline):
+        while left and self.tally.left > -self._closer_work and not self.tally.late:
             entry = min(left, key=lambda each: each.bound_s)
             if entry.bound_s >= min(self.best_s * SETTLED, self.open.least_s):
                 return

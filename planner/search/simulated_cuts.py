@@ -20,10 +20,11 @@ import numpy as np
 
 from meshplan.costmodels.layout import Stage
 from meshplan.costmodels.step.price_passes import PassSeconds
-from meshplan.planner.bounds.simulated import Passes
+from meshplan.planner.bounds.ordered_mixes import OrderedMixes
+from meshplan.planner.bounds.simulated import SAFETY, Passes
 from meshplan.planner.bounds.split_chains import split_bounds_s
 from meshplan.planner.bounds.split_memory import some_mix_fits
-from meshplan.planner.problem.coefficients import Priced
+from meshplan.planner.problem.coefficients import NS_PER_S, Priced
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.split_peaks import SplitPeaks
 from meshplan.planner.problem.stage_problem import (
@@ -33,6 +34,7 @@ from meshplan.planner.problem.stage_problem import (
     stage_problem,
     starts_of,
 )
+from meshplan.planner.search import budget as costs
 from meshplan.planner.search.intervals import ProblemChains
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.moved_layers import can_move
@@ -56,16 +58,26 @@ class Cut(NamedTuple):
 
 
 def cuts_below(
-    problem: StageProblem, passes: Passes, known: KnownChains, limit_s: Callable[[], float]
+    problem: StageProblem,
+    passes: Passes,
+    known: KnownChains,
+    limit_s: Callable[[], float],
+    tally: costs.Tally,
 ) -> Iterator[Cut]:
     """The cuts below the limit, which may fall meanwhile; the smallest bound first."""
     if problem.vpp > 1:
-        return _splits_below(problem, passes, known, limit_s)
+        return _splits_below(problem, passes, known, limit_s, tally)
     return _listed_below(Intervals(problem), ProblemChains(problem, passes), limit_s)
 
 
 def likely_plans(
-    space: Space, prices: Priced, seconds: PassSeconds, row: int, known: KnownChains, limit_s: float
+    space: Space,
+    prices: Priced,
+    seconds: PassSeconds,
+    row: int,
+    known: KnownChains,
+    limit_s: float,
+    tally: costs.Tally,
 ) -> Iterator[tuple[Variant, StagePlan]]:
     """In each variant whose layers can move between chunks, the fewest chunks first, a plan of the
     cut with the smallest bound, or by rule of thumb where that must recompute; where a cut is below
@@ -75,30 +87,45 @@ def likely_plans(
         problem = stage_problem(space, prices, row, variant)
         if problem.vpp > 1 and can_move(problem):
             passes = Passes.of(seconds, np.array([row]), problem.alone)
-            cut = next(cuts_below(problem, passes, known, lambda: limit_s), None)
+            cut = next(cuts_below(problem, passes, known, lambda: limit_s, tally), None)
             if cut and (plan := evaluate(problem, cut.least) or first_counts(problem)):
                 yield variant, plan
 
 
 def _splits_below(
-    problem: StageProblem, passes: Passes, known: KnownChains, limit_s: Callable[[], float]
+    problem: StageProblem,
+    passes: Passes,
+    known: KnownChains,
+    limit_s: Callable[[], float],
+    tally: costs.Tally,
 ) -> Iterator[Cut]:
     """Each time one was simulated, more is known of the others."""
-    split, _, bounds = split_bounds_s(problem.alone, passes, limit_s())
+    split, _, bounds, by_rank = split_bounds_s(problem.alone, passes, limit_s())
     fits = some_mix_fits(problem)[split] if len(split) else np.zeros(0, bool)
-    split, bounds = split[fits], bounds[fits]
+    split, bounds, by_rank = split[fits], bounds[fits], by_rank[fits]
+    closer = None if problem.uniform or problem.first else OrderedMixes(problem)
+    close = np.full(len(split), closer is None)
     while len(split):
         bounds = np.maximum(bounds, known.bounds_s(problem.alone, passes)[0, split])
         below = bounds < limit_s()
-        split, bounds = split[below], bounds[below]
+        split, bounds, by_rank, close = (each[below] for each in (split, bounds, by_rank, close))
         if len(split):
             first = int(bounds.argmin())
             counts, bound_s = (problem.splits or ())[split[first]], float(bounds[first])
+            if closer and not close[first]:
+                before = closer.asked
+                work_s = closer.work_ns(counts) / NS_PER_S
+                tally.left -= costs.ORDERED * (closer.asked - before)
+                beyond = by_rank[first] + problem.m * SAFETY * work_s
+                bounds[first], close[first] = max(bound_s, beyond.max()), True
+                continue
             if not problem.first:
                 yield _cut(problem, counts, bound_s)
             elif stages := fewest_first(problem, counts):
                 yield Cut(bound_s, stages, tuple)
-            split, bounds = np.delete(split, first), np.delete(bounds, first)
+            split, bounds, by_rank, close = (
+                np.delete(each, first, axis=0) for each in (split, bounds, by_rank, close)
+            )
 
 
 def _cut(problem: StageProblem, counts: tuple[int, ...], bound_s: float) -> Cut:

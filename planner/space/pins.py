@@ -3,6 +3,7 @@
 8        exactly 8                 none,selective   either word
 on,off   all or nothing            0,0.5,1          either fraction
 1,3      either                    1..16            from 1 to 16, both included
+mlp,moe  of modules: all of these together, and no others
 4..      at least 4                ..8              at most 8
 """
 
@@ -13,7 +14,13 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from meshplan.costmodels.layout import CONTEXT_KINDS, DISPATCHERS, MODES, Schedule
+from meshplan.costmodels.layout import (
+    CONTEXT_KINDS,
+    DISPATCHERS,
+    MODES,
+    RecomputeModule,
+    Schedule,
+)
 
 NUMBER_AXES = (
     "data_parallel",
@@ -36,7 +43,9 @@ WORD_AXES: dict[str, tuple[str, ...]] = {
     "context_kind": CONTEXT_KINDS,
     "dispatcher": DISPATCHERS,
     "modules_apart": SWITCH,
+    "recompute_modules": get_args(RecomputeModule),
 }
+"""Of `recompute_modules` a pin names the one set that selective recomputation replays."""
 ELSEWHERE = {"dualpipe": "; DualPipe over 16 ranks is dualpipe_v over 8, in twice the replicas"}
 """What a schedule that goes by another name is here."""
 FRACTION_AXES = ("optimizer_offload", "activation_offload")

@@ -5,24 +5,25 @@ memory is only traded for time inside a stage, so no plan needs a slower mix. Wh
 0 = b_0 <= b_1 <= .. <= b_S = L that minimises (m - 1) X + sum c_j + D.
 
     greedy_path   the least possible X, by filling each stage as far as X allows: a plan, and a
-    bound best_split    the best of a short list of splits
-    solve_path    exact, by CP-SAT: z[j, a, b] = "stage j holds a..b-1", only inside the window of
-                  intervals that an objective below the cutoff allows
+                  bound
+    best_split    the best of a short list of splits
+
+`planner.stages.least_path` finds the best of all.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshplan.costmodels.layout import Stage
-from meshplan.costmodels.layouts import Ints
+from meshplan.costmodels.layouts import Floats, Ints
 from meshplan.planner.bounds.split import least_of_splits
 from meshplan.planner.problem.first_layers import fewest_first
 from meshplan.planner.problem.recompute_mixes import mixed, mixes, prefix
 from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, evaluate, objective_of
-from meshplan.planner.stages.cpsat import Outcome, new_model, solve_model
 
 
 class Price(NamedTuple):
@@ -34,11 +35,11 @@ class Price(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Stage `stage` holds layers `first` .. `end` - 1."""
+    """Stage `stage` holds layers `first` .. `end` - 1, or several do."""
 
     stage: int
-    first: int
-    end: int
+    first: Any
+    end: Any
 
 
 class Intervals:
@@ -72,9 +73,7 @@ class Intervals:
 
     def price(self, stage: int, first: int, end: int) -> Price | None:
         """The fastest legal mix of recompute modes, None if none fits."""
-        # Stages of equal ends that hold as many micro-batches are alike.
-        ends = stage == 0, stage == self.problem.pp - 1
-        key = self._held[stage], ends, self.problem.pattern[first:end]
+        key = self._like(stage), self.problem.pattern[first:end]
         if key not in self._known:
             self._known[key] = self._cheapest(Interval(stage, first, end))
         return self._known[key]
@@ -105,6 +104,50 @@ class Intervals:
         total += problem.embedding.step_ns if stage == 0 else 0
         return total + (problem.head.step_ns if stage == problem.pp - 1 else 0)
 
+    def times_ns(self, most_ns: float) -> list[Floats]:
+        """Of each stage [first, end] what `price` says, infinite where nothing fits or it is more
+        than `most_ns`; stages alike have the same table.
+        """
+        tables, found = dict[object, Floats](), []
+        for stage in range(self.problem.pp):
+            key = self._like(stage), self.problem.fewest_layers(stage)
+            if key not in tables:
+                tables[key] = self._priced_below(stage, most_ns)
+            found.append(tables[key])
+        return found
+
+    def _priced_below(self, stage: int, most_ns: float) -> Floats:
+        first, end = np.indices((len(self._floor),) * 2)
+        least = self._floor[end] - self._floor[first] + self._ends_ns(stage)
+        open_ = (end - first >= self.problem.fewest_layers(stage)) & (least <= most_ns)
+        kept = np.zeros_like(open_)
+        if self._keeps_all:
+            saved = self._saved[end, 0] - self._saved[first, 0]
+            transient = np.where(end > first, self.problem.transient_kib[0], 0)
+            kept = open_ & self._fits(Interval(stage, first, end), saved, transient)
+        table: Floats = np.where(kept, least, math.inf)
+        full = set[int]()  # first layers from where no more fit
+        for at, to in np.argwhere(open_ & ~kept).tolist():
+            price = None if at in full else self.price(stage, at, to)
+            if price is None:
+                full.add(at)
+            elif price.ns <= most_ns:
+                table[at, to] = price.ns
+        return table
+
+    def steps_ns(self) -> list[Floats]:
+        """Of each stage [first, end] what `step_ns` says; stages alike have the same table."""
+        layers = (self._steps[None] - self._steps[:, None]).astype(float)
+        last = self.problem.pp - 1
+        return [
+            layers + self.step_ns(stage, 0, 0) if stage in (0, last) else layers
+            for stage in range(self.problem.pp)
+        ]
+
+    def _like(self, stage: int) -> tuple[int, bool, bool]:
+        """Equal for stages that hold as many micro-batches and have equal ends."""
+        return self._held[stage], stage == 0, stage == self.problem.pp - 1
+
     def _ends_ns(self, stage: int) -> int:
         problem = self.problem
         total = problem.send_ns + (problem.embedding.ns if stage == 0 else 0)
@@ -133,8 +176,8 @@ class Intervals:
         """
         problem, (stage, first, end) = self.problem, key
         held = self._held[stage]
-        static = problem.fixed_kib + int(self._states[end] - self._states[first])
-        floor, update = 0, int(self._updates[end] - self._updates[first])
+        static = problem.fixed_kib + self._states[end] - self._states[first]
+        floor, update = 0, self._updates[end] - self._updates[first]
         kept = 0
         for end_part, holder in ((problem.embedding, 0), (problem.head, problem.pp - 1)):
             if stage == holder:
@@ -240,82 +283,3 @@ def _objective(intervals: Intervals, ends: list[int]) -> int | None:
     spans = enumerate(pairwise((0, *ends)))
     end_ns = max(intervals.step_ns(stage, *span) for stage, span in spans)
     return objective_of(intervals.problem, [price.ns for price in prices], end_ns)
-
-
-def solve_path(intervals: Intervals, below: int | None, seconds: float) -> Outcome:
-    """The best path with an objective below `below`, by CP-SAT within deterministic `seconds`."""
-    problem = intervals.problem
-    window = _window(intervals, below)
-    if window is None:
-        return Outcome("INFEASIBLE", None, below)
-    model = new_model()
-    chosen = {key: model.new_bool_var("") for layer in window for key in layer}
-    longest = model.new_int_var(0, max(price.ns for w in window for price in w.values()), "X")
-    ends_ns = [intervals.step_ns(*key) for key in chosen]
-    step_end = model.new_int_var(0, max(ends_ns), "D")
-    for stage, layer in enumerate(window):
-        model.add_exactly_one(chosen[key] for key in layer)
-        model.add(longest >= sum(price.ns * chosen[key] for key, price in layer.items()))
-        model.add(step_end >= sum(intervals.step_ns(*key) * chosen[key] for key in layer))
-        if stage:
-            for cut in sorted({key.first for key in layer}):
-                arriving = sum(chosen[key] for key in window[stage - 1] if key.end == cut)
-                leaving = sum(chosen[key] for key in layer if key.first == cut)
-                model.add(arriving == leaving)
-    work = sum(price.ns * chosen[key] for layer in window for key, price in layer.items())
-    objective = problem.form.weight * longest + work + step_end
-    if below is not None:
-        model.add(objective <= below - 1 - problem.constant_ns)
-    model.minimize(objective)
-    solved = solve_model(model, seconds)
-    bound = solved.bound + problem.constant_ns
-    if not solved.found:
-        return Outcome(solved.status, None, below if solved.status == "INFEASIBLE" else bound)
-    ends = [key.end for key, var in chosen.items() if solved.value(var)]
-    plan = plan_of(intervals, ends)
-    assert plan is not None
-    assert plan.objective <= solved.objective + problem.constant_ns, "CP-SAT mispriced a plan"
-    return Outcome(solved.status, plan, min(bound, plan.objective))
-
-
-def _window(intervals: Intervals, below: int | None) -> list[dict[Interval, Price]] | None:
-    """By stage, the intervals of paths whose stages are all short enough; None: no such path."""
-    problem, last = intervals.problem, len(intervals.problem.pattern)
-    limit = 2**62
-    if below is not None:
-        rest, weight = problem.least_work_ns + problem.least_end_ns, problem.form.weight
-        # One micro-batch: the objective does not weigh the longest stage.
-        limit = (below - 1 - rest) // weight if weight else limit
-    window: list[dict[Interval, Price]] = []
-    starts = {0}
-    for stage in range(problem.pp):
-        layer = {
-            key: price
-            for first in sorted(starts)
-            for key, price in _extensions(intervals, stage, first, limit)
-        }
-        window.append(layer)
-        starts = {key.end for key in layer}
-    reached = {last}
-    for stage in reversed(range(problem.pp)):
-        window[stage] = {key: p for key, p in window[stage].items() if key.end in reached}
-        reached = {key.first for key in window[stage]}
-        if not window[stage]:
-            return None
-    return window
-
-
-def _extensions(
-    intervals: Intervals, stage: int, first: int, limit: int
-) -> Iterator[tuple[Interval, Price]]:
-    problem, layers = intervals.problem, len(intervals.problem.pattern)
-    later = sum(problem.fewest_layers(j) for j in range(stage + 1, problem.pp))
-    for end in range(first + problem.fewest_layers(stage), layers - later + 1):
-        if stage == problem.pp - 1 and end < layers:
-            continue
-        price = intervals.price(stage, first, end) if (
-            intervals.least_ns(stage, first, end) <= limit
-        ) else None  # fmt: skip
-        if price is None or price.ns > limit:
-            return
-        yield Interval(stage, first, end), price

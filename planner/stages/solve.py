@@ -5,7 +5,7 @@ a list of splits            V = 1: each is priced
                             V > 1: those that `planner.bounds.recompute` leaves; if few, each by its
                             rows (`planner.stages.row_delays`); the rest in the counts model.
                             Where equally many layers of each chunk recompute, each is priced
-any split                   V = 1: the path model; V > 1: the counts model (CP-SAT both)
+any split                   V = 1: `planner.stages.least_path`; V > 1: the counts model (CP-SAT)
 """
 
 import math
@@ -21,7 +21,8 @@ from meshplan.planner.problem.stage_problem import StagePlan, StageProblem, eval
 from meshplan.planner.stages.counts import solve_counts
 from meshplan.planner.stages.cpsat import Outcome
 from meshplan.planner.stages.heuristic import first_counts
-from meshplan.planner.stages.path import Intervals, best_split, greedy_path, plan_of, solve_path
+from meshplan.planner.stages.least_path import solve_path
+from meshplan.planner.stages.path import Intervals, best_split, greedy_path, plan_of
 from meshplan.planner.stages.row_delays import answer_rows
 
 LIMIT_S = 4.0
@@ -30,10 +31,14 @@ NEAR, NEAR_S = 1e-4, 1.0  # so near the bound no more than so long is spent on t
 
 
 class Solver:
-    """Solves inner problems and counts the CP-SAT models that it took."""
+    """Solves inner problems and counts the CP-SAT models that it took.
+
+    deadline  of `time.perf_counter`: what is not solved by then is left
+    """
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.limit_s, self.solves = limit_s, 0
+        self.deadline: float | None = None
         self._last: Intervals | None = None
 
     def first_plan(self, problem: StageProblem) -> tuple[int | None, StagePlan | None]:
@@ -58,8 +63,7 @@ class Solver:
                 return Outcome("OPTIMAL", plan, plan.objective)
             return Outcome("INFEASIBLE", None, below if plan else None)
         if problem.vpp == 1:
-            self.solves += 1
-            return solve_path(self._intervals(problem), below, self.limit_s)
+            return solve_path(self._intervals(problem), below, self.deadline)
         return _one_rule(problem, below) if problem.first else self._solve_chunks(problem, below)
 
     def _solve_chunks(self, problem: StageProblem, below: int | None) -> Outcome:

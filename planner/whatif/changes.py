@@ -17,6 +17,7 @@ from meshplan.planner.case.memory_limit import with_usable, with_usual_headroom
 from meshplan.planner.case.plan_file import Plan
 from meshplan.planner.check.check import case_of
 from meshplan.planner.search.priced_space import Question
+from meshplan.planner.space.pinned_modules import check_pinned_modules
 from meshplan.planner.space.pins import parse_pins
 from meshplan.planner.whatif.figures import FIGURES, fastest_matmul
 
@@ -137,6 +138,7 @@ def changed(asked: Asked, change: Change) -> Asked:
     training = _training(q.training, change)
     check_precision(training.precision, cluster)
     engine = load_engine(change.engine) if change.engine else q.engine
+    check_pinned_modules(q.pins, engine)
     if cluster.gpu.name != q.cluster.gpu.name and engine.learned:
         notes.append(f"what was learnt on {q.cluster.gpu.name} is not used for another GPU")
     profile = cluster

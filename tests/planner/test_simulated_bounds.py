@@ -38,6 +38,7 @@ from meshplan.planner.problem.stage_problem import (
     evaluate,
     stage_problem,
 )
+from meshplan.planner.search.budget import Tally
 from meshplan.planner.search.exact_mixes import ExactMixes
 from meshplan.planner.search.known_chains import KnownChains
 from meshplan.planner.search.path_cuts import PathCuts
@@ -211,7 +212,7 @@ def _cuts_bound(
         return
     named = {
         tuple(stage.layers for stage in cut.least): cut.bound_s
-        for cut in cuts_below(problem, passes, KnownChains(), lambda: 1e9)
+        for cut in cuts_below(problem, passes, KnownChains(), lambda: 1e9, Tally())
     }
     for stages in plans:
         bound_s = named[tuple(stage.layers for stage in stages)]
@@ -224,12 +225,12 @@ def _paths_bound(cuts: PathCuts, plans: list[tuple[Stage, ...]]) -> None:
     """
     least_s = min(cuts.times.step_s(stages) for stages in plans)
     for _ in range(4):
-        bound_s, likeliest, _ = cuts.least(1e9, 1)
+        bound_s, likeliest, _ = cuts.least(1e9, 1, 10**9)
         assert bound_s <= least_s * CLOSE
         assert likeliest is not None
         cuts.learn(likeliest)
         least_s = min(least_s, cuts.times.step_s(likeliest))
-    again_s, found, _ = cuts.least(1e9, 1)
+    again_s, found, _ = cuts.least(1e9, 1, 10**9)
     assert again_s >= bound_s / CLOSE
     if found == likeliest:
         assert again_s == pytest.approx(cuts.times.step_s(found), rel=1e-8)

@@ -11,7 +11,8 @@ from meshplan.planner.problem.closed_form import Passes
 from meshplan.planner.problem.stage_problem import End, StagePlan, StageProblem, evaluate
 from meshplan.planner.stages.counts import solve_counts
 from meshplan.planner.stages.heuristic import first_counts
-from meshplan.planner.stages.path import Intervals, greedy_path, solve_path
+from meshplan.planner.stages.least_path import solve_path
+from meshplan.planner.stages.path import Intervals, greedy_path
 from meshplan.planner.stages.solve import Solver
 
 Problems = Callable[..., StageProblem]
@@ -86,10 +87,10 @@ def test_interleaved_objective_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_path_model_equals_dynamic_programme(seed: int, problem: Problems) -> None:
-    """One chunk per rank: CP-SAT and labels over cuts find the same optimum, or both none."""
+def test_least_path_equals_dynamic_programme(seed: int, problem: Problems) -> None:
+    """One chunk per rank: halved caps and labels over cuts find the same optimum, or both none."""
     case = problem(seed, 1)
-    outcome = solve_path(Intervals(case), None, 10.0)
+    outcome = solve_path(Intervals(case), None)
     best = best_by_dynamic_programme(case)
     assert (outcome.plan.objective if outcome.plan else None) == best
     assert outcome.status == ("INFEASIBLE" if best is None else "OPTIMAL")

@@ -1,0 +1,72 @@
+"""No question runs away from its time limit: what takes long is cut short inside too."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.problem.stage_problem import StageProblem
+from meshplan.planner.search.footprint import nearest_miss
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.space.pins import parse_pins
+from meshplan.planner.stages.least_path import solve_path
+from meshplan.planner.stages.path import Intervals
+from meshplan.planner.stages.solve import Solver
+
+
+def asking(
+    model: str, cluster: str, engine: str, counts: tuple[int, int, int], **pins: str
+) -> Question:
+    """`counts`: GPUs, sequences of a batch, tokens of a sequence."""
+    gpus, batch, tokens = counts
+    return Question(
+        model=read_model(model)[1], training=Training(seq_len=tokens, global_batch_size=batch),
+        cluster=load_cluster(cluster), engine=load_engine(engine), gpus=gpus,
+        pins=parse_pins(pins),
+    )  # fmt: skip
+
+
+def test_a_search_keeps_its_limit_in_deep_pipelines() -> None:
+    """92 layers on up to 64 ranks with 4 to 16 micro-batches: 1 s; took 13 s, and 10 after that.
+
+    A solver had no plan after 12 s, and the beginnings of cuts were counted as if they were few.
+    """
+    question = asking("glm-4.6", "gh200-vista", "hai-llm", (512, 16, 4096), tensor_parallel="1")
+    started = time.process_time()
+    result = solve(question, 3, time_limit_s=1.0)
+    assert result.wall_s > 1.0, "a question that ends before its limit says nothing of it"
+    assert time.process_time() - started < 4.0
+
+
+def test_a_late_solve_leaves_a_bound(problem: Callable[..., StageProblem]) -> None:
+    """After its deadline a solve of the stages has no plan, and no bound above the best one."""
+    late = solve_path(Intervals(problem(3, 1, cap_kib=10**6)), None, deadline=0.0)
+    best = solve_path(Intervals(problem(3, 1, cap_kib=10**6)), None).plan
+    assert (late.status, late.plan) == ("UNKNOWN", None)
+    assert late.bound is not None
+    assert best is not None
+    assert 0 < late.bound <= best.objective
+
+
+def test_a_refusal_plans_no_chunks_that_no_mix_makes_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of layouts of several chunks, each planned before it was refused, few are."""
+    planned = []
+
+    def counted(solver: Solver, problem: StageProblem) -> Any:
+        planned.append(problem)
+        return first_plan(solver, problem)
+
+    first_plan = Solver.first_plan
+    monkeypatch.setattr(Solver, "first_plan", counted)
+    counts = 12, 12, 2**20
+    question = asking("qwen2.5-14b", "alps-gh200", "torchtitan", counts, virtual_stages="2..")
+    found = nearest_miss(question)
+    assert found is not None
+    assert found.layout.virtual_stages == 2
+    assert 0 < len(planned) < 100
