@@ -24,7 +24,7 @@ def asking(engine: str = "megatron", **pins: str) -> Question:
     """30B with experts on 16 H100, which is short of memory: layers recompute."""
     return Question(
         model=read_model("qwen3-30b-a3b")[1],
-        training=Training(seq_len=8192, global_batch_size=128),
+        training=Training(seq_len=12288, global_batch_size=128),
         cluster=load_cluster("dgx-h100"), engine=load_engine(engine), gpus=16,
         pins=parse_pins(pins),
     )  # fmt: skip
@@ -93,8 +93,8 @@ def test_a_set_that_the_engine_lacks(engine: str, modules: str, why: str) -> Non
 
 def test_a_module_that_nobody_has() -> None:
     """The pin says which there are."""
-    with pytest.raises(PinError, match="'experts' is not known; it is one of core_attention, "):
-        ask(said("megatron", "mlp,experts"))
+    with pytest.raises(PinError, match="'layers' is not known; it is one of core_attention, "):
+        ask(said("megatron", "mlp,layers"))
 
 
 def test_another_engine_is_asked_for_the_same_set() -> None:

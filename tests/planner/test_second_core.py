@@ -10,7 +10,7 @@ import pytest
 
 from meshplan.planner.search import cut_mixes
 from meshplan.planner.search.open_layouts import Open
-from meshplan.planner.search.recompute_chains import Answer
+from meshplan.planner.search.recompute_chains import MixAnswer
 from meshplan.planner.search.second_core import blocks
 from meshplan.planner.space.legal_layouts import Variant
 
@@ -83,9 +83,9 @@ def test_what_was_found_ahead_of_its_turn_is_told_at_the_same_limit_alone(
         entry: Open
         limit_s: float
 
-        def by_chains(self) -> Answer:
+        def by_chains(self) -> MixAnswer:
             asked.append((self.entry.row, self.limit_s))
-            return Answer(self.entry.row * self.limit_s, math.inf, None)
+            return MixAnswer(self.entry.row * self.limit_s, math.inf, None)
 
     monkeypatch.setattr(cut_mixes, "is_idle", lambda: True)
     monkeypatch.setattr(cut_mixes, "done_of_each", lambda work, pieces: [work(p) for p in pieces])
