@@ -254,9 +254,11 @@ class KernelHabits(Frozen):
     adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
                     value; gate and up), not one beside each
     graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
-                    "attention" with its norms and projections, "mlp" the dense feed-forward
-                    (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e scripts/performance/configs/qwen/
-                    qwen3_workload_base_configs.py)
+                    "attention" with its norms and projections, "mlp" the dense feed-forward,
+                    "router" with the shared expert (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e
+                    scripts/performance/configs/qwen/qwen3_workload_base_configs.py; moe_router goes
+                    up to the router, shared experts among it where nothing runs beside them:
+                    NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     communication_units
                     compute units (SMs) of the GPU that exchange tokens all the time where the model
                     has experts, and compute nothing
@@ -283,7 +285,7 @@ class KernelHabits(Frozen):
     weighs_inside_experts: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False
-    graphed: tuple[Literal["attention", "mlp"], ...] = ()
+    graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
 

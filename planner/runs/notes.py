@@ -44,7 +44,8 @@ FACTS = {
     "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
-    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp: that of a layer",
+    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router: those parts"
+    " of a layer, as in attention router",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
     "activation_offload": "the share of what layers keep for the backward that waited on the host",
@@ -63,6 +64,7 @@ NOT_OVERLAPPED = (
     r"\bwithout (?:communication )?overlap\b|\bno overlap of gradient or parameter exchange\b"
     r"|\boverlap_comm off\b"
 )
+ATTENTION_AND_ROUTER = r"cuda graphs: [^;]*\battn\b[^;]*\bmoe_router\b"
 NO_FLASH = (
     r"\bno flash[ -]?attention\b|\bflash[ -]?attention off\b|\beager attention\b"
     r"|\bflash[ -]?attention not yet default\b"
@@ -91,6 +93,8 @@ NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("flash_attention", "0", NO_FLASH, re.IGNORECASE),
         ("cuda_graph", "attention", r"cuda graphs: [^;]*\battn\b", re.IGNORECASE),
         ("cuda_graph", "mlp", r"cuda graphs: [^;]*\bmlp\b", re.IGNORECASE),
+        ("cuda_graph", "router", r"cuda graphs: [^;]*\bmoe_router\b", re.IGNORECASE),
+        ("cuda_graph", "attention router", ATTENTION_AND_ROUTER, re.IGNORECASE),
         ("cuda_graph", "full_iteration", r"cuda graphs: [^;]*full_iteration", re.IGNORECASE),
         ("widest_ep", "1", r"deepep", re.IGNORECASE),
         ("optimizer_offload", "1", r"cpu-offloaded optimizer|cpu offload of adamw", re.IGNORECASE),
