@@ -46,7 +46,8 @@ recurrences without a delta rule as many [assumed].
 """
 
 DELTA_KERNELS = 8, 12
-"""Forward two norms, cumulated decays, scores, the triangular system, its products, states, outputs; backward the products and states again, five gradients, three sums, two norms
+"""Forward two norms, cumulated decays, scores, the triangular system, its products, states,
+outputs; backward the products and states again, five gradients, three sums, two norms
 (fla-org/flash-linear-attention@0315a70 fla/ops/gated_delta_rule/chunk.py).
 """
 

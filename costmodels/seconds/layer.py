@@ -227,9 +227,8 @@ class Pricer:
             beside = adapter_launches(op, self.lora, backward=direction != "forward")
             return beside + (2 if direction == "weight_grad" and self.gradient_bytes else 1)
         if isinstance(op, AttentionCore | Scan):
-            own = isinstance(op, Scan)
-            kernels, backward = (op.kernels, op.backward_kernels) if own else (1, 3)
-            return {"forward": kernels, "input_grad": backward, "weight_grad": 0}[direction]
+            both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else (1, 3)
+            return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present
 
     def _scale(self, op: Operation) -> float:

@@ -44,8 +44,8 @@ FACTS = {
     "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
-    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router: those parts"
-    " of a layer, as in attention router",
+    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router: that"
+    " part of a layer, or several with blanks between",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
     "activation_offload": "the share of what layers keep for the backward that waited on the host",
