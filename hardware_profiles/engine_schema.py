@@ -224,6 +224,8 @@ class KernelHabits(Frozen):
                     run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
     keeps_casts     in 8-bit training the tokens that experts receive and the inputs of their
                     activations are kept in 8 bits too
+    receives_casts  in 8-bit training tokens are cast before they are sent to experts, and what
+                    those receive is kept so (their messages are priced in 16 bits)
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
@@ -272,6 +274,7 @@ class KernelHabits(Frozen):
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
     keeps_casts: bool = False
+    receives_casts: bool = False
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0

@@ -112,6 +112,8 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= NOT_COMPILED
     if titan and facts.fp8_scaling == "rowwise":
         said |= CASTS_BY_ROW
+    if facts.fp8_scaling == "flow":
+        said |= {"receives_casts": True}
     if facts.fused_kernels == "liger":
         said |= LIGER
     if facts.fused_loss == "te":

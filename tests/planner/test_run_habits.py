@@ -337,6 +337,26 @@ def test_a_graph_of_the_router_by_hand(shared: str, fewer: int) -> None:
     assert plain - graphed == pytest.approx(2 * fewer, abs=1e-6)
 
 
+def test_rows_that_experts_receive_in_8_bits() -> None:
+    """FP8-Flow-MoE sends what experts read in 8 bits: kept in one byte, not two, of each number of
+    two copies a token in two layers; in 16-bit training nothing is cast.
+    """
+    experts = {"experts": "8", "top_k": "2", "moe_ffn": "512", "shared_experts": "0"}
+    row = ROW | experts | {"layers": "2", "tp": "1", "pp": "1", "dp": "8", "gpus": "8"}
+    row |= {"ep": "8", "micro_batch": "1", "recompute": "selective: moe_expert"}
+    tuning = load_fit("megatron", "h100-sxm").tuning
+
+    def kept(precision: str, note: str) -> float:
+        run = run_of(row | {"precision": precision, "note": note})
+        return float(step_model(run, tuning).rank_costs[0].saved_bytes)
+
+    run = run_of(row)
+    copies = 2 * run.training.seq_len * run.model.hidden
+    flow = "blockwise + fp8 dataflow/comm"
+    assert kept("fp8", "blockwise") - kept("fp8", flow) == 2 * copies
+    assert kept("bf16", flow) == kept("bf16", "")
+
+
 @pytest.mark.parametrize(
     ("recompute", "note", "layers"),
     [
