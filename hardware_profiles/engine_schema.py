@@ -224,6 +224,8 @@ class KernelHabits(Frozen):
                     run in 16 bit between them (FP8-Flow-MoE, 2511.02302, counts them)
     keeps_casts     in 8-bit training the tokens that experts receive and the inputs of their
                     activations are kept in 8 bits too
+    receives_casts  in 8-bit training tokens are cast before they are sent to experts, and what
+                    those receive is kept so (their messages are priced in 16 bits)
     cast_bytes      moved to cast one number in 8-bit training, 0: as `costmodels.precision` says
     gathers_cast    in fp8 training without adapters tensor-parallel ranks cast their own tokens,
                     and gather 8 bits
@@ -254,9 +256,11 @@ class KernelHabits(Frozen):
     adapts_joined   LoRA puts one adapter beside a product of several weights (query, key and
                     value; gate and up), not one beside each
     graphed         parts of a layer whose kernels a CUDA graph issues, at no cost to the host:
-                    "attention" with its norms and projections, "mlp" the dense feed-forward
-                    (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e scripts/performance/configs/qwen/
-                    qwen3_workload_base_configs.py)
+                    "attention" with its norms and projections, "mlp" the dense feed-forward,
+                    "router" with the shared expert (scopes: NVIDIA-NeMo/Megatron-Bridge@01b2977e
+                    scripts/performance/configs/qwen/qwen3_workload_base_configs.py; moe_router goes
+                    up to the router, shared experts among it where nothing runs beside them:
+                    NVIDIA/Megatron-LM megatron/training/arguments.py, --cuda-graph-scope)
     communication_units
                     compute units (SMs) of the GPU that exchange tokens all the time where the model
                     has experts, and compute nothing
@@ -270,6 +274,7 @@ class KernelHabits(Frozen):
     gradient_add: Literal["fused", "added", "copied"] = "fused"
     expert_casts: int = Field(default=3, ge=1)
     keeps_casts: bool = False
+    receives_casts: bool = False
     cast_bytes: float = 0.0
     gathers_cast: bool = False
     logits_bytes: float = 10.0
@@ -283,7 +288,7 @@ class KernelHabits(Frozen):
     weighs_inside_experts: bool = False
     routes_apart: bool = False
     adapts_joined: bool = False
-    graphed: tuple[Literal["attention", "mlp"], ...] = ()
+    graphed: tuple[Literal["attention", "mlp", "router"], ...] = ()
     communication_units: int = Field(default=0, ge=0)
     sink_token_s: float = Field(default=0.0, ge=0)
 

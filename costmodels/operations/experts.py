@@ -71,9 +71,8 @@ def expert_operations(site: Site, experts: Experts) -> Iterator[Operation]:
     yield exchange_tokens("dispatch", site.itemsize * copies * h, routing)
     yield gather_experts(site, "expert_input", site.itemsize * rows * h, "all_gather")
     received = site.itemsize * rows * h
-    yield replace(
-        permute("sort_by_expert", received, saved=received), kept_cast=site.kernels.keeps_casts
-    )
+    in_8_bit = site.kernels.keeps_casts or site.kernels.receives_casts
+    yield replace(permute("sort_by_expert", received, saved=received), kept_cast=in_8_bit)
     yield from _products(site, experts, rows)
     yield permute("unsort", site.itemsize * rows * h)
     yield gather_experts(site, "expert_output", site.itemsize * rows * h, "reduce_scatter")

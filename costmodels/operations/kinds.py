@@ -108,15 +108,14 @@ class AttentionCore:
 class Scan:
     """A recurrence over chunks of tokens, on one rank; its backward does twice as much.
 
-    kernels  that the host issues forward: cumulated decays, scores, states, handing states on,
-             outputs (pytorch.org/blog, Accelerating Mamba2 with Kernel Fusion); twice as many
-             backward [assumed]
+    kernels, backward_kernels  that the host issues forward and backward
     """
 
     name: str
     forward_flops: Number
     forward_bytes: Number
     kernels: int = 5
+    backward_kernels: int = 21
     saved_bytes: Number = 0.0
     modules: tuple[Module, ...] = ("core_attention",)
 

@@ -38,6 +38,28 @@ from meshplan.costmodels.operations.kinds import Communication, Matmul, Operatio
 STATE_ITEMSIZE = 4.0
 KEPT_EVERY = 2048
 
+KERNELS = 5, 21
+"""Mamba-2's forward: cumulated decays, states, handing them on, scores, outputs; backward these but
+the outputs, and a copy; eight gradients of states, inputs, B, C, scores and decays; two products
+and six sums and flips (state-spaces/mamba@01b717a mamba_ssm/ops/triton/ssd_combined.py). Other
+recurrences without a delta rule as many [assumed].
+"""
+
+DELTA_KERNELS = 8, 12
+"""Forward two norms, cumulated decays, scores, the triangular system, its products, states,
+outputs; backward the products and states again, five gradients, three sums, two norms
+(fla-org/flash-linear-attention@0315a70 fla/ops/gated_delta_rule/chunk.py).
+"""
+
+SEQUENTIAL_KERNELS = 1, 1
+"""Mamba's [4]."""
+
+COPIES = 7
+"""Kernels around the delta rule where heads share keys: queries and keys made contiguous, each
+repeated, values and gate, both steps, decays, outputs put back in order (NVIDIA/Megatron-LM
+megatron/core/ssm/gated_delta_net.py, compiled pieces as one kernel for each size).
+"""
+
 
 def recurrent_operations(site: Site, mixer: Recurrent) -> Iterator[Operation]:
     """From the gathered input to the numbers that enter the sum over the ranks."""
@@ -55,6 +77,8 @@ def recurrent_operations(site: Site, mixer: Recurrent) -> Iterator[Operation]:
         yield _convolution(site, mixer, mixer.convolved / tp)
     yield from _selection(site, mixer, r)
     if mixer.key_dim:
+        if mixer.delta_rule:
+            yield from _copies(site, mixer)
         yield from _state_exchange(site, mixer)
         yield scan(site, mixer)
         yield _scan_output(site, mixer)
@@ -74,12 +98,32 @@ def scan(site: Site, mixer: Recurrent) -> Scan:
         flops = flops + t * c * (n + v) * heads + 2.0 * t * n * v * heads
     state_bytes = STATE_ITEMSIZE * (t / (c if c > 1 else KEPT_EVERY)) * heads * n * v
     tokens_bytes = site.itemsize * t * (2 * n * groups + 2 * v * heads)
+    kernels, backward_kernels = _kernels(mixer)
     return Scan(
-        name="scan",
-        forward_flops=flops,
-        forward_bytes=tokens_bytes + 2 * state_bytes,
-        saved_bytes=state_bytes,
-    )
+        name="scan", forward_flops=flops, forward_bytes=tokens_bytes + 2 * state_bytes,
+        kernels=kernels, backward_kernels=backward_kernels, saved_bytes=state_bytes,
+    )  # fmt: skip
+
+
+def _kernels(mixer: Recurrent) -> tuple[int, int]:
+    if mixer.delta_rule:
+        return DELTA_KERNELS
+    return KERNELS if mixer.chunk > 1 else SEQUENTIAL_KERNELS
+
+
+def _copies(site: Site, mixer: Recurrent) -> Iterator[Pointwise]:
+    """Around the delta rule where several heads share a key: k numbers of queries and keys are
+    copied, normed and repeated to r, v values, gates and outputs copied; backward what was repeated
+    is summed, normed, and joined with the others to the projection's p columns.
+    """
+    k, v = mixer.convolved - mixer.inner, mixer.inner
+    r = 2 * mixer.heads * mixer.key_dim
+    if r > k:
+        size = site.itemsize * site.shard.tokens / site.shard.tp
+        yield Pointwise(
+            name="recurrent_copies", forward_bytes=size * (5 * k + r + 6 * v), kernels=COPIES,
+            backward_bytes=size * (r + 4 * k + 2 * v + 2 * mixer.projections),
+        )  # fmt: skip
 
 
 def _scan_output(site: Site, mixer: Recurrent) -> Pointwise:

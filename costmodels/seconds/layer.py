@@ -227,8 +227,8 @@ class Pricer:
             beside = adapter_launches(op, self.lora, backward=direction != "forward")
             return beside + (2 if direction == "weight_grad" and self.gradient_bytes else 1)
         if isinstance(op, AttentionCore | Scan):
-            kernels, backward = (op.kernels, 2 * op.kernels) if isinstance(op, Scan) else (1, 3)
-            return {"forward": kernels, "input_grad": backward, "weight_grad": 0}[direction]
+            both = (op.kernels, op.backward_kernels) if isinstance(op, Scan) else (1, 3)
+            return {"forward": both[0], "input_grad": both[1], "weight_grad": 0}[direction]
         return 0 if direction == "weight_grad" else op.present
 
     def _scale(self, op: Operation) -> float:
@@ -270,10 +270,11 @@ class Pricer:
 
 
 def _part_of_layer(op: Operation) -> str:
-    if "moe" in op.modules:
+    if op.name in ("router", "top_k") or "shared_experts" in op.modules:
+        return "router"
+    if not {"moe", "moe_act"}.isdisjoint(op.modules):
         return "experts"
-    mlp = not {"mlp", "moe_act", "shared_experts"}.isdisjoint(op.modules)
-    return "mlp" if mlp and "norm" not in op.modules else "attention"
+    return "mlp" if "mlp" in op.modules and "norm" not in op.modules else "attention"
 
 
 def _count(op: Communication, direction: Direction) -> Number:

@@ -112,14 +112,16 @@ def _kernels_said(facts: Facts, *, titan: bool) -> dict[str, Any]:
         said |= NOT_COMPILED
     if titan and facts.fp8_scaling == "rowwise":
         said |= CASTS_BY_ROW
+    if facts.fp8_scaling == "flow":
+        said |= {"receives_casts": True}
     if facts.fused_kernels == "liger":
         said |= LIGER
     if facts.fused_loss == "te":
         said |= TE_LOSS
     if facts.cp_kind:
         said |= {"context": facts.cp_kind}
-    if facts.cuda_graph in ("attention", "mlp"):
-        said |= {"graphed": (facts.cuda_graph,)}
+    if facts.cuda_graph != "full_iteration" and facts.cuda_graph:
+        said |= {"graphed": tuple(facts.cuda_graph.split())}
     if facts.dispatcher:
         every = facts.dispatcher == "alltoall"
         said |= {"dispatch": "all_to_all" if every else "deduplicated"}

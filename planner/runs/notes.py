@@ -32,7 +32,7 @@ FACTS = {
     "recomputed_share": "of the layers, the fraction that is recomputed in full, the others not",
     "fused_kernels": "liger: Hugging Face modules with Liger's kernels, the loss in chunks",
     "fused_loss": "te: Transformer Engine's cross entropy, its gradient in place of the logits",
-    "fp8_scaling": "rowwise: scales by row and column",
+    "fp8_scaling": "rowwise: scales by row and column; flow: tokens go to experts in 8 bits",
     "bf16_layers": "FIRST LAST: layers at both ends that stay in 16 bits, as in 0 14",
     "stalling_p2p": "1: nanotron before its point-to-point fix",
     "async_tensor": "1: tensor parallel's collectives run beside products",
@@ -44,7 +44,8 @@ FACTS = {
     "hidden_exchanges": "exchanges between experts behind another micro-batch, 1: are, 0: are not",
     "mtp_modules": "multi-token-prediction modules that were trained",
     "ends_are_layers": "1: embedding and head count as a layer each when stages are cut",
-    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp: that of a layer",
+    "cuda_graph": "full_iteration: one graph holds a whole step; attention, mlp, router: that"
+    " part of a layer, or several with blanks between",
     "shard_group": "ranks that ZeRO shards over, where not all",
     "optimizer_offload": "1: the optimizer ran on the host",
     "activation_offload": "the share of what layers keep for the backward that waited on the host",
@@ -63,6 +64,7 @@ NOT_OVERLAPPED = (
     r"\bwithout (?:communication )?overlap\b|\bno overlap of gradient or parameter exchange\b"
     r"|\boverlap_comm off\b"
 )
+ATTENTION_AND_ROUTER = r"cuda graphs: [^;]*\battn\b[^;]*\bmoe_router\b"
 NO_FLASH = (
     r"\bno flash[ -]?attention\b|\bflash[ -]?attention off\b|\beager attention\b"
     r"|\bflash[ -]?attention not yet default\b"
@@ -75,6 +77,7 @@ NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("compiled", "0", UNCOMPILED, re.IGNORECASE),
         ("async_tensor", "1", r"\basync tp\b", re.IGNORECASE),
         ("fp8_scaling", "rowwise", r"\bfp8-rowwise\b", re.IGNORECASE),
+        ("fp8_scaling", "flow", r"\bfp8 dataflow\b", re.IGNORECASE),
         ("hidden_exchanges", "0", r"\bEP all-to-all not overlapped\b", 0),
         ("hidden_exchanges", "1", r"\bEP all-to-all overlapped\b", 0),
         ("comm_overlap", "reduce", r"\bonly gradient reduction overlapped\b", 0),
@@ -91,6 +94,8 @@ NOTES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("flash_attention", "0", NO_FLASH, re.IGNORECASE),
         ("cuda_graph", "attention", r"cuda graphs: [^;]*\battn\b", re.IGNORECASE),
         ("cuda_graph", "mlp", r"cuda graphs: [^;]*\bmlp\b", re.IGNORECASE),
+        ("cuda_graph", "router", r"cuda graphs: [^;]*\bmoe_router\b", re.IGNORECASE),
+        ("cuda_graph", "attention router", ATTENTION_AND_ROUTER, re.IGNORECASE),
         ("cuda_graph", "full_iteration", r"cuda graphs: [^;]*full_iteration", re.IGNORECASE),
         ("widest_ep", "1", r"deepep", re.IGNORECASE),
         ("optimizer_offload", "1", r"cpu-offloaded optimizer|cpu offload of adamw", re.IGNORECASE),

@@ -153,6 +153,38 @@ def test_published_scans(
 
 
 @pytest.mark.parametrize(
+    ("mixer", "forward", "backward"),
+    [
+        pytest.param(STATE, 5, 4 + 1 + 8 + 2 + 6, id="Mamba-2's: 5; 4 + 1 + 8 + 2 + 6"),
+        pytest.param(
+            replace(STATE, delta_rule=True), 2 + 6, 2 + 5 + 3 + 2,
+            id="a delta rule's: 2 norms + 6; 2 again + 5 gradients + 3 sums + 2 norms",
+        ),
+        pytest.param(replace(STATE, chunk=1), 1, 1, id="Mamba's: 1; 1"),
+    ],
+)  # fmt: skip
+def test_kernels_of_a_scan(mixer: Recurrent, forward: int, backward: int) -> None:
+    """As their sources launch them."""
+    found = scan_of(Layer(recurrent=mixer, ffn=512))
+    assert (found.kernels, found.backward_kernels) == (forward, backward)
+
+
+def test_copies_around_a_delta_rule() -> None:
+    """4 key heads of 16 numbers for 8 heads: k 2 x 4 x 16, r 2 x 8 x 16, v 8 x 32, p 656; 5 k + r +
+    6 v = 2432 numbers of 16 bits a token, and r + 4 k + 2 v + 2 p = 2592 backward; with a key for
+    each head none.
+    """
+    shared = replace(STATE, delta_rule=True, convolved=128 + 256, projections=656)
+    (found,) = (op for op in operations(Layer(recurrent=shared, ffn=512), tp=2.0)
+                if op.name == "recurrent_copies")  # fmt: skip
+    assert (found.forward_bytes, found.backward_bytes) == (2 * T * 1216, 2 * T * 1296)
+    alone = replace(shared, convolved=256 + 256)
+    names = [op.name for op in operations(Layer(recurrent=alone, ffn=512))]
+    assert "scan" in names
+    assert "recurrent_copies" not in names
+
+
+@pytest.mark.parametrize(
     ("mixer", "name", "numbers"),
     [
         pytest.param(
