@@ -127,6 +127,8 @@ class Reading:
     ignored         keys that say nothing about the layout
     unread          what changes layout, memory or shape and is not understood, by its line: then
                     nothing is priced
+    unread_if_accumulated
+                    the same where sharded replicas add up several micro-batches without a pipeline
     others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """
@@ -147,6 +149,7 @@ class Reading:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unread: tuple[Fact, ...] = ()
+    unread_if_accumulated: tuple[Fact, ...] = ()
     others: tuple["Reading", ...] = ()
 
     def __post_init__(self) -> None:

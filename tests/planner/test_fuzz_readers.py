@@ -1,6 +1,6 @@
 """Every reader of files against hostile text: one line, at most two seconds and 500 MB each.
 
-`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 500 unless said (13,500 in all),
+`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 500 unless said (14,000 in all),
 10,000 under `HYPOTHESIS_PROFILE=nightly`.
 """
 
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import cases
 from random_plans import CLUSTER, plan_of
-from trainer_texts import FOUNDRY, NEOX
+from trainer_texts import AUTOMODEL, FOUNDRY, NEOX
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.config_fields import UnsupportedModel
@@ -132,6 +132,7 @@ FORMATS = {
     "hf-trainer": (".yaml", TRAINERS[2:]),
     "gpt-neox": (".yml", [NEOX]),
     "llm-foundry": (".yaml", [FOUNDRY]),
+    "automodel": (".yaml", [AUTOMODEL]),
     None: (".yaml", _plans()),
 }
 
