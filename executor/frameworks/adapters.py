@@ -12,9 +12,9 @@
     torchtune        a builder lora_... or qlora_... (4 bits), model.lora_rank (8),
                      lora_attn_modules, apply_lora_to_mlp, apply_lora_to_output, lora_dropout
                      (pytorch/torchtune@bd2a0fc torchtune/models/llama3/_component_builders.py)
-    AutoModel        peft.dim (8), peft.target_modules (*_proj), peft.match_all_linear, peft.dropout,
-                     quantization.load_in_4bit, load_in_8bit (NVIDIA-NeMo/Automodel@36044ad
-                     nemo_automodel/components/_peft/lora.py, module_matcher.py)
+    AutoModel        peft.dim (8), peft.target_modules (*_proj), peft.match_all_linear,
+                     peft.dropout, quantization.load_in_4bit, load_in_8bit
+                     (NVIDIA-NeMo/Automodel@36044ad nemo_automodel/components/_peft/lora.py, module_matcher.py)
 
 Adapters beside other sets of modules, and kinds other than LoRA, are not modelled: they are named.
 """

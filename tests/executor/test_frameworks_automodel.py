@@ -304,8 +304,8 @@ FIELDS = {
     "distributed.moe": """ignore_router_for_ac lm_head_precision mp_policy.param_dtype
     reshard_after_forward wrap_outer_model""",
     "distributed.mp_policy": "cast_forward_inputs output_dtype param_dtype reduce_dtype",
-    "distributed.pipeline": """dtype layers_per_stage module_fqns_per_model_part patch_causal_lm_model
-    patch_inner_model patch_stage_backward_maybe_with_nosync pp_batch_size pp_microbatch_size
+    "distributed.pipeline": """dtype layers_per_stage module_fqns_per_model_part
+    patch_causal_lm_model patch_inner_model patch_stage_backward_maybe_with_nosync pp_batch_size pp_microbatch_size
     pp_schedule pp_schedule_csv pp_seq_len round_virtual_stages_to_pp_multiple
     scale_grads_in_schedule""",
     "model.backend": """attn compile_attn cuda_graph.modules dispatcher dispatcher_async_dispatch
@@ -318,7 +318,7 @@ FIELDS = {
 }
 """Fields of FSDP2Config, MoEParallelizerConfig, MixedPrecisionPolicy, PipelineConfig, BackendConfig
 and PeftConfig at NVIDIA-NeMo/Automodel@36044ad."""
-VALUES = {"reshard_after_forward": "true", "pp_schedule": "1f1b", "dtype": "bf16", "dropout": "0.1",
+VALUES = {"reshard_after_forward": "true", "pp_schedule": "1f1b", "layers_per_stage": "16", "dtype": "bf16", "dropout": "0.1",
           "activation_checkpointing": "true", "sequence_parallel": "true", "moe_rank_scaling":
           "true", "use_dora": "true", "defer_fsdp_grad_sync": "true", "match_all_linear": "true",
           "enable_compile": "true", "enable_fsdp_optimizations": "true"}  # fmt: skip
@@ -350,37 +350,33 @@ def test_every_field_of_its_dataclasses_is_known(section: str) -> None:
     for name in FIELDS[section].split():
         last = name.rpartition(".")[2]
         value = VALUES.get(last) or ("true" if last.startswith(SWITCHES) else "2")
-        try:
-            reading = stated(section, name, value)
-        except (IllegalConfig, UnreadableConfig) as error:
-            assert last in str(error), f"{name}: {error}"
-            continue
+        reading = stated(section, name, value)
         assert "not known" not in unread_of(reading), name
 
 
-SECTIONS = ("distributed", "distributed.pipeline", "distributed.moe", "distributed.mp_policy",
-            "model", "model.backend", "model.config", "model.text_config", "peft", "fp8",
-            "quantization", "optimizer", "loss_fn", "step_scheduler", "of_a_later_release")  # fmt: skip
+SECTIONS = (
+    *("distributed", "distributed.pipeline", "distributed.moe", "distributed.mp_policy", "model"),
+    *("model.backend", "model.config", "model.text_config", "peft", "fp8", "quantization"),
+    *("optimizer", "loss_fn", "step_scheduler", "of_a_later_release"),
+)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-@pytest.mark.parametrize("value", ["2", "true", "abc", "[1, 2]", "{a: 3}"])
-def test_a_field_of_a_later_release_is_named(section: str, value: str) -> None:
+def test_a_field_of_a_later_release_is_named(section: str) -> None:
     """Wherever it is, whatever its type: nothing that might matter is passed over."""
-    assert "field_of_2030" in unread_of(stated(section, "field_of_2030", value))
+    for value in ("2", "true", "abc", "[1, 2]", "{a: 3}"):
+        assert "field_of_2030" in unread_of(stated(section, "field_of_2030", value))
 
 
-@pytest.mark.parametrize("value", ["-1", "1.5", "abc", "[1, 2]", "{a: 3}", "true", "9" * 30])
 @pytest.mark.parametrize(
     "name",
     ["distributed.tp_size", "distributed.pp_size", "step_scheduler.local_batch_size", "peft.dim",
-     "dataset.seq_length", "distributed.pipeline.layers_per_stage"],
+     "dataset.seq_len", "distributed.pipeline.layers_per_stage"],
 )  # fmt: skip
-def test_counts_of_another_type_are_refused(name: str, value: str) -> None:
+def test_counts_of_another_type_are_refused(name: str) -> None:
     """A section where a number belongs is named, everything else refused in one line."""
     section, _, last = name.rpartition(".")
-    if value == "{a: 3}":
-        assert last in unread_of(stated(section, last, value))
-        return
-    with pytest.raises((IllegalConfig, UnreadableConfig), match=last):
-        stated(section, last, value)
+    assert last in unread_of(stated(section, last, "{a: 3}"))
+    for value in ("-1", "1.5", "abc", "[1, 2]", "true", "9" * 30):
+        with pytest.raises((IllegalConfig, UnreadableConfig), match=last):
+            stated(section, last, value)

@@ -4,8 +4,7 @@
       its pretrained_model_name_or_path or name_or_path)         the catalogue's
     model.config.hidden_size and further sizes                   a shape of its own
     num_nextn_predict_layers                                     its modules of multi-token
-                                                                 prediction, where AutoModel has any
-    model.torch_dtype (auto, bf16)                               weights and AdamW's states of 16 bit
+                                                                 prediction, where there are any
     model.attn_implementation, model.backend                     kernels, as the engine has them
 
 Source: NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/_transformers/auto_model.py`,

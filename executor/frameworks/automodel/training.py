@@ -1,11 +1,11 @@
 """Numbers, loss and recompute of NeMo AutoModel's files.
 
-    optimizer._target_                              optimizer: AdamW on weights of 16 bit
+    optimizer._target_, model.torch_dtype           optimizer: AdamW on weights of 16 bit
     fp8, model.backend.te_fp8                       precision
     loss_fn                                         the engine: masked cross entropy casts logits to
                                                     32 bits unless fp32_upcast is false
     distributed.activation_checkpointing            recompute full, where whole layers recompute
-    distributed.defer_fsdp_grad_sync (true)         gradients wait unsharded for the last micro-batch
+    distributed.defer_fsdp_grad_sync (true)         gradients of several micro-batches wait unsharded
 
 Source: NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/components/loss`,
 `components/quantization/fp8.py`, `components/distributed/parallelizer.py`,
