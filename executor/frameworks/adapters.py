@@ -14,7 +14,8 @@
                      (pytorch/torchtune@bd2a0fc torchtune/models/llama3/_component_builders.py)
     AutoModel        peft.dim (8), peft.target_modules (*_proj), peft.match_all_linear,
                      peft.dropout, quantization.load_in_4bit, load_in_8bit
-                     (NVIDIA-NeMo/Automodel@36044ad nemo_automodel/components/_peft/lora.py, module_matcher.py)
+                     (NVIDIA-NeMo/Automodel@36044ad nemo_automodel/components/_peft/lora.py,
+                     module_matcher.py)
 
 Adapters beside other sets of modules, and kinds other than LoRA, are not modelled: they are named.
 """

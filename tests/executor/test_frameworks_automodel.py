@@ -305,8 +305,8 @@ FIELDS = {
     reshard_after_forward wrap_outer_model""",
     "distributed.mp_policy": "cast_forward_inputs output_dtype param_dtype reduce_dtype",
     "distributed.pipeline": """dtype layers_per_stage module_fqns_per_model_part
-    patch_causal_lm_model patch_inner_model patch_stage_backward_maybe_with_nosync pp_batch_size pp_microbatch_size
-    pp_schedule pp_schedule_csv pp_seq_len round_virtual_stages_to_pp_multiple
+    patch_causal_lm_model patch_inner_model patch_stage_backward_maybe_with_nosync
+    pp_batch_size pp_microbatch_size pp_schedule pp_schedule_csv pp_seq_len round_virtual_stages_to_pp_multiple
     scale_grads_in_schedule""",
     "model.backend": """attn compile_attn cuda_graph.modules dispatcher dispatcher_async_dispatch
     dispatcher_num_sms dispatcher_share_token_dispatcher enable_deepep enable_fsdp_optimizations
@@ -318,7 +318,8 @@ FIELDS = {
 }
 """Fields of FSDP2Config, MoEParallelizerConfig, MixedPrecisionPolicy, PipelineConfig, BackendConfig
 and PeftConfig at NVIDIA-NeMo/Automodel@36044ad."""
-VALUES = {"reshard_after_forward": "true", "pp_schedule": "1f1b", "layers_per_stage": "16", "dtype": "bf16", "dropout": "0.1",
+VALUES = {"reshard_after_forward": "true", "pp_schedule": "1f1b", "layers_per_stage": "16",
+          "dtype": "bf16", "dropout": "0.1",
           "activation_checkpointing": "true", "sequence_parallel": "true", "moe_rank_scaling":
           "true", "use_dora": "true", "defer_fsdp_grad_sync": "true", "match_all_linear": "true",
           "enable_compile": "true", "enable_fsdp_optimizations": "true"}  # fmt: skip

@@ -218,7 +218,7 @@ def _chunks(stages: int, ranks: int, rounded: Fact | None) -> int | None:
         return stages // ranks
     if rounded is None:
         return None
-    return stages // ranks + (rounded.value == "up")
+    return stages // ranks + int(rounded.value == "up")
 
 
 def _read_length(values: Values, facts: dict[str, Fact]) -> list[str]:

@@ -5,7 +5,8 @@
     loss_fn                                         the engine: masked cross entropy casts logits to
                                                     32 bits unless fp32_upcast is false
     distributed.activation_checkpointing            recompute full, where whole layers recompute
-    distributed.defer_fsdp_grad_sync (true)         gradients of several micro-batches wait unsharded
+    distributed.defer_fsdp_grad_sync (true)         gradients wait unsharded for the last of
+                                                    several micro-batches
 
 Source: NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/components/loss`,
 `components/quantization/fp8.py`, `components/distributed/parallelizer.py`,
