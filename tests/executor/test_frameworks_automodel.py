@@ -306,8 +306,8 @@ FIELDS = {
     "distributed.mp_policy": "cast_forward_inputs output_dtype param_dtype reduce_dtype",
     "distributed.pipeline": """dtype layers_per_stage module_fqns_per_model_part
     patch_causal_lm_model patch_inner_model patch_stage_backward_maybe_with_nosync
-    pp_batch_size pp_microbatch_size pp_schedule pp_schedule_csv pp_seq_len round_virtual_stages_to_pp_multiple
-    scale_grads_in_schedule""",
+    pp_batch_size pp_microbatch_size pp_schedule pp_schedule_csv pp_seq_len
+    round_virtual_stages_to_pp_multiple scale_grads_in_schedule""",
     "model.backend": """attn compile_attn cuda_graph.modules dispatcher dispatcher_async_dispatch
     dispatcher_num_sms dispatcher_share_token_dispatcher enable_deepep enable_fsdp_optimizations
     enable_hf_state_dict_adapter experts fake_balanced_gate fake_gate_noise gate_precision linear
