@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from meshplan.costmodels.layout import InvalidLayout, Stage
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.training import Training
 
 COUNTS = frozenset(
     (
@@ -158,6 +159,13 @@ class Reading:
     def line(self, *names: str) -> int:
         """The line of the first of the facts `names` that the file states, else 1."""
         return next((self.facts[name].line for name in names if name in self.facts), 1)
+
+    def unread_of(self, layout: Layout, training: Training) -> tuple[Fact, ...]:
+        """What is not understood of this layout: `unread_if_accumulated`, where it applies."""
+        once = layout.data_parallel * layout.micro_batch_size
+        sharded = layout.data_parallel * layout.context_parallel > 1
+        several = training.global_batch_size > once and layout.pipeline_parallel == 1
+        return self.unread_if_accumulated if sharded and several else ()
 
     def alone(self) -> "Reading":
         """This case, if its file has no other; raises `UnreadableConfig`."""

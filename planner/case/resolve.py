@@ -130,7 +130,8 @@ def resolve(
     engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
     recompute, said = _recompute(given, near, reading)
     layout, training = _layout(facts, replace(reading, recompute=recompute), model)
-    _check_accumulated(reading, layout, training)
+    if waits := reading.unread_of(layout, training):
+        raise MissingFacts((), waits)
     return Case(
         model=model,
         layout=layout,
@@ -168,15 +169,6 @@ def check_case(case: Case) -> None:
     check_precision(case.training, case.cluster.gpu)
     unfitted = Setting(case.model, case.training, case.cluster, case.engine, Tuning())
     check_host(unfitted, case.layout)
-
-
-def _check_accumulated(reading: Reading, layout: Layout, training: Training) -> None:
-    """Raise `MissingFacts` where micro-batches add up in a way that is not understood."""
-    once = layout.data_parallel * layout.micro_batch_size
-    sharded = layout.data_parallel * layout.context_parallel > 1
-    several = training.global_batch_size > once and layout.pipeline_parallel == 1
-    if reading.unread_if_accumulated and sharded and several:
-        raise MissingFacts((), reading.unread_if_accumulated)
 
 
 def _replaced(given: Settings, reading: Reading) -> Iterator[str]:
