@@ -30,6 +30,7 @@ import math
 import re
 from collections.abc import Mapping
 
+from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.adapters import of_automodel
 from meshplan.executor.frameworks.automodel.model import layers_of, read_kernels, read_model
 from meshplan.executor.frameworks.automodel.training import (
@@ -239,4 +240,5 @@ def _of_nodes(values: Values) -> list[str]:
     nodes = values.count("benchmark.num_nodes", "ci.nodes")
     if nodes is None:
         return []
-    return [f"line {nodes.line}: meant for {nodes.value} nodes; the launcher says how many GPUs"]
+    meant = f"line {nodes.line}: meant for {counted(nodes.value, 'node')}"
+    return [f"{meant}; the launcher says how many GPUs"]
