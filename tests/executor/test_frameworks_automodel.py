@@ -223,6 +223,7 @@ def test_eight_bits(section: str, precision: str | None) -> None:
         ("strategy: fsdp2", "strategy: fsdp2\n  tp_plan: {a: b}", "distributed.tp_plan"),
         ("strategy: fsdp2", "strategy: fsdp2\n  offload_policy: {pin_memory: true}", "host"),
         ("strategy: fsdp2", "strategy: fsdp2\n  mp_policy: {reduce_dtype: bfloat16}", "reduced"),
+        ("strategy: fsdp2", "strategy: fsdp2\n  mp_policy: {param_dtype: bfloat16}", "reduced"),
         ("strategy: fsdp2", "strategy: fsdp2\n  of_a_later_release: 2", "later_release (not known"),
         ("checkpointing: true", "checkpointing: selective", "selective"),
         ("ep_size: 8", "ep_size: 1", "each keep their input"),
@@ -257,8 +258,14 @@ def test_what_is_not_modelled_is_named(old: str, new: str, named: str) -> None:
         ("local_batch_size: 16", "local_batch_size: 6", "at least pp_size 4"),
         ("layers_per_stage: 5", "layers_per_stage: 12", "two or more"),
         ("checkpointing: true", "checkpointing: 7", "known are"),
+        ("  pipeline:\n", "  pipelined:\n", "needs a section"),
     ],
-    ids=["6 / 2 = 3 micro-batches on 4 ranks", "48/12 = 4 stages on 4 ranks", "a number"],
+    ids=[
+        "6 / 2 = 3 micro-batches on 4 ranks",
+        "48/12 = 4 stages on 4 ranks",
+        "a number",
+        "no section",
+    ],
 )
 def test_what_automodel_refuses(old: str, new: str, match: str) -> None:
     """Its own asserts, in one line each."""
@@ -328,9 +335,8 @@ SWITCHES = ("enable_", "patch_", "fake_balanced", "cast_")
 
 def stated(section: str, name: str, value: str) -> Reading:
     """A recipe of two pipeline ranks with one more field, by its dotted name."""
-    base = DENSE.replace("cp_size: 1}", "cp_size: 1, pp_size: 2}").replace(
-        "local_batch_size: 1}", "local_batch_size: 8}"
-    )
+    two = "pp_size: 2, pipeline: {pp_schedule: 1f1b}}"
+    base = DENSE.replace("cp_size: 1}", two).replace("local_batch_size: 1}", "local_batch_size: 8}")
     lines = [f"{'  ' * at}{key}:" for at, key in enumerate(f"{section}.{name}".split("."))]
     document = "\n".join(lines) + f" {value}\n"
     merged = _merged(yaml.safe_load(base), yaml.safe_load(document))

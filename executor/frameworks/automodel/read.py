@@ -186,6 +186,9 @@ def _read_stages(
     if ranks.value == 1:
         facts |= {"schedule": Fact("1f1b", ranks.line), "virtual_stages": Fact(1, ranks.line)}
         return Placement(rule="weighted"), []
+    if not values.has("distributed.pipeline"):
+        raise IllegalConfig(f"pp_size {ranks.value} needs a section distributed.pipeline",
+                            ranks.line)  # fmt: skip
     names = {name.lower(): name for name in (*SCHEDULE_NAMES, *NEAREST)}
     name = names.get(str(stated.value).lower(), "")
     unread = [Fact(f"{each} (stages or an order of its own are not modelled)", fact.line)

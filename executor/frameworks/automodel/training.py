@@ -51,12 +51,19 @@ def read_numbers(values: Values, facts: dict[str, Fact]) -> list[Fact]:
 
 
 def _reduced(values: Values) -> list[Fact]:
-    """FSDP2's formats, where they are not its default: 16 bits, reduced in 32."""
+    """FSDP2's formats, where they are not its default: 16 bits, reduced in 32. A section that does
+    not say in what it reduces does so in the weights' format.
+    """
+    if not values.has("distributed.mp_policy"):
+        return []
     where = "distributed.mp_policy."
     values.get(where + "_target_")
     why = "weights of 16 bits and gradients reduced in 32 are modelled"
     wide = ("float32", "torch.float32", "fp32")
+    reduced = values.get(where + "reduce_dtype")
+    line = values.found.get("distributed.mp_policy", Fact(None, 1)).line
     return [
+        *([] if reduced else [Fact(f"{where}reduce_dtype not stated ({why})", line)]),
         *values.besides(_DTYPES, where + "param_dtype", why),
         *values.besides(wide, where + "reduce_dtype", why),
         *values.besides(_DTYPES, where + "output_dtype", why),
