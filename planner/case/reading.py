@@ -6,6 +6,7 @@ leaves out; `planner.case.resolve` adds the missing facts. `Exported` is the way
 command, and what the format cannot express.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -76,6 +77,8 @@ class Placement:
     embedding, head layers that the embedding and the head count as
     layers          of each virtual stage in model order
     layers_per_stage  the stages follow from it (Megatron, torchtitan), None when they are counted
+    rounds          to a multiple of the ranks: "up" or "down" (AutoModel); "": they must be one
+    fewest_chunks   stages of a rank that the schedule needs, where they follow
     """
 
     rule: Literal["even", "ends", "weighted", "cost", "given"] = "even"
@@ -85,7 +88,23 @@ class Placement:
     head: int = 0
     layers: tuple[int, ...] = ()
     layers_per_stage: int | None = None
+    rounds: Literal["", "up", "down"] = ""
+    fewest_chunks: int = 1
     line: int = 1
+
+    def stages(self, layers: int, ranks: int) -> int:
+        """How many stages of `layers_per_stage` hold `layers`; raises `IllegalConfig`."""
+        assert self.layers_per_stage is not None
+        stages = math.ceil(layers / self.layers_per_stage)
+        rest = stages % ranks
+        if rest and self.rounds:
+            stages += (ranks if self.rounds == "up" else 0) - rest
+        if stages < self.fewest_chunks * ranks:
+            raise IllegalConfig(
+                f"{layers} layers in stages of {self.layers_per_stage} make {stages} stages; the "
+                f"schedule needs {self.fewest_chunks} on each of {ranks} ranks", self.line,
+            )  # fmt: skip
+        return stages
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,19 @@ def test_stages_that_nobody_rounds_are_illegal() -> None:
 
 
 @pytest.mark.parametrize(
+    ("layers", "match"),
+    [(12, "make 4 stages; the schedule needs 2 on each of 4"), (24, "make 0 stages")],
+    ids=["48/12 = 4 stages: one of a rank is not interleaved", "48/24 = 2 stages, down to none"],
+)
+def test_too_few_stages(layers: int, match: str) -> None:
+    """AutoModel raises where a rank of an interleaved schedule has fewer than two."""
+    text = AUTOMODEL.replace("multiple: up", "multiple: down")
+    reading = edited("layers_per_stage: 5", f"layers_per_stage: {layers}", text)
+    with pytest.raises(InvalidLayout, match=match):
+        case_of(reading, 32)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "stage"),
     [
         ("reshard_after_forward: false", "reshard_after_forward: true", 3),
@@ -256,13 +269,11 @@ def test_what_is_not_modelled_is_named(old: str, new: str, named: str) -> None:
     ("old", "new", "match"),
     [
         ("local_batch_size: 16", "local_batch_size: 6", "at least pp_size 4"),
-        ("layers_per_stage: 5", "layers_per_stage: 12", "two or more"),
         ("checkpointing: true", "checkpointing: 7", "known are"),
         ("  pipeline:\n", "  pipelined:\n", "needs a section"),
     ],
     ids=[
         "6 / 2 = 3 micro-batches on 4 ranks",
-        "48/12 = 4 stages on 4 ranks",
         "a number",
         "no section",
     ],
@@ -326,6 +337,7 @@ FIELDS = {
 """Fields of FSDP2Config, MoEParallelizerConfig, MixedPrecisionPolicy, PipelineConfig, BackendConfig
 and PeftConfig at NVIDIA-NeMo/Automodel@36044ad."""
 VALUES = {"reshard_after_forward": "true", "pp_schedule": "1f1b", "layers_per_stage": "16",
+          "round_virtual_stages_to_pp_multiple": "up",
           "dtype": "bf16", "dropout": "0.1",
           "activation_checkpointing": "true", "sequence_parallel": "true", "moe_rank_scaling":
           "true", "use_dora": "true", "defer_fsdp_grad_sync": "true", "match_all_linear": "true",

@@ -64,13 +64,6 @@ def read_model(
     return config, "", unread, notes
 
 
-def layers_of(config: Mapping[str, object]) -> int | None:
-    """The number of layers that a configuration states, of its text model where it has several."""
-    text = config.get("text_config")
-    found = (text if isinstance(text, dict) else config).get("num_hidden_layers")
-    return found if isinstance(found, int) else None
-
-
 def _another_builder(values: Values) -> list[Fact]:
     stated = values.get("model._target_")
     name = "" if stated is None else str(stated.value)

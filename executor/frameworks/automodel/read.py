@@ -26,13 +26,13 @@ Source: NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/recipes/_dist_utils.py`,
 `distributed/pipelining/config.py`, `distributed/pipelining/functional.py`.
 """
 
-import math
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 from meshplan.costmodels.units import counted
 from meshplan.executor.frameworks.adapters import of_automodel
-from meshplan.executor.frameworks.automodel.model import layers_of, read_kernels, read_model
+from meshplan.executor.frameworks.automodel.model import read_kernels, read_model
 from meshplan.executor.frameworks.automodel.training import (
     engine_of,
     read_numbers,
@@ -42,7 +42,7 @@ from meshplan.executor.frameworks.automodel.training import (
 from meshplan.executor.frameworks.documents.parse import read_yaml
 from meshplan.executor.frameworks.documents.values import Values, put, shown
 from meshplan.executor.frameworks.keys.lists import judged, unjudged
-from meshplan.executor.frameworks.torchtitan.names import NEAREST, SCHEDULE_NAMES, SINGLE_STAGE
+from meshplan.executor.frameworks.torchtitan.names import SCHEDULE_NAMES, SINGLE_STAGE
 from meshplan.planner.case.reading import Fact, IllegalConfig, NothingToRead, Placement, Reading
 
 KEYS = ("automodel_keys.toml",)
@@ -52,6 +52,8 @@ _RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction",
 _DEGREES = {"tensor_parallel": "tp_size", "pipeline_parallel": "pp_size",
             "context_parallel": "cp_size", "expert_parallel": "ep_size"}  # fmt: skip
 _STAGES = "distributed.pipeline."
+_SCHEDULES = {name.lower(): name for name in SCHEDULE_NAMES}
+_ROUNDS: dict[str, Literal["up", "down"]] = {"up": "up", "down": "down"}
 _ONE = Fact(1, 1)
 
 
@@ -69,7 +71,7 @@ def read(text: str, path: str) -> Reading:
     unread = [*_another_recipe(values), *_read_degrees(values, facts)]
     config, unknown, more, notes = read_model(values, facts)
     unread += more
-    placement, more = _read_stages(values, facts, config)
+    placement, more = _read_stages(values, facts)
     unread += more
     notes += [*_read_batch(values, facts), *_read_length(values, facts), *_of_nodes(values)]
     lora, more = of_automodel(values, config)
@@ -171,58 +173,37 @@ def _read_batch(values: Values, facts: dict[str, Fact]) -> list[str]:
     return [f"{said} replica; a step of several runs is priced as one, with less bubble"]
 
 
-def _read_stages(
-    values: Values, facts: dict[str, Fact], config: Mapping[str, object] | None
-) -> tuple[Placement, list[Fact]]:
+def _read_stages(values: Values, facts: dict[str, Fact]) -> tuple[Placement, list[Fact]]:
     """Adds schedule and chunks; the rule for the stages, the first of which hold the layers left
     over; and what is not understood.
     """
     ranks = facts["pipeline_parallel"]
     wide = values.count(_STAGES + "layers_per_stage")
-    parts = values.get(_STAGES + "module_fqns_per_model_part")
-    own = values.get(_STAGES + "pp_schedule_csv")
+    rounds = values.word(_ROUNDS, _STAGES + "round_virtual_stages_to_pp_multiple")
     stated = values.get(_STAGES + "pp_schedule") or Fact("1f1b", ranks.line)
-    rounded = values.get(_STAGES + "round_virtual_stages_to_pp_multiple")
+    why = "stages or an order of its own are not modelled"
+    unread = [each for name in ("module_fqns_per_model_part", "pp_schedule_csv")
+              for each in values.besides((), _STAGES + name, why)]  # fmt: skip
     if ranks.value == 1:
         facts |= {"schedule": Fact("1f1b", ranks.line), "virtual_stages": Fact(1, ranks.line)}
         return Placement(rule="weighted"), []
     if not values.has("distributed.pipeline"):
-        raise IllegalConfig(f"pp_size {ranks.value} needs a section distributed.pipeline",
-                            ranks.line)  # fmt: skip
-    names = {name.lower(): name for name in (*SCHEDULE_NAMES, *NEAREST)}
-    name = names.get(str(stated.value).lower(), "")
-    unread = [Fact(f"{each} (stages or an order of its own are not modelled)", fact.line)
-              for each, fact in (("module_fqns_per_model_part", parts), ("pp_schedule_csv", own))
-              if fact is not None]  # fmt: skip
-    if not name or name in NEAREST:
+        said = f"pp_size {ranks.value} needs a section distributed.pipeline"
+        raise IllegalConfig(said, ranks.line)
+    name = _SCHEDULES.get(str(stated.value).lower())
+    if name is None:
         why = "this schedule is not modelled"
         return Placement(), [*unread, Fact(f"pp_schedule {shown(stated.value)} ({why})",
                                            stated.line)]  # fmt: skip
     facts["schedule"] = Fact(SCHEDULE_NAMES[name], stated.line)
-    layers = layers_of(config or {})
-    place = Placement(rule="weighted", line=(wide or stated).line,
-                      layers_per_stage=wide.value if wide else None)  # fmt: skip
     if wide is None:
         facts["virtual_stages"] = Fact(1 if name in SINGLE_STAGE else 2, stated.line)
-    elif isinstance(layers, int):
-        chunks = _chunks(math.ceil(layers / wide.value), ranks.value, rounded)
-        put(facts, virtual_stages=Fact(chunks, wide.line) if chunks else None)
-        if chunks and (chunks == 1) != (name in SINGLE_STAGE):
-            raise IllegalConfig(
-                f"layers_per_stage {wide.value} of {layers} layers makes {chunks} stages of a rank;"
-                f" {stated.value} needs {'one' if name in SINGLE_STAGE else 'two or more'}",
-                wide.line,
-            )
+    place = Placement(
+        rule="weighted", line=(wide or stated).line, rounds=rounds.value if rounds else "",
+        layers_per_stage=wide.value if wide else None,
+        fewest_chunks=1 if name in SINGLE_STAGE else 2,
+    )  # fmt: skip
     return place, unread
-
-
-def _chunks(stages: int, ranks: int, rounded: Fact | None) -> int | None:
-    """Stages of a rank; None where they do not come out even and the file does not round them."""
-    if stages % ranks == 0:
-        return stages // ranks
-    if rounded is None:
-        return None
-    return stages // ranks + int(rounded.value == "up")
 
 
 def _read_length(values: Values, facts: dict[str, Fact]) -> list[str]:
