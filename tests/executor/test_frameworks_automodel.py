@@ -288,6 +288,8 @@ def test_recompute_of_transformers_own_layers() -> None:
     """Of families that AutoModel has no class for, whole layers recompute."""
     on = DENSE.replace("cp_size: 1", "cp_size: 1, activation_checkpointing: true")
     assert "each keep their input" in unread_of(read_config(on, "a.yaml"))
+    unknown = edited("meta-llama/Llama-3.1-8B-Instruct", "of/another-family", on)
+    assert "each keep their input" in unread_of(unknown)
     reading = edited("meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mistral-7B-v0.1", on)
     assert (reading.recompute, reading.unread) == (Recompute("full"), ())
 

@@ -36,6 +36,7 @@ _HARMLESS = frozenset(
      "use_cache", "router_aux_loss_coef", "dtype", "torch_dtype", "architectures", *_MODULES)
 )  # fmt: skip
 _FUSED = ("te", "sdpa", "flex", "flash_attention_2", "flash_attention_3", "cudnn")
+_ATTENTION = ("backend.attn", "attn_implementation", "config._attn_implementation")
 _EXCHANGES = ("deepep", "hybridep", "uccl_ep")
 
 
@@ -112,10 +113,8 @@ def _with_modules(
 
 def read_kernels(values: Values, facts: dict[str, Fact]) -> tuple[list[Fact], list[str]]:
     """Kernels that keep or exchange more than the engine's; and notes on others."""
-    attention = next((name for name in ("model.backend.attn", "model.attn_implementation")
-                      if values.get(name) is not None), "model.backend.attn")  # fmt: skip
-    values.get("model.attn_implementation")
-    unread = values.besides(_FUSED, attention, "this attention is not modelled")
+    why = "this attention is not modelled"
+    unread = [each for name in _ATTENTION for each in values.besides(_FUSED, f"model.{name}", why)]
     exchange = values.get("model.backend.dispatcher")
     if facts["expert_parallel"].value == 1:
         return unread, []

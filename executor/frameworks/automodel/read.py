@@ -54,6 +54,8 @@ _DEGREES = {"tensor_parallel": "tp_size", "pipeline_parallel": "pp_size",
 _STAGES = "distributed.pipeline."
 _SCHEDULES = {name.lower(): name for name in SCHEDULE_NAMES}
 _ROUNDS: dict[str, Literal["up", "down"]] = {"up": "up", "down": "down"}
+_OF_UNKNOWN = "adapters are priced beside attention and dense layers: assumed of a model by --model"
+_CHECKPOINTS = "no torch_dtype: the checkpoint's format is taken to be of 16 bits"
 _ONE = Fact(1, 1)
 
 
@@ -76,7 +78,11 @@ def read(text: str, path: str) -> Reading:
     notes += [*_read_batch(values, facts), *_read_length(values, facts), *_of_nodes(values)]
     lora, more = of_automodel(values, config)
     put(facts, lora=lora)
+    notes += [_OF_UNKNOWN] if lora and config is None else []
     unread += [*more, *read_numbers(values, facts)]
+    called = str((values.get("model._target_") or Fact("", 1)).value)
+    loaded = called.endswith(".from_pretrained") and values.get("model.torch_dtype") is None
+    notes += [_CHECKPOINTS] * loaded
     more, kernels = read_kernels(values, facts)
     unread += more
     engine, of_loss, more = engine_of(values)

@@ -119,18 +119,22 @@ def read_recompute(
     if mode == "selective":
         why = "operations that recompute are not modelled"
         return Recompute(), [Fact(f"activation_checkpointing selective ({why})", stated.line)]
-    if mode == "none" or _recomputes_layers(values, facts, config or {}):
+    if mode == "none" or _recomputes_layers(values, facts, config):
         return Recompute("full" if mode == "full" else "none"), []
     why = "attention, feed-forward and norms each keep their input without expert parallelism; not "
     return Recompute("full"), [Fact(f"activation_checkpointing ({why}modelled)", stated.line)]
 
 
 def _recomputes_layers(
-    values: Values, facts: Mapping[str, Fact], config: Mapping[str, object]
+    values: Values, facts: Mapping[str, Fact], config: Mapping[str, object] | None
 ) -> bool:
+    """Whether whole layers recompute; of a family that is not known, or has a tower, it is not."""
     if facts["expert_parallel"].value > 1:
         return True
-    plain = not has_experts(config) and config.get("model_type") not in _OWN_LAYERS
+    plain = (
+        config is not None and "text_config" not in config
+        and not has_experts(config) and config.get("model_type") not in _OWN_LAYERS
+    )  # fmt: skip
     compiled = values.on("distributed.enable_compile")
     return (plain or values.on("model.force_hf")) and not compiled
 
