@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from meshplan.executor.frameworks import refused
+from meshplan.executor.frameworks.automodel import read as automodel
 from meshplan.executor.frameworks.hugging_face import (
     accelerate,
     deepspeed,
@@ -58,6 +59,7 @@ READ_ONLY = {
     for name, (claims, read) in {
         "gpt-neox": (neox.claims, neox.read), "llm-foundry": (llm_foundry.claims, llm_foundry.read),
         **trainers.READERS, "torchtune": (torchtune.claims, torchtune.read),
+        "automodel": (automodel.claims, automodel.read),
         "refused": (refused.claims_refused, refused.refuse),
     }.items()
 }  # fmt: skip

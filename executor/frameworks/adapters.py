@@ -12,6 +12,10 @@
     torchtune        a builder lora_... or qlora_... (4 bits), model.lora_rank (8),
                      lora_attn_modules, apply_lora_to_mlp, apply_lora_to_output, lora_dropout
                      (pytorch/torchtune@bd2a0fc torchtune/models/llama3/_component_builders.py)
+    AutoModel        peft.dim (8), peft.target_modules (*_proj), peft.match_all_linear,
+                     peft.dropout, quantization.load_in_4bit, load_in_8bit
+                     (NVIDIA-NeMo/Automodel@36044ad nemo_automodel/components/_peft/lora.py,
+                     module_matcher.py)
 
 Adapters beside other sets of modules, and kinds other than LoRA, are not modelled: they are named.
 """
@@ -46,6 +50,10 @@ _PATTERN = re.compile(r"(?:\w|\\?\.|\[?\\d\]?\+|\[0-9\]\+|\((?:\?:)?(?:\w|\\?\.|
 """Regular expressions of one level: names, numbers, groups of words."""
 _LONGEST, _MOST_GROUPS = 160, 3
 """What is tried: so many words of so many groups are tried against each other in no time."""
+_OTHER_LAYERS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts",
+                 "kv_lora_rank", "linear_num_key_heads", "mamba_num_heads", "mamba_d_state",
+                 "ssm_state_size", "text_config")  # fmt: skip
+"""Sizes that a decoder of plain attention and feed-forwards does not have."""
 _BRIDGE_RANK, _FACTORY_RANK, _TRL_RANK = 32, 8, 16
 _TRL_DROPOUT = 0.05
 _NO_EFFECT = ("_target_", "alpha", "lora_A_init_method", "lora_B_init_method", "dropout_position")
@@ -173,6 +181,47 @@ def of_torchtune(values: Values) -> Found:
     said = {"rank": rank.value, "dropout": dropout, "base_precision": base,
             "targets": _targets(frozenset(names), _HF)}  # fmt: skip
     return _fact(said, unread, Fact(sorted(names), (modules or builder).line), rank)
+
+
+def of_automodel(values: Values, config: Mapping[str, object] | None) -> Found:
+    """What AutoModel's `peft` and `quantization` say, beside a decoder of `config`."""
+    kind = values.found.get("peft._target_")
+    base, unread = _quantised(values)
+    if kind is None:
+        why = "weights of fewer bits are not modelled without adapters"
+        named = [Fact(f"{name} ({why})", 1) for name in ("quantization",) if base != "bf16"]
+        return None, [*unread, *named]
+    values.asked.add("peft._target_")
+    rank = values.count("peft.dim") or Fact(_FACTORY_RANK, kind.line)
+    modules = values.get("peft.target_modules") or Fact("*_proj", kind.line)
+    dropout, more = _dropout(values, "peft.dropout")
+    words = _words(modules.value)
+    if values.on("peft.match_all_linear") or "*" in words:
+        why = "an adapter beside the head is not modelled; target_modules *_proj has none"
+        more.append(Fact(f"peft.match_all_linear ({why})", modules.line))
+    names = set(_HF["all_linear"]) if words & {"*_proj", "*"} else {w.lstrip("*") for w in words}
+    if config is not None and any(config.get(name) for name in _OTHER_LAYERS):
+        why = "adapters beside routed experts and other layers than Llama's are not modelled"
+        more.append(Fact(f"peft.target_modules ({why})", modules.line))
+    said = {"rank": rank.value, "dropout": dropout, "base_precision": base,
+            "targets": _targets(frozenset(names), _HF)}  # fmt: skip
+    return _fact(said, [*unread, *more], modules, rank)
+
+
+def _quantised(values: Values) -> tuple[BasePrecision, list[Fact]]:
+    """What AutoModel's frozen weights are kept in, and what of it is not understood."""
+    where = "quantization."
+    if values.on(where + "load_in_8bit"):
+        return "int8", []
+    four = values.flag(where + "load_in_4bit")
+    if four is None or not four.value:
+        return "bf16", []
+    unread = values.besides(("nf4",), where + "bnb_4bit_quant_type", "nf4 is modelled")
+    twice = values.flag(where + "bnb_4bit_use_double_quant")
+    if twice is not None and not twice.value:
+        why = "constants of quantised weights in 32 bits are not modelled"
+        unread.append(Fact(f"load_in_4bit without bnb_4bit_use_double_quant ({why})", four.line))
+    return "nf4", unread
 
 
 def _targets(

@@ -24,8 +24,6 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "slime": ((r"[ \t]*--rollout-[a-z]",),
               "its batches are made of rollouts; check a plan of the same layout"),
     "OpenRLHF": ((r".*\bopenrlhf\.cli\.train_",), "check the DeepSpeed part as a plan"),
-    "NeMo AutoModel": ((r"[ \t]*_target_:[ \t]*nemo_automodel\.",),
-                       "its components are Python objects; `plan --engine automodel` prices it"),
     "LLaMA-Factory on Megatron": (
         (r"finetuning_type:", r"(tensor|pipeline|context|expert)_model_parallel_size:"),
         "its names are neither Megatron's nor its Trainer's; check a plan of the same layout"),

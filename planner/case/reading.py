@@ -6,11 +6,13 @@ leaves out; `planner.case.resolve` adds the missing facts. `Exported` is the way
 command, and what the format cannot express.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from meshplan.costmodels.layout import InvalidLayout, Stage
+from meshplan.costmodels.layout import InvalidLayout, Layout, Stage
+from meshplan.costmodels.training import Training
 
 COUNTS = frozenset(
     (
@@ -75,6 +77,8 @@ class Placement:
     embedding, head layers that the embedding and the head count as
     layers          of each virtual stage in model order
     layers_per_stage  the stages follow from it (Megatron, torchtitan), None when they are counted
+    rounds          to a multiple of the ranks: "up" or "down" (AutoModel); "": they must be one
+    fewest_chunks   stages of a rank that the schedule needs, where they follow
     """
 
     rule: Literal["even", "ends", "weighted", "cost", "given"] = "even"
@@ -84,7 +88,23 @@ class Placement:
     head: int = 0
     layers: tuple[int, ...] = ()
     layers_per_stage: int | None = None
+    rounds: Literal["", "up", "down"] = ""
+    fewest_chunks: int = 1
     line: int = 1
+
+    def stages(self, layers: int, ranks: int) -> int:
+        """How many stages of `layers_per_stage` hold `layers`; raises `IllegalConfig`."""
+        assert self.layers_per_stage is not None
+        stages = math.ceil(layers / self.layers_per_stage)
+        rest = stages % ranks
+        if rest and self.rounds:
+            stages += (ranks if self.rounds == "up" else 0) - rest
+        if stages < self.fewest_chunks * ranks:
+            raise IllegalConfig(
+                f"{layers} layers in stages of {self.layers_per_stage} make {stages} stages; the "
+                f"schedule needs {self.fewest_chunks} on each of {ranks} ranks", self.line,
+            )  # fmt: skip
+        return stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,8 @@ class Reading:
     ignored         keys that say nothing about the layout
     unread          what changes layout, memory or shape and is not understood, by its line: then
                     nothing is priced
+    unread_if_accumulated
+                    the same where sharded replicas add up several micro-batches without a pipeline
     others          further cases of the same file, such as the rounds of a loop over a degree
     notes           what the file says that a layout cannot hold, one line each
     """
@@ -147,6 +169,7 @@ class Reading:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unread: tuple[Fact, ...] = ()
+    unread_if_accumulated: tuple[Fact, ...] = ()
     others: tuple["Reading", ...] = ()
 
     def __post_init__(self) -> None:
@@ -155,6 +178,13 @@ class Reading:
     def line(self, *names: str) -> int:
         """The line of the first of the facts `names` that the file states, else 1."""
         return next((self.facts[name].line for name in names if name in self.facts), 1)
+
+    def unread_of(self, layout: Layout, training: Training) -> tuple[Fact, ...]:
+        """What is not understood of this layout: `unread_if_accumulated`, where it applies."""
+        once = layout.data_parallel * layout.micro_batch_size
+        sharded = layout.data_parallel * layout.context_parallel > 1
+        several = training.global_batch_size > once and layout.pipeline_parallel == 1
+        return self.unread_if_accumulated if sharded and several else ()
 
     def alone(self) -> "Reading":
         """This case, if its file has no other; raises `UnreadableConfig`."""

@@ -7,7 +7,6 @@ shard_group     stated, or dp cp / shard_replicas
 global batch    stated, or micro-batches x mbs x dp
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -130,6 +129,8 @@ def resolve(
     engine = _overlapping(engine_named(settings.engine or reading.engine), reading)
     recompute, said = _recompute(given, near, reading)
     layout, training = _layout(facts, replace(reading, recompute=recompute), model)
+    if waits := reading.unread_of(layout, training):
+        raise MissingFacts((), waits)
     return Case(
         model=model,
         layout=layout,
@@ -371,7 +372,7 @@ def _virtual_stages(facts: dict[str, Fact], reading: Reading, model: Model, pp: 
     chunks = int(facts["virtual_stages"].value) if "virtual_stages" in facts else 1
     if "virtual_stages" not in facts and place.layers_per_stage is not None:
         total = model.num_layers + place.embedding + place.head
-        stages = math.ceil(total / place.layers_per_stage)
+        stages = place.stages(total, pp)
         if stages % pp:
             raise IllegalConfig(
                 f"{total} layers in stages of {place.layers_per_stage} make {stages} stages, not "

@@ -85,7 +85,7 @@ def measured_run(log: Path, config: Path | None, source: LogSource) -> LoggedRun
     found = config or config_beside(log, source)
     case = case_at(found, source)
     training, gpus = case.training, case.layout.world_size
-    batch = Batch(training.global_batch_size, training.global_batch_tokens / gpus)
+    batch = Batch(training.global_batch_size, training.global_batch_tokens / gpus, gpus)
     try:
         recognised = read_log(log, batch)
         steps = steady(recognised.log, str(log))

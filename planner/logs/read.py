@@ -13,6 +13,7 @@ from meshplan.costmodels.units import counted
 from meshplan.planner.logs import console, records
 from meshplan.planner.logs.trainer_console import read_trainer
 from meshplan.planner.logs.training_log import TrainingLog
+from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune
 
 MAX_LOG_BYTES = 4 * 2**20  # 10,000 lines of Megatron-LM
 
@@ -27,6 +28,12 @@ class Batch:
 
     sequences: int
     tokens_per_gpu: float
+    gpus: int
+
+    @property
+    def tokens(self) -> float:
+        """Of a step, over all GPUs."""
+        return self.tokens_per_gpu * self.gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +92,8 @@ def _of_batch(found: Recognised, batch: Batch) -> Recognised:
 
 
 KNOWN = (
-    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed and Hugging Face's Trainer, "
-    "trainer_state.json, W&B and "
+    "the logs of torchtitan, Megatron-LM, nanotron, DeepSpeed, torchtune, AutoModel and "
+    "Hugging Face's Trainer, trainer_state.json, W&B and "
     "TensorBoard exports, and result.json of `meshplan execute`"
 )
 
@@ -105,6 +112,12 @@ def recognised(text: str, name: str, batch: Batch) -> Recognised:
         log = console.READERS[framework](text, batch.tokens_per_gpu)
         if log.steps:
             return Recognised(framework, log)
+    tuning = read_torchtune(text, batch.tokens_per_gpu)
+    if tuning.steps:
+        return Recognised("torchtune", tuning)
+    tuning = read_automodel(text, batch.tokens)
+    if tuning.steps:
+        return Recognised("automodel", tuning)
     timer = console.read_deepspeed(text, batch.sequences)
     trainer = TrainingLog((), None, None) if timer.steps else read_trainer(text)
     return Recognised("Trainer", trainer) if trainer.steps else Recognised("deepspeed", timer)

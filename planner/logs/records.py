@@ -11,7 +11,9 @@
 A column that a framework is known to log as time or rate is taken before time stamps, which also
 hold evaluations and checkpoints. Sources: torchtitan@b5bcd76 `torchtitan/components/metrics.py`,
 Megatron-LM@d98e8a64 `megatron/training/training.py` (`training_log`), nanotron@2411b02
-`src/nanotron/trainer.py`, transformers 5.23 `trainer_utils.py` (`speed_metrics`).
+`src/nanotron/trainer.py`, NVIDIA-NeMo/Automodel@36044ad `nemo_automodel/recipes/llm/train_ft.py`
+(training.jsonl), pytorch/torchtune@bd2a0fc `torchtune/training/metric_logging.py`, transformers
+5.23 `trainer_utils.py` (`speed_metrics`).
 """
 
 import csv
@@ -35,10 +37,12 @@ SECONDS = {
 }  # fmt: skip
 """A step's time, and the seconds of its unit."""
 
-RATES = ("throughput(tps)", "tokens_per_sec_per_gpu")  # tokens per second and GPU
+RATES = ("throughput(tps)", "tokens_per_sec_per_gpu", "tokens_per_second_per_gpu")
+"""Tokens per second and GPU."""
 LOSSES = ("loss_metrics/global_avg_loss", "lm loss", "lm_loss", "train/loss", "loss")
-RESERVED = {"memory/max_reserved(gib)": GIB}
-ALLOCATED = {"memory/max_active(gib)": GIB, "mem-max-allocated-bytes": 1.0}
+RESERVED = {"memory/max_reserved(gib)": GIB, "peak_memory_reserved": GIB}
+ALLOCATED = {"memory/max_active(gib)": GIB, "mem-max-allocated-bytes": 1.0,
+             "peak_memory_alloc": GIB}  # fmt: skip
 MAX_ROWS = 50_000  # the last ones, where the run is in its steady state
 KEPT = MAX_ROWS + 1  # one more says that there were more
 
@@ -103,10 +107,16 @@ def _timed(row: Record, tokens_per_gpu: float) -> LoggedStep | None:
         each * unit for name, unit in SECONDS.items() if (each := _positive(row.get(name)))
     )  # fmt: skip
     rates = (tokens_per_gpu / each for name in RATES if (each := _positive(row.get(name))))
-    taken_s = next(seconds, None) or next(rates, None)
+    taken_s = _of_its_tokens(row) or next(seconds, None) or next(rates, None)
     if step is None or not taken_s:
         return None
     return LoggedStep(step, taken_s, _loss(row))
+
+
+def _of_its_tokens(row: Record) -> float | None:
+    """Seconds by AutoModel's own count of a step's tokens, which its rate is of."""
+    tokens, rate = (_positive(row.get(name)) for name in ("num_tokens_per_step", "tps"))
+    return tokens / rate if tokens and rate else None
 
 
 def _loss(row: Record) -> float | None:

@@ -1,5 +1,6 @@
-"""nanotron's YAML, Bridge's overrides and torchtitan's Python against readers that share nothing
-with ours: plain loaders with names written apart, and the Python program run upon stubs.
+"""nanotron's and AutoModel's YAML, Bridge's overrides and torchtitan's Python against readers that
+share nothing with ours: plain loaders with names written apart, and the Python program run upon
+stubs.
 """
 
 from pathlib import Path
@@ -45,6 +46,30 @@ def test_nanotron(degrees: dict, tokens: dict, stage: int, dtype: str) -> None:
                 "model": {"dtype": dtype}}  # fmt: skip
     text = yaml.safe_dump(document)
     assert not second_readers.different(read_config(text, "a.yaml"), second_readers.nanotron(text))
+
+
+SPLIT = st.fixed_dictionaries(
+    {"tp_size": st.sampled_from([1, 2, None]), "pipeline": st.fixed_dictionaries(
+        {"pp_schedule": st.just("1f1b")}, optional={"pp_microbatch_size": st.sampled_from([1, 2])}
+    )},
+    optional={"pp_size": st.sampled_from([1, 2, 4, None]), "cp_size": st.sampled_from([1, 2]),
+              "ep_size": st.sampled_from([1, 8, None]), "sequence_parallel": st.booleans(),
+              "activation_checkpointing": st.sampled_from([True, False, "full", None]),
+              "reshard_after_forward": st.sampled_from([True, False, None]),
+              "moe": st.fixed_dictionaries({}, optional={"reshard_after_forward": st.booleans()}),
+              "dp_size": st.sampled_from(["none", None]), "strategy": st.just("fsdp2")},
+)  # fmt: skip
+
+
+@given(SPLIT, DEGREES, st.sampled_from(["seq_len", "seq_length"]), st.sampled_from([0, 1024]))
+def test_automodel(split: dict, more: int, length: str, packed: int) -> None:
+    """Any degrees, sharding, batch and length, as PyYAML finds them."""
+    document = {"distributed": split, "dataset": {length: 4096}, "optimizer": {"lr": 1},
+                "step_scheduler": {"local_batch_size": 8, "global_batch_size": 64 * more},
+                "packed_sequence": {"packed_sequence_size": packed}}  # fmt: skip
+    text = yaml.safe_dump(document)
+    found = read_config(text, "a.yaml", "automodel")
+    assert not second_readers.different(found, second_readers.automodel(text))
 
 
 NANOTRON = """

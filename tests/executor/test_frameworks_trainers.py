@@ -299,8 +299,6 @@ def test_a_json_outside_the_folders_is_not_opened(folder: Path) -> None:
     [
         ("OLMo-core", "train.py", "from olmo_core.train import TrainerConfig\n"),
         ("NeMo 2", "recipe.py", "from nemo.collections import llm\n"),
-        # NVIDIA-NeMo/Automodel examples/llm_pretrain (Apache-2.0)
-        ("AutoModel", "a.yaml", "model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM\n"),
         # THUDM/slime scripts/run-qwen3-4B.sh (Apache-2.0)
         (
             "slime",

@@ -106,7 +106,7 @@ def test_lora_and_quantised_bases_need_less_memory() -> None:
         (("--lora-rank", "16", "--engine", "nanotron"), "nanotron has none"),
         (("--lora-rank", "16", "--engine", "native"), "has none"),
         (("--lora-rank", "16", "--engine", "torchtitan", "--lora-targets", "qkv"), "all_linear"),
-        (("--lora-rank", "16", "--base-precision", "nf4"), "automodel, deepspeed"),
+        (("--lora-rank", "16", "--base-precision", "nf4"), "automodel-fp32-loss, deepspeed"),
         (("--lora-rank", "16", "--base-precision", "int3"), "bf16, int8, nf4"),
         (("--lora-rank", "16", "--lora-targets", "mlp"), "qkv, attention, all_linear"),
         (("--lora-rank", "99999"), "between 1 and 16384"),
@@ -234,7 +234,7 @@ def test_bf16_states_from_a_question_to_an_export(tmp_path: Path) -> None:
     assert "optimizer_states" not in json.loads(same)["training"]
     refused = run(*ONE, "--optimizer-states", "bf16")
     assert refused.exit_code == 2
-    assert "engines that do: automodel, generic, torchtitan" in refused.stderr
+    assert "engines that do: automodel, automodel-fp32-loss, generic, torchtitan" in refused.stderr
 
 
 @pytest.mark.parametrize(

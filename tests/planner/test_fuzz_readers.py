@@ -1,6 +1,6 @@
 """Every reader of files against hostile text: one line, at most two seconds and 500 MB each.
 
-`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 500 unless said (13,500 in all),
+`MESHPLAN_FUZZ_INPUTS` is the number of inputs for each reader: 500 unless said (15,000 in all),
 10,000 under `HYPOTHESIS_PROFILE=nightly`.
 """
 
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nightly import cases
 from random_plans import CLUSTER, plan_of
-from trainer_texts import FOUNDRY, NEOX
+from trainer_texts import AUTOMODEL, FOUNDRY, NEOX
 
 from meshplan.costmodels.layout import Layout, even_stages
 from meshplan.costmodels.model.config_fields import UnsupportedModel
@@ -38,6 +38,7 @@ from meshplan.planner.cli.check import tools
 from meshplan.planner.logs.console import READERS
 from meshplan.planner.logs.read import Batch, UnreadableLog, read_log
 from meshplan.planner.logs.steady import steady
+from meshplan.planner.logs.tuning_console import read_automodel, read_torchtune
 from meshplan.planner.runs.rows import SkippedRow
 from meshplan.planner.runs.runs import read_runs, run_of
 
@@ -132,6 +133,7 @@ FORMATS = {
     "hf-trainer": (".yaml", TRAINERS[2:]),
     "gpt-neox": (".yml", [NEOX]),
     "llm-foundry": (".yaml", [FOUNDRY]),
+    "automodel": (".yaml", [AUTOMODEL]),
     None: (".yaml", _plans()),
 }
 
@@ -218,6 +220,8 @@ LOGS = (
     " iteration  2/ 100 | elapsed time per iteration (ms): 5630.1 | lm loss: 1.0E+00 |\n",
     "[Rank 1] (after 1 iterations) memory (MB) | max allocated: 1.0 | max reserved: 2.0\n",
     "iteration: 1 / 15 | elapsed_time_per_iteration_ms: 4.71K | lm_loss: 1.5 |\n",
+    "step 9 | epoch 0 | loss 0.6 | lr 1.0e-05 | mem 24.9 GiB | tps 11278.5(1409.8/gpu) | x 2\n",
+    "Step 3 | loss:1.2 lr:2e-05 tokens_per_second_per_gpu:123.4 peak_memory_alloc:9.8 \n",
 )
 
 
@@ -238,12 +242,15 @@ runs:
 """
 
 
-@pytest.mark.parametrize("engine", READERS)
+PRINTED = {**READERS, "automodel": read_automodel, "torchtune": read_torchtune}
+
+
+@pytest.mark.parametrize("engine", PRINTED)
 @FUZZ
 @given(text=damaged(["".join(LOGS * 3)]))
 def test_a_damaged_log(engine: str, text: str) -> None:
     """A training log gives the steps that it says, never an error."""
-    timed(lambda: void(READERS[engine](text, 1024.0)))
+    timed(lambda: void(PRINTED[engine](text, 1024.0)))
 
 
 EXPORTS = {
@@ -268,7 +275,7 @@ def test_a_damaged_export(tmp_path: Path, name: str, data: st.DataObject) -> Non
     def read() -> None:
         refused = ""
         try:
-            found = read_log(path, Batch(sequences=8, tokens_per_gpu=1024.0))
+            found = read_log(path, Batch(sequences=8, tokens_per_gpu=1024.0, gpus=8))
             assert steady(found.log, name).step_time_s > 0
         except UnreadableLog as error:
             refused = str(error)

@@ -17,7 +17,7 @@ from meshplan.planner.logs.read import (
 from meshplan.planner.logs.steady import steady
 from meshplan.planner.logs.training_log import LoggedStep, TrainingLog, slowest
 
-BATCH = Batch(sequences=256, tokens_per_gpu=8192)
+BATCH = Batch(sequences=256, tokens_per_gpu=8192, gpus=8)
 # A log of DeepSpeed-Chat on the web (2023-11-07), and one of 2022 with the older prefix.
 DEEPSPEED = """
 [2023-11-07 01:55:23,714] [INFO] [timer.py:260:stop] epoch=0/micro_step=40/global_step=10, \

@@ -1,8 +1,9 @@
-"""Real log lines of three frameworks, read back.
+"""Real log lines of four frameworks, read back.
 
 Megatron-LM: NVIDIA/Megatron-LM issue 756 (Mixtral 8x7B, 16 H100) and pull request 5662.
 nanotron: huggingface/nanotron issue 390 and pull request 23.
 torchtitan: pytorch/torchtitan pull requests 2389, 1287 and 3393.
+AutoModel: NVIDIA-NeMo/Automodel pull request 3473. Of torchtune lines as DiskLogger writes them.
 """
 
 import pytest
@@ -14,6 +15,7 @@ from meshplan.planner.logs.console import (
     read_nanotron,
     read_torchtitan,
 )
+from meshplan.planner.logs.read import Batch, recognised
 
 MEGATRON = """
 [Rank 1] (after 1 iterations) memory (MB) | allocated: 54250.97802734375 | max allocated: \
@@ -132,3 +134,53 @@ def test_a_log_without_steps_has_none(name: str) -> None:
     """A run that died while loading gives no steps and no memory, not zeros."""
     log = READERS[name]("Traceback (most recent call last):\n  RuntimeError: out of memory", 1.0)
     assert (log.steps, log.reserved_peak_bytes) == ((), None)
+
+
+AUTOMODEL = """
+2026-08-10 15:55:23 | INFO | root | step 10 | epoch 0 | loss 0.8534 | grad_norm 1.5040 | \
+lr 1.00e-05 | mem 29.67 GiB | tps 13746.23(1718.28/gpu) | num_label_tokens 29550
+2026-08-10 15:55:25 | INFO | root | step 11 | epoch 0 | loss 0.6172 | grad_norm 1.4094 | \
+lr 1.00e-05 | mem 24.46 GiB | tps 9808.31(1226.04/gpu) | num_label_tokens 19744
+"""
+TORCHTUNE = """
+Step 1 | loss:1.7535 lr:2e-05 tokens_per_second_per_gpu:2048.0 peak_memory_active:9.1 \
+peak_memory_alloc:9.0 peak_memory_reserved:12.5 \nStep 2 | loss:1.5729 lr:2e-05 \
+tokens_per_second_per_gpu:4096 peak_memory_active:9.6 peak_memory_alloc:9.5 \
+peak_memory_reserved:12.0 \n"""
+OF_EIGHT = Batch(sequences=8, tokens_per_gpu=4096, gpus=8)
+
+
+def test_automodel_lines() -> None:
+    """8 x 4,096 tokens over the rate of all GPUs; the number behind it is of replicas alone."""
+    found = recognised(AUTOMODEL, "train.log", OF_EIGHT)
+    assert found.format == "automodel"
+    assert [(s.step, s.loss) for s in found.log.steps] == [(10, 0.8534), (11, 0.6172)]
+    times = [s.step_time_s for s in found.log.steps]
+    assert times == pytest.approx([32768 / 13746.23, 32768 / 9808.31])
+    assert found.log.allocated_peak_bytes == pytest.approx(29.67 * GIB)
+    assert "every token counts" in found.log.notes[0]
+
+
+def test_torchtune_lines() -> None:
+    """4,096 tokens of each GPU: 4,096 / 2,048 = 2 s, then 1 s; the largest peaks, in GiB."""
+    found = recognised(TORCHTUNE, "log_1.txt", OF_EIGHT)
+    assert found.format == "torchtune"
+    assert [(s.step, s.step_time_s) for s in found.log.steps] == [(1, 2.0), (2, 1.0)]
+    assert found.log.allocated_peak_bytes == 9.5 * GIB
+    assert found.log.reserved_peak_bytes == 12.5 * GIB
+
+
+@pytest.mark.parametrize(
+    ("row", "taken_s"),
+    [
+        ('"tps": 8192.0, "tps_per_gpu": 1024.0, "num_tokens_per_step": 24576', 3.0),
+        ('"tokens_per_second_per_gpu": 2048.0, "peak_memory_alloc": 9.5', 2.0),
+    ],
+    ids=["AutoModel: its own 24,576 tokens / 8,192", "torchtune: 4,096 / 2,048"],
+)
+def test_both_as_json_lines(row: str, taken_s: float) -> None:
+    """A record a step, as their loggers write them."""
+    rows = "".join(f'{{"step": {step}, "loss": 1.5, {row}}}\n' for step in (3, 4))
+    log = recognised(rows, "training.jsonl", OF_EIGHT).log
+    assert [(s.step, s.step_time_s, s.loss) for s in log.steps] == [(3, taken_s, 1.5),
+                                                                    (4, taken_s, 1.5)]  # fmt: skip

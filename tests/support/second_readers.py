@@ -1,5 +1,6 @@
-"""Second readers of nanotron's YAML, Megatron-Bridge's overrides and torchtitan's Python: names
-written apart from ours, PyYAML's or OmegaConf's loader, and for Python the program itself.
+"""Second readers of nanotron's and AutoModel's YAML, Megatron-Bridge's overrides and torchtitan's
+Python: names written apart from ours, PyYAML's or OmegaConf's loader, and for Python the program
+itself.
 
     python tests/support/second_readers.py FOLDER
 
@@ -55,6 +56,38 @@ def nanotron(text: str) -> Said:
     if (said["pipeline_parallel"] or 1) > 1:
         engine = str(_below(data, "parallelism.pp_engine") or "afab")
         said["schedule"] = {"1f1b": "1f1b", "afab": "gpipe"}[engine]
+    return said
+
+
+def automodel(text: str) -> Said:
+    """What PyYAML finds under AutoModel's names (recipes/_dist_utils.py, recipes/llm/train_ft.py),
+    of layouts that it accepts.
+    """
+    data = yaml.safe_load(text)
+    split = {name: value for name, value in (_below(data, "distributed") or {}).items()
+             if value not in (None, "none", "None")}  # fmt: skip
+    degrees = {"tensor_parallel": "tp_size", "pipeline_parallel": "pp_size",
+               "context_parallel": "cp_size", "expert_parallel": "ep_size"}  # fmt: skip
+    said: Said = {ours: split.get(name, 1) for ours, name in degrees.items()}
+    tensor, ranks, experts = (split.get(f"{name}_size", 1) for name in ("tp", "pp", "ep"))
+    reshards = split.get("reshard_after_forward")
+    if reshards is None and experts > 1:
+        reshards = bool((split.get("moe") or {}).get("reshard_after_forward"))
+    if reshards is None:
+        reshards = ranks == 1
+    said["zero_stage"] = 3 if reshards else 2
+    said["sequence_parallel"] = tensor > 1 and bool(split.get("sequence_parallel"))
+    said["recompute"] = (
+        "full" if split.get("activation_checkpointing") in (True, "full") else "none"
+    )
+    said["global_batch_size"] = _below(data, "step_scheduler.global_batch_size")
+    said["micro_batch_size"] = _below(data, "step_scheduler.local_batch_size")
+    if ranks > 1:
+        said["micro_batch_size"] = (split["pipeline"] or {}).get("pp_microbatch_size", 1)
+    packed = _below(data, "packed_sequence.packed_sequence_size")
+    said["seq_len"] = (
+        packed or _below(data, "dataset.seq_len") or _below(data, "dataset.seq_length")
+    )
     return said
 
 
@@ -182,7 +215,8 @@ def compared(path: Path) -> list[tuple[str, str]]:
     """Per case of a file: what came out (`same`, `named`, `refused`, `WRONG`) and why."""
     text = path.read_text(encoding="utf-8")
     found = recognise(path.name, text)
-    readers: dict[str, Callable[[str], Said]] = {"nanotron": nanotron, "bridge": bridge}
+    readers: dict[str, Callable[[str], Said]] = {"nanotron": nanotron, "bridge": bridge,
+                                                 "automodel": automodel}  # fmt: skip
     if found is None or not (found.name in readers or path.suffix == ".py"):
         return []
     try:

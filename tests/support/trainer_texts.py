@@ -81,3 +81,47 @@ def with_line(text: str, line: str) -> str:
     at = next((i for i, each in enumerate(text.splitlines()) if each.strip().startswith(f"{key}:")),
               len(kept))  # fmt: skip
     return "\n".join([*kept[:at], line, *kept[at:]]) + "\n"
+
+
+AUTOMODEL = """\
+recipe: BenchmarkingRecipeForNextTokenPrediction
+benchmark: {warmup_steps: 10, peak_tflops: 989, num_nodes: 1}
+step_scheduler: {global_batch_size: 512, local_batch_size: 16, max_steps: 30}
+distributed:
+  strategy: fsdp2
+  dp_size: none
+  tp_size: 1
+  pp_size: 4
+  ep_size: 8
+  sequence_parallel: false
+  activation_checkpointing: true
+  pipeline:
+    pp_schedule: interleaved1f1b
+    pp_microbatch_size: 2
+    layers_per_stage: 5
+    round_virtual_stages_to_pp_multiple: up
+    patch_inner_model: false
+  moe: {reshard_after_forward: false, wrap_outer_model: true}
+dist_env: {backend: nccl, timeout_minutes: 10}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_config
+  config:
+    _target_: transformers.AutoConfig.from_pretrained
+    pretrained_model_name_or_path: Qwen/Qwen3-30B-A3B
+  torch_dtype: bf16
+  trust_remote_code: false
+  backend:
+    _target_: nemo_automodel.components.models.common.BackendConfig
+    attn: te
+    linear: te
+    experts: gmm
+    dispatcher: deepep
+    fake_balanced_gate: true
+checkpoint: {enabled: false}
+loss_fn: {_target_: nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy, fp32_upcast: false}
+dataset:
+  _target_: nemo_automodel.components.datasets.llm.mock_iterable_dataset.MockIterableDataset
+  seq_len: 4096
+optimizer: {_target_: torch.optim.Adam, lr: 1.0e-4, betas: [0.9, 0.999]}
+"""
+"""With the keys and the sizes of NVIDIA-NeMo/Automodel@36044ad examples/llm_benchmark/qwen."""

@@ -62,7 +62,7 @@ _WIDE_STATES = ("paged_adamw", "paged_adamw_32bit")
 _PLUGINS = ("cut_cross_entropy", "diffusion", "expert_parallel", "kernels", "liger", "lm_eval",
             "swanlab")  # fmt: skip
 """axolotl's integrations that change nothing without the keys that say it, which are judged."""
-_TUNING = re.compile(r"instruct|chat|base|hf|it|pt|v\d+(\.\d+)?|\d{4}")
+_TUNING = re.compile(r"instruct|chat|base|hf|it|pt|bf16|thinking|v\d+(\.\d+)?|\d{4}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,7 @@ def model_of_repository(values: Values, key: str, facts: dict[str, Fact]) -> str
     if stated is None:
         return ""
     tail = str(stated.value).rstrip("/").rpartition("/")[2].lower().replace("_", "-")
-    words = tail.removeprefix("meta-").split("-")
+    words = re.sub("^(meta|nvidia)-", "", tail).split("-")
     while _TUNING.fullmatch(words[-1]) and len(words) > 1:
         words.pop()
     plain = "-".join(words)

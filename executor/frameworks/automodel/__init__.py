@@ -1,0 +1,1 @@
+"""NeMo AutoModel's YAML, in."""

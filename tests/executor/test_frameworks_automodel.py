@@ -1,0 +1,403 @@
+"""NeMo AutoModel's YAML, in. The text is ours and states what its benchmark recipes state
+(NVIDIA-NeMo/Automodel@36044ad examples/llm_benchmark/qwen, Apache-2.0).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from trainer_texts import AUTOMODEL
+from typer.testing import CliRunner
+
+from meshplan.costmodels.layout import InvalidLayout
+from meshplan.costmodels.training import Lora
+from meshplan.executor.frameworks import read_config
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.planner.case.reading import (
+    IllegalConfig,
+    NothingToRead,
+    Reading,
+    Recompute,
+    UnreadableConfig,
+)
+from meshplan.planner.case.resolve import Case, MissingFacts, resolve
+from meshplan.planner.case.settings import Settings
+from meshplan.planner.cli.check import check
+
+DENSE = """
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 8, local_batch_size: 1}
+distributed: {strategy: fsdp2, dp_size: none, tp_size: 1, cp_size: 1}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
+loss_fn: {_target_: nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy}
+dataset: {_target_: nemo_automodel.components.datasets.llm.x.Column, seq_length: 2048}
+packed_sequence: {packed_sequence_size: 0}
+optimizer: {_target_: torch.optim.AdamW, lr: 1e-5}
+"""
+PEFT = "peft: {{_target_: nemo_automodel.components._peft.lora.PeftConfig, dim: 16{}}}\n"
+
+
+def edited(old: str, new: str, text: str = AUTOMODEL) -> Reading:
+    """The text with one change."""
+    assert old in text
+    return read_config(text.replace(old, new), "a.yaml")
+
+
+def case_of(reading: Reading, gpus: int) -> Case:
+    """Priced on so many GPUs."""
+    return resolve(reading, Settings(cluster="dgx-h100", gpus=gpus), Settings())
+
+
+def unread_of(reading: Reading) -> str:
+    """What is not understood, in one line."""
+    return ", ".join(str(fact.value) for fact in reading.unread)
+
+
+def test_a_benchmark_of_experts_is_read() -> None:
+    """48 layers in stages of 5 are 10 stages, rounded up to 12 over 4 ranks: 3 of 4 layers each;
+    32 GPUs / pp 4 = dp 8; experts keep their gathered weights (ZeRO-2).
+    """
+    reading = read_config(AUTOMODEL, "a.yaml")
+    assert (reading.framework, reading.engine) == ("automodel", "automodel")
+    assert not reading.unread
+    case = case_of(reading, 32)
+    la, training = case.layout, case.training
+    assert (la.data_parallel, la.pipeline_parallel, la.virtual_stages) == (8, 4, 3)
+    assert (la.expert_parallel, la.zero_stage, la.micro_batch_size) == (8, 2, 2)
+    assert [stage.layers for stage in la.stages] == [4] * 12
+    assert la.recompute == "full"
+    assert (training.seq_len, training.global_batch_size) == (4096, 512)
+    assert case.model.name == "qwen3-30b-a3b"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "chunks"),
+    [("up", 3), ("down", 2)],
+    ids=["48/5 = 10 stages, up to 12", "48/5 = 10 stages, down to 8"],
+)
+def test_stages_are_rounded_to_whole_ranks(rounds: str, chunks: int) -> None:
+    """The first stages hold the layers that are left over: 48 in 8 is 6 each."""
+    case = case_of(edited("multiple: up", f"multiple: {rounds}"), 32)
+    assert case.layout.virtual_stages == chunks
+    assert {stage.layers for stage in case.layout.stages} == {48 // (4 * chunks)}
+
+
+def test_stages_that_nobody_rounds_are_illegal() -> None:
+    """10 stages over 4 ranks: AutoModel raises."""
+    reading = edited("    round_virtual_stages_to_pp_multiple: up\n", "")
+    with pytest.raises(InvalidLayout, match="10 stages, not a multiple of pipeline_parallel 4"):
+        case_of(reading, 32)
+
+
+@pytest.mark.parametrize(
+    ("layers", "match"),
+    [(12, "make 4 stages; the schedule needs 2 on each of 4"), (24, "make 0 stages")],
+    ids=["48/12 = 4 stages: one of a rank is not interleaved", "48/24 = 2 stages, down to none"],
+)
+def test_too_few_stages(layers: int, match: str) -> None:
+    """AutoModel raises where a rank of an interleaved schedule has fewer than two."""
+    text = AUTOMODEL.replace("multiple: up", "multiple: down")
+    reading = edited("layers_per_stage: 5", f"layers_per_stage: {layers}", text)
+    with pytest.raises(InvalidLayout, match=match):
+        case_of(reading, 32)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stage"),
+    [
+        ("reshard_after_forward: false", "reshard_after_forward: true", 3),
+        ("pp_size: 4", "pp_size: 1", 2),
+        ("ep_size: 8", "ep_size: 1", 2),
+        ("ep_size: 8", "ep_size: 1\n  reshard_after_forward: true", 3),
+        ("tp_size: 1", "tp_size: 1\n  reshard_after_forward: true", 3),
+    ],
+    ids=["experts' own", "experts without pp", "pp alone", "stated", "stated beside experts'"],
+)
+def test_sharding_of_the_weights(old: str, new: str, stage: int) -> None:
+    """What layers do after the forward, stated and by default."""
+    assert edited(old, new).facts["zero_stage"].value == stage
+
+
+def test_a_dense_recipe_shards_everything() -> None:
+    """Without a pipeline or experts all layers but the last free their weights: ZeRO-3; the loss
+    casts logits to 32 bits.
+    """
+    reading = read_config(DENSE, "a.yaml")
+    case = case_of(reading, 8)
+    assert not reading.unread
+    assert (case.layout.zero_stage, case.layout.data_parallel) == (3, 8)
+    assert reading.engine == "automodel-fp32-loss"
+    assert any("not packed" in note for note in reading.notes)
+
+
+def test_replicas_of_the_shards() -> None:
+    """dp 8 in two copies: each copy has 4 ranks."""
+    case = case_of(edited("dp_size: none", "dp_size: 8, dp_replicate_size: 2", DENSE), 8)
+    assert (case.layout.data_parallel, case.layout.shard_group) == (8, 4)
+
+
+def test_gradients_that_wait_unsharded() -> None:
+    """8 sequences over 4 GPUs are two micro-batches: their gradients wait whole for the second."""
+    with pytest.raises(MissingFacts, match="defer_fsdp_grad_sync"):
+        case_of(read_config(DENSE, "a.yaml"), 4)
+    at_once = edited("cp_size: 1", "cp_size: 1, defer_fsdp_grad_sync: false", DENSE)
+    assert case_of(at_once, 4).layout.data_parallel == 4
+    assert case_of(edited("loss_fn", PEFT.format("") + "loss_fn", DENSE), 4).training.lora
+
+
+def test_logits_of_32_bits_take_more() -> None:
+    """14 bytes a logit as torch's allocations count, 2 of them the logits of 16 bits."""
+    casts, keeps = load_engine("automodel-fp32-loss"), load_engine("automodel")
+    assert casts.kernels.logits_bytes == 2 + 4 + 4 + 4
+    assert casts.kernels.logits_bytes > keeps.kernels.logits_bytes
+    assert casts.state == keeps.state
+
+
+def test_multi_token_prediction_only_where_it_is_built() -> None:
+    """DeepSeek-V3's configuration has a module, AutoModel's class of it none."""
+    reading = edited("Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3")
+    assert reading.model_config is not None
+    assert reading.model_config["num_nextn_predict_layers"] == 0
+    assert "model" not in reading.facts
+    kept = edited("Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V4-Flash")
+    assert kept.facts["model"].value == "deepseek-v4-flash"
+
+
+def test_a_shape_of_its_own() -> None:
+    """Sizes beside a configuration's class: its family is the class's module."""
+    own = """config:
+    _target_: transformers.models.qwen3_moe.configuration_qwen3_moe.Qwen3MoeConfig
+    hidden_size: 2048
+    intermediate_size: 1024
+    moe_intermediate_size: 1024
+    num_hidden_layers: 8
+    num_attention_heads: 8
+    num_key_value_heads: 4
+    num_experts: 16
+    num_experts_per_tok: 2
+    vocab_size: 151936
+"""
+    at, end = AUTOMODEL.index("config:\n"), AUTOMODEL.index("  torch_dtype")
+    text = AUTOMODEL[:at] + own + AUTOMODEL[end:].replace("layers_per_stage: 5\n", "")
+    case = case_of(read_config(text.replace("    layers_per_stage: 5\n", ""), "a.yaml"), 32)
+    assert (case.model.num_layers, case.model.hidden, case.model.is_moe) == (8, 2048, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("", Lora(rank=16, targets="all_linear")),
+        (", target_modules: ['*q_proj', '*k_proj', '*v_proj', '*o_proj'], dropout: 0.1",
+         Lora(rank=16, targets="attention", dropout=0.1)),
+    ],
+    ids=["*_proj by default", "attention"],
+)  # fmt: skip
+def test_adapters(said: str, expected: Lora) -> None:
+    """Wildcards of modules' names; nothing is left to say."""
+    reading = edited("loss_fn", PEFT.format(said) + "loss_fn", DENSE)
+    assert not reading.unread
+    assert reading.facts["lora"].value == expected
+
+
+def test_adapters_on_four_bits() -> None:
+    """bitsandbytes' nf4, its constants quantised too unless the file says not."""
+    bits = "quantization: {load_in_4bit: true, bnb_4bit_quant_type: nf4}\n"
+    reading = edited("loss_fn", PEFT.format("") + bits + "loss_fn", DENSE)
+    assert reading.facts["lora"].value.base_precision == "nf4"
+    once = bits.replace("nf4}", "nf4, bnb_4bit_use_double_quant: false}")
+    named = unread_of(edited("loss_fn", PEFT.format("") + once + "loss_fn", DENSE))
+    assert "double_quant" in named
+    assert "without adapters" in unread_of(edited("loss_fn", bits + "loss_fn", DENSE))
+
+
+@pytest.mark.parametrize(
+    ("section", "precision"),
+    [
+        ("fp8: {enabled: true, recipe_name: tensorwise, filter_fqns: [lm_head]}", "fp8"),
+        ("fp8: {enabled: false}", None),
+    ],
+)
+def test_eight_bits(section: str, precision: str | None) -> None:
+    """torchao's section counts where it is enabled."""
+    reading = edited("loss_fn", section + "\nloss_fn", DENSE)
+    assert not reading.unread
+    assert (reading.facts["precision"].value if "precision" in reading.facts else None) == precision
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("strategy: fsdp2", "strategy: megatron_fsdp", "only FSDP2"),
+        ("strategy: fsdp2", "strategy: ddp", "only FSDP2"),
+        ("strategy: fsdp2", "strategy: fsdp2\n  tp_plan: {a: b}", "distributed.tp_plan"),
+        ("strategy: fsdp2", "strategy: fsdp2\n  offload_policy: {pin_memory: true}", "host"),
+        ("strategy: fsdp2", "strategy: fsdp2\n  mp_policy: {reduce_dtype: bfloat16}", "reduced"),
+        ("strategy: fsdp2", "strategy: fsdp2\n  mp_policy: {param_dtype: bfloat16}", "reduced"),
+        ("strategy: fsdp2", "strategy: fsdp2\n  of_a_later_release: 2", "later_release (not known"),
+        ("checkpointing: true", "checkpointing: selective", "selective"),
+        ("ep_size: 8", "ep_size: 1", "each keep their input"),
+        ("interleaved1f1b", "InterleavedZeroBubble", "this schedule"),
+        ("attn: te", "attn: eager", "this attention"),
+        ("attn: te", "attn: te\n    of_a_later_release: 2", "later_release (not known"),
+        ("dispatcher: deepep", "dispatcher: torch", "this exchange of tokens"),
+        ("torch_dtype: bf16", "torch_dtype: float32", "weights in this format"),
+        ("torch_dtype: bf16", "num_hidden_layers: 2", "model.num_hidden_layers (not known)"),
+        ("Qwen3-30B-A3B", "Qwen3-30B-A3B\n    num_hidden_layers: 2", "another shape"),
+        ("torch.optim.Adam", "flashoptim.FlashAdamW", "bytes of its states"),
+        ("lr: 1.0e-4", "lr: 1.0e-4, exp_avg_dtype: torch.bfloat16", "optimizer.exp_avg_dtype"),
+        ("ForCausalLM.from_config", "ForImageTextToText.from_config", "of images"),
+        ("BenchmarkingRecipeForNextTokenPrediction", "FinetuneRecipeForVLM", "recipe"),
+        ("loss.masked_ce.MaskedCrossEntropy", "loss.kd_loss.KDLoss", "another loss"),
+        ("dist_env:", "freeze_config: {freeze_embeddings: true}\ndist_env:", "frozen weights"),
+        ("dist_env:", "teacher_model: {x: y}\ndist_env:", "teacher_model"),
+        ("dist_env:", "of_a_later_release: 2\ndist_env:", "of_a_later_release (not known)"),
+        ("dist_env:", PEFT.format("") + "dist_env:", "beside routed experts"),
+        ("dist_env:", PEFT.format(", match_all_linear: true") + "dist_env:", "beside the head"),
+        ("dist_env:", PEFT.format(", use_dora: true") + "dist_env:", "use_dora"),
+    ],
+)  # fmt: skip
+def test_what_is_not_modelled_is_named(old: str, new: str, named: str) -> None:
+    """Nothing that changes memory, batch or layout is passed over."""
+    assert named in unread_of(edited(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("local_batch_size: 16", "local_batch_size: 6", "at least pp_size 4"),
+        ("checkpointing: true", "checkpointing: 7", "known are"),
+        ("  pipeline:\n", "  pipelined:\n", "needs a section"),
+    ],
+    ids=[
+        "6 / 2 = 3 micro-batches on 4 ranks",
+        "a number",
+        "no section",
+    ],
+)
+def test_what_automodel_refuses(old: str, new: str, match: str) -> None:
+    """Its own asserts, in one line each."""
+    with pytest.raises(IllegalConfig, match=match):
+        edited(old, new)
+
+
+def test_recompute_of_transformers_own_layers() -> None:
+    """Of families that AutoModel has no class for, whole layers recompute."""
+    on = DENSE.replace("cp_size: 1", "cp_size: 1, activation_checkpointing: true")
+    assert "each keep their input" in unread_of(read_config(on, "a.yaml"))
+    unknown = edited("meta-llama/Llama-3.1-8B-Instruct", "of/another-family", on)
+    assert "each keep their input" in unread_of(unknown)
+    reading = edited("meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mistral-7B-v0.1", on)
+    assert (reading.recompute, reading.unread) == (Recompute("full"), ())
+
+
+def test_a_file_that_trains_nothing_is_skipped() -> None:
+    """Generation has no optimizer."""
+    with pytest.raises(NothingToRead, match="trains nothing"):
+        edited("optimizer: {_target_: torch.optim.AdamW, lr: 1e-5}\n", "", DENSE)
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    """What a file leaves out is asked for by name; given, it is priced."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(AUTOMODEL)
+    words = [str(path), "--cluster", "dgx-h100"]
+    app = typer.Typer()
+    app.command()(check)
+    asked = CliRunner().invoke(app, words)
+    assert asked.exit_code == 2
+    assert "missing: gpus; give --gpus" in asked.output
+    priced = CliRunner().invoke(app, [*words, "--gpus", "32"])
+    assert priced.exit_code == 0, priced.output
+    assert "fits" in priced.output
+
+
+FIELDS = {
+    "distributed": """activation_checkpointing activation_checkpointing_scope autocast_dtype
+    defer_fsdp_grad_sync enable_async_tensor_parallel enable_compile enable_fsdp2_prefetch
+    fsdp2_backward_prefetch_depth fsdp2_forward_prefetch_depth multimodal.frozen_sharding
+    offload_policy.pin_memory patch_is_packed_sequence reshard_after_forward sequence_parallel
+    tp_plan.a cp_size dp_replicate_size dp_size ep_size pp_size tp_size""",
+    "distributed.moe": """ignore_router_for_ac lm_head_precision mp_policy.param_dtype
+    reshard_after_forward wrap_outer_model""",
+    "distributed.mp_policy": "cast_forward_inputs output_dtype param_dtype reduce_dtype",
+    "distributed.pipeline": """dtype layers_per_stage module_fqns_per_model_part
+    patch_causal_lm_model patch_inner_model patch_stage_backward_maybe_with_nosync
+    pp_batch_size pp_microbatch_size pp_schedule pp_schedule_csv pp_seq_len
+    round_virtual_stages_to_pp_multiple scale_grads_in_schedule""",
+    "model.backend": """attn compile_attn cuda_graph.modules dispatcher dispatcher_async_dispatch
+    dispatcher_num_sms dispatcher_share_token_dispatcher enable_deepep enable_fsdp_optimizations
+    enable_hf_state_dict_adapter experts fake_balanced_gate fake_gate_noise gate_precision linear
+    mok.minibatch_size rms_norm rope rope_fusion te_fp8.recipe""",
+    "peft": """alpha dim dropout dropout_position exclude_modules lora_A_init lora_dtype
+    match_all_linear moe_rank_scaling target_modules use_dora use_memory_efficient_lora
+    use_triton""",
+}
+"""Fields of FSDP2Config, MoEParallelizerConfig, MixedPrecisionPolicy, PipelineConfig, BackendConfig
+and PeftConfig at NVIDIA-NeMo/Automodel@36044ad."""
+VALUES = {"reshard_after_forward": "true", "pp_schedule": "1f1b", "layers_per_stage": "16",
+          "round_virtual_stages_to_pp_multiple": "up",
+          "dtype": "bf16", "dropout": "0.1",
+          "activation_checkpointing": "true", "sequence_parallel": "true", "moe_rank_scaling":
+          "true", "use_dora": "true", "defer_fsdp_grad_sync": "true", "match_all_linear": "true",
+          "enable_compile": "true", "enable_fsdp_optimizations": "true"}  # fmt: skip
+SWITCHES = ("enable_", "patch_", "fake_balanced", "cast_")
+
+
+def stated(section: str, name: str, value: str) -> Reading:
+    """A recipe of two pipeline ranks with one more field, by its dotted name."""
+    two = "pp_size: 2, pipeline: {pp_schedule: 1f1b}}"
+    base = DENSE.replace("cp_size: 1}", two).replace("local_batch_size: 1}", "local_batch_size: 8}")
+    lines = [f"{'  ' * at}{key}:" for at, key in enumerate(f"{section}.{name}".split("."))]
+    document = "\n".join(lines) + f" {value}\n"
+    merged = _merged(yaml.safe_load(base), yaml.safe_load(document))
+    if section == "peft":
+        merged["peft"]["_target_"] = "nemo_automodel.components._peft.lora.PeftConfig"
+    return read_config(yaml.safe_dump(merged), "a.yaml")
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(one[key], other[key]) for key in one.keys() & other.keys()
+            if isinstance(one[key], dict) and isinstance(other[key], dict)}  # fmt: skip
+    return one | other | both
+
+
+@pytest.mark.parametrize("section", FIELDS)
+def test_every_field_of_its_dataclasses_is_known(section: str) -> None:
+    """Each is read, or in a list with a reason: none is a name that the reader never heard of."""
+    for name in FIELDS[section].split():
+        last = name.rpartition(".")[2]
+        value = VALUES.get(last) or ("true" if last.startswith(SWITCHES) else "2")
+        reading = stated(section, name, value)
+        assert "not known" not in unread_of(reading), name
+
+
+SECTIONS = (
+    *("distributed", "distributed.pipeline", "distributed.moe", "distributed.mp_policy", "model"),
+    *("model.backend", "model.config", "model.text_config", "peft", "fp8", "quantization"),
+    *("optimizer", "loss_fn", "step_scheduler", "of_a_later_release"),
+)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_field_of_a_later_release_is_named(section: str) -> None:
+    """Wherever it is, whatever its type: nothing that might matter is passed over."""
+    for value in ("2", "true", "abc", "[1, 2]", "{a: 3}"):
+        assert "field_of_2030" in unread_of(stated(section, "field_of_2030", value))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["distributed.tp_size", "distributed.pp_size", "step_scheduler.local_batch_size", "peft.dim",
+     "dataset.seq_len", "distributed.pipeline.layers_per_stage"],
+)  # fmt: skip
+def test_counts_of_another_type_are_refused(name: str) -> None:
+    """A section where a number belongs is named, everything else refused in one line."""
+    section, _, last = name.rpartition(".")
+    assert last in unread_of(stated(section, last, "{a: 3}"))
+    for value in ("-1", "1.5", "abc", "[1, 2]", "true", "9" * 30):
+        with pytest.raises((IllegalConfig, UnreadableConfig), match=last):
+            stated(section, last, value)
