@@ -167,7 +167,7 @@ def ask(
     pins = parse_pins(a.pins)
     _refuse_lacking(a, model, pins)
     check_pinned_kinds(pins, model, training, engine, cluster)
-    check_pinned_modules(pins, engine)
+    check_pinned_modules(pins, model, training, engine, cluster)
     question = Question(
         model=model,
         training=training,
