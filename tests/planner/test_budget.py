@@ -1,0 +1,118 @@
+"""What the search under the simulation is charged, and what a deadline leaves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.search import budget
+from meshplan.planner.search.budget import Tally
+from meshplan.planner.search.cut_mixes import AheadOfTurn
+from meshplan.planner.search.moved_layers import MovedLayers
+from meshplan.planner.search.open_layouts import OpenLayouts
+from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.pins import parse_pins
+
+HUGE = 10**12
+PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
+QUESTION = Question(
+    model=read_model("qwen3.5-9b")[1], training=Training(seq_len=8192, global_batch_size=16),
+    cluster=load_cluster("dgx-h100"), engine=load_engine("hai-llm"), gpus=8,
+    pins=parse_pins(PINNED),
+)  # fmt: skip
+"""A hybrid short of memory, in an engine that cuts anywhere."""
+
+
+@pytest.fixture(name="least_s", scope="module")
+def least_s_fixture() -> float:
+    """The fastest step of its listed cuts, with nothing in the way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Simulated, "_move_layers", lambda *_: None)
+        found = solve(QUESTION, 1)
+    assert found.status == "OPTIMAL"
+    assert found.bound_s == pytest.approx(found.solutions[0].step_time_s, rel=2e-6)
+    return found.bound_s
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], list[object]]:
+    """`calls(owner, name)`: whatever that method is called with from now on, in this process."""
+
+    def counted(owner: type, name: str) -> list[object]:
+        found, own = list[object](), getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            found.append(arguments)
+            return own(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+        return found
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("cost", "owner", "name"),
+    [
+        ("OPENED", Simulated, "_settle"), ("CHAINS", AheadOfTurn, "by_chains"),
+        ("CHAINED", AheadOfTurn, "by_chains"), ("KNAPSACKS", AheadOfTurn, "by_chains"),
+    ],
+)  # fmt: skip
+def test_what_costs_more_than_is_left_is_done_once(
+    cost: str, owner: type, name: str, calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As often as it takes where it is cheap."""
+    monkeypatch.setattr(Simulated, "find_runners_up", lambda *_: None)  # has its own budget
+    done = calls(owner, name)
+    solve(QUESTION, 1)
+    often = len(done)
+    monkeypatch.setattr(budget, cost, HUGE)
+    solve(QUESTION, 1)
+    assert (often > 1, len(done) - often) == (True, 1)
+
+
+def test_closer_bounds_are_charged_by_their_work(
+    calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds that took more than is left are the last."""
+    monkeypatch.setattr(Simulated, "find_runners_up", lambda *_: None)
+    own = OpenLayouts.closer
+
+    def dear(opened: OpenLayouts, limit_s: float) -> bool:
+        opened.work += HUGE
+        return own(opened, limit_s)
+
+    monkeypatch.setattr(OpenLayouts, "closer", dear)
+    done = calls(OpenLayouts, "closer")
+    solve(QUESTION, 1)
+    assert len(done) == 1
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 3, 4, 6, 8, 11])
+def test_a_deadline_at_any_moment_leaves_a_true_bound(
+    looks: int, least_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is looked at `looks` times in time, and then it is late: the bound is not above the
+    best of the listed cuts, and no layers are moved any more.
+    """
+    seen, own = 0, MovedLayers.best
+
+    def late(_: Tally) -> bool:
+        nonlocal seen
+        seen += 1
+        return seen > looks
+
+    def moved(*arguments: Any) -> Any:
+        assert seen <= looks, "begun after the deadline"
+        return own(*arguments)
+
+    monkeypatch.setattr(Tally, "late", property(late))
+    monkeypatch.setattr(MovedLayers, "best", moved)
+    found = solve(QUESTION, 2)
+    assert found.bound_s <= least_s * (1 + 2e-6)
