@@ -1,6 +1,8 @@
 """What the search under the simulation is charged, and what a deadline leaves."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from meshplan.planner.search.budget import Tally
 from meshplan.planner.search.cut_mixes import AheadOfTurn
 from meshplan.planner.search.moved_layers import MovedLayers
 from meshplan.planner.search.open_layouts import OpenLayouts
-from meshplan.planner.search.priced_space import Question
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
 from meshplan.planner.space.pins import parse_pins
 
@@ -92,6 +95,23 @@ def test_closer_bounds_are_charged_by_their_work(
     done = calls(OpenLayouts, "closer")
     solve(QUESTION, 1)
     assert len(done) == 1
+
+
+def test_a_layout_whose_cuts_wait_for_a_deadline_stays_open() -> None:
+    """None of its cuts is looked at any more, so nothing is known of it beyond its bound."""
+    space = space_of(QUESTION)
+    proof = Simulated(
+        QUESTION, space, price_space(QUESTION, space, closed_form), lambda _: math.inf,
+        partial(layout_of_row, space.layouts),
+    )  # fmt: skip
+    while proof.open.closer(math.inf):
+        pass
+    entry = proof.open.first
+    proof.tally.deadline = 0.0
+    (left,) = proof._settle(entry, lambda _: math.inf)
+    assert (left.row, left.variant) == (entry.row, entry.variant)
+    assert entry.bound_s <= left.bound_s < math.inf
+    assert proof.tally.simulated == 0
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2, 3, 4, 6, 8, 11])
