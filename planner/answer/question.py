@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from meshplan.costmodels.model.hf_config import left_out, why_no_tower
-from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.model.transformer import Model, Sense
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import (
     BasePrecision,
@@ -339,7 +339,10 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
     tokens, frozen = parse_length(stated[own], own), a.frozen is not None
     _refuse_large(image_tokens=tokens, images=a.images)
     if a.frozen is not None:
-        _one_of("--frozen", a.frozen, (tower.sense,))
+        _one_of("--frozen", a.frozen, get_args(Sense))
+        if a.frozen != tower.sense:
+            known = f"of {a.model} it is the {tower.words}; write --frozen {tower.sense}"
+            raise BadQuestion(f"--frozen {a.frozen}: {known}")
     notes = [f"{a.model}: the {part} is not priced" for part in parts if part != tower.words]
     return Images(tokens=tokens, number=a.images, frozen=frozen, sense=tower.sense), notes
 
