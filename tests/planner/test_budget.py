@@ -12,14 +12,15 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.hardware_profiles.load import load_cluster
 from meshplan.planner.answer.answer import solve
 from meshplan.planner.answer.models import read_model
-from meshplan.planner.search import budget
+from meshplan.planner.search import budget, cut_mixes
 from meshplan.planner.search.budget import Tally
 from meshplan.planner.search.cut_mixes import AheadOfTurn
 from meshplan.planner.search.moved_layers import MovedLayers
-from meshplan.planner.search.open_layouts import OpenLayouts
+from meshplan.planner.search.open_layouts import Open, OpenLayouts
 from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
 from meshplan.planner.search.search import layout_of_row
 from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
 from meshplan.planner.space.pins import parse_pins
 
 HUGE = 10**12
@@ -112,6 +113,19 @@ def test_a_layout_whose_cuts_wait_for_a_deadline_stays_open() -> None:
     assert (left.row, left.variant) == (entry.row, entry.variant)
     assert entry.bound_s <= left.bound_s < math.inf
     assert proof.tally.simulated == 0
+
+
+def test_with_one_processor_nothing_is_found_ahead_of_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The followers are not even asked for."""
+    done = list[Any]()
+    monkeypatch.setattr(cut_mixes, "is_idle", lambda: False)
+    monkeypatch.setattr(cut_mixes, "done_of_each", lambda _, pieces: done.extend(pieces) or [7])
+    entry = Open(1.0, (0, 0, 0), 0, Variant("interleaved_1f1b", 2, (0, 2)), None, 0)
+    turns = AheadOfTurn(lambda *_: pytest.fail("not asked here"))
+    answer = turns.by_chains(entry, lambda _: 5.0, lambda: pytest.fail("asked for what follows"))
+    assert (answer, done) == (7, [(entry, 5.0)])
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2, 3, 4, 6, 8, 11])
