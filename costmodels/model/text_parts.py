@@ -64,7 +64,7 @@ def text_part(outer: Fields) -> Fields:
 
 def _tied(outer: Fields, given: Mapping[str, object]) -> object:
     """What `tie_word_embeddings` of the text part is; None: what it says or means itself."""
-    whole = outer.config.get("model_type")
+    whole = str(outer.config.get("model_type"))
     said = outer.config.get("tie_word_embeddings")
     if whole in TIED_BY_EITHER:
         return True if said is True else None

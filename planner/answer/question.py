@@ -3,8 +3,7 @@
 model      a name of the catalogue, a config.json, or the folder that holds one
 cluster    a profile's name or file; or a GPU, GPUs per node and the network of each GPU, which
            together are named GPU:PER_NODE:NETWORK (`hardware_profiles.load.compose_cluster`)
-batch      sequences, or tokens: 4M is 4 x 2**20 (labs count so: 512 x 8192), 1024x4096 is
-           sequences x their length, 4194304 is itself
+batch      sequences, or tokens (`planner.answer.sizes`)
 engine     whose rules and habits count; `native` on this machine's processors, `megatron-bridge`
            elsewhere, where nothing is said
 seq_len    4096 where nothing is said, or what the model reads at most if that is shorter
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from meshplan.costmodels.model.hf_config import left_out, why_no_tower
-from meshplan.costmodels.model.transformer import Model
+from meshplan.costmodels.model.transformer import Model, Sense
 from meshplan.costmodels.precision import RECIPES
 from meshplan.costmodels.training import (
     BasePrecision,
@@ -39,6 +38,8 @@ from meshplan.hardware_profiles.names import checked_name
 from meshplan.hardware_profiles.schema import Cluster
 from meshplan.planner.answer.headroom import with_headroom
 from meshplan.planner.answer.models import read_model
+from meshplan.planner.answer.sizes import BadQuestion as BadQuestion
+from meshplan.planner.answer.sizes import parse_length, sequences_of
 from meshplan.planner.case.learned_file import LEARNT_RANGE, read_learned, with_learned
 from meshplan.planner.case.limits import too_large
 from meshplan.planner.case.trained import TARGET_WORDS
@@ -57,11 +58,6 @@ from meshplan.planner.space.pins import Pins, parse_pins
 
 DEFAULT_SEQ_LEN = 4096
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-SUFFIX = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "B": 2**30}
-
-
-class BadQuestion(ValueError):
-    """Arguments that do not make a question; one line with the value, the rule and a fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +163,7 @@ def ask(
     pins = parse_pins(a.pins)
     _refuse_lacking(a, model, pins)
     check_pinned_kinds(pins, model, training, engine, cluster)
-    check_pinned_modules(pins, engine)
+    check_pinned_modules(pins, model, training, engine, cluster)
     question = Question(
         model=model,
         training=training,
@@ -280,7 +276,7 @@ def _training(a: Arguments, config: dict[str, Any]) -> tuple[Training, list[str]
     elif seq_len > longest:
         most = f"beyond the {longest:,} of the model's configuration ({stated})"
         notes.append(f"sequences of {seq_len:,} tokens, {most}")
-    sequences = _sequences(a, seq_len)
+    sequences = sequences_of(a.global_batch, a.global_batch_tokens, seq_len)
     _refuse_large(seq_len=seq_len, global_batch_size=sequences)
     training = Training(
         seq_len=seq_len,
@@ -343,64 +339,18 @@ def _images(a: Arguments, config: dict[str, Any], model: Model) -> tuple[Images 
     tokens, frozen = parse_length(stated[own], own), a.frozen is not None
     _refuse_large(image_tokens=tokens, images=a.images)
     if a.frozen is not None:
-        _one_of("--frozen", a.frozen, (tower.sense,))
+        _one_of("--frozen", a.frozen, get_args(Sense))
+        if a.frozen != tower.sense:
+            known = f"of {a.model} it is the {tower.words}; write --frozen {tower.sense}"
+            raise BadQuestion(f"--frozen {a.frozen}: {known}")
     notes = [f"{a.model}: the {part} is not priced" for part in parts if part != tower.words]
     return Images(tokens=tokens, number=a.images, frozen=frozen, sense=tower.sense), notes
-
-
-def parse_length(text: str, option: str = "--seq-len") -> int:
-    """Tokens of a sequence: "8192", or "32k" (x 1024); raises `BadQuestion`."""
-    found = re.fullmatch(r"([0-9]{1,18})(k|m)?", text.strip().lower())
-    tokens = int(found[1]) * {None: 1, "k": 2**10, "m": 2**20}[found[2]] if found else 0
-    if tokens < 1:
-        raise BadQuestion(f"{option} {text!r} is no number of tokens; write 8192, 32k or 1m")
-    return tokens
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
     if value not in known:
         raise BadQuestion(f"{option} {value!r} is not known; it is one of {', '.join(known)}")
     return value
-
-
-def check_one_batch(sequences: object, tokens: object) -> None:
-    """Refuse a batch that is stated twice, or not at all."""
-    if (sequences is None) == (tokens is None):
-        raise BadQuestion(
-            "say the batch of one step once: --global-batch 512 (sequences) or "
-            "--global-batch-tokens 4M"
-        )
-
-
-def _sequences(a: Arguments, seq_len: int) -> int:
-    check_one_batch(a.global_batch, a.global_batch_tokens)
-    if a.global_batch is not None:
-        return a.global_batch
-    text = str(a.global_batch_tokens)
-    tokens = parse_tokens(text)
-    if tokens % seq_len:
-        near = max(1, round(tokens / seq_len))
-        raise BadQuestion(
-            f"--global-batch-tokens {text} = {tokens} is {tokens / seq_len:.2f} sequences of "
-            f"{seq_len}, not a whole number; write --global-batch {near}"
-        )
-    return tokens // seq_len
-
-
-def parse_tokens(text: str) -> int:
-    """Tokens of "4M" (2**20 each), "1024x4096" or "4194304"; raises `BadQuestion`."""
-    if shape := re.fullmatch(r"([0-9]{1,18})x([0-9]{1,18})", text):
-        tokens = int(shape[1]) * int(shape[2])
-    elif found := re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGB]?)", text.strip().upper()):
-        exact = float(found[1]) * SUFFIX[found[2]]
-        tokens = int(exact) if exact == int(exact) else 0
-    else:
-        tokens = 0
-    if tokens <= 0:
-        raise BadQuestion(
-            f"--global-batch-tokens {text!r} is no number of tokens; write 4M, 1024x4096 or 4194304"
-        )
-    return tokens
 
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:

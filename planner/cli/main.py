@@ -76,7 +76,7 @@ EXIT_CODES = {
     "meshplan.hardware_profiles.load_models.UnknownModel": 2,
     "meshplan.planner.space.pins.PinError": 2,
     "meshplan.planner.case.plan_file.UnreadablePlan": 2,
-    "meshplan.planner.answer.question.BadQuestion": 2,
+    "meshplan.planner.answer.sizes.BadQuestion": 2,
     "meshplan.planner.case.reading.UnreadableConfig": 2,
     "meshplan.planner.case.resolve.MissingFacts": 2,
     "meshplan.planner.case.settings.UnreadableSettings": 2,
@@ -124,7 +124,7 @@ class Commands(TyperGroup):
         for option, value in pairwise(args):
             written = value == "-" or value.endswith(".json")
             if option == "--json" and written and args[0] in WROTE_JSON:
-                from meshplan.planner.answer.question import BadQuestion
+                from meshplan.planner.answer.sizes import BadQuestion
 
                 raise BadQuestion(
                     f"--json {value}: --json takes no file, it prints on stdout; write "
@@ -159,7 +159,7 @@ def _refuse_empty(args: list[str]) -> None:
         option = name if given and name.startswith("--") and not value else ""
         if word and not option:
             continue
-        from meshplan.planner.answer.question import BadQuestion
+        from meshplan.planner.answer.sizes import BadQuestion
 
         option = option or (before if before.startswith("-") else "an argument")
         raise BadQuestion(f"{option} is empty; give a value, or leave it out")

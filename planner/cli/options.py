@@ -16,7 +16,7 @@ class Finite(TyperCommand):
         for option in self.params:
             value = ctx.params.get(option.name)
             if isinstance(value, float) and not math.isfinite(value):
-                from meshplan.planner.answer.question import BadQuestion
+                from meshplan.planner.answer.sizes import BadQuestion
 
                 raise BadQuestion(f"{option.opts[0]} {value} is not a finite number")
         return super().invoke(ctx)
@@ -33,7 +33,7 @@ def panel(title: str) -> Any:
 
 def _tokens(text: str) -> int:
     """The length of a sequence as `plan` reads it: 8192, 32k."""
-    from meshplan.planner.answer.question import BadQuestion, parse_length
+    from meshplan.planner.answer.sizes import BadQuestion, parse_length
 
     try:
         return parse_length(text)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from meshplan.costmodels.units import SECONDS_PER_HOUR
 from meshplan.hardware_profiles.local_cpu import num_cores
-from meshplan.planner.answer.question import BadQuestion, check_one_batch, parse_length
+from meshplan.planner.answer.sizes import BadQuestion, check_one_batch, parse_length
 from meshplan.planner.cli.options import panel
 from meshplan.planner.report.output import console, print_json
 from meshplan.planner.sweep.cache import Cache

@@ -10,7 +10,8 @@ import typer
 
 from meshplan.hardware_profiles.local_cpu import num_cores
 from meshplan.planner.answer.answer import solve
-from meshplan.planner.answer.question import Asked, BadQuestion, parse_length
+from meshplan.planner.answer.question import Asked
+from meshplan.planner.answer.sizes import BadQuestion, parse_length
 from meshplan.planner.case.plan_file import Plan, read_plan
 from meshplan.planner.cli.options import panel
 from meshplan.planner.cli.sweep import answered, check_outputs

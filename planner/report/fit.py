@@ -141,6 +141,9 @@ def misfit_lines(question: Question, why: Explanation, fuller: Fuller | None = N
         lines.append(f"no layout is legal; the rule that dropped most: {_largest_rule(why)}")
     else:
         lines.append(miss_line(why.nearest))
+        several = why.nearest.layout.virtual_stages > 1
+        if several and question.engine.legality.uneven_stages == "free":
+            lines.append("with several chunks per rank listed cuts are tried: another cut may fit")
     if fuller:
         lines.append(_fuller_line(fuller))
     for pin, fit in why.relaxations.items():

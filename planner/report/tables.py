@@ -247,8 +247,9 @@ def proof_lines(search: SearchReport, choice: Choice | None = None) -> list[str]
             "nothing in the space is faster by more than a millionth"
         )
     else:
+        which = "none of them" if over else "nothing in the space"  # moved layers may be faster
         claim = (
-            f"FEASIBLE{over}: {under} nothing in the space is faster than "
+            f"FEASIBLE{over}: {under} {which} is faster than "
             f"{format_seconds(search.bound_s)}, {_gap(search.gap)} below the best found"
         )
     work = (

@@ -9,7 +9,7 @@ Numbers come out ascending and words in the order given, each once.
 import re
 from collections.abc import Callable, Iterator
 
-from meshplan.planner.answer.question import BadQuestion
+from meshplan.planner.answer.sizes import BadQuestion
 
 MOST_VALUES = 10_000
 SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

@@ -138,7 +138,7 @@ def changed(asked: Asked, change: Change) -> Asked:
     training = _training(q.training, change)
     check_precision(training.precision, cluster)
     engine = load_engine(change.engine) if change.engine else q.engine
-    check_pinned_modules(q.pins, engine)
+    check_pinned_modules(q.pins, q.model, training, engine, cluster)
     if cluster.gpu.name != q.cluster.gpu.name and engine.learned:
         notes.append(f"what was learnt on {q.cluster.gpu.name} is not used for another GPU")
     profile = cluster

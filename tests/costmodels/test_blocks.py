@@ -188,12 +188,17 @@ def test_ends_save_what_the_paper_adds(name: str):
 
 
 @pytest.mark.parametrize(
-    ("t", "each"), [pytest.param(1, 6, id="whole"), pytest.param(8, 4 * 4, id="four fp32 copies")]
+    ("engine", "t", "each"),
+    [
+        pytest.param("torchtitan", 1, 6, id="whole"),
+        pytest.param("torchtitan", 8, 4 * 4, id="four fp32 copies"),
+        pytest.param("automodel", 8, 4, id="another loss: as whole"),
+    ],
 )
-def test_a_loss_over_a_cut_vocabulary_holds_more(t: int, each: int):
+def test_a_loss_over_a_cut_vocabulary_holds_more(engine: str, t: int, each: int):
     """torchtitan's loss parallel; s b V / t logits."""
     where = site(gpt(64, 6144, 48), 2, t, sequence_parallel=True)
-    where = replace(where, kernels=load_engine("torchtitan").kernels)
+    where = replace(where, kernels=load_engine(engine).kernels)
     assert float(logits_bytes(where)) == each * S * 2 * V / t
 
 

@@ -220,6 +220,31 @@ def test_which_part_says_whether_the_head_is_tied(
     assert model_from_config(config, "x").tied == tied
 
 
+@pytest.mark.parametrize("kind", [[], {}, 3])
+def test_a_type_of_the_whole_that_is_no_name_is_refused(kind: Any) -> None:
+    """With its value, and no traceback."""
+    config = {"model_type": kind, "text_config": {"model_type": "mistral", **SMALL_TEXT}}
+    model_from_config(config, "x")
+    with pytest.raises(UnsupportedModel, match="model_type"):
+        model_from_config({"model_type": kind, "text_config": SMALL_TEXT}, "x")
+
+
+def test_the_release_that_wrote_the_whole_file_counts() -> None:
+    """Of a text part that another release wrote, and of a thinker, which states none itself."""
+    text = {"model_type": "qwen3_vl_text", "tie_word_embeddings": True, **SMALL_TEXT}
+    whole = {"model_type": "qwen3_vl", "transformers_version": "5.0.0"}
+    config = whole | {"text_config": text | {"transformers_version": "4.57.0"}}
+    assert not model_from_config(config, "x").tied
+    text |= {"model_type": "qwen2_5_omni_text"}
+    thinker = {"model_type": "qwen2_5_omni_thinker", "text_config": text}
+    config = {"model_type": "qwen2_5_omni", "thinker_config": thinker}
+    tied = [
+        model_from_config(config | {"transformers_version": version}, "x").tied
+        for version in ("4.57.0", "5.0.0")
+    ]
+    assert tied == [True, False]
+
+
 def test_what_a_text_part_says_counts_in_files_of_transformers_4() -> None:
     """Qwen3-VL-2B's whole part is silent where its text part ties; a whole of 5 is not tied."""
     text = {"model_type": "qwen3_vl_text", "tie_word_embeddings": True, **SMALL_TEXT}

@@ -1,5 +1,7 @@
 """What measured runs teach: fits of pools, what they may have seen, and a user's own runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rows import ROW
@@ -203,3 +205,27 @@ def test_runs_that_stand_still_teach_other_frameworks_nothing(
     assert (alone == together) == waits
     own = Pool("nanotron", "any", runs)
     assert all(own.hears(run) for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("engine", "boundary_s", "rank_s", "waits"),
+    [
+        pytest.param({}, 1e-3, 0.0, True, id="at boundaries"),
+        pytest.param(
+            {"waits_at_boundaries": False}, 1e-3, 0.0, False, id="an engine that does not"
+        ),
+        pytest.param({}, 0.0, 0.0, False, id="waits of no length"),
+        pytest.param({"waits_at_boundaries": False}, 0.0, 1e-3, True, id="in tensor parallel"),
+    ],
+)
+def test_what_stands_still_is_what_its_constants_say(
+    monkeypatch, engine: dict[str, bool], boundary_s: float, rank_s: float, waits: bool
+) -> None:
+    """Of one run of 4 x 4 ranks on two nodes."""
+    tuning = Tuning(boundary_s=boundary_s, pipelined_rank_s=rank_s)
+    shipped = Fit(tuning=tuning, date="", rows=6, groups=3, error_fraction=0.1, source="test")
+    monkeypatch.setattr("meshplan.planner.runs.fit.load_fit", lambda *_: shipped)
+    run = run_of(ROW | NANOTRON | {"id": "x", "layers": "32", "stalling_p2p": "1"})
+    overlap = run.engine.overlap.model_copy(update=engine)
+    run = replace(run, engine=run.engine.model_copy(update={"overlap": overlap}))
+    assert stands_still(run) == waits

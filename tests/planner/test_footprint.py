@@ -118,6 +118,25 @@ def test_the_nearest_miss_lacks_what_would_do(question: Questions, pricer: Price
 
 
 @pytest.mark.parametrize(
+    ("engine", "chunks", "said"),
+    [
+        pytest.param("torchtitan", "2", True, id="any cut, of which some are tried"),
+        pytest.param("torchtitan", "1", False, id="one chunk per rank: every cut"),
+        pytest.param("megatron-bridge", "2", False, id="no other cut is legal"),
+    ],
+)
+def test_a_refusal_says_where_other_cuts_might_fit(engine: str, chunks: str, said: bool) -> None:
+    """Of several chunks per rank cuts of a list alone are tried, so one beside it may fit."""
+    asked = Question(
+        model=read_model("jamba-v0.1")[1], training=Training(seq_len=8192, global_batch_size=8),
+        gpus=8, cluster=load_cluster("dgx-h100"), engine=load_engine(engine),
+        pins=parse_pins({"virtual_stages": chunks, "pipeline_parallel": "2"}),
+    )  # fmt: skip
+    lines = misfit_lines(asked, explain(asked, most_gpus=8))
+    assert any("another cut may fit" in line for line in lines) == said
+
+
+@pytest.mark.parametrize(
     ("axis", "text", "said"),
     [
         pytest.param(

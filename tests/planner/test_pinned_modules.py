@@ -68,9 +68,9 @@ def test_a_set_that_is_never_offered_can_be_pinned(words: str) -> None:
     assert question.engine.legality.recompute_modules != modules
 
 
-def said(engine: str, modules: str) -> Arguments:
+def said(engine: str, modules: str, model: str = "qwen3-30b-a3b") -> Arguments:
     return Arguments(
-        model="qwen3-30b-a3b", gpus=16, cluster="dgx-h100", global_batch=128,
+        model=model, gpus=16, cluster="dgx-h100", global_batch=128,
         engine=engine, pins={AXIS: modules},
     )  # fmt: skip
 
@@ -89,6 +89,27 @@ def test_a_set_that_the_engine_lacks(engine: str, modules: str, why: str) -> Non
     """One line, with what the engine has."""
     with pytest.raises(InvalidLayout, match=f"^recompute_modules {modules}: engine {why}"):
         ask(said(engine, modules))
+
+
+@pytest.mark.parametrize(
+    ("model", "modules", "why"),
+    [
+        ("llama-3.1-8b", "moe", "no moe of llama-3.1-8b, but core_attention, mlp"),
+        ("llama-3.1-8b", "mlp,moe_act,moe", "no moe_act and no moe of .*, but core_attention, mlp"),
+        ("llama-3.1-8b", "layernorm", "no layernorm of .*"),  # it is fused into what follows
+        ("qwen3-30b-a3b", "mla_up_proj", "no mla_up_proj of .*, but .*moe_act, moe"),
+        ("qwen3-30b-a3b", "moe,shared_experts", "no shared_experts of qwen3-30b-a3b, but .*"),
+    ],
+)  # fmt: skip
+def test_a_module_that_the_model_lacks(model: str, modules: str, why: str) -> None:
+    """It would replay nothing; what the engine replays of this model is named."""
+    with pytest.raises(InvalidLayout, match=f"^{AXIS} {modules}: engine megatron replays {why}$"):
+        ask(said("megatron", modules, model))
+
+
+def test_all_of_a_policy_need_not_be_in_the_model() -> None:
+    """torchtitan's set is replayed as a whole, so it is no choice."""
+    ask(said("torchtitan", "norm,pointwise,linear_half", "llama-3.1-8b"))
 
 
 def test_a_module_that_nobody_has() -> None:

@@ -8,6 +8,7 @@ import pytest
 from meshplan.costmodels.step.prices import busy_s
 from meshplan.costmodels.step.setting import Setting
 from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.first_layouts import first_layout
 from meshplan.planner.answer.question import Arguments, ask
 from meshplan.planner.bounds.inner import row_bounds, row_fits
 from meshplan.planner.problem.coefficients import Coefficients
@@ -99,6 +100,19 @@ def test_rows_left_out_unpriced_are_those_that_their_bound_leaves_out(
     assert (kept == np.flatnonzero(bounds < limit_s)).all()
     assert (bounds_of_rows(space.take(kept), passes) == bounds[kept]).all()
     assert len(busy_below(space, every, setting, limit_s)) < len(every) / 2
+
+
+def test_a_limit_leaves_the_layout_that_meets_it(question: Question) -> None:
+    """What is found without a limit is found where the limit is a tenth above its step, which is
+    more than the closed form may be above the simulation here; where every row is busy for longer
+    nothing is.
+    """
+    found = first_layout(question, np.inf)
+    assert found is not None
+    again = first_layout(question, found.step_s * 1.1)
+    assert again is not None
+    assert again.step_s <= found.step_s * (1 + 1e-9)
+    assert first_layout(question, found.step_s / 10) is None
 
 
 def _columns(prices: Coefficients) -> dict[str, list[int]]:

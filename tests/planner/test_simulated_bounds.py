@@ -28,7 +28,7 @@ from meshplan.hardware_profiles.engines import load_engine
 from meshplan.planner.bounds.any_split import bounds_of_any_split
 from meshplan.planner.bounds.late import Lines
 from meshplan.planner.bounds.simulated import Passes, mean_rank_bounds, simulated_bounds
-from meshplan.planner.bounds.split_chains import bounds_of_splits
+from meshplan.planner.bounds.split_chains import bounds_of_splits, split_bounds_s
 from meshplan.planner.bounds.stage_chains import StageChains, cut_bounds
 from meshplan.planner.problem.coefficients import NS_PER_S
 from meshplan.planner.problem.same_pipeline import run_as
@@ -117,6 +117,48 @@ def test_no_bound_of_mixed_layers_is_above_a_simulation() -> None:
         for _ in range(3 if proof else 0):
             compared += _compared(proof, draw)
     assert compared >= 20
+
+
+def test_no_bound_of_mixed_layers_in_chunks_is_above_a_simulation() -> None:
+    """Several chunks of layers of two kinds, with no more memory than some mix of a split needs: no
+    mix that fits is faster than its cut's bound. What its ranks must recompute in the order of the
+    stack raises some, which is charged.
+    """
+    raised = 0
+    for seed in range(40):
+        draw, question = random.Random(seed), random_question(seed)
+        pattern = (0, 1, *draw.choices((0, 1), k=max(4, question.model.num_layers) - 2))
+        proof = simulated(replace(
+            question, engine=load_engine(draw.choice(("native", "generic", "torchtitan"))),
+            model=replace(question.model, kinds=(DENSE, MOE), pattern=pattern),
+            pins=parse_pins({**PINNED, "pipeline_parallel": "2", "virtual_stages": "2"}),
+        ))  # fmt: skip
+        if proof:
+            raised += _chunks_bound(proof, draw)
+    assert raised > 5
+
+
+def _chunks_bound(proof: Simulated, draw: random.Random) -> int:
+    """How many bounds are raised."""
+    row, raised = draw.randrange(len(proof.space.layouts)), 0
+    variant = max(proof.space.variants(row), key=lambda each: len(each.modes))
+    problem = stage_problem(proof.space, proof.prices, row, variant)
+    counts = draw.choice(problem.splits or ())
+    alone = replace(problem, splits=(counts,))
+    mixes = [(plan, stages) for stages in every_plan(alone) if (plan := evaluate(alone, stages))]
+    bare = StagePlan(mixes[0][1] if mixes else tuple(map(Stage, counts)), 0, ())
+    layout = layout_of_row(proof.space.layouts, row, variant, bare)
+    times = CutTimes(proof.setting, layout, proof.passes, row, variant.columns)
+    steps = [(max(plan.peak_kib), times.step_s(stages)) for plan, stages in mixes]
+    for cap_kib, _ in draw.sample(steps, min(4, len(steps))):
+        tight = replace(alone, prices=replace(alone.prices, cap_kib=cap_kib))
+        passes, tally = Passes.of(proof.passes, np.array([row]), tight.alone), Tally()
+        (cut,) = cuts_below(tight, passes, KnownChains(), lambda: 1e9, tally)
+        rough_s = split_bounds_s(tight.alone, passes, 1e9)[2][0]
+        assert cut.bound_s <= min(step_s for kib, step_s in steps if kib <= cap_kib) * CLOSE
+        assert tally.left < Tally().left
+        raised += cut.bound_s > rough_s * CLOSE
+    return raised
 
 
 def test_limits_leave_bounds_below_them_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,6 +300,21 @@ def test_tensor_parallelism_leaves_small_nodes(question: Questions, gpus_per_nod
     assert space_of(replace(asked, cluster=cluster)).layouts.tensor_parallel.max() == 8
 
 
+def test_tensor_parallelism_fills_large_nodes(question: Questions) -> None:
+    """16 GPUs in one node: 16 ranks without a pin, however many sequences there are."""
+    q = question((0, 0), 16, 64, kv_heads_divide=False)
+    q = with_heads(replace(q, cluster=q.cluster.model_copy(update={"gpus_per_node": 16})), 16)
+    assert space_of(q).layouts.tensor_parallel.max() == 16
+
+
+def with_heads(q: Question, heads: int) -> Question:
+    """`q` of a model with so many heads in each layer."""
+    kinds = tuple(
+        replace(kind, attention=replace(kind.attention, heads=heads)) for kind in q.model.kinds
+    )
+    return replace(q, model=replace(q.model, kinds=kinds))
+
+
 @pytest.mark.parametrize(
     ("batch", "widest"),
     [
@@ -311,11 +326,7 @@ def test_tensor_parallelism_leaves_nodes_where_sequences_are_fewer(
     question: Questions, batch: int, widest: int
 ) -> None:
     """Of 16 GPUs, also where 32 are asked about at once."""
-    q = question((0, 0), 16, batch, kv_heads_divide=False)
-    kinds = tuple(
-        replace(kind, attention=replace(kind.attention, heads=16)) for kind in q.model.kinds
-    )
-    q = replace(q, model=replace(q.model, kinds=kinds))
+    q = with_heads(question((0, 0), 16, batch, kv_heads_divide=False), 16)
     assert space_of(q).layouts.tensor_parallel.max() == widest
     both = enumerate_space(q.model, q.training, [16, 32], q.engine, q.pins, 8).layouts
     ranks = both.tensor_parallel * both.context_parallel * both.pipeline_parallel

@@ -86,3 +86,6 @@ def test_optimal_says_over_which_cuts(engine: str, pins: dict[str, str], cuts: s
     assert (result.status, result.cuts) == ("OPTIMAL", cuts)
     report = REPORT.model_copy(update={"status": "OPTIMAL", "cuts": result.cuts})
     assert ("over the listed cuts" in proof_lines(report)[0]) == (cuts == "listed")
+    ended = report.model_copy(update={"status": "FEASIBLE", "gap": 0.1})
+    # Of moved layers nothing is known when it ends early.
+    assert ("nothing in the space is faster" in proof_lines(ended)[0]) == (cuts == "all")

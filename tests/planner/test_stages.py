@@ -1,5 +1,6 @@
 """The inner problem: solver against enumeration and against an independent dynamic programme."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,6 +95,36 @@ def test_least_path_equals_dynamic_programme(seed: int, problem: Problems) -> No
     best = best_by_dynamic_programme(case)
     assert (outcome.plan.objective if outcome.plan else None) == best
     assert outcome.status == ("INFEASIBLE" if best is None else "OPTIMAL")
+
+
+def test_least_path_through_layers_of_three_kinds(problem: Problems) -> None:
+    """14 layers on four ranks that must recompute: a longer longest stage often takes less in all,
+    and between two caps lie many paths.
+    """
+    for seed in range(40):
+        draw = random.Random(f"three kinds {seed}")
+        base, saved = (draw.choices(range(*span), k=3) for span in ((500, 3000), (200, 900)))
+        case = problem(
+            seed, 1, pp=4, schedule="1f1b", modes=(0, 1, 2), cap_kib=10_000,
+            pattern=(0, 1, 2, *draw.choices(range(3), k=11)),
+            layer_ns=tuple((t, t + draw.randint(1, 200), t + t // 3) for t in base),
+            saved_kib=tuple((s, s * 3 // 4, s // 5) for s in saved),
+            state_kib=(200, 300, 400), update_kib=(0, 0, 0),
+            step_ns=tuple(draw.choices(range(9000), k=3)),
+        )  # fmt: skip
+        plan = solve_path(Intervals(case), None).plan
+        assert (plan.objective if plan else None) == best_by_dynamic_programme(case)
+
+
+def test_stages_as_long_as_the_mean_are_found() -> None:
+    """Four equal layers, no ends: X = 400 / 2 is the least that a longest stage can be. The step is
+    (4 - 1) 200 + 400 and D, 5.
+    """
+    case = by_hand(embedding=End(), head=End(), send_ns=0, step_ns=(0,))
+    outcome = solve_path(Intervals(case), None)
+    assert outcome.status == "OPTIMAL"
+    assert outcome.plan is not None
+    assert outcome.plan.objective == 3 * 200 + 400 + 5
 
 
 @pytest.mark.parametrize("seed", range(12))

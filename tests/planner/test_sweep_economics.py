@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from meshplan.planner.answer.question import BadQuestion, parse_length
+from meshplan.planner.answer.sizes import BadQuestion, parse_length
 from meshplan.planner.sweep.economics import (
     Failures,
     RunCost,

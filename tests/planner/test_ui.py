@@ -84,6 +84,19 @@ def test_refused_layout_says_the_rule(client: TestClient, choice: dict[str, int]
 
 
 @pytest.mark.parametrize(
+    ("batch", "widest"),
+    [pytest.param(64, 8, id="a node's 8"), pytest.param(1, 16, id="1 sequence on 2 nodes: 16")],
+)
+def test_stops_of_tensor_parallel_are_those_of_the_search(
+    client: TestClient, batch: int, widest: int
+) -> None:
+    """Legal or not, with why."""
+    job = JOB | {"global_batch": batch}
+    stops = asked(client, "/api/price", job=job)["stops"]["tensor_parallel"]
+    assert max(stop["value"] for stop in stops) == widest
+
+
+@pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"gpus": 0}, "job.gpus"),

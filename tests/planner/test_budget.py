@@ -1,0 +1,152 @@
+"""What the search under the simulation is charged, and what a deadline leaves."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from meshplan.costmodels.training import Training
+from meshplan.hardware_profiles.engines import load_engine
+from meshplan.hardware_profiles.load import load_cluster
+from meshplan.planner.answer.answer import solve
+from meshplan.planner.answer.models import read_model
+from meshplan.planner.search import budget, cut_mixes
+from meshplan.planner.search.budget import Tally
+from meshplan.planner.search.cut_mixes import AheadOfTurn
+from meshplan.planner.search.moved_layers import MovedLayers
+from meshplan.planner.search.open_layouts import Open, OpenLayouts
+from meshplan.planner.search.priced_space import Question, closed_form, price_space, space_of
+from meshplan.planner.search.search import layout_of_row
+from meshplan.planner.search.simulated import Simulated
+from meshplan.planner.space.legal_layouts import Variant
+from meshplan.planner.space.pins import parse_pins
+
+HUGE = 10**12
+PINNED = {"micro_batch_size": "1", "virtual_stages": "2"}
+QUESTION = Question(
+    model=read_model("qwen3.5-9b")[1], training=Training(seq_len=8192, global_batch_size=16),
+    cluster=load_cluster("dgx-h100"), engine=load_engine("hai-llm"), gpus=8,
+    pins=parse_pins(PINNED),
+)  # fmt: skip
+"""A hybrid short of memory, in an engine that cuts anywhere."""
+
+
+@pytest.fixture(name="least_s", scope="module")
+def least_s_fixture() -> float:
+    """The fastest step of its listed cuts, with nothing in the way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Simulated, "_move_layers", lambda *_: None)
+        found = solve(QUESTION, 1)
+    assert found.status == "OPTIMAL"
+    assert found.bound_s == pytest.approx(found.solutions[0].step_time_s, rel=2e-6)
+    return found.bound_s
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], list[object]]:
+    """`calls(owner, name)`: whatever that method is called with from now on, in this process."""
+
+    def counted(owner: type, name: str) -> list[object]:
+        found, own = list[object](), getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            found.append(arguments)
+            return own(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+        return found
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("cost", "owner", "name"),
+    [
+        ("OPENED", Simulated, "_settle"), ("CHAINS", AheadOfTurn, "by_chains"),
+        ("CHAINED", AheadOfTurn, "by_chains"), ("KNAPSACKS", AheadOfTurn, "by_chains"),
+    ],
+)  # fmt: skip
+def test_what_costs_more_than_is_left_is_done_once(
+    cost: str, owner: type, name: str, calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As often as it takes where it is cheap."""
+    monkeypatch.setattr(Simulated, "find_runners_up", lambda *_: None)  # has its own budget
+    done = calls(owner, name)
+    solve(QUESTION, 1)
+    often = len(done)
+    monkeypatch.setattr(budget, cost, HUGE)
+    solve(QUESTION, 1)
+    assert (often > 1, len(done) - often) == (True, 1)
+
+
+def test_closer_bounds_are_charged_by_their_work(
+    calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds that took more than is left are the last."""
+    monkeypatch.setattr(Simulated, "find_runners_up", lambda *_: None)
+    own = OpenLayouts.closer
+
+    def dear(opened: OpenLayouts, limit_s: float) -> bool:
+        opened.work += HUGE
+        return own(opened, limit_s)
+
+    monkeypatch.setattr(OpenLayouts, "closer", dear)
+    done = calls(OpenLayouts, "closer")
+    solve(QUESTION, 1)
+    assert len(done) == 1
+
+
+def test_a_layout_whose_cuts_wait_for_a_deadline_stays_open() -> None:
+    """None of its cuts is looked at any more, so nothing is known of it beyond its bound."""
+    space = space_of(QUESTION)
+    proof = Simulated(
+        QUESTION, space, price_space(QUESTION, space, closed_form), lambda _: math.inf,
+        partial(layout_of_row, space.layouts),
+    )  # fmt: skip
+    while proof.open.closer(math.inf):
+        pass
+    entry = proof.open.first
+    proof.tally.deadline = 0.0
+    (left,) = proof._settle(entry, lambda _: math.inf)
+    assert (left.row, left.variant) == (entry.row, entry.variant)
+    assert entry.bound_s <= left.bound_s < math.inf
+    assert proof.tally.simulated == 0
+
+
+def test_with_one_processor_nothing_is_found_ahead_of_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The followers are not even asked for."""
+    done = list[Any]()
+    monkeypatch.setattr(cut_mixes, "is_idle", lambda: False)
+    monkeypatch.setattr(cut_mixes, "done_of_each", lambda _, pieces: done.extend(pieces) or [7])
+    entry = Open(1.0, (0, 0, 0), 0, Variant("interleaved_1f1b", 2, (0, 2)), None, 0)
+    turns = AheadOfTurn(lambda *_: pytest.fail("not asked here"))
+    answer = turns.by_chains(entry, lambda _: 5.0, lambda: pytest.fail("asked for what follows"))
+    assert (answer, done) == (7, [(entry, 5.0)])
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 3, 4, 6, 8, 11])
+def test_a_deadline_at_any_moment_leaves_a_true_bound(
+    looks: int, least_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is looked at `looks` times in time, and then it is late: the bound is not above the
+    best of the listed cuts, and no layers are moved any more.
+    """
+    seen, own = 0, MovedLayers.best
+
+    def late(_: Tally) -> bool:
+        nonlocal seen
+        seen += 1
+        return seen > looks
+
+    def moved(*arguments: Any) -> Any:
+        assert seen <= looks, "begun after the deadline"
+        return own(*arguments)
+
+    monkeypatch.setattr(Tally, "late", property(late))
+    monkeypatch.setattr(MovedLayers, "best", moved)
+    found = solve(QUESTION, 2)
+    assert found.bound_s <= least_s * (1 + 2e-6)
