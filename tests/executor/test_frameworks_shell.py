@@ -77,7 +77,9 @@ def test_a_misspelt_flag_is_noted() -> None:
         ),
         pytest.param("--tensor-model-parallel-size 0", IllegalConfig, id="degree 0"),
         pytest.param("--tensor-model-parallel-size 99999999999", IllegalConfig, id="over 1e9"),
-        pytest.param("--num-layers 2 --recompute-granularity half", IllegalConfig, id="wrong vocabulary"),
+        pytest.param(
+            "--num-layers 2 --recompute-granularity half", IllegalConfig, id="wrong vocabulary"
+        ),
         pytest.param(
             "--num-layers 2 --pipeline-model-parallel-layout Etx|L", IllegalConfig, id="x"
         ),
